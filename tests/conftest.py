@@ -1,0 +1,65 @@
+"""What every test gets: none of the caller's settings, and no socket to another machine."""
+
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+# Same examples on every run, and no time limit per example: the machine may be busy.
+settings.register_profile("trainyard", deadline=None, derandomize=True)
+settings.load_profile("trainyard")
+
+
+class OutsideConnectionError(RuntimeError):
+    """A test tried to connect to another machine."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clean_environment() -> Iterator[None]:
+    """Hide the caller's settings and broker; `TRAINYARD_TEST_*` is meant for tests and stays."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in tuple(os.environ):
+            ours = name.startswith("TRAINYARD_") and not name.startswith("TRAINYARD_TEST_")
+            if ours or name == "REDIS_URL":
+                patch.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_sockets_out() -> Iterator[None]:
+    """Refuse a connection to anything but loopback and unix sockets."""
+    connect, connect_ex = socket.socket.connect, socket.socket.connect_ex
+
+    def guarded_connect(sock: socket.socket, address: Any) -> None:
+        _refuse_outside(sock, address)
+        connect(sock, address)
+
+    def guarded_connect_ex(sock: socket.socket, address: Any) -> int:
+        _refuse_outside(sock, address)
+        return connect_ex(sock, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", guarded_connect)
+        patch.setattr(socket.socket, "connect_ex", guarded_connect_ex)
+        yield
+
+
+def _refuse_outside(sock: socket.socket, address: Any) -> None:
+    if sock.family in (socket.AF_INET, socket.AF_INET6) and not _is_loopback(address[0]):
+        raise OutsideConnectionError(
+            f"a test connects to {address!r}; tests reach only loopback and unix sockets, "
+            "so give the code under test a fake or a local server"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name: resolving it would already ask another machine
+        return False
