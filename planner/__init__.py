@@ -1,0 +1,1 @@
+"""Pure arithmetic: parameters, FLOPs, memory, batches and legal layouts; no torch, no I/O."""

@@ -1,0 +1,53 @@
+"""Micro-batch sizes: which are legal on so many ranks, and which leave the least of them idle."""
+
+from __future__ import annotations
+
+import math
+
+from specs.batch import BatchDeal
+from specs.plan import BatchPlan
+
+
+def legal_micro_batch_size(global_batch_size: int, dp: int, *, at_most: int) -> int | None:
+    """Return the largest legal micro-batch size up to `at_most`; None when dp has no legal one.
+
+    Legal means that there is a micro-batch for each of the `dp` data-parallel ranks, which bounds
+    the size by (global - 1) // (dp - 1) sequences.
+    """
+    if dp > global_batch_size:
+        return None
+    return at_most if dp == 1 else min(at_most, (global_batch_size - 1) // (dp - 1))
+
+
+def least_idle_micro_batch_size(global_batch_size: int, dp: int, *, at_most: int) -> int:
+    """Return the largest micro-batch size up to `at_most` with which no other idles less.
+
+    Each rank runs at least c = ceil(global / dp) sequence slots, and exactly c when the size
+    divides c. So the answer is the largest such divisor that is legal.
+
+    Raises:
+        ValueError: `dp` exceeds the global batch, so that no size is legal.
+    """
+    largest = legal_micro_batch_size(global_batch_size, dp, at_most=at_most)
+    if largest is None:
+        raise ValueError(f"dp={dp} is more than the {global_batch_size} sequences of a step")
+    slots = -(-global_batch_size // dp)
+    small = [size for size in range(1, math.isqrt(slots) + 1) if slots % size == 0]
+    return max(size for low in small for size in (low, slots // low) if size <= largest)
+
+
+def plan_batch(deal: BatchDeal) -> BatchPlan:
+    """State what a deal costs, and the micro-batch size that would cost less."""
+    best = least_idle_micro_batch_size(
+        deal.global_batch_size, deal.dp, at_most=deal.micro_batch_size
+    )
+    less = BatchDeal(deal.global_batch_size, best, deal.dp).idle_share < deal.idle_share
+    return BatchPlan(
+        global_batch_size=deal.global_batch_size,
+        micro_batch_size=deal.micro_batch_size,
+        dp=deal.dp,
+        micro_batches=deal.micro_batches,
+        rounds=deal.rounds,
+        idle_share=deal.idle_share,
+        less_idle_micro_batch_size=best if less else None,
+    )

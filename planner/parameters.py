@@ -1,0 +1,37 @@
+"""Parameter counts of an architecture, by part."""
+
+from __future__ import annotations
+
+from specs.architectures import Architecture
+from specs.plan import ParameterCount
+
+
+def count_parameters(architecture: Architecture) -> ParameterCount:
+    """Count the parameters of each part; tied embeddings count once, as embedding."""
+    a = architecture
+    kv_dim = a.n_kv_heads * a.head_dim
+    embedding = a.vocab_size * a.dim
+    attention = 2 * a.dim * a.dim + 2 * a.dim * kv_dim
+    feed_forward = 3 * a.dim * a.ffn_dim
+    norms = 2 * a.dim
+    head = 0 if a.tied_embeddings else embedding
+    return ParameterCount(
+        embedding=embedding,
+        blocks=a.n_layers,
+        attention=attention,
+        feed_forward=feed_forward,
+        norms=norms,
+        final_norm=a.dim,
+        head=head,
+        total=embedding + a.n_layers * (attention + feed_forward + norms) + a.dim + head,
+    )
+
+
+def matmul_parameters(architecture: Architecture) -> int:
+    """Count the weights that a token is multiplied with: blocks and head, no norm, no look-up.
+
+    A tied embedding counts here, because it is multiplied with as the head.
+    """
+    counted = count_parameters(architecture)
+    head = architecture.vocab_size * architecture.dim
+    return counted.blocks * (counted.attention + counted.feed_forward) + head

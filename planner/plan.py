@@ -1,0 +1,151 @@
+"""The plan of a job, and the world sizes on which it could go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from planner.activations import BYTES
+from planner.flops import training_flops_per_step, training_flops_per_token
+from planner.layouts import layouts_of, option
+from planner.parameters import count_parameters
+from specs.job import JobSpec
+from specs.plan import Plan, ResumeOption
+from specs.problems import Problem
+from specs.rules import BYTE_VOCABULARY, check_job_spec
+
+IDLE_SHARE_WORTH_SAYING = 0.1
+VOCABULARY_PADDING = 64
+"""Rows up to the next multiple of this are padding that makes matrix products faster."""
+
+
+def plan(spec: JobSpec, *, device_memory_bytes: int | None = None) -> Plan:
+    """Work out what a job amounts to, from its spec alone.
+
+    Args:
+        spec: the job, or an attempt's `Overrides.apply` of it.
+        device_memory_bytes: memory of the smallest slot, if known.
+
+    Raises:
+        SpecError: the job cannot run; every problem is named.
+    """
+    check_job_spec(spec)
+    chosen = option(spec, spec.layout(), device_memory_bytes=device_memory_bytes)
+    parameters = count_parameters(spec.architecture)
+    steps = spec.training.steps
+    flops_per_step = training_flops_per_step(spec)
+    draft = Plan(
+        world_size=chosen.layout.world_size,
+        layout=chosen.layout,
+        name=chosen.name,
+        batch=chosen.batch,
+        steps=steps,
+        tokens_per_step=spec.tokens_per_step,
+        total_tokens=steps * spec.tokens_per_step,
+        parameters=parameters,
+        flops_per_token=training_flops_per_token(spec.architecture, spec.training.seq_len),
+        flops_per_step=flops_per_step,
+        total_flops=steps * flops_per_step,
+        memory=chosen.memory,
+        fits=chosen.fits,
+        device_memory_bytes=device_memory_bytes,
+        checkpoint_bytes=parameters.total
+        * (BYTES["float32"] + 2 * BYTES[spec.optimizer.state_dtype]),
+        warnings=(),
+    )
+    warnings = tuple(problem for warn in WARNINGS for problem in warn(spec, draft))
+    return draft.model_copy(update={"warnings": warnings})
+
+
+def resume_options(
+    spec: JobSpec, *, world_sizes: Iterable[int], device_memory_bytes: int | None = None
+) -> list[ResumeOption]:
+    """Return for each world size its legal layouts, or the reason why it has none.
+
+    Args:
+        spec: the job, or an attempt's `Overrides.apply` of it.
+        world_sizes: numbers of slots, each at least 1.
+        device_memory_bytes: memory of the smallest slot, if known.
+    """
+    return [
+        layouts_of(spec, world_size, device_memory_bytes=device_memory_bytes)
+        for world_size in world_sizes
+    ]
+
+
+def _idle(_: JobSpec, draft: Plan) -> Iterator[Problem]:
+    batch = draft.batch
+    if batch.idle_share <= IDLE_SHARE_WORTH_SAYING:
+        return
+    better = batch.less_idle_micro_batch_size
+    advice = "" if better is None else f"; micro_batch_size={better} leaves less"
+    yield Problem(
+        pointer="/training/micro_batch_size",
+        detail=f"{batch.idle_share:.0%} of the ranks' sequence slots stay idle: "
+        f"{batch.micro_batches} micro-batches of up to {batch.micro_batch_size} on "
+        f"{batch.dp} data-parallel ranks{advice}",
+    )
+
+
+def _memory(_: JobSpec, draft: Plan) -> Iterator[Problem]:
+    if draft.fits is False:
+        yield Problem(
+            pointer="/training/micro_batch_size",
+            detail=f"the fullest rank needs about {draft.memory.total / 2**30:.1f} GiB, more than "
+            "a slot has; more slots, a larger dp_shard or a smaller micro_batch_size need less",
+        )
+
+
+def _vocabulary(spec: JobSpec, _: Plan) -> Iterator[Problem]:
+    rows = spec.architecture.vocab_size
+    padded = -(-BYTE_VOCABULARY // VOCABULARY_PADDING) * VOCABULARY_PADDING
+    if spec.data.tokenizer == "byte" and rows > padded:
+        yield Problem(
+            pointer="/model/vocab_size",
+            detail=f"{rows - BYTE_VOCABULARY:,} of {rows:,} vocabulary rows are never used: the "
+            f"byte tokenizer has {BYTE_VOCABULARY} tokens (vocab_size={padded} holds them)",
+        )
+
+
+def _warmup(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
+    warmup = spec.lr_schedule.warmup_steps
+    if warmup > draft.steps / 2:
+        yield Problem(
+            pointer="/lr_schedule/warmup_steps",
+            detail=f"warmup_steps={warmup} is more than half of the {draft.steps} steps",
+        )
+
+
+def _checkpoints(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
+    interval = spec.checkpoint.interval_steps
+    if interval > draft.steps:
+        yield Problem(
+            pointer="/checkpoint/interval_steps",
+            detail=f"interval_steps={interval} is beyond the {draft.steps} steps: nothing is saved "
+            "on the way",
+        )
+
+
+def _schedule(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
+    end = spec.schedule_steps
+    if end < draft.steps:
+        yield Problem(
+            pointer="/lr_schedule/total_steps",
+            detail=f"the schedule ends at step {end}: the other {draft.steps - end} of "
+            f"{draft.steps} steps run at its last rate",
+        )
+    if end > draft.steps:
+        yield Problem(
+            pointer="/lr_schedule/total_steps",
+            detail=f"the schedule ends at step {end}, after the last of {draft.steps} steps: the "
+            "rate never reaches its end",
+        )
+
+
+WARNINGS: tuple[Callable[[JobSpec, Plan], Iterator[Problem]], ...] = (
+    _idle,
+    _memory,
+    _vocabulary,
+    _warmup,
+    _checkpoints,
+    _schedule,
+)

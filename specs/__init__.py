@@ -1,0 +1,1 @@
+"""What the parts of Trainyard agree on: pydantic models and pure functions, no I/O, no torch."""

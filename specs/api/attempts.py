@@ -1,0 +1,102 @@
+"""Views of a job's attempts."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from specs.attempt import Overrides
+from specs.base import RecordModel
+from specs.failures import Failure
+from specs.layout import Layout
+from specs.states import AttemptCause, AttemptNodeState, AttemptOutcome, AttemptState
+
+
+class ContinuityCheck(RecordModel):
+    """One thing that must be continuous over a resume."""
+
+    name: Literal["sequences", "tokens", "lr", "data_digest", "loss"]
+    """What is compared."""
+    ok: bool
+    """Whether it held."""
+    expected: str
+    """What the lineage says."""
+    got: str
+    """What the attempt reported."""
+
+
+class Continuity(RecordModel):
+    """Whether an attempt went on exactly where its parent checkpoint stood."""
+
+    ok: bool
+    """Whether every check held."""
+    step: int
+    """First step of the attempt, at which it was checked."""
+    checks: tuple[ContinuityCheck, ...]
+    """The checks."""
+
+
+class AttemptNodeView(RecordModel):
+    """One node's share of an attempt."""
+
+    node: str
+    """Node."""
+    node_rank: int
+    """Position in the attempt."""
+    slots: tuple[int, ...]
+    """Slots that it holds."""
+    state: AttemptNodeState
+    """State."""
+    unreachable_since: datetime | None
+    """Since when its supervisor has been silent for longer than its lease."""
+    outcome: AttemptOutcome | None
+    """How it ended."""
+
+
+class AttemptView(RecordModel):
+    """One launch of a job."""
+
+    id: str
+    """Id."""
+    number: int
+    """Number within the job."""
+    cause: AttemptCause
+    """Why it was launched."""
+    actor: str
+    """Who asked for it."""
+    state: AttemptState
+    """State."""
+    outcome: AttemptOutcome | None
+    """How it ended."""
+    failure: Failure | None
+    """Why it failed."""
+    advice: str | None
+    """What to do about the failure."""
+    layout: Layout
+    """Parallel axes."""
+    layout_name: str
+    """The axes in words."""
+    overrides: Overrides
+    """What it changes against the job's spec."""
+    micro_batch_size: int
+    """Sequences that one rank runs at once."""
+    parent_checkpoint_id: str | None
+    """Checkpoint from which it went on."""
+    start_step: int
+    """Step of that checkpoint; 0 for a fresh start."""
+    last_step: int
+    """Last step that it reported."""
+    on_lineage: bool
+    """Whether the current attempt descends from it (or is it)."""
+    continuity: Continuity | None
+    """Check of the first step after a resume."""
+    nodes: tuple[AttemptNodeView, ...]
+    """Its nodes, by node rank."""
+    provenance: dict[str, object] | None
+    """Versions, host and commit that it ran with."""
+    created_at: datetime
+    """When it was placed."""
+    started_at: datetime | None
+    """When training began."""
+    ended_at: datetime | None
+    """When the last of its nodes ended."""

@@ -1,0 +1,148 @@
+"""Views of what flows back from training: events, checkpoints, metrics and logs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from specs.base import RecordModel
+from specs.checkpoint import Manifest
+
+
+class EventView(RecordModel):
+    """Something that happened."""
+
+    id: int
+    """Position in the stream of all events."""
+    at: datetime
+    """When."""
+    kind: str
+    """What, such as `attempt_ended`."""
+    job_id: str | None
+    """Job that it happened to."""
+    attempt: int | None
+    """Number of the attempt."""
+    node: str | None
+    """Node."""
+    actor: str
+    """Who did it: a token's name, `scheduler`, `trainer` or a node."""
+    message: str
+    """The event as a sentence."""
+    data: dict[str, object]
+    """Its details."""
+
+
+class CheckpointView(RecordModel):
+    """A committed checkpoint."""
+
+    id: str
+    """Id: job, attempt and step."""
+    job_id: str
+    """Job."""
+    attempt: int
+    """Attempt that wrote it."""
+    step: int
+    """Completed optimizer steps."""
+    kind: str
+    """Why it was saved."""
+    place: str
+    """`<root>:<relative path>`."""
+    size: int
+    """Bytes."""
+    files: int
+    """Files."""
+    layout: str
+    """Layout that wrote it."""
+    save_seconds: float
+    """Duration of the save."""
+    parent: str | None
+    """Checkpoint from which its attempt went on."""
+    on_lineage: bool
+    """Whether the current attempt descends from it."""
+    created_at: datetime
+    """When it was committed."""
+
+
+class CheckpointDetails(CheckpointView):
+    """A committed checkpoint with its manifest."""
+
+    manifest: Manifest
+    """All that it records of itself."""
+
+
+class MetricLineView(RecordModel):
+    """One line of a chart: buckets of one series of one attempt (or of the lineage)."""
+
+    name: str
+    """Metric name."""
+    branch: str
+    """`lineage`, or `attempt-<n>` of an abandoned branch."""
+    steps: list[int]
+    """Last step of each bucket."""
+    first_steps: list[int]
+    """First step of each bucket."""
+    min: list[float | None]
+    """Least finite value of each bucket; null when it holds none."""
+    max: list[float | None]
+    """Greatest finite value."""
+    last: list[float | None]
+    """Last finite value."""
+    count: list[int]
+    """Points in each bucket."""
+    non_finite: list[int]
+    """NaN and infinite points in each bucket."""
+
+
+class MetricsView(RecordModel):
+    """Charts of a job."""
+
+    job_id: str
+    """Job."""
+    names: list[str]
+    """All metric names that the job has."""
+    last_step: int
+    """Greatest step on the lineage."""
+    lines: list[MetricLineView]
+    """The lines asked for."""
+
+
+class LogLine(RecordModel):
+    """One line of a rank's output."""
+
+    number: int
+    """Line number in the rank's log, from 0."""
+    text: str
+    """The line."""
+
+
+class LogPage(RecordModel):
+    """Some lines of one rank's log."""
+
+    attempt: int
+    """Attempt."""
+    rank: int
+    """Global rank."""
+    ranks: list[int]
+    """Ranks that have a log."""
+    lines: list[LogLine]
+    """The lines."""
+    first_line: int
+    """Number of the first line that is still stored."""
+    total_lines: int
+    """Lines written so far."""
+    first_error_line: int | None
+    """First line that looks like an error."""
+    dropped_bytes: int
+    """Bytes that the quota dropped."""
+
+
+class LogMatches(RecordModel):
+    """Lines of one rank's log that hold a text, in order."""
+
+    attempt: int
+    """Attempt."""
+    rank: int
+    """Global rank."""
+    lines: list[LogLine]
+    """The lines that match."""
+    next_line: int | None
+    """Line from which to search on; absent when the end was reached."""

@@ -1,0 +1,116 @@
+"""One launch of a job: its layout, what it changes, where it runs, and what it resumes from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import Field
+
+from specs.base import PositiveSteps, Sequences, SpecModel
+from specs.job import JobSpec
+from specs.layout import Layout
+from specs.sections.checkpoint import CheckpointSection
+from specs.sections.operation import ResourcesSection, RetrySection
+from specs.sections.parallelism import (
+    ActivationCheckpointSection,
+    CompileSection,
+    ParallelismSection,
+)
+
+
+class Overrides(SpecModel):
+    """What a resume may change; nothing in it changes what the job computes."""
+
+    parallelism: ParallelismSection | None = None
+    """Other parallel axes."""
+    micro_batch_size: Sequences | None = None
+    """Another micro-batch size."""
+    activation_checkpoint: ActivationCheckpointSection | None = None
+    """What backward recomputes."""
+    compile: CompileSection | None = None
+    """torch.compile."""
+    checkpoint: CheckpointSection | None = None
+    """What is saved, when and where."""
+    resources: ResourcesSection | None = None
+    """Where it runs."""
+    retry: RetrySection | None = None
+    """What follows a failure."""
+    steps: PositiveSteps | None = None
+    """More steps (or fewer) than submitted; the schedule stays as it was."""
+
+    def apply(self, spec: JobSpec) -> JobSpec:
+        """Return the spec with these changes; the schedule's end is pinned as submitted."""
+        sections: dict[str, Any] = {
+            name: getattr(self, name) for name in SECTIONS if getattr(self, name) is not None
+        }
+        training = {
+            name: value
+            for name, value in (("micro_batch_size", self.micro_batch_size), ("steps", self.steps))
+            if value is not None
+        }
+        schedule = spec.lr_schedule.model_copy(update={"total_steps": spec.schedule_steps})
+        return spec.model_copy(
+            update=sections
+            | {"training": spec.training.model_copy(update=training), "lr_schedule": schedule}
+        )
+
+
+SECTIONS = ("parallelism", "activation_checkpoint", "compile", "checkpoint", "resources", "retry")
+
+
+class NodeAllocation(SpecModel):
+    """Slots of one node that an attempt holds."""
+
+    node: Annotated[str, Field(min_length=1, max_length=200)]
+    """Name of the node."""
+    node_rank: Annotated[int, Field(ge=0)]
+    """Position among the attempt's nodes; global rank 0 runs on node rank 0."""
+    slots: Annotated[tuple[int, ...], Field(strict=False, min_length=1)]
+    """Indices of the slots (GPU indices on a GPU node)."""
+
+
+class ResumePoint(SpecModel):
+    """The checkpoint from which an attempt goes on."""
+
+    checkpoint_id: str
+    """Id of the checkpoint."""
+    path: str
+    """Its folder, relative to the storage root."""
+    step: Annotated[int, Field(ge=0)]
+    """Completed optimizer steps in it."""
+    metadata_digest: str
+    """XXH3-128 of its DCP metadata, compared before the metadata is opened."""
+
+
+class AttemptSpec(SpecModel):
+    """`attempt.json`: all that the trainer needs beside the job's spec.
+
+    For a bare launch it may be absent: `AttemptSpec.bare` then says what holds.
+    """
+
+    job_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+    """Id of the job, and name of its folder below the storage root."""
+    attempt: Annotated[int, Field(ge=1)] = 1
+    """Number of the attempt within the job; also its fencing number on storage."""
+    layout: Layout
+    """The parallel axes."""
+    overrides: Overrides = Overrides()
+    """What this attempt changes against the job's spec."""
+    allocation: Annotated[tuple[NodeAllocation, ...], Field(strict=False)] = ()
+    """The nodes, by node rank; empty for a bare launch."""
+    resume: ResumePoint | None = None
+    """Where it goes on from; absent for a fresh start."""
+    roots: dict[str, str] = Field(default_factory=dict)
+    """Absolute path of each named root on this node."""
+    cache_dir: str | None = None
+    """Folder of this node's token caches; `<run>/cache` when absent."""
+
+    @classmethod
+    def bare(cls, spec: JobSpec, *, world_size: int, job_id: str) -> Self:
+        """Return the first attempt of a job that somebody launches by hand.
+
+        Raises:
+            ValueError: the axes of the spec do not multiply to the world size, or the job id is
+                none (`ValidationError`).
+        """
+        return cls(job_id=job_id, layout=spec.layout(world_size))

@@ -1,0 +1,61 @@
+"""The base of every shared model, and the number types that carry a unit."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+
+class SpecModel(BaseModel):
+    """A frozen, strict model: unknown fields, wrong types, NaN and infinity are refused.
+
+    Strict means that `"8"` is no integer and `1` is no boolean. The docstring under a field is its
+    help text in the JSON Schema, the web form and the command line.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        validate_default=True,
+        json_schema_serialization_defaults_required=True,
+    )
+
+
+class RecordModel(BaseModel):
+    """A frozen record that programs write for programs (run directory, reports, API views).
+
+    Unlike a spec it may hold NaN and infinity, written as strings: a loss that became NaN is the
+    point that people look for, and pydantic's default would turn it into null.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        ser_json_inf_nan="strings",
+        use_attribute_docstrings=True,
+        json_schema_serialization_defaults_required=True,  # an answer always has every field
+    )
+
+
+def _no_control_characters(text: str) -> str:
+    for place, character in enumerate(text):
+        if character not in "\n\t" and not character.isprintable():
+            raise ValueError(f"control character {character!r} at position {place}")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_no_control_characters)]
+"""Free text: line breaks and tabs are its only control characters."""
+
+Steps = Annotated[int, Field(ge=0, le=10**9, json_schema_extra={"unit": "steps"})]
+PositiveSteps = Annotated[int, Field(ge=1, le=10**9, json_schema_extra={"unit": "steps"})]
+Sequences = Annotated[int, Field(ge=1, le=10**7, json_schema_extra={"unit": "sequences"})]
+Tokens = Annotated[int, Field(ge=1, le=10**15, json_schema_extra={"unit": "tokens"})]
+Ranks = Annotated[int, Field(ge=1, le=65_536, json_schema_extra={"unit": "ranks"})]
+Seconds = Annotated[float, Field(ge=0, le=10**8, json_schema_extra={"unit": "s"})]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]

@@ -1,0 +1,64 @@
+"""How a global batch is cut into micro-batches and dealt to data-parallel ranks.
+
+The rule is the same for the planner, which states what it costs, and the trainer, which follows it:
+the global batch is cut in order into micro-batches of `micro_batch_size` sequences (the last one
+may hold fewer), and micro-batch i goes to data-parallel rank i mod dp. In the last round the ranks
+without one run a micro-batch of weight zero, so that every rank joins every collective.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class BatchDeal:
+    """The micro-batches of one global batch over `dp` ranks.
+
+    Raises:
+        ValueError: there are fewer micro-batches than ranks, so some ranks would never work.
+    """
+
+    global_batch_size: int
+    """Sequences in one optimizer step."""
+    micro_batch_size: int
+    """Sequences that one rank runs at once."""
+    dp: int
+    """Data-parallel ranks."""
+
+    def __post_init__(self) -> None:
+        if min(self.global_batch_size, self.micro_batch_size, self.dp) < 1:
+            raise ValueError(f"every number of {self} must be positive")
+        if self.dp > self.micro_batches:
+            smaller = (self.global_batch_size - 1) // (self.dp - 1)
+            or_smaller = f" or micro_batch_size up to {smaller}" if smaller else ""
+            raise ValueError(
+                f"dp={self.dp} is more than the {self.micro_batches} micro-batches of "
+                f"global_batch_size={self.global_batch_size} with "
+                f"micro_batch_size={self.micro_batch_size}; "
+                f"legal: dp up to {self.micro_batches}{or_smaller}"
+            )
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of one step, over all ranks."""
+        return -(-self.global_batch_size // self.micro_batch_size)
+
+    @property
+    def rounds(self) -> int:
+        """Micro-batches that each rank runs in a step, those of weight zero included."""
+        return -(-self.micro_batches // self.dp)
+
+    @property
+    def idle_share(self) -> float:
+        """Share of the ranks' sequence slots that hold no sequence, from 0 up to below 1."""
+        return 1 - self.global_batch_size / (self.rounds * self.dp * self.micro_batch_size)
+
+    def for_rank(self, dp_rank: int) -> list[range]:
+        """Return the offsets into the global batch of each round of a rank; empty when idle."""
+        starts = range(0, self.global_batch_size, self.micro_batch_size)
+        dealt = [
+            range(start, min(start + self.micro_batch_size, self.global_batch_size))
+            for start in starts[dp_rank :: self.dp]
+        ]
+        return dealt + [range(0)] * (self.rounds - len(dealt))

@@ -1,0 +1,158 @@
+"""What a checkpoint records of itself: names, data state and manifest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
+
+from specs.base import RecordModel
+from specs.layout import Layout
+
+FENCE = "FENCE"
+"""Below `<root>/<job>`: the highest attempt number that may commit there."""
+MANIFEST = "manifest.json"
+COMMITTED = "COMMITTED"
+"""Written last, and holds the XXH3-128 of the manifest: without it there is no checkpoint."""
+DCP_METADATA = ".metadata"
+
+_ID = re.compile(r"(?P<job>.+)\.a(?P<attempt>\d+)\.step-(?P<step>\d+)")
+
+
+def checkpoint_path(job_id: str, attempt: int, step: int) -> str:
+    """Return the folder of a checkpoint, relative to its storage root."""
+    return f"{job_id}/a{attempt}/step-{step}"
+
+
+def checkpoint_id(job_id: str, attempt: int, step: int) -> str:
+    """Return the id of a checkpoint: it names job, attempt and step, so branches never collide."""
+    return f"{job_id}.a{attempt}.step-{step}"
+
+
+def split_checkpoint_id(identifier: str) -> tuple[str, int, int]:
+    """Return job id, attempt and step of a checkpoint id.
+
+    Raises:
+        ValueError: the text is no checkpoint id.
+    """
+    match = _ID.fullmatch(identifier)
+    if match is None:
+        raise ValueError(f"{identifier!r} is no checkpoint id: write <job>.a<attempt>.step-<n>")
+    return match["job"], int(match["attempt"]), int(match["step"])
+
+
+class DataState(RecordModel):
+    """Where the whole job stands in its data; nothing of it belongs to one rank."""
+
+    position: Annotated[int, Field(ge=0)] = 0
+    """Index of the next sequence in the endless permuted stream."""
+    consumed: Annotated[int, Field(ge=0)] = 0
+    """Sequences that were trained on."""
+    skipped: Annotated[tuple[tuple[int, int], ...], Field(strict=False)] = ()
+    """Windows of positions, start and end, that were left out on purpose."""
+    dataset_digest: str
+    """Digest of files, tokenizer, `seq_len`, count and format version; a resume with another one
+    is refused."""
+
+
+class TrainState(RecordModel):
+    """The counters of a job after `step` optimizer steps."""
+
+    step: Annotated[int, Field(ge=0)]
+    """Completed optimizer steps."""
+    tokens: Annotated[int, Field(ge=0)]
+    """Tokens trained on."""
+    data: DataState
+    """Position in the data."""
+
+
+class ManifestFile(RecordModel):
+    """One file of a checkpoint."""
+
+    path: str
+    """Relative to the checkpoint's folder."""
+    size: Annotated[int, Field(ge=0)]
+    """Bytes."""
+    xxh3_128: str
+    """Checksum of its content, in hexadecimal."""
+
+
+class Manifest(RecordModel):
+    """`manifest.json` of a checkpoint: what it holds, and how to know that it is whole."""
+
+    format_version: int = 1
+    """Version of this record."""
+    checkpoint_id: str
+    """Id of the checkpoint."""
+    job_id: str
+    """Job that wrote it."""
+    attempt: int
+    """Attempt that wrote it."""
+    created_at: datetime
+    """When the manifest was written, in UTC."""
+    train_state: TrainState
+    """Counters and data position."""
+    layout: Layout
+    """Layout that wrote it; any other one may load it."""
+    seed: int
+    """Seed of the job: with the counters it is the whole random state."""
+    spec_digest: str
+    """Digest of the job's spec."""
+    parent: str | None
+    """Checkpoint from which the attempt went on."""
+    kind: str
+    """Why it was saved: `preflight`, `interval`, `request`, `stop` or `final`."""
+    param_dtype: str
+    """Type of the stored weights."""
+    torch_version: str
+    """torch that wrote it."""
+    save_seconds: float
+    """From the end of the step to the last byte of the data files."""
+    files: tuple[ManifestFile, ...]
+    """Every data file, `.metadata` included."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files."""
+        return sum(file.size for file in self.files)
+
+
+def newest_of_lineage(
+    manifests: Iterable[Manifest], *, attempt: int, parents: Mapping[int, str | None]
+) -> Manifest | None:
+    """Return the checkpoint from which a retry of `attempt` goes on; none when it starts anew.
+
+    That is the newest checkpoint of the attempt itself, else the one that it came from, else (that
+    one is gone) the newest before it in its attempt, and so on through the ancestry. What another
+    branch saved is never chosen, however far it went.
+
+    Args:
+        manifests: committed checkpoints of the job, in any order.
+        attempt: the attempt to go on from.
+        parents: id of the checkpoint from which each attempt went on; none for a fresh start.
+
+    Raises:
+        ValueError: an attempt claims to come from itself or from a later one.
+    """
+    by_attempt: dict[int, list[Manifest]] = {}
+    for manifest in manifests:
+        by_attempt.setdefault(manifest.attempt, []).append(manifest)
+    last_step: int | None = None
+    while True:
+        lineage = [
+            manifest
+            for manifest in by_attempt.get(attempt, ())
+            if last_step is None or manifest.train_state.step <= last_step
+        ]
+        if lineage:
+            return max(lineage, key=lambda manifest: manifest.train_state.step)
+        parent = parents.get(attempt)
+        if parent is None:
+            return None
+        _, parent_attempt, last_step = split_checkpoint_id(parent)
+        if parent_attempt >= attempt:
+            raise ValueError(f"attempt {attempt} cannot come from {parent!r}, which is no older")
+        attempt = parent_attempt

@@ -1,0 +1,69 @@
+"""Why an attempt fails: typed reasons, what follows from each, and the error that is stored."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from specs.base import RecordModel
+
+
+class FailureReason(StrEnum):
+    """Why an attempt ended without success."""
+
+    OUT_OF_MEMORY = "out_of_memory"
+    NON_FINITE_LOSS = "non_finite_loss"
+    DATA_ERROR = "data_error"
+    CHECKPOINT_ERROR = "checkpoint_error"
+    HANG = "hang"
+    NODE_LOST = "node_lost"
+    PREEMPTED = "preempted"
+    LAUNCH_ERROR = "launch_error"
+    TRAINER_ERROR = "trainer_error"
+
+
+FREE_RETRIES = frozenset({FailureReason.NODE_LOST, FailureReason.PREEMPTED})
+"""Reasons that do not use up the retry budget."""
+
+NEVER_RETRIED = frozenset({FailureReason.OUT_OF_MEMORY, FailureReason.DATA_ERROR})
+"""Reasons that would only fail again: they end with advice instead."""
+
+ADVICE: dict[FailureReason, str] = {
+    FailureReason.OUT_OF_MEMORY: (
+        "Resume on more slots or with a smaller micro_batch_size: neither changes the result."
+    ),
+    FailureReason.NON_FINITE_LOSS: (
+        "Resume from an earlier checkpoint, or submit again with a lower lr or a longer warmup."
+    ),
+    FailureReason.DATA_ERROR: "Mend the data place that the message names, then resume.",
+    FailureReason.CHECKPOINT_ERROR: (
+        "Make the path that the message names writable and free space there, then resume."
+    ),
+    FailureReason.HANG: "Look at the last lines of each rank's log, then resume.",
+    FailureReason.NODE_LOST: "Bring the node back or resume on other nodes.",
+    FailureReason.PREEMPTED: "Resume when the slots are free again.",
+    FailureReason.LAUNCH_ERROR: "Look at the node's supervisor log; the ranks never started.",
+    FailureReason.TRAINER_ERROR: "Look at the traceback of the first failing rank.",
+}
+
+
+class Failure(RecordModel):
+    """The first failure of an attempt, as `error.json` and the server keep it."""
+
+    reason: FailureReason
+    """What kind of failure it is."""
+    message: str
+    """One or two sentences: what was given, what was needed, which path or field."""
+    rank: int | None = None
+    """Global rank that failed first; absent when no rank did."""
+    node: str | None = None
+    """Node of that rank."""
+    signal: str | None = None
+    """Signal that ended the rank, such as `SIGKILL`."""
+    exit_code: int | None = None
+    """Exit code of the rank."""
+    step: int | None = None
+    """Step at which it happened."""
+    path: str | None = None
+    """File or folder that was at fault."""
+    traceback: str | None = None
+    """Python traceback of the rank."""

@@ -1,0 +1,27 @@
+"""Identifiers: 26 lower-case Crockford base-32 characters, sortable by the time they were made."""
+
+from __future__ import annotations
+
+import re
+
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+ID_PATTERN = r"^[0-7][0-9a-hjkmnp-tv-z]{25}$"
+_ID = re.compile(ID_PATTERN)
+
+
+def make_id(*, milliseconds: int, entropy: bytes) -> str:
+    """Return a ULID (github.com/ulid/spec): 48 bits of Unix time, then 80 random bits.
+
+    Args:
+        milliseconds: Unix time.
+        entropy: ten random bytes.
+    """
+    if len(entropy) != 10:
+        raise ValueError(f"entropy holds {len(entropy)} bytes, needs 10")
+    number = (milliseconds << 80) | int.from_bytes(entropy)
+    return "".join(ALPHABET[(number >> shift) & 31] for shift in range(125, -5, -5))
+
+
+def is_id(text: str) -> bool:
+    """Return whether the text has the form of an id."""
+    return _ID.fullmatch(text) is not None

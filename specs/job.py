@@ -1,0 +1,153 @@
+"""The job spec: its sections together, and the one way in which it is read and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from specs.architectures import ARCHITECTURES, Architecture
+from specs.base import SpecModel, Text
+from specs.layout import Layout
+from specs.problems import Problem, SpecError, spec_error
+from specs.sections.checkpoint import CheckpointSection
+from specs.sections.model import DataSection, ModelSection
+from specs.sections.operation import Env, GuardSection, ResourcesSection, RetrySection
+from specs.sections.parallelism import (
+    ActivationCheckpointSection,
+    CompileSection,
+    ParallelismSection,
+    QuantizationSection,
+)
+from specs.sections.training import (
+    LrScheduleSection,
+    OptimizerSection,
+    TrainingSection,
+    ValidationSection,
+)
+
+JobName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80, examples=["llama-7"])
+]
+Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$", max_length=64)]
+
+SHAPE_FIELDS = ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size")
+
+
+class JobSpec(SpecModel):
+    """A training job, complete: what is trained, how, where, and what happens when it fails.
+
+    It never changes once submitted; what a resume changes is stored on the attempt.
+    """
+
+    name: JobName = "job"
+    """Name in lists and references; need not be unique."""
+    description: Annotated[Text, Field(max_length=4000)] = ""
+    """What the job is for."""
+    tags: Annotated[tuple[Tag, ...], Field(strict=False, max_length=32)] = ()
+    """Words to filter by."""
+    model: ModelSection = ModelSection()
+    """What is trained."""
+    data: DataSection = DataSection()
+    """On what."""
+    training: TrainingSection = TrainingSection()
+    """Length, batch and precision."""
+    optimizer: OptimizerSection = OptimizerSection()
+    """The optimizer."""
+    lr_schedule: LrScheduleSection = LrScheduleSection()
+    """The learning rate over time."""
+    parallelism: ParallelismSection = ParallelismSection()
+    """The parallel axes."""
+    activation_checkpoint: ActivationCheckpointSection = ActivationCheckpointSection()
+    """What backward recomputes."""
+    compile: CompileSection = CompileSection()
+    """torch.compile."""
+    quantization: QuantizationSection = QuantizationSection()
+    """Low-precision matrix products."""
+    checkpoint: CheckpointSection = CheckpointSection()
+    """What is saved, when and where."""
+    resources: ResourcesSection = ResourcesSection()
+    """Where it runs."""
+    retry: RetrySection = RetrySection()
+    """What follows a failure."""
+    guard: GuardSection = GuardSection()
+    """What follows a loss that goes wrong."""
+    validation: ValidationSection = ValidationSection()
+    """Loss on held-out sequences."""
+    env: Env = Field(default_factory=dict)
+    """Environment variables of the ranks; values of secret-looking names are masked in views."""
+
+    @property
+    def architecture(self) -> Architecture:
+        """The model's shape: the size's own, with the shapes that the spec gives in its place.
+
+        Raises:
+            KeyError: the family or the size is unknown (`specs.rules` refuses it first).
+        """
+        given = {name: getattr(self.model, name) for name in SHAPE_FIELDS}
+        changed = {name: value for name, value in given.items() if value is not None}
+        return dataclasses.replace(ARCHITECTURES[self.model.family][self.model.size], **changed)
+
+    @property
+    def schedule_steps(self) -> int:
+        """Step at which the learning-rate schedule ends, fixed at submission."""
+        return self.lr_schedule.total_steps or self.training.steps
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step, over all ranks."""
+        return self.training.global_batch_size * self.training.seq_len
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what the spec says beside the defaults, in hexadecimal.
+
+        A field that a later version adds does not change it.
+        """
+        text = json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def layout(self, world_size: int | None = None) -> Layout:
+        """Return the layout on `world_size` slots (those asked for when absent).
+
+        Raises:
+            ValueError: the axes do not multiply to the world size.
+        """
+        axes = self.parallelism
+        return Layout.fill(
+            world_size=world_size or self.resources.world_size,
+            dp_replicate=axes.dp_replicate,
+            dp_shard=axes.dp_shard,
+            cp=axes.cp,
+            tp=axes.tp,
+            pp=axes.pp,
+        )
+
+    def on_layout(self, layout: Layout) -> JobSpec:
+        """Return the job moved to a layout: its axes, and as many slots."""
+        return self.model_copy(
+            update={
+                "parallelism": self.parallelism.model_copy(update=layout.model_dump()),
+                "resources": self.resources.model_copy(update={"world_size": layout.world_size}),
+            }
+        )
+
+
+def parse_job_spec(source: str | bytes | Mapping[str, Any]) -> JobSpec:
+    """Read a job spec from JSON text or from a parsed TOML, YAML or JSON document.
+
+    Raises:
+        SpecError: it is no JSON object, or a field is unknown or has a wrong type or value.
+    """
+    try:
+        text = source if isinstance(source, str | bytes) else json.dumps(source, default=str)
+    except (TypeError, ValueError, RecursionError) as error:  # a key or a cycle that JSON lacks
+        raise SpecError([Problem(pointer="", detail=f"this is no JSON object: {error}")]) from None
+    try:
+        return JobSpec.model_validate_json(text)
+    except ValidationError as error:
+        raise spec_error(error, text) from None

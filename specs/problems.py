@@ -1,0 +1,91 @@
+"""What is wrong with an input: one problem per place, named by a JSON pointer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from specs.base import RecordModel
+
+
+class Problem(RecordModel):
+    """One thing that is wrong with an input."""
+
+    pointer: str
+    """JSON pointer (RFC 6901) to the field; empty for the whole document."""
+    detail: str
+    """What was given, and what would be legal."""
+
+
+class SpecError(ValueError):
+    """An input that is refused; `problems` says all that is wrong with it."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(f"{p.pointer or '/'}: {p.detail}" for p in self.problems))
+
+
+def spec_error(error: ValidationError, text: str | bytes) -> SpecError:
+    """Return what pydantic found in a JSON text, as problems that name place and value."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):  # pydantic has said so, with the place
+        document = None
+    return SpecError(problems_of(error, document))
+
+
+def pointer_to(location: Sequence[str | int]) -> str:
+    """Return the JSON pointer of a path of keys and indices."""
+    escaped = (str(part).replace("~", "~0").replace("/", "~1") for part in location)
+    return "".join(f"/{part}" for part in escaped)
+
+
+def _resolvable(location: Sequence[str | int], document: Any) -> tuple[str | int, ...]:
+    """Drop what pydantic adds to a location (union members, `function-after`) and is no key."""
+    path: list[str | int] = []
+    for part in location:
+        if isinstance(document, dict) and isinstance(part, str):
+            if part not in document:
+                # A missing field is named by the key that it should have.
+                if part.isidentifier():
+                    path.append(part)
+                break
+            document = document[part]
+        elif isinstance(document, list | tuple) and isinstance(part, int):
+            document = document[part] if part < len(document) else None
+        else:
+            break
+        path.append(part)
+    return tuple(path)
+
+
+def _shown(item: ErrorDetails, detail: str) -> str:
+    """Return the value given, unless the detail shows it or it may hold a secret."""
+    shown = repr(item["input"])
+    may_hold_secret = not item["loc"] or "env" in item["loc"]
+    if may_hold_secret or (isinstance(item["input"], str) and shown in detail):
+        return ""
+    return f", got {shown if len(shown) <= 80 else shown[:77] + '...'}"
+
+
+def problems_of(error: ValidationError, document: Any) -> list[Problem]:
+    """Turn pydantic's errors about `document` into problems that show the value given.
+
+    A field of several types gives one error for each; they are joined into one problem. Values of
+    environment variables may be secrets and are never shown.
+    """
+    details: dict[str, list[str]] = {}
+    for item in error.errors(include_url=False):
+        pointer = pointer_to(_resolvable(item["loc"], document))
+        detail = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            detail = "unknown field"
+        elif item["type"] != "missing" and isinstance(item["input"], str | int | float | bool):
+            detail += _shown(item, detail)
+        if detail not in details.setdefault(pointer, []):
+            details[pointer].append(detail)
+    return [Problem(pointer=p, detail=" or: ".join(texts)) for p, texts in details.items()]

@@ -1,0 +1,194 @@
+"""What must agree between the fields of a job spec, and which fields have no engine yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from specs.architectures import ARCHITECTURES
+from specs.batch import BatchDeal
+from specs.job import JobSpec
+from specs.problems import Problem, SpecError
+
+BYTE_VOCABULARY = 259
+"""256 bytes, begin of text, end of text, padding."""
+
+
+def check_job_spec(spec: JobSpec) -> None:
+    """Refuse what cannot run: unknown models, shapes or axes that disagree, missing engines.
+
+    Raises:
+        SpecError: naming every problem found.
+    """
+    problems = [problem for rule in RULES for problem in rule(spec)]
+    problems += [
+        Problem(pointer=pointer, detail=f"not supported yet: {what}")
+        for pointer, asked_for, what in NOT_SUPPORTED_YET
+        if asked_for(spec)
+    ]
+    if problems:
+        raise SpecError(problems)
+
+
+def _model(spec: JobSpec) -> Iterator[Problem]:
+    sizes = ARCHITECTURES.get(spec.model.family)
+    if sizes is None:
+        return  # The table below says that the family has no engine yet.
+    if spec.model.size not in sizes:
+        legal = ", ".join(sizes)
+        yield Problem(
+            pointer="/model/size", detail=f"{spec.model.size!r} is no size; legal: {legal}"
+        )
+        return
+    shape = spec.architecture
+    if shape.dim % shape.n_heads or shape.head_dim % 2:
+        yield Problem(
+            pointer="/model/n_heads",
+            detail=f"n_heads={shape.n_heads} must divide dim={shape.dim} into even head widths",
+        )
+    if shape.n_heads % shape.n_kv_heads:
+        yield Problem(
+            pointer="/model/n_kv_heads",
+            detail=f"n_kv_heads={shape.n_kv_heads} does not divide n_heads={shape.n_heads}",
+        )
+    if spec.data.tokenizer == "byte" and shape.vocab_size < BYTE_VOCABULARY:
+        yield Problem(
+            pointer="/model/vocab_size",
+            detail=f"vocab_size={shape.vocab_size} is below the byte tokenizer's {BYTE_VOCABULARY}",
+        )
+
+
+def _data(spec: JobSpec) -> Iterator[Problem]:
+    if spec.data.source == "corpus" and spec.data.path is not None:
+        yield Problem(pointer="/data/path", detail="a built-in corpus has no path")
+    if spec.data.source != "corpus" and spec.data.path is None:
+        yield Problem(
+            pointer="/data/path", detail=f"source {spec.data.source!r} needs a path to read"
+        )
+
+
+def _layout(spec: JobSpec) -> Iterator[Problem]:
+    try:
+        layout = spec.layout()
+    except ValueError as error:
+        yield Problem(pointer="/parallelism", detail=str(error))
+        return
+    try:
+        BatchDeal(spec.training.global_batch_size, spec.training.micro_batch_size, layout.dp)
+    except ValueError as error:
+        yield Problem(pointer="/training/micro_batch_size", detail=str(error))
+
+
+def _resources(spec: JobSpec) -> Iterator[Problem]:
+    nodes, slots = spec.resources.nodes, spec.resources.world_size
+    if nodes is not None and slots % nodes:
+        yield Problem(
+            pointer="/resources/nodes", detail=f"nodes={nodes} does not divide world_size={slots}"
+        )
+
+
+def _schedule(spec: JobSpec) -> Iterator[Problem]:
+    schedule, total = spec.lr_schedule, spec.schedule_steps
+    if schedule.warmup_steps > total:
+        yield Problem(
+            pointer="/lr_schedule/warmup_steps",
+            detail=f"warmup_steps={schedule.warmup_steps} is beyond the schedule's {total} steps",
+        )
+    if schedule.decay_steps is not None and schedule.decay_steps > total:
+        yield Problem(
+            pointer="/lr_schedule/decay_steps",
+            detail=f"decay_steps={schedule.decay_steps} is beyond the schedule's {total} steps",
+        )
+
+
+RULES: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (
+    _model,
+    _data,
+    _layout,
+    _resources,
+    _schedule,
+)
+
+
+def _set(section: str, field: str) -> Callable[[JobSpec], bool]:
+    """Return whether a spec gives a field another value than its default."""
+    default = getattr(getattr(JobSpec(), section), field)
+    return lambda spec: bool(getattr(getattr(spec, section), field) != default)
+
+
+# One row goes with each engine that is still to come: pointer, whether the spec asks for it, name.
+# What only tunes such an engine stands there too: accepted, it would do nothing.
+NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
+    ("/model/family", lambda s: s.model.family == "qwen3", "the Qwen3 family"),
+    ("/model/factory", lambda s: s.model.factory is not None, "own models"),
+    ("/model/code", lambda s: s.model.code is not None, "own models"),
+    ("/model/initial_weights", lambda s: s.model.initial_weights is not None, "given weights"),
+    ("/data/source", lambda s: s.data.source not in {"corpus", "text"}, "this kind of input"),
+    ("/data/text_field", _set("data", "text_field"), "inputs with fields"),
+    ("/data/tokenizer", lambda s: s.data.tokenizer != "byte", "Hugging Face tokenizers"),
+    ("/data/tokenizer_path", lambda s: s.data.tokenizer_path is not None, "tokenizer files"),
+    ("/data/document_masks", lambda s: s.data.document_masks, "document masks"),
+    ("/data/validation_fraction", lambda s: s.data.validation_fraction > 0, "validation"),
+    ("/validation/interval_steps", lambda s: s.validation.interval_steps > 0, "validation"),
+    ("/validation/batches", _set("validation", "batches"), "validation"),
+    ("/optimizer/name", lambda s: s.optimizer.name != "adamw", "optimizers other than AdamW"),
+    ("/optimizer/state_dtype", lambda s: s.optimizer.state_dtype != "float32", "bfloat16 states"),
+    ("/optimizer/cpu_offload", lambda s: s.optimizer.cpu_offload, "CPU offload"),
+    ("/lr_schedule/unit", lambda s: s.lr_schedule.unit != "steps", "schedules counted in tokens"),
+    ("/parallelism/cp", lambda s: s.parallelism.cp > 1, "context parallelism"),
+    ("/parallelism/tp", lambda s: s.parallelism.tp > 1, "tensor parallelism"),
+    ("/parallelism/pp", lambda s: s.parallelism.pp > 1, "pipeline parallelism"),
+    ("/parallelism/pp_schedule", _set("parallelism", "pp_schedule"), "pipeline parallelism"),
+    (
+        "/parallelism/pp_microbatches",
+        _set("parallelism", "pp_microbatches"),
+        "pipeline parallelism",
+    ),
+    (
+        "/parallelism/pp_layers_per_stage",
+        _set("parallelism", "pp_layers_per_stage"),
+        "pipeline parallelism",
+    ),
+    (
+        "/parallelism/pp_stage_modules",
+        _set("parallelism", "pp_stage_modules"),
+        "pipeline parallelism",
+    ),
+    ("/parallelism/async_tp", lambda s: s.parallelism.async_tp, "async tensor parallelism"),
+    (
+        "/parallelism/sequence_parallel",
+        _set("parallelism", "sequence_parallel"),
+        "tensor parallelism",
+    ),
+    ("/parallelism/loss_parallel", _set("parallelism", "loss_parallel"), "tensor parallelism"),
+    ("/parallelism/cp_method", _set("parallelism", "cp_method"), "context parallelism"),
+    (
+        "/activation_checkpoint/mode",
+        lambda s: s.activation_checkpoint.mode != "none",
+        "activation checkpointing",
+    ),
+    (
+        "/activation_checkpoint/memory_budget",
+        _set("activation_checkpoint", "memory_budget"),
+        "activation checkpointing",
+    ),
+    ("/compile/enabled", lambda s: s.compile.enabled, "torch.compile"),
+    ("/compile/backend", _set("compile", "backend"), "torch.compile"),
+    ("/quantization/recipe", lambda s: s.quantization.recipe != "none", "quantized training"),
+    ("/quantization/exclude", _set("quantization", "exclude"), "quantized training"),
+    (
+        "/checkpoint/async_mode",
+        lambda s: s.checkpoint.async_mode != "disabled",
+        "saving while training goes on",
+    ),
+    (
+        "/checkpoint/writers",
+        lambda s: s.checkpoint.writers not in {"auto", "all"},
+        "a choice of writers",
+    ),
+    ("/checkpoint/staging_gib", _set("checkpoint", "staging_gib"), "a choice of writers"),
+    ("/checkpoint/keep_latest_k", lambda s: s.checkpoint.keep_latest_k > 0, "retention"),
+    ("/checkpoint/keep_every_steps", lambda s: s.checkpoint.keep_every_steps > 0, "retention"),
+    ("/guard/non_finite_loss", lambda s: s.guard.non_finite_loss == "rollback", "rollback"),
+    ("/guard/loss_spike", lambda s: s.guard.loss_spike != "ignore", "the guard for loss spikes"),
+    ("/guard/spike_factor", _set("guard", "spike_factor"), "the guard for loss spikes"),
+)

@@ -1,0 +1,234 @@
+"""The run directory: names of its files, and the records that lie in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import PurePath
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from specs.base import RecordModel
+from specs.failures import Failure
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Paths in the run directory of one attempt on one node; opens nothing itself."""
+
+    root: PurePath
+    """`<node-local data>/runs/<job>/<attempt>`."""
+
+    @property
+    def spec(self) -> PurePath:
+        """The job's spec, unchanged."""
+        return self.root / "spec.json"
+
+    @property
+    def attempt(self) -> PurePath:
+        """Layout, overrides, allocation and resume point; absent for a bare launch."""
+        return self.root / "attempt.json"
+
+    @property
+    def metrics(self) -> PurePath:
+        """One `MetricLine` a step, on the node of global rank 0."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def events(self) -> PurePath:
+        """One `EventLine` for each thing that happened, on the node of global rank 0."""
+        return self.root / "events.jsonl"
+
+    @property
+    def logs(self) -> PurePath:
+        """Folder of the ranks' output."""
+        return self.root / "logs"
+
+    def log(self, rank: int) -> PurePath:
+        """Return the path of stdout and stderr of one global rank."""
+        return self.logs / f"rank-{rank}.log"
+
+    @property
+    def heartbeat(self) -> PurePath:
+        """The `Heartbeat` of this node, replaced atomically."""
+        return self.root / "heartbeat.json"
+
+    @property
+    def stop(self) -> PurePath:
+        """Its existence asks the trainer to save and leave."""
+        return self.root / "stop"
+
+    @property
+    def requests(self) -> PurePath:
+        """Folder of `<id>.json` asks, answered by `<id>.answer.json` beside them."""
+        return self.root / "requests"
+
+    @property
+    def outcome(self) -> PurePath:
+        """The trainer's last word, an `Outcome`."""
+        return self.root / "outcome.json"
+
+    @property
+    def error(self) -> PurePath:
+        """The `Failure` of the first failing rank of this node."""
+        return self.root / "error.json"
+
+    @property
+    def provenance(self) -> PurePath:
+        """What this node runs: the `Provenance`, written once at the start."""
+        return self.root / "provenance.json"
+
+    @property
+    def exit(self) -> PurePath:
+        """The supervisor's `ExitRecord`."""
+        return self.root / "exit.json"
+
+    @property
+    def secret(self) -> PurePath:
+        """The attempt's token (mode 0600); never passed to ranks."""
+        return self.root / "supervisor.secret"
+
+
+class Phase(StrEnum):
+    """What the trainer is busy with; each phase has its own limit of silence."""
+
+    STARTING = "starting"
+    BUILDING_CACHE = "building_cache"
+    LOADING = "loading"
+    COMPILING = "compiling"
+    TRAINING = "training"
+    SAVING = "saving"
+    ENDING = "ending"
+
+
+class Heartbeat(RecordModel):
+    """`heartbeat.json`: that the trainer lives, and what it does."""
+
+    phase: Phase
+    """What it is busy with."""
+    step: Annotated[int, Field(ge=0, le=10**9)]
+    """Completed optimizer steps."""
+    time: float
+    """Unix time, seconds."""
+
+
+class MetricLine(RecordModel):
+    """One line of `metrics.jsonl`: the values of one completed step."""
+
+    step: int
+    """Completed optimizer steps, this one included."""
+    time: float
+    """Unix time, seconds."""
+    values: dict[str, float]
+    """Metric names with group and unit, such as `train/loss`; NaN and infinity as strings."""
+    data_digest: str | None = None
+    """Digest of the very sequences of this step, in global order."""
+
+
+RunEventKind = Literal[
+    "phase", "resumed", "checkpoint_committed", "stop_agreed", "request_answered"
+]
+
+
+class EventLine(RecordModel):
+    """One line of `events.jsonl`: something that happened to the attempt."""
+
+    time: float
+    """Unix time, seconds."""
+    kind: RunEventKind
+    """What happened."""
+    step: int
+    """Completed optimizer steps at that moment."""
+    data: dict[str, object] = Field(default_factory=dict)
+    """What belongs to it: a `Manifest` for a commit, a phase name, a request's id."""
+
+
+class Outcome(RecordModel):
+    """`outcome.json`: the trainer's last word."""
+
+    outcome: Literal["succeeded", "stopped", "failed"]
+    """How it ended."""
+    step: int
+    """Completed optimizer steps."""
+    checkpoint_id: str | None = None
+    """Last checkpoint that it committed."""
+    failure: Failure | None = None
+    """Why it failed."""
+
+
+class Request(RecordModel):
+    """`requests/<id>.json`: something asked of a running trainer."""
+
+    kind: Literal["save", "profile", "memory_snapshot"]
+    """What is asked for."""
+
+
+class RequestAnswer(RecordModel):
+    """`requests/<id>.answer.json`: what became of a request."""
+
+    ok: bool
+    """Whether it was done."""
+    message: str
+    """What was done, or why not."""
+    step: Annotated[int, Field(ge=0)]
+    """Completed optimizer steps at that moment."""
+
+
+class Provenance(RecordModel):
+    """`provenance.json`: which code ran on which software and hardware of one node."""
+
+    git_commit: str | None
+    """Commit of the trainer's source tree; absent when it lies in no repository."""
+    git_diff: str | None
+    """What tracked files had changed against that commit; empty when nothing had."""
+    git_diff_truncated: bool
+    """Whether `git_diff` was cut at its limit."""
+    packages: dict[str, str]
+    """Version of every installed package."""
+    python: str
+    """Version of Python."""
+    torch: str
+    """Version of torch."""
+    cuda: str | None
+    """CUDA version that torch was built with."""
+    cuda_driver: str | None
+    """Version of the NVIDIA driver; absent without one."""
+    nccl: str | None
+    """Version of NCCL; absent where torch has none."""
+    host: str
+    """Name of the host."""
+    platform: str
+    """Kernel and architecture."""
+    cpu_count: int
+    """CPU cores that the trainer may use."""
+    gpus: tuple[str, ...]
+    """Names of the GPUs that it sees, by index."""
+
+
+class RankExit(RecordModel):
+    """How one rank ended."""
+
+    rank: int
+    """Global rank."""
+    pid: int
+    """Process id."""
+    exit_code: int | None
+    """Exit code; absent when a signal ended it or nobody could see it."""
+    signal: str | None
+    """Signal that ended it, such as `SIGKILL`."""
+    time: float
+    """Unix time, seconds."""
+
+
+class ExitRecord(RecordModel):
+    """`exit.json`: the supervisor's record of how the node's share of the attempt ended."""
+
+    outcome: Literal["succeeded", "stopped", "failed", "cancelled"]
+    """How it ended, from the trainer's outcome, the ranks' ends and the orders given."""
+    failure: Failure | None
+    """Why it failed."""
+    ranks: tuple[RankExit, ...]
+    """The ranks whose end was seen, in order of time."""
+    time: float
+    """Unix time, seconds."""

@@ -1,0 +1,1 @@
+"""The sections of the job spec, one module for each group that is read together."""

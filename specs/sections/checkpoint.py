@@ -1,0 +1,35 @@
+"""Section `checkpoint`: what is saved, when, by whom, and what is kept."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from specs.base import Ranks, Seconds, SpecModel, Steps
+from specs.places import RootName
+
+
+class CheckpointSection(SpecModel):
+    """Checkpoints: each is complete, and loads on any other world size and layout."""
+
+    root: RootName = "checkpoints"
+    """Storage root, by its name in the settings, that holds the job's checkpoints."""
+    interval_steps: Steps = 100
+    """Steps between two saves; only on request, on stop and at the end when 0."""
+    interval_seconds: Seconds = 0.0
+    """Seconds between two saves, beside `interval_steps`; never by time when 0."""
+    preflight: bool = True
+    """Save completely right after initialisation or loading, before the first step: a path or a
+    disk that cannot take a checkpoint fails the job at once."""
+    async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = "disabled"
+    """Whether training goes on while a checkpoint is written."""
+    writers: Literal["auto", "all", "one_replica"] | Ranks = "auto"
+    """Ranks that write: `auto` goes by the storage, `all` lets each write its shards, `one_replica`
+    only the first data-parallel replica; or a number of ranks."""
+    staging_gib: Annotated[float, Field(gt=0, json_schema_extra={"unit": "GiB"})] = 4.0
+    """Ceiling of the memory that a writer uses for shards of others."""
+    keep_latest_k: Annotated[int, Field(ge=0, json_schema_extra={"unit": "checkpoints"})] = 0
+    """Newest checkpoints that are kept; all when 0."""
+    keep_every_steps: Steps = 0
+    """Checkpoints at multiples of this step are kept for good; none for that reason when 0."""

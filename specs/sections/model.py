@@ -1,0 +1,68 @@
+"""Sections `model` and `data`: what is trained, and on what."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from specs.architectures import ARCHITECTURES
+from specs.base import Fraction, SpecModel, Tokens
+from specs.places import Place
+
+Width = Annotated[int, Field(ge=1, le=1_000_000)]
+SIZES = list(dict.fromkeys(size for sizes in ARCHITECTURES.values() for size in sizes))
+
+
+class ModelSection(SpecModel):
+    """The model: a size of a known family, single shapes of which may be changed."""
+
+    family: Literal["llama3", "qwen3"] = "llama3"
+    """Model family."""
+    size: Annotated[str, Field(min_length=1, max_length=32, examples=SIZES)] = "debug"
+    """Size within the family; `debug` trains in seconds on one CPU core."""
+    factory: Annotated[str, Field(max_length=200)] | None = None
+    """Own model, as `package.module:build`, in place of a family."""
+    code: Place | None = None
+    """Folder that is put on the import path for `factory`."""
+    initial_weights: Place | None = None
+    """Hugging Face weights to start from, in place of random ones."""
+    dim: Width | None = None
+    """Width of the residual stream, in place of the size's own."""
+    n_layers: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Transformer blocks, in place of the size's own."""
+    n_heads: Width | None = None
+    """Query heads, in place of the size's own; divides `dim` into even head widths."""
+    n_kv_heads: Width | None = None
+    """Key and value heads, in place of the size's own; divides `n_heads`."""
+    ffn_dim: Width | None = None
+    """Width of the feed-forward hidden layer, in place of the size's own."""
+    vocab_size: Width | None = None
+    """Rows of the embedding, in place of the size's own; at least the tokenizer's vocabulary."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Probability of dropping an element of the residual branches while training."""
+
+
+class DataSection(SpecModel):
+    """The training text and how it becomes sequences."""
+
+    source: Literal["corpus", "text", "jsonl", "parquet", "huggingface"] = "corpus"
+    """Kind of input: a built-in corpus, text files, JSON lines, Parquet or a data set."""
+    corpus: Literal["python-stdlib"] = "python-stdlib"
+    """Built-in corpus (source `corpus`): the source files of Python's own standard library."""
+    path: Place | None = None
+    """File or folder of the input (every source but `corpus`)."""
+    text_field: Annotated[str, Field(min_length=1, max_length=200)] = "text"
+    """Field that holds the text (`jsonl`, `parquet`, `huggingface`)."""
+    tokenizer: Literal["byte", "huggingface"] = "byte"
+    """`byte` maps each UTF-8 byte to a token and needs no file."""
+    tokenizer_path: Place | None = None
+    """Tokenizer file of a Hugging Face tokenizer."""
+    document_masks: bool = False
+    """Keep packed documents from attending to each other."""
+    max_tokens: Tokens | None = None
+    """Use only the first so many tokens of the input; all of them when absent."""
+    validation_fraction: Annotated[Fraction, Field(lt=1)] = 0.0
+    """Share of the sequences that is held out for validation."""
+    prefetch_batches: Annotated[int, Field(ge=0, le=64)] = 2
+    """Global batches that are read ahead of the step that needs them."""

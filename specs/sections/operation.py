@@ -1,0 +1,91 @@
+"""Sections `resources`, `retry`, `guard` and `env`: where it runs, what follows a failure."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from specs.base import Ranks, Seconds, SpecModel, Text
+from specs.failures import FailureReason
+
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+SECRET_NAME = re.compile(
+    r"(?i)(secret|token|passw|passphrase|api_?key|credential|private|_auth$|_key$|^key$)"
+)
+RESERVED_ENV = re.compile(
+    r"(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|GROUP_RANK"
+    r"|CUDA_VISIBLE_DEVICES|PYTHON(PATH|HOME|STARTUP)|LD_(PRELOAD|LIBRARY_PATH|AUDIT)|PATH"
+    r"|TORCHELASTIC_.*|TRAINYARD_.*)"
+)
+
+
+def _check_env(env: dict[str, str]) -> dict[str, str]:
+    for name in env:
+        if not ENV_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of an environment variable")
+        if RESERVED_ENV.fullmatch(name):
+            raise ValueError(f"{name} is set by the launcher and cannot be chosen")
+    return env
+
+
+Env = Annotated[
+    dict[str, Annotated[Text, Field(max_length=4096)]],
+    AfterValidator(_check_env),
+    Field(max_length=100),
+]
+
+
+def mask_secrets(env: dict[str, str]) -> dict[str, str]:
+    """Return `env` with the values of secret-looking names replaced, for every view and log."""
+    return {name: "********" if SECRET_NAME.search(name) else env[name] for name in env}
+
+
+class ResourcesSection(SpecModel):
+    """Slots: one is a GPU, or on a node without GPUs one CPU rank."""
+
+    world_size: Ranks = 1
+    """Slots that the job runs on, all at once."""
+    nodes: Annotated[int, Field(ge=1, le=8192)] | None = None
+    """Spread the slots evenly over exactly so many nodes; as few as fit when absent."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Kind of slot; `auto` takes what the nodes offer, but never a mixture."""
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    """Queued jobs of higher priority start first; among equals the oldest."""
+
+
+class RetrySection(SpecModel):
+    """What the server does after a failed attempt."""
+
+    max_retries: Annotated[int, Field(ge=0, le=1000)] = 2
+    """Attempts that may follow failures; lost and preempted nodes do not count."""
+    backoff_seconds: Seconds = 5.0
+    """Wait before a retry; doubles with each one in a row, up to ten minutes."""
+    on: Annotated[tuple[FailureReason, ...], Field(strict=False)] = (
+        FailureReason.HANG,
+        FailureReason.NODE_LOST,
+        FailureReason.PREEMPTED,
+        FailureReason.LAUNCH_ERROR,
+        FailureReason.TRAINER_ERROR,
+    )
+    """Reasons that are worth another attempt."""
+    node_lost_after_seconds: Seconds = 600.0
+    """Silence after which a node counts as lost although nothing proves that its ranks ended."""
+
+
+GuardAction = Literal["stop", "rollback", "ignore"]
+
+
+class GuardSection(SpecModel):
+    """What happens when training goes wrong without crashing."""
+
+    non_finite_loss: GuardAction = "stop"
+    """On a loss or gradient norm that is NaN or infinite."""
+    loss_spike: GuardAction = "ignore"
+    """On a loss far above its recent course."""
+    spike_factor: Annotated[float, Field(gt=1, le=1000)] = 3.0
+    """Standard deviations above the recent mean that count as a spike."""
+    hang_seconds: Annotated[float, Field(gt=0, le=10**8, json_schema_extra={"unit": "s"})] = 600.0
+    """Silence of the trainer's heartbeat while training that counts as a hang; other phases have
+    limits of their own, never below this one."""

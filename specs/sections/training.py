@@ -1,0 +1,83 @@
+"""Sections `training`, `optimizer`, `lr_schedule` and `validation`: how it learns."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from specs.base import PositiveSteps, Seed, Sequences, SpecModel, Steps, Tokens
+
+Rate = Annotated[float, Field(gt=0, le=100)]
+
+
+class TrainingSection(SpecModel):
+    """Length, batch and precision of the run."""
+
+    steps: PositiveSteps = 100
+    """Optimizer steps after which the job has succeeded."""
+    seq_len: Annotated[Tokens, Field(ge=2, le=10_000_000)] = 128
+    """Length of one sequence."""
+    global_batch_size: Sequences = 16
+    """Sequences in one optimizer step, over all ranks; fixed for the life of the job."""
+    micro_batch_size: Sequences = 4
+    """Sequences that one rank runs at once; the last micro-batch of a step may hold fewer."""
+    seed: Seed = 0
+    """Seed of initial weights, data order and dropout."""
+    max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
+    """Gradients are scaled down to this global L2 norm; never when absent."""
+    param_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type in which forward and backward compute; stored weights stay float32."""
+    reduce_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type in which gradients are summed over ranks."""
+    log_every_steps: PositiveSteps = 1
+    """Steps between two written metric lines; the data digest is written for every step."""
+
+
+class OptimizerSection(SpecModel):
+    """The optimizer."""
+
+    name: Literal["adamw", "adam"] = "adamw"
+    """AdamW decouples weight decay from the gradient; Adam has none."""
+    lr: Rate = 3e-4
+    """Peak learning rate."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Decay of the first moment."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """Decay of the second moment."""
+    eps: Annotated[float, Field(gt=0, le=1)] = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.1
+    """Decay of matrices and embeddings; norms are never decayed."""
+    state_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type in which both moments are kept."""
+    cpu_offload: bool = False
+    """Keep weights, gradients and optimizer states in the memory of the host."""
+
+
+class LrScheduleSection(SpecModel):
+    """The learning rate as a function of the step alone."""
+
+    name: Literal["warmup_stable_decay", "cosine"] = "warmup_stable_decay"
+    """`warmup_stable_decay` holds the peak until the last `decay_steps`; `cosine` never holds."""
+    unit: Literal["steps", "tokens"] = "steps"
+    """What the schedule counts."""
+    warmup_steps: Steps = 10
+    """Steps in which the rate rises linearly to its peak."""
+    decay_steps: Steps | None = None
+    """Length of the decay of `warmup_stable_decay`; a fifth of the total when absent."""
+    decay_shape: Literal["linear", "cosine", "sqrt"] = "linear"
+    """Shape of the decay of `warmup_stable_decay`."""
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Rate at the end, as a share of the peak."""
+    total_steps: PositiveSteps | None = None
+    """Step at which the decay ends; `training.steps` as submitted when absent."""
+
+
+class ValidationSection(SpecModel):
+    """Loss on held-out sequences."""
+
+    interval_steps: Steps = 0
+    """Steps between two validations; never when 0."""
+    batches: Annotated[int, Field(ge=1, le=100_000)] = 8
+    """Global batches in one validation."""

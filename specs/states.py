@@ -1,0 +1,116 @@
+"""States of jobs, attempts and attempt-nodes, and the legal moves between them, as data.
+
+The prose is docs/lifecycle.md; the one module of the server that carries moves out reads this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+State = TypeVar("State", bound=StrEnum)
+
+
+class JobState(StrEnum):
+    """Summarised state of a job."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    CANCELLED = "cancelled"
+
+
+class AttemptState(StrEnum):
+    """State of one launch of a job."""
+
+    PLACED = "placed"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+class AttemptNodeState(StrEnum):
+    """State of one node's share of an attempt."""
+
+    PLACED = "placed"
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class AttemptOutcome(StrEnum):
+    """How an attempt, or one node's share of it, ended."""
+
+    SUCCEEDED = "succeeded"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class DesiredState(StrEnum):
+    """What is wanted of an attempt; the supervisor reads it in the reply to every report."""
+
+    RUN = "run"
+    STOP = "stop"
+    CANCEL = "cancel"
+
+
+class AttemptCause(StrEnum):
+    """Why an attempt is launched."""
+
+    SUBMIT = "submit"
+    RESUME = "resume"
+    RESIZE = "resize"
+    RETRY = "retry"
+
+
+TERMINAL_JOB_STATES = frozenset(
+    {JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED, JobState.CANCELLED}
+)
+ACTIVE_JOB_STATES = frozenset({JobState.STARTING, JobState.RUNNING, JobState.STOPPING})
+LIVE_ATTEMPT_STATES = frozenset(AttemptState) - {AttemptState.ENDED}
+
+_ENDS = TERMINAL_JOB_STATES | {JobState.QUEUED}  # queued: a retry or a resize follows
+
+JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset(
+        {JobState.STARTING, JobState.STOPPED, JobState.CANCELLED, JobState.FAILED}
+    ),
+    JobState.STARTING: frozenset({JobState.RUNNING, JobState.STOPPING}) | _ENDS,
+    JobState.RUNNING: frozenset({JobState.STOPPING}) | _ENDS,
+    JobState.STOPPING: _ENDS,
+    JobState.SUCCEEDED: frozenset({JobState.QUEUED}),
+    JobState.FAILED: frozenset({JobState.QUEUED}),
+    JobState.STOPPED: frozenset({JobState.QUEUED}),
+    JobState.CANCELLED: frozenset({JobState.QUEUED}),
+}
+
+ATTEMPT_MOVES: Mapping[AttemptState, frozenset[AttemptState]] = {
+    AttemptState.PLACED: frozenset(
+        {AttemptState.STARTING, AttemptState.STOPPING, AttemptState.ENDED}
+    ),
+    AttemptState.STARTING: frozenset(
+        {AttemptState.RUNNING, AttemptState.STOPPING, AttemptState.ENDED}
+    ),
+    AttemptState.RUNNING: frozenset({AttemptState.STOPPING, AttemptState.ENDED}),
+    AttemptState.STOPPING: frozenset({AttemptState.ENDED}),
+    AttemptState.ENDED: frozenset(),
+}
+
+ATTEMPT_NODE_MOVES: Mapping[AttemptNodeState, frozenset[AttemptNodeState]] = {
+    AttemptNodeState.PLACED: frozenset({AttemptNodeState.CLAIMED, AttemptNodeState.ENDED}),
+    AttemptNodeState.CLAIMED: frozenset({AttemptNodeState.RUNNING, AttemptNodeState.ENDED}),
+    AttemptNodeState.RUNNING: frozenset({AttemptNodeState.ENDED}),
+    AttemptNodeState.ENDED: frozenset(),
+}
+
+
+def sources(moves: Mapping[State, frozenset[State]], target: State) -> frozenset[State]:
+    """Return the states from which `target` may be reached: the guard of its UPDATE."""
+    return frozenset(state for state, targets in moves.items() if target in targets)

@@ -1,0 +1,156 @@
+"""The plan of a job, its warnings, and the options of a resume."""
+
+from typing import Any
+
+import pytest
+
+from planner.plan import plan, resume_options
+from specs.attempt import Overrides
+from specs.plan import Plan, ResumeOption
+from specs.problems import SpecError
+from tests.planner.specs_for_tests import job
+
+
+def warnings_of(world_size: int = 1, **sections: dict[str, Any]) -> dict[str, str]:
+    return {w.pointer: w.detail for w in plan(job(world_size, **sections)).warnings}
+
+
+def test_the_numbers_of_a_plan() -> None:
+    made = plan(job(2, training={"steps": 600, "seq_len": 128, "global_batch_size": 16}))
+    assert (made.world_size, made.name) == (2, "FSDP 2")
+    assert made.tokens_per_step == 16 * 128
+    assert made.total_tokens == 600 * 16 * 128
+    assert made.flops_per_step == made.tokens_per_step * made.flops_per_token
+    assert made.total_flops == 600 * made.flops_per_step
+    # Embedding and head of 320 x 64, four blocks, one last norm.
+    block = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 192 + 2 * 64
+    assert made.parameters.total == 2 * 320 * 64 + 4 * block + 64
+    assert made.checkpoint_bytes == 12 * made.parameters.total
+    assert (made.fits, made.warnings) == (None, ())
+
+
+def test_a_plan_survives_the_wire() -> None:
+    made = plan(job(3))
+    assert Plan.model_validate_json(made.model_dump_json()) == made
+    options = resume_options(job(), world_sizes=[1, 40])
+    texts = [option.model_dump_json() for option in options]
+    assert [ResumeOption.model_validate_json(text) for text in texts] == options
+
+
+def test_a_job_that_cannot_run_has_no_plan() -> None:
+    with pytest.raises(SpecError) as refused:
+        plan(job(parallelism={"tp": 2}, resources={"world_size": 2}))
+    assert [p.pointer for p in refused.value.problems] == ["/parallelism/tp"]
+
+
+def test_idle_ranks_are_said_with_a_size_that_wastes_less() -> None:
+    assert warnings_of(3) == {
+        "/training/micro_batch_size": (
+            "33% of the ranks' sequence slots stay idle: 4 micro-batches of up to 4 on "
+            "3 data-parallel ranks; micro_batch_size=3 leaves less"
+        )
+    }
+    training = {"global_batch_size": 5, "micro_batch_size": 1}
+    assert warnings_of(4, training=training)["/training/micro_batch_size"].endswith(
+        "5 micro-batches of up to 1 on 4 data-parallel ranks"
+    )
+    # A tenth or less is not worth a word: 16 sequences in 3 x 6 slots leave a ninth, 32 in 33 less.
+    training = {"global_batch_size": 32, "micro_batch_size": 1}
+    assert warnings_of(3, training=training) == {}
+
+
+def test_memory_is_said_only_when_it_does_not_fit() -> None:
+    needed = plan(job()).memory.total
+    assert plan(job(), device_memory_bytes=needed).warnings == ()
+    (warning,) = plan(job(), device_memory_bytes=needed - 1).warnings
+    assert warning.pointer == "/training/micro_batch_size"
+    assert "GiB" in warning.detail
+
+
+def test_vocabulary_rows_beyond_padding_are_said() -> None:
+    assert warnings_of(model={"vocab_size": 320}) == {}
+    assert warnings_of(model={"size": "1B"}) == {
+        "/model/vocab_size": (
+            "127,997 of 128,256 vocabulary rows are never used: the byte tokenizer has 259 tokens "
+            "(vocab_size=320 holds them)"
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("sections", "pointer", "detail"),
+    [
+        (
+            {"training": {"steps": 20}, "lr_schedule": {"warmup_steps": 11}},
+            "/lr_schedule/warmup_steps",
+            "warmup_steps=11 is more than half of the 20 steps",
+        ),
+        (
+            {"training": {"steps": 60}, "checkpoint": {"interval_steps": 61}},
+            "/checkpoint/interval_steps",
+            "interval_steps=61 is beyond the 60 steps: nothing is saved on the way",
+        ),
+        (
+            {"training": {"steps": 60}, "lr_schedule": {"total_steps": 50}},
+            "/lr_schedule/total_steps",
+            "the schedule ends at step 50: the other 10 of 60 steps run at its last rate",
+        ),
+        (
+            {"training": {"steps": 60}, "lr_schedule": {"total_steps": 70}},
+            "/lr_schedule/total_steps",
+            "the schedule ends at step 70, after the last of 60 steps: the rate never reaches "
+            "its end",
+        ),
+    ],
+)
+def test_what_is_probably_not_meant(
+    sections: dict[str, dict[str, Any]], pointer: str, detail: str
+) -> None:
+    sections = {"checkpoint": {"interval_steps": 10}} | sections
+    assert warnings_of(1, **sections) == {pointer: detail}
+
+
+def test_what_just_meets_the_limits_is_silent() -> None:
+    sections: dict[str, dict[str, Any]] = {
+        "training": {"steps": 20},
+        "lr_schedule": {"warmup_steps": 10, "total_steps": 20},
+        "checkpoint": {"interval_steps": 20},
+    }
+    assert warnings_of(1, **sections) == {}
+
+
+def test_more_steps_on_a_resume_keep_the_schedule_and_say_so() -> None:
+    spec = Overrides(steps=150).apply(job())
+    (warning,) = plan(spec).warnings
+    assert (warning.pointer, warning.detail) == (
+        "/lr_schedule/total_steps",
+        "the schedule ends at step 100: the other 50 of 150 steps run at its last rate",
+    )
+
+
+def test_resume_options_answer_for_each_world_size() -> None:
+    options = resume_options(job(2), world_sizes=range(1, 19), device_memory_bytes=2**40)
+    assert [option.world_size for option in options] == list(range(1, 19))
+    by_size = {option.world_size: option for option in options}
+    assert [o.name for o in by_size[6].layouts] == ["FSDP 6", "HSDP 2x3", "HSDP 3x2", "HSDP 6x1"]
+    assert all(o.fits for option in options for o in option.layouts)
+    assert {n for n, option in by_size.items() if option.reason} == {17, 18}
+    assert not by_size[17].layouts
+
+
+def test_a_chosen_option_is_a_legal_plan() -> None:
+    spec = job(2)
+    for option in resume_options(spec, world_sizes=range(1, 17)):
+        for chosen in option.layouts:
+            overrides = Overrides.model_validate(
+                {
+                    "parallelism": spec.parallelism.model_copy(update=chosen.layout.model_dump()),
+                    "micro_batch_size": chosen.batch.micro_batch_size,
+                    "resources": spec.resources.model_copy(
+                        update={"world_size": option.world_size}
+                    ),
+                }
+            )
+            made = plan(overrides.apply(spec))
+            assert (made.layout, made.batch) == (chosen.layout, chosen.batch)
+            assert made.memory == chosen.memory

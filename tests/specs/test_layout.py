@@ -1,0 +1,59 @@
+"""Layouts: how axes fill the slots, and how they are named."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specs.layout import Layout
+
+axis = st.integers(1, 6)
+
+
+@given(axis, axis, axis, axis, axis)
+def test_filling_gives_what_the_others_leave(
+    dp_replicate: int, dp_shard: int, cp: int, tp: int, pp: int
+) -> None:
+    whole = Layout(dp_replicate=dp_replicate, dp_shard=dp_shard, cp=cp, tp=tp, pp=pp)
+    for given_shard in (-1, dp_shard):
+        filled = Layout.fill(
+            world_size=whole.world_size,
+            dp_replicate=dp_replicate,
+            dp_shard=given_shard,
+            cp=cp,
+            tp=tp,
+            pp=pp,
+        )
+        assert filled == whole
+    assert whole.world_size == dp_replicate * dp_shard * cp * tp * pp
+    assert whole.dp == dp_replicate * dp_shard
+
+
+@pytest.mark.parametrize(
+    ("world_size", "dp_shard", "message"),
+    [
+        (3, -1, "dp_replicate x cp x tp x pp = 2 does not divide world_size=3"),
+        (4, 3, "dp_replicate x dp_shard x cp x tp x pp = 6, but world_size=4"),
+        (4, 0, "dp_shard=0 must be positive, or -1 to fill the slots"),
+    ],
+)
+def test_axes_that_do_not_fill_the_slots(world_size: int, dp_shard: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Layout.fill(world_size=world_size, dp_replicate=2, dp_shard=dp_shard, cp=1, tp=1, pp=1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [
+        (Layout(), "FSDP 1"),
+        (Layout(dp_shard=4), "FSDP 4"),
+        (Layout(dp_replicate=2, dp_shard=2), "HSDP 2x2"),
+        (Layout(dp_shard=2, tp=2, pp=3), "FSDP 2 x TP 2 x PP 3"),
+    ],
+)
+def test_names(layout: Layout, name: str) -> None:
+    assert str(layout) == name
+
+
+@pytest.mark.parametrize(("dp_shard", "words"), [(1, "1 slot"), (4, "4 slots")])
+def test_slots_are_counted_in_words(dp_shard: int, words: str) -> None:
+    assert Layout(dp_shard=dp_shard).slots_in_words == words

@@ -1,0 +1,169 @@
+"""What must agree between fields, and what is refused until it has an engine."""
+
+from typing import Any
+
+import pytest
+
+from specs.architectures import ARCHITECTURES
+from specs.job import parse_job_spec
+from specs.problems import SpecError
+from specs.rules import NOT_SUPPORTED_YET, check_job_spec
+
+
+def problems_of(document: dict[str, Any]) -> list[tuple[str, str]]:
+    with pytest.raises(SpecError) as refused:
+        check_job_spec(parse_job_spec(document))
+    return [(problem.pointer, problem.detail) for problem in refused.value.problems]
+
+
+def test_the_defaults_and_every_size_may_run() -> None:
+    check_job_spec(parse_job_spec({}))
+    for size in ARCHITECTURES["llama3"]:
+        check_job_spec(parse_job_spec({"model": {"size": size}}))
+
+
+@pytest.mark.parametrize(
+    ("document", "pointer", "detail"),
+    [
+        (
+            {"model": {"size": "9B"}},
+            "/model/size",
+            "'9B' is no size; legal: debug, 1B, 3B, 8B, 70B, 405B",
+        ),
+        (
+            {"model": {"dim": 66}},
+            "/model/n_heads",
+            "n_heads=4 must divide dim=66 into even head widths",
+        ),
+        (
+            {"model": {"dim": 12}},  # heads of 3
+            "/model/n_heads",
+            "n_heads=4 must divide dim=12 into even head widths",
+        ),
+        (
+            {"model": {"n_kv_heads": 3}},
+            "/model/n_kv_heads",
+            "n_kv_heads=3 does not divide n_heads=4",
+        ),
+        (
+            {"model": {"vocab_size": 258}},
+            "/model/vocab_size",
+            "vocab_size=258 is below the byte tokenizer's 259",
+        ),
+        ({"data": {"path": "data:x"}}, "/data/path", "a built-in corpus has no path"),
+        ({"data": {"source": "text"}}, "/data/path", "source 'text' needs a path to read"),
+        (
+            {"parallelism": {"dp_shard": 0}},
+            "/parallelism",
+            "dp_shard=0 must be positive, or -1 to fill the slots",
+        ),
+        (
+            {"parallelism": {"dp_shard": 3}, "resources": {"world_size": 4}},
+            "/parallelism",
+            "dp_replicate x dp_shard x cp x tp x pp = 3, but world_size=4",
+        ),
+        (
+            {"parallelism": {"dp_replicate": 3}, "resources": {"world_size": 4}},
+            "/parallelism",
+            "dp_replicate x cp x tp x pp = 3 does not divide world_size=4",
+        ),
+        (
+            {"resources": {"world_size": 5}},
+            "/training/micro_batch_size",
+            "dp=5 is more than the 4 micro-batches of global_batch_size=16 with "
+            "micro_batch_size=4; legal: dp up to 4 or micro_batch_size up to 3",
+        ),
+        (
+            {"resources": {"world_size": 17}},
+            "/training/micro_batch_size",
+            "dp=17 is more than the 4 micro-batches of global_batch_size=16 with "
+            "micro_batch_size=4; legal: dp up to 4",
+        ),
+        (
+            {"resources": {"world_size": 4, "nodes": 3}},
+            "/resources/nodes",
+            "nodes=3 does not divide world_size=4",
+        ),
+        (
+            {"lr_schedule": {"warmup_steps": 101}},
+            "/lr_schedule/warmup_steps",
+            "warmup_steps=101 is beyond the schedule's 100 steps",
+        ),
+        (
+            {"lr_schedule": {"decay_steps": 51, "total_steps": 50}},
+            "/lr_schedule/decay_steps",
+            "decay_steps=51 is beyond the schedule's 50 steps",
+        ),
+    ],
+)
+def test_fields_that_disagree(document: dict[str, Any], pointer: str, detail: str) -> None:
+    assert problems_of(document) == [(pointer, detail)]
+
+
+def test_sixteen_sequences_may_run_on_three_ranks() -> None:
+    check_job_spec(parse_job_spec({"resources": {"world_size": 3}}))
+
+
+# One document for each row of the table, in its order: it asks for what has no engine.
+ASKING: list[tuple[str, dict[str, Any]]] = [
+    ("/model/family", {"model": {"family": "qwen3"}}),
+    ("/model/factory", {"model": {"factory": "package.module:build"}}),
+    ("/model/code", {"model": {"code": "data:src"}}),
+    ("/model/initial_weights", {"model": {"initial_weights": "data:weights"}}),
+    ("/data/source", {"data": {"source": "jsonl", "path": "data:x.jsonl"}}),
+    ("/data/text_field", {"data": {"text_field": "body"}}),
+    ("/data/tokenizer", {"data": {"tokenizer": "huggingface"}}),
+    ("/data/tokenizer_path", {"data": {"tokenizer_path": "data:tokenizer.json"}}),
+    ("/data/document_masks", {"data": {"document_masks": True}}),
+    ("/data/validation_fraction", {"data": {"validation_fraction": 0.1}}),
+    ("/validation/interval_steps", {"validation": {"interval_steps": 10}}),
+    ("/validation/batches", {"validation": {"batches": 2}}),
+    ("/optimizer/name", {"optimizer": {"name": "adam"}}),
+    ("/optimizer/state_dtype", {"optimizer": {"state_dtype": "bfloat16"}}),
+    ("/optimizer/cpu_offload", {"optimizer": {"cpu_offload": True}}),
+    ("/lr_schedule/unit", {"lr_schedule": {"unit": "tokens"}}),
+    ("/parallelism/cp", {"parallelism": {"cp": 2}, "resources": {"world_size": 2}}),
+    ("/parallelism/tp", {"parallelism": {"tp": 2}, "resources": {"world_size": 2}}),
+    ("/parallelism/pp", {"parallelism": {"pp": 2}, "resources": {"world_size": 2}}),
+    ("/parallelism/pp_schedule", {"parallelism": {"pp_schedule": "GPipe"}}),
+    ("/parallelism/pp_microbatches", {"parallelism": {"pp_microbatches": 4}}),
+    ("/parallelism/pp_layers_per_stage", {"parallelism": {"pp_layers_per_stage": 2}}),
+    ("/parallelism/pp_stage_modules", {"parallelism": {"pp_stage_modules": [["norm"]]}}),
+    ("/parallelism/async_tp", {"parallelism": {"async_tp": True}}),
+    ("/parallelism/sequence_parallel", {"parallelism": {"sequence_parallel": False}}),
+    ("/parallelism/loss_parallel", {"parallelism": {"loss_parallel": False}}),
+    ("/parallelism/cp_method", {"parallelism": {"cp_method": "ulysses"}}),
+    ("/activation_checkpoint/mode", {"activation_checkpoint": {"mode": "full"}}),
+    ("/activation_checkpoint/memory_budget", {"activation_checkpoint": {"memory_budget": 0.3}}),
+    ("/compile/enabled", {"compile": {"enabled": True}}),
+    ("/compile/backend", {"compile": {"backend": "aot_eager"}}),
+    ("/quantization/recipe", {"quantization": {"recipe": "mxfp8"}}),
+    ("/quantization/exclude", {"quantization": {"exclude": []}}),
+    ("/checkpoint/async_mode", {"checkpoint": {"async_mode": "async"}}),
+    ("/checkpoint/writers", {"checkpoint": {"writers": 2}}),
+    ("/checkpoint/staging_gib", {"checkpoint": {"staging_gib": 1.0}}),
+    ("/checkpoint/keep_latest_k", {"checkpoint": {"keep_latest_k": 3}}),
+    ("/checkpoint/keep_every_steps", {"checkpoint": {"keep_every_steps": 10}}),
+    ("/guard/non_finite_loss", {"guard": {"non_finite_loss": "rollback"}}),
+    ("/guard/loss_spike", {"guard": {"loss_spike": "stop"}}),
+    ("/guard/spike_factor", {"guard": {"spike_factor": 5.0}}),
+]
+
+
+def test_every_row_without_an_engine_is_tried_below() -> None:
+    assert [pointer for pointer, _ in ASKING] == [pointer for pointer, _, _ in NOT_SUPPORTED_YET]
+
+
+@pytest.mark.parametrize(("pointer", "document"), ASKING, ids=[pointer for pointer, _ in ASKING])
+def test_what_has_no_engine_is_refused_at_the_door(pointer: str, document: dict[str, Any]) -> None:
+    what = {row: what for row, _, what in NOT_SUPPORTED_YET}[pointer]
+    assert problems_of(document) == [(pointer, f"not supported yet: {what}")]
+
+
+def test_every_problem_is_named_at_once() -> None:
+    document = {"model": {"size": "9B"}, "compile": {"enabled": True}, "data": {"path": "data:x"}}
+    assert [p for p, _ in problems_of(document)] == [
+        "/model/size",
+        "/data/path",
+        "/compile/enabled",
+    ]

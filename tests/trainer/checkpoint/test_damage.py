@@ -1,0 +1,211 @@
+"""A damaged or planted checkpoint is refused on every rank, naming the file, and runs nothing."""
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+
+from specs.attempt import ResumePoint
+from specs.checkpoint import COMMITTED, DCP_METADATA, MANIFEST, ManifestFile
+from specs.layout import Layout
+from tests.trainer.checkpoint.toy import (
+    JOB,
+    Refusal,
+    build,
+    checkpointer,
+    refusal,
+    resume_point,
+    save_trained,
+)
+from tests.trainer.ranks import run_ranks
+from trainer.checkpoint import store
+from trainer.checkpoint.store import read_manifest
+from trainer.checkpoint.unpickler import read_metadata
+from trainer.errors import RunError
+
+LAYOUT = Layout(dp_shard=2)
+DATA = "__0_0.distcp"
+
+
+class Planted:
+    """Creates a file when it is unpickled by anything that trusts it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.path}",)
+
+
+def _flip_a_bit(folder: Path) -> None:
+    content = bytearray((folder / DATA).read_bytes())
+    content[len(content) // 2] ^= 4
+    (folder / DATA).write_bytes(content)
+
+
+def _truncate(folder: Path) -> None:
+    os.truncate(folder / DATA, (folder / DATA).stat().st_size - 1)
+
+
+def _remove_data(folder: Path) -> None:
+    (folder / DATA).unlink()
+
+
+def _remove_marker(folder: Path) -> None:
+    (folder / COMMITTED).unlink()
+
+
+def _remove_all(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+
+
+def _change_manifest(folder: Path) -> None:
+    text = (folder / MANIFEST).read_text()
+    (folder / MANIFEST).write_text(text.replace('"seed": 0', '"seed": 1'))
+
+
+def _commit_no_manifest(folder: Path) -> None:
+    (folder / MANIFEST).write_text("[]")
+    store.commit(folder)
+
+
+def _commit_file_elsewhere(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    elsewhere = manifest.files[0].model_copy(update={"path": "../../../other"})
+    store.write_manifest(folder, manifest.model_copy(update={"files": (elsewhere,)}))
+    store.commit(folder)
+
+
+def _plant_metadata(folder: Path) -> None:
+    (folder / DCP_METADATA).write_bytes(pickle.dumps(Planted(folder.parent / "ran")))
+
+
+def _plant_and_commit_metadata(folder: Path) -> None:
+    _plant_metadata(folder)
+    _commit_again(folder)
+
+
+def _plant_bytes(folder: Path) -> None:
+    """Say that a weight is an object: DCP would unpickle it from the data file."""
+    path = folder / DCP_METADATA
+    metadata = read_metadata(path.read_bytes(), path)
+    metadata.state_dict_metadata["model.norm.bias"] = BytesStorageMetadata()
+    path.write_bytes(pickle.dumps(metadata))
+    (folder / DATA).write_bytes(pickle.dumps(Planted(folder.parent / "ran")))
+    _commit_again(folder)
+
+
+def _point_elsewhere(folder: Path) -> None:
+    path = folder / DCP_METADATA
+    metadata = read_metadata(path.read_bytes(), path)
+    next(iter(metadata.storage_data.values())).relative_path = "../step-1/__0_0.distcp"
+    path.write_bytes(pickle.dumps(metadata))
+    _commit_again(folder)
+
+
+def _commit_again(folder: Path) -> None:
+    """Commit what lies in the folder, as one who can write there would."""
+    manifest = read_manifest(folder)
+    files = tuple(
+        ManifestFile(path=f.path, size=len(content), xxh3_128=store.digest(content))
+        for f in manifest.files
+        for content in [(folder / f.path).read_bytes()]
+    )
+    store.write_manifest(folder, manifest.model_copy(update={"files": files}))
+    store.commit(folder)
+
+
+# How it is damaged, what the error says, and which file it names. A catalog that was fooled too
+# gives a resume point of the planted metadata: then only the unpickler stands in the way.
+CASES: list[tuple[Callable[[Path], None], bool, str, str]] = [
+    (_flip_a_bit, False, "is damaged", DATA),
+    (_truncate, False, "bytes instead of", DATA),
+    (_remove_data, False, "No such file", DATA),
+    (_remove_marker, False, "COMMITTED is missing", COMMITTED),
+    (_remove_all, False, "COMMITTED is missing", COMMITTED),
+    (_change_manifest, False, "was changed", MANIFEST),
+    (_commit_no_manifest, False, "is no manifest", MANIFEST),
+    (_commit_file_elsewhere, False, "names a file elsewhere", MANIFEST),
+    (_plant_metadata, False, "bytes instead of", DCP_METADATA),
+    (_plant_and_commit_metadata, False, "another checkpoint: its metadata digest", ""),
+    (_plant_and_commit_metadata, True, "asks for posix.system", DCP_METADATA),
+    (_plant_bytes, True, "model.norm.bias is no tensor there", DCP_METADATA),
+    (_point_elsewhere, True, "names a place that is not there", DCP_METADATA),
+]
+
+
+def _load_all(resumes: list[tuple[Path, ResumePoint]]) -> list[Refusal | None]:
+    answers: list[Refusal | None] = []
+    for root, resume in resumes:
+        model, optimizer = build(LAYOUT, seed=2)
+        try:
+            checkpointer(root, LAYOUT, attempt=2).load(model, optimizer, resume)
+            answers.append(None)
+        except RunError as error:
+            answers.append(refusal(error))
+    return answers
+
+
+def test_every_damage_is_refused_on_every_rank(tmp_path: Path) -> None:
+    resumes = []
+    for number, (damage, catalog_fooled, *_) in enumerate(CASES):
+        root = tmp_path / str(number)
+        if number == 0:
+            run_ranks(2, save_trained, root, LAYOUT, 2)
+        else:
+            _copy(tmp_path / "clean", root)
+        folder = root / JOB / "a1" / "step-2"
+        if number == 0:
+            _copy(root, tmp_path / "clean")
+        resume = resume_point(read_manifest(folder))
+        damage(folder)
+        resumes.append((root, resume_point(read_manifest(folder)) if catalog_fooled else resume))
+    clean = tmp_path / "clean"
+    resumes.append((clean, resume_point(read_manifest(clean / JOB / "a1" / "step-2"))))
+
+    for rank, answers in enumerate(run_ranks(2, _load_all, resumes)):
+        *refused, undamaged = answers
+        assert undamaged is None
+        for (damage, _, text, file), answer, (root, _) in zip(
+            CASES, refused, resumes[:-1], strict=True
+        ):
+            case = (rank, damage.__name__, answer)
+            assert answer is not None, case
+            assert answer[0] == "CheckpointError", case
+            assert text in answer[1], case
+            assert answer[2] == str(root / JOB / "a1" / "step-2" / file).rstrip("/"), case
+    assert not list(tmp_path.rglob("ran"))
+
+
+def _copy(source: Path, target: Path) -> None:
+    for file in source.rglob("*"):
+        if file.is_file():
+            copied = target / file.relative_to(source)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            copied.write_bytes(file.read_bytes())
+
+
+def _load_wider(root: Path, resume: ResumePoint) -> Refusal:
+    model, optimizer = build(LAYOUT, seed=2, width=8)
+    with pytest.raises(RunError) as caught:
+        checkpointer(root, LAYOUT, attempt=2).load(model, optimizer, resume)
+    return refusal(caught.value)
+
+
+def test_a_checkpoint_of_another_model_or_place_is_refused(tmp_path: Path) -> None:
+    manifest, _ = run_ranks(2, save_trained, tmp_path / "inner", LAYOUT, 2)[0]
+    resume = resume_point(manifest)
+    for kind, text, *_ in run_ranks(2, _load_wider, tmp_path / "inner", resume):
+        assert kind == "CheckpointError"
+        assert "torch.float32 (5, 7) there and torch.float32 (5, 8) here" in text
+    outside = resume.model_copy(update={"path": f"../inner/{resume.path}"})
+    (tmp_path / "other").mkdir()
+    for answers in run_ranks(2, _load_all, [(tmp_path / "other", outside)]):
+        assert answers[0] is not None
+        assert "outside the storage root" in answers[0][1]

@@ -1,0 +1,94 @@
+"""The checkpoint folder as plain files."""
+
+import errno
+import os
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specs.checkpoint import COMMITTED, DataState, Manifest, TrainState, checkpoint_id
+from specs.layout import Layout
+from trainer.checkpoint import store
+from trainer.errors import CheckpointError
+
+
+def _manifest(attempt: int, step: int) -> Manifest:
+    return Manifest(
+        checkpoint_id=checkpoint_id("job", attempt, step),
+        job_id="job",
+        attempt=attempt,
+        created_at=datetime.now(UTC),
+        train_state=TrainState(step=step, tokens=0, data=DataState(dataset_digest="d")),
+        layout=Layout(),
+        seed=0,
+        spec_digest="s",
+        parent=None,
+        kind="interval",
+        param_dtype="float32",
+        torch_version="2",
+        save_seconds=0.5,
+        files=(),
+    )
+
+
+def _commit(root: Path, attempt: int, step: int) -> Path:
+    folder = root / "job" / f"a{attempt}" / f"step-{step}"
+    store.create(folder)
+    store.write_manifest(folder, _manifest(attempt, step))
+    store.commit(folder)
+    return folder
+
+
+def test_committed_lists_by_attempt_and_step_and_leaves_out_what_does_not_count(
+    tmp_path: Path,
+) -> None:
+    assert store.committed(tmp_path, "job") == []
+    for attempt, step in [(10, 5), (2, 10), (2, 9)]:
+        _commit(tmp_path, attempt, step)
+    (_commit(tmp_path, 3, 1) / COMMITTED).unlink()
+    (_commit(tmp_path, 3, 2) / COMMITTED).write_text("")
+    found = [(m.attempt, m.train_state.step) for m in store.committed(tmp_path, "job")]
+    assert found == [(2, 9), (2, 10), (10, 5)]
+
+
+def test_a_manifest_without_metadata_has_no_metadata_digest() -> None:
+    with pytest.raises(CheckpointError, match=r"job\.a1\.step-2 names no \.metadata"):
+        store.metadata_digest(_manifest(1, 2))
+
+
+def test_a_folder_is_created_for_one_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "job" / "a1" / "step-2"
+    mkdir = Path.mkdir
+
+    def somebody_else_first(path: Path, *args: Any, **options: Any) -> None:
+        if path == folder:
+            mkdir(path)
+        mkdir(path, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", somebody_else_first)
+    with pytest.raises(CheckpointError, match=r"cannot create .*step-2: File exists"):
+        store.create(folder)
+
+
+def _refuse_folders(error: int) -> object:
+    fsync = os.fsync
+
+    def patched(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(error, os.strerror(error))
+        fsync(descriptor)
+
+    return patched
+
+
+def test_a_storage_that_cannot_sync_folders_is_used_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", _refuse_folders(errno.EINVAL))
+    assert store.read_manifest(_commit(tmp_path, 1, 1)).attempt == 1
+    monkeypatch.setattr(os, "fsync", _refuse_folders(errno.EIO))
+    with pytest.raises(CheckpointError, match="Input/output error"):
+        _commit(tmp_path, 1, 2)

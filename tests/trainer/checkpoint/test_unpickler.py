@@ -1,0 +1,94 @@
+"""The metadata's pickle gets what DCP writes, and nothing else."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from trainer.checkpoint.store import digest
+from trainer.checkpoint.unpickler import load_metadata, read_metadata
+from trainer.errors import CheckpointError
+
+PATH = Path("somewhere/.metadata")
+METADATA = Metadata(
+    {
+        f"model.{dtype}": TensorStorageMetadata(
+            TensorProperties(dtype=dtype),
+            torch.Size([4, 3]),
+            [ChunkStorageMetadata(torch.Size([0, 0]), torch.Size([4, 3]))],
+        )
+        for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.float8_e4m3fn)
+    }
+)
+
+
+def test_what_dcp_writes_is_read() -> None:
+    assert read_metadata(pickle.dumps(METADATA), PATH) == METADATA
+
+
+class Calls:
+    """Pickles as a call of something."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.call
+
+
+@pytest.mark.parametrize(
+    ("planted", "named"),
+    [
+        (Calls(os.system, "exit 1"), ".system"),
+        (Calls(eval, "1 + 1"), ".eval"),
+        (Calls(getattr, "x", "upper"), ".getattr"),
+        (Calls(torch.load, "x"), ".load"),
+        (Calls(Path, "x"), ".Path"),
+    ],
+)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_any_other_name_is_refused(planted: Calls, named: str, protocol: int) -> None:
+    with pytest.raises(CheckpointError, match="is refused: it asks for") as caught:
+        read_metadata(pickle.dumps(planted, protocol=protocol), PATH)
+    assert str(caught.value).endswith(named)
+    assert caught.value.path == str(PATH)
+
+
+def test_a_dotted_name_reaches_nothing_behind_an_allowed_one() -> None:
+    # STACK_GLOBAL may ask for attributes of attributes: os, by way of a module that imports it.
+    content = b"\x80\x04\x8c\x25torch.distributed.checkpoint.metadata\x8c\x09os.system\x93."
+    with pytest.raises(CheckpointError, match=r"asks for torch.distributed.checkpoint.metadata.os"):
+        read_metadata(content, PATH)
+
+
+@given(st.integers(0, 10_000), st.binary(min_size=1, max_size=8))
+def test_damaged_bytes_raise_nothing_else(place: int, content: bytes) -> None:
+    damaged = bytearray(pickle.dumps(METADATA))
+    start = place % len(damaged)
+    damaged[start : start + len(content)] = content
+    try:
+        found = read_metadata(bytes(damaged), PATH)
+    except CheckpointError:
+        return
+    assert isinstance(found, Metadata)
+
+
+def test_a_file_with_another_checksum_is_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / ".metadata"
+    path.write_bytes(pickle.dumps(METADATA))
+    assert load_metadata(path, expected_digest=digest(path.read_bytes())) == METADATA
+    with pytest.raises(CheckpointError, match="is another file than the one that was committed"):
+        load_metadata(path, expected_digest="0" * 32)
+    with pytest.raises(CheckpointError, match="No such file"):
+        load_metadata(tmp_path / "none", expected_digest="0" * 32)

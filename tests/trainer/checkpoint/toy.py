@@ -1,0 +1,128 @@
+"""A small model that ranks train, save and load; odd shapes, so that three ranks share unevenly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.optim import AdamW, Optimizer
+
+from specs.attempt import ResumePoint
+from specs.checkpoint import DataState, Manifest, TrainState, checkpoint_path
+from specs.job import JobSpec
+from specs.layout import Layout
+from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.checkpoint.state import train_tensors
+from trainer.checkpoint.store import metadata_digest
+from trainer.errors import RunError
+from trainer.optimizer import materialize_state
+
+JOB = "toy"
+
+
+class Toy(nn.Module):
+    """Two layers of 5 and 2 rows and a norm; dropout draws from the ambient generator."""
+
+    def __init__(self, *, width: int = 7) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(width, 5), nn.Linear(5, 2)])
+        self.norm = nn.LayerNorm(5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.norm(self.layers[0](x).relu())
+        output: Tensor = self.layers[1](nn.functional.dropout(hidden, 0.1))
+        return output
+
+
+def build(layout: Layout, *, seed: int, width: int = 7) -> tuple[Toy, Optimizer]:
+    """Return the sharded model and its optimizer with zero moments, the same on any layout."""
+    torch.manual_seed(seed)
+    model = Toy(width=width)
+    shape = (layout.dp_replicate, layout.dp_shard)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("dp_replicate", "dp_shard"))
+    mesh = mesh if layout.dp_replicate > 1 else mesh["dp_shard"]
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = AdamW(model.parameters(), lr=0.01)
+    materialize_state(optimizer)
+    return model, optimizer
+
+
+def train(model: Toy, optimizer: Optimizer, *, steps: int) -> None:
+    """Run optimizer steps on random inputs."""
+    for _ in range(steps):
+        model(torch.randn(4, 7)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def checkpointer(
+    root: Path,
+    layout: Layout,
+    *,
+    attempt: int = 1,
+    spec: JobSpec | None = None,
+    parent: str | None = None,
+) -> Checkpointer:
+    """Return the checkpointer of an attempt of the toy job."""
+    group = dist.group.WORLD
+    assert group is not None
+    return Checkpointer(
+        root=root,
+        job_id=JOB,
+        attempt=attempt,
+        cpu_group=group,
+        spec=spec or JobSpec(),
+        layout=layout,
+        parent=parent,
+        device=torch.device("cpu"),
+    )
+
+
+def state_at(step: int) -> TrainState:
+    """Return the counters after `step` steps."""
+    return TrainState(step=step, tokens=step * 28, data=DataState(dataset_digest="d" * 32))
+
+
+def full_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """Return what a checkpoint holds, unsharded."""
+    return {
+        name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().clone()
+        for name, tensor in train_tensors(model, optimizer).items()
+    }
+
+
+def resume_point(manifest: Manifest) -> ResumePoint:
+    """Return the resume point of a checkpoint."""
+    step = manifest.train_state.step
+    return ResumePoint(
+        checkpoint_id=manifest.checkpoint_id,
+        path=checkpoint_path(JOB, manifest.attempt, step),
+        step=step,
+        metadata_digest=metadata_digest(manifest),
+    )
+
+
+def save_trained(root: Path, layout: Layout, steps: int) -> tuple[Manifest, dict[str, Tensor]]:
+    """Train, save once, and return the manifest and the tensors that were saved."""
+    model, optimizer = build(layout, seed=1)
+    train(model, optimizer, steps=steps)
+    saver = checkpointer(root, layout)
+    saver.raise_fence()
+    manifest = saver.save(model, optimizer, state_at(steps), kind="interval")
+    return manifest, full_tensors(model, optimizer)
+
+
+Refusal = tuple[str, str, str | None, str]
+"""Type, text and path of an error, and the type of its cause."""
+
+
+def refusal(error: RunError) -> Refusal:
+    """Return what a test asks of an error; the error itself need not be picklable."""
+    return type(error).__name__, str(error), error.path, type(error.__cause__).__name__

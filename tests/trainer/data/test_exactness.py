@@ -1,0 +1,205 @@
+"""The order of the data does not depend on who reads it: any ranks, any micro-batches, any stop.
+
+The reference is computed from the file itself, with no part of the reader but the permutation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specs.batch import BatchDeal
+from tests.trainer.data.helpers import SEQ_LEN, open_text, text_root
+from trainer.data.batches import MicroBatch, micro_batches
+from trainer.data.dataset import Dataset
+from trainer.data.digest import in_global_order, sequence_hash, step_digest
+from trainer.data.permutation import Permutation
+from trainer.data.tokenizer import BOS, EOS
+
+SEED = 11
+MAX_RANKS = 8
+
+
+@dataclass(frozen=True)
+class Step:
+    """What all ranks together were trained on in one step, in global order."""
+
+    positions: list[int]
+    tokens: list[tuple[int, ...]]
+    labels: list[tuple[int, ...]]
+    digest: str
+
+
+def run_step(dataset: Dataset, position: int, deal: BatchDeal) -> Step:
+    """Let every rank read its share, and put the shares together as the ranks would."""
+    by_rank = [
+        micro_batches(dataset, position=position, deal=deal, dp_rank=r) for r in range(deal.dp)
+    ]
+    assert {len(batches) for batches in by_rank} == {deal.rounds}
+    # Micro-batch i is round i // dp of rank i mod dp: the deal, written down a second time.
+    dealt = [batches[i] for i in range(deal.rounds) for batches in by_rank]
+    real = [batch for batch in dealt if batch.weight]
+    assert dealt[: len(real)] == real
+    return Step(
+        positions=[int(p) for b in real for p in b.positions],
+        tokens=[tuple(row) for b in real for row in b.tokens.tolist()],
+        labels=[tuple(row) for b in real for row in b.labels.tolist()],
+        digest=digest_of(deal, by_rank),
+    )
+
+
+def digest_of(deal: BatchDeal, by_rank: Sequence[Sequence[MicroBatch]]) -> str:
+    hashes = [
+        [
+            sequence_hash(int(position), tokens_S)
+            for batch in batches
+            if batch.weight
+            for position, tokens_S in zip(batch.positions, batch.tokens, strict=True)
+        ]
+        for batches in by_rank
+    ]
+    return step_digest(in_global_order(deal, hashes))
+
+
+def run(dataset: Dataset, steps: range, deal: BatchDeal) -> list[Step]:
+    return [run_step(dataset, step * deal.global_batch_size, deal) for step in steps]
+
+
+def reference(root: Path, sequences: int, steps: int, global_batch: int) -> list[Step]:
+    """The steps of an uninterrupted run, from the bytes of the file."""
+    stream = [BOS, *(root / "text.txt").read_bytes(), EOS]
+    expected = []
+    for step in range(steps):
+        positions = list(range(step * global_batch, (step + 1) * global_batch))
+        starts = [
+            int(Permutation(sequences, SEED, p // sequences)(np.array([p % sequences]))[0])
+            * SEQ_LEN
+            for p in positions
+        ]
+        tokens = [tuple(stream[s : s + SEQ_LEN]) for s in starts]
+        hashes = [sequence_hash(p, np.array(t)) for p, t in zip(positions, tokens, strict=True)]
+        labels = [tuple(stream[s + 1 : s + 1 + SEQ_LEN]) for s in starts]
+        expected.append(Step(positions, tokens, labels, step_digest(hashes)))
+    return expected
+
+
+@pytest.mark.parametrize("global_batch", [8, 9, 11, 13, 15, 16, 31])
+@pytest.mark.parametrize("sequences", [1, 7, 29, 64])
+def test_every_pair_of_world_sizes_reads_the_same_sequences(
+    tmp_path: Path, sequences: int, global_batch: int
+) -> None:
+    """Stopped on N ranks and resumed on M, all N, M <= 8, with each micro-batch size that both can.
+
+    Epochs of 1 and 7 sequences end within every batch; 29 and 64 end now within, now between.
+    """
+    root = text_root(tmp_path, sequences=sequences)
+    steps, stop = 6, 3
+    expected = reference(root, sequences, steps, global_batch)
+    halves: dict[bool, dict[int, list[list[Step]]]] = {True: {}, False: {}}
+    for dp in range(1, MAX_RANKS + 1):
+        for before in (True, False):
+            # A resume opens the dataset anew, as another process on another node would.
+            dataset = open_text(root, seed=SEED)
+            span = range(stop) if before else range(stop, steps)
+            halves[before][dp] = [
+                run(dataset, span, BatchDeal(global_batch, micro_batch, dp))
+                for micro_batch in range(1, global_batch // dp + 1)
+                if -(-global_batch // micro_batch) >= dp
+            ]
+    pairs = 0
+    for n in range(1, MAX_RANKS + 1):
+        for m in range(1, MAX_RANKS + 1):
+            for before_stop in halves[True][n]:
+                for after_stop in halves[False][m]:
+                    assert before_stop + after_stop == expected
+                    pairs += 1
+    assert pairs >= MAX_RANKS**2
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_any_chain_of_resumes_reads_the_same_sequences(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Any number of stops, each with other ranks and another micro-batch size."""
+    sequences = data.draw(st.integers(1, 40), label="sequences")
+    global_batch = data.draw(
+        st.integers(1, 20).map(lambda half: 2 * half + 1), label="global batch"
+    )
+    root = text_root(tmp_path_factory.mktemp("corpus"), sequences=sequences)
+    steps = 0
+    seen: list[Step] = []
+    for _ in range(data.draw(st.integers(2, 4), label="attempts")):
+        micro_batch = data.draw(st.integers(1, global_batch), label="micro-batch")
+        most = min(MAX_RANKS, -(-global_batch // micro_batch))
+        deal = BatchDeal(global_batch, micro_batch, data.draw(st.integers(1, most), label="dp"))
+        length = data.draw(st.integers(1, 4), label="steps")
+        seen += run(open_text(root, seed=SEED), range(steps, steps + length), deal)
+        steps += length
+    assert seen == reference(root, sequences, steps, global_batch)
+
+
+@pytest.mark.parametrize("global_batch", [9, 16])
+def test_an_epoch_trains_every_token_but_the_first(tmp_path: Path, global_batch: int) -> None:
+    sequences = 9 * 16
+    root = text_root(tmp_path, sequences=sequences)
+    run_of_epoch = run(
+        open_text(root), range(sequences // global_batch), BatchDeal(global_batch, 2, 3)
+    )
+    labels = np.concatenate([np.ravel(step.labels) for step in run_of_epoch])
+    stream = [BOS, *(root / "text.txt").read_bytes(), EOS]
+    assert np.array_equal(np.bincount(labels), np.bincount(stream[1:]))
+
+
+# ---- the digest sees what is wrong --------------------------------------------------------------
+
+
+def replace(batch: MicroBatch, row: int, tokens_S: np.ndarray) -> MicroBatch:
+    tokens = batch.tokens.copy()
+    tokens[row] = tokens_S
+    return MicroBatch(tokens, batch.labels, batch.positions, batch.weight)
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_one_wrong_sequence_is_seen(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    root = text_root(tmp_path_factory.mktemp("corpus"), sequences=50)
+    dataset = open_text(root, seed=SEED)
+    deal = BatchDeal(15, 2, data.draw(st.integers(1, 8), label="dp"))
+    by_rank = [micro_batches(dataset, position=30, deal=deal, dp_rank=r) for r in range(deal.dp)]
+    right = digest_of(deal, by_rank)
+    assert right == reference(root, 50, 3, 15)[2].digest
+
+    rank = data.draw(st.integers(0, deal.dp - 1), label="rank")
+    worked = [i for i, batch in enumerate(by_rank[rank]) if batch.weight]
+    which = data.draw(st.sampled_from(worked), label="round")
+    batch = by_rank[rank][which]
+    row = data.draw(st.integers(0, batch.positions.size - 1), label="row")
+    wrong = data.draw(st.integers(0, 49), label="sequence in its place")
+    by_rank[rank][which] = replace(batch, row, dataset.window(wrong)[:-1])
+    same = dataset.order(np.array([wrong]))[0] == dataset.order(batch.positions[row : row + 1])[0]
+    assert (digest_of(deal, by_rank) == right) == same
+
+
+def test_two_exchanged_sequences_are_seen(tmp_path: Path) -> None:
+    dataset = open_text(text_root(tmp_path, sequences=50))
+    deal = BatchDeal(6, 3, 2)
+    by_rank = [micro_batches(dataset, position=0, deal=deal, dp_rank=r) for r in range(2)]
+    right = digest_of(deal, by_rank)
+    one, other = by_rank[0][0], by_rank[1][0]
+    exchanged = [[replace(one, 0, other.tokens[0])], [replace(other, 0, one.tokens[0])]]
+    assert digest_of(deal, exchanged) != right
+
+
+def test_a_run_that_starts_one_sequence_off_is_seen(tmp_path: Path) -> None:
+    dataset = open_text(text_root(tmp_path, sequences=50))
+    deal = BatchDeal(6, 3, 2)
+    assert run_step(dataset, 7, deal).digest != run_step(dataset, 6, deal).digest

@@ -1,0 +1,89 @@
+"""Initial weights: the same bits on every layout, with the right distribution."""
+
+import math
+
+import pytest
+import torch
+from torch.distributed.tensor import DTensor
+
+from specs.architectures import Architecture
+from specs.job import JobSpec, parse_job_spec
+from specs.layout import Layout
+from tests.trainer.ranks import run_ranks
+from trainer.model import init
+from trainer.model.init import init_weights
+from trainer.model.llama import Transformer, build_model
+from trainer.parallelize import build_mesh, parallelize
+
+# The embedding spans two blocks, and neither 2 nor 3 ranks are cut where blocks are.
+ARCH = Architecture(64, 2, 4, 2, 96, 80_003)
+SPEC = parse_job_spec(
+    {"model": {"n_layers": ARCH.n_layers, "ffn_dim": ARCH.ffn_dim, "vocab_size": ARCH.vocab_size}}
+)
+
+
+def plain_weights(seed: int) -> dict[str, torch.Tensor]:
+    model = Transformer(ARCH, seq_len=8)
+    init_weights(model, seed)
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def _differing_weights(spec: JobSpec, layout: Layout, seed: int) -> dict[str, int]:
+    """Count, by name, the elements that differ from those of a model in one process."""
+    model = build_model(spec)
+    parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+    model.to_empty(device="cpu")
+    init_weights(model, seed)
+    plain = plain_weights(seed)
+    differing = {}
+    for name, parameter in model.named_parameters():
+        assert isinstance(parameter, DTensor)
+        assert parameter.to_local().numel() < plain[name].numel(), "it is not sharded"
+        differing[name] = int((parameter.full_tensor() != plain[name]).sum())
+    assert differing.keys() == plain.keys()
+    return differing
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [Layout(dp_shard=2), Layout(dp_shard=3), Layout(dp_replicate=2, dp_shard=2)],
+    ids=str,
+)
+def test_weights_are_bit_equal_on_every_layout(layout: Layout) -> None:
+    assert ARCH.vocab_size * ARCH.dim > init.BLOCK_ELEMENTS
+    for differing in run_ranks(layout.world_size, _differing_weights, SPEC, layout, 5):
+        assert set(differing.values()) == {0}, differing
+
+
+def test_the_distribution_is_as_documented() -> None:
+    weights = plain_weights(0)
+    for name, weight in weights.items():
+        if "norm" in name:
+            assert torch.equal(weight, torch.ones_like(weight))
+            continue
+        residual = name.endswith(("wo.weight", "w2.weight"))
+        std = 0.02 / math.sqrt(4) if residual else 0.02
+        n = weight.numel()
+        assert abs(weight.mean().item()) < 5 * std / n**0.5
+        assert abs(weight.std().item() / std - 1) < 5 / (2 * n) ** 0.5
+        # A normal variable is beyond two deviations in 4.55 % of draws.
+        beyond = (weight.abs() > 2 * std).double().mean().item()
+        assert abs(beyond - 0.0455) < 5 * (0.0455 / n) ** 0.5
+
+
+def test_blocks_names_and_seeds_draw_independently() -> None:
+    weights, others = plain_weights(0), plain_weights(1)
+    embedding = weights["tok_embeddings.weight"].flatten()
+    size = init.BLOCK_ELEMENTS
+    pairs = [
+        (embedding[: len(embedding) - size], embedding[size:]),
+        (embedding, others["tok_embeddings.weight"].flatten()),
+        (embedding, weights["output.weight"].flatten()),
+        (
+            weights["layers.0.attention.wq.weight"].flatten(),
+            weights["layers.1.attention.wq.weight"].flatten(),
+        ),
+    ]
+    for a, b in pairs:
+        correlation = torch.corrcoef(torch.stack((a, b)))[0, 1].item()
+        assert abs(correlation) < 5 / a.numel() ** 0.5

@@ -1,0 +1,132 @@
+"""Dropout masks: functions of seed, step, position, site and element, and statistically sound."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from trainer.model import noise
+from trainer.model.noise import SequenceNoise
+
+S, D = 64, 96
+
+
+def mask(
+    positions: list[int], *, seed: int = 7, step: int = 3, site: str = "layers.0.attention"
+) -> torch.Tensor:
+    """Return which elements of [B, S, D] are kept at p = 0.5."""
+    ones = torch.ones(len(positions), S, D)
+    return SequenceNoise(seed, step, torch.tensor(positions)).dropout(ones, 0.5, site) != 0
+
+
+@given(
+    positions=st.lists(st.integers(0, 2**62), min_size=1, max_size=6),
+    cut=st.integers(0, 6),
+    seed=st.integers(0, 2**63 - 1),
+    step=st.integers(1, 10**9),
+)
+def test_masks_do_not_depend_on_the_micro_batch(
+    positions: list[int], cut: int, seed: int, step: int
+) -> None:
+    whole = mask(positions, seed=seed, step=step)
+    for part, at in ((positions[:cut], 0), (positions[cut:], min(cut, len(positions)))):
+        for index, position in enumerate(part):
+            alone = mask([position], seed=seed, step=step)[0]
+            assert torch.equal(whole[at + index], alone)
+
+
+def test_a_shorter_or_narrower_tensor_gets_the_same_elements() -> None:
+    generator = SequenceNoise(1, 1, torch.tensor([5]))
+    whole = generator.dropout(torch.ones(1, S, D), 0.3, "site")
+    part = generator.dropout(torch.ones(1, S // 2, D // 2), 0.3, "site")
+    assert torch.equal(part, whole[:, : S // 2, : D // 2])
+
+
+@pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
+def test_the_share_of_dropped_elements_is_p(p: float) -> None:
+    shape = (16, 256, 256)
+    out = SequenceNoise(0, 1, torch.arange(16)).dropout(torch.ones(shape), p, "site")
+    dropped = out == 0
+    sigma = (p * (1 - p) / out.numel()) ** 0.5
+    assert abs(dropped.double().mean().item() - p) < 4 * sigma
+    assert torch.equal(out[~dropped].unique(), torch.tensor([1 / (1 - p)]))
+    # Neither some sequences, tokens or features are dropped more often than others.
+    for dims in ((1, 2), (0, 2), (0, 1)):
+        share = dropped.double().mean(dim=dims)
+        spread = (p * (1 - p) / (out.numel() / len(share))) ** 0.5
+        z = (share - p) / spread
+        assert z.abs().max() < 5
+        assert 0.75 < z.std() < 1.25
+
+
+KEYS = [
+    {"positions": [0]},
+    {"positions": [1]},
+    {"positions": [2**40]},
+    {"positions": [0], "step": 4},
+    {"positions": [0], "step": 2**20},
+    {"positions": [0], "seed": 8},
+    {"positions": [0], "site": "layers.1.attention"},
+    {"positions": [0], "site": "layers.0.feed_forward"},
+]
+
+
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(KEYS, 2)))
+def test_masks_of_other_keys_are_independent(one: dict[str, Any], other: dict[str, Any]) -> None:
+    a, b = mask(**one)[0], mask(**other)[0]
+    sigma = 0.5 / (S * D) ** 0.5
+    # Elements at the same place, and at places that are shifted or mirrored against each other.
+    for moved in (b, b.roll(1, 0), b.roll(1, 1), b.roll(8, 1), b.flip(0), b.flip(1)):
+        assert abs((a == moved).double().mean().item() - 0.5) < 5 * sigma
+
+
+def test_elements_of_one_mask_are_independent() -> None:
+    bits = mask(list(range(32))).double() * 2 - 1
+    sigma = 1 / (32 * S * D) ** 0.5
+    for token, feature in ((0, 1), (0, 2), (0, 16), (0, 32), (1, 0), (2, 0), (32, 0), (1, 1)):
+        moved = bits.roll((token, feature), dims=(1, 2))
+        assert abs((bits * moved).mean().item()) < 5 * sigma
+
+
+def test_the_hash_is_that_of_unsigned_arithmetic() -> None:
+    """Golden rule in numpy: torch's signed integers must wrap and shift as unsigned ones do."""
+
+    def splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+    def mix(x: NDArray[np.uint32], shift: int, factor: int) -> NDArray[np.uint32]:
+        return (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
+
+    positions, site = [3, 2**50], "layers.2.feed_forward"
+    key, site_key = (np.int64(noise._key(text)).astype(np.uint64) for text in ("11:5", site))
+    keys_B = splitmix64(np.array(positions, np.uint64) ^ key)
+    tokens_S = np.arange(S, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    keys_BS = splitmix64((keys_B ^ site_key)[:, None] + tokens_S)
+    first = (keys_BS & np.uint64(0xFFFFFFFF)).astype(np.uint32)[..., None]
+    second = (keys_BS >> np.uint64(32)).astype(np.uint32)[..., None]
+    bits = mix(np.arange(D, dtype=np.uint32) ^ first, 16, 0x7FEB352D)
+    expected = mix(bits + second, 15, 0x846CA68B).view(np.int32)
+
+    drawn = SequenceNoise(11, 5, torch.tensor(positions))._bits(torch.empty(2, S, D), site)
+    np.testing.assert_array_equal(drawn.numpy(), expected)
+
+
+def test_no_dropout_costs_nothing() -> None:
+    x = torch.randn(1, 4, 4)
+    assert SequenceNoise(0, 1, torch.tensor([0])).dropout(x, 0.0, "site") is x
+
+
+def test_the_gradient_passes_where_the_value_did() -> None:
+    x = torch.randn(2, S, D, dtype=torch.bfloat16, requires_grad=True)
+    out = SequenceNoise(0, 1, torch.tensor([0, 1])).dropout(x, 0.25, "site")
+    out.sum().backward()
+    assert out.dtype == torch.bfloat16
+    assert x.grad is not None
+    assert torch.equal(x.grad.bool(), out.bool())

@@ -1,0 +1,157 @@
+"""Runs a function on several ranks of one process group, each in a process of its own.
+
+The processes are forked from a server that has torch loaded, so two ranks start in a quarter of a
+second where torchrun needs four. The parent hosts the rendezvous store on a port that the kernel
+chose, as torchrun's agent does: ports cannot collide and `env://` works as in a real launch.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+PRELOAD = [
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor",
+    "pytest",  # the ranks import the caller's __main__, which is pytest
+]
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(PRELOAD)
+
+
+class RankError(AssertionError):
+    """A rank raised, died or took too long; the text holds its rank and its traceback."""
+
+
+def run_ranks(
+    world_size: int,
+    fn: Callable[..., Any],
+    *args: Any,
+    initialize: bool = True,
+    env: dict[str, str] | None = None,
+    timeout_seconds: float = 90.0,
+) -> list[Any]:
+    """Run `fn(*args)` on each rank and return what each returned, by rank.
+
+    `fn` stands at the top of its module; arguments and results can be pickled. It finds `RANK`,
+    `LOCAL_RANK`, `WORLD_SIZE` and the rendezvous in the environment, and a gloo process group that
+    is ready, unless `initialize` is false: then it makes its own from the environment. Each rank
+    computes on one thread.
+
+    Raises:
+        RankError: as soon as one rank fails; the others are killed.
+    """
+    store = dist.TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
+    )
+    environment = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there: rank 0 hosts none
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        **(env or {}),
+    }
+    task = pickle.dumps((fn, args))  # plain pickle: tensors travel by value, not in shared memory
+    ranks: list[tuple[Any, Connection]] = []
+    try:
+        for rank in range(world_size):
+            ours, theirs = _context.Pipe()
+            process = _context.Process(
+                target=_run_rank,
+                args=(rank, environment, theirs, initialize, timeout_seconds),
+                name=f"rank-{rank}",
+            )
+            process.start()
+            theirs.close()
+            ranks.append((process, ours))
+            ours.send_bytes(task)
+        return _collect(ranks, deadline=time.monotonic() + timeout_seconds + 5)
+    finally:
+        for process, connection in ranks:
+            process.kill()
+            process.join()
+            process.close()
+            connection.close()
+
+
+def _collect(ranks: list[tuple[Any, Connection]], *, deadline: float) -> list[Any]:
+    """Return the results by rank, or raise for the first rank that has none."""
+    results: dict[int, Any] = {}
+    while len(results) < len(ranks):
+        pending = {ranks[rank][1]: rank for rank in range(len(ranks)) if rank not in results}
+        ready = wait(list(pending), timeout=max(deadline - time.monotonic(), 0))
+        if not ready:
+            raise RankError(f"ranks {sorted(pending.values())} did not answer")
+        for connection in ready:
+            rank = pending[connection]  # type: ignore[index]
+            results[rank] = _result(rank, *ranks[rank])
+    return [results[rank] for rank in range(len(ranks))]
+
+
+def _result(rank: int, process: Any, connection: Connection) -> Any:
+    try:
+        result, error = connection.recv()
+    except (EOFError, ConnectionResetError):
+        process.join()
+        raise RankError(f"rank {rank} died with exit code {process.exitcode}") from None
+    if error is not None:
+        raise RankError(f"rank {rank} failed:\n{error}")
+    return result
+
+
+def _run_rank(
+    rank: int,
+    environment: dict[str, str],
+    connection: Connection,
+    initialize: bool,
+    timeout_seconds: float,
+) -> None:
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
+    faulthandler.dump_traceback_later(timeout_seconds, exit=True)
+    torch.set_num_threads(1)
+    answer: tuple[Any, str | None]
+    try:
+        fn, args = connection.recv()
+        if initialize:
+            dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+        result = fn(*args)
+        if dist.is_initialized():
+            dist.barrier()  # nobody closes its connections while another one still needs them
+            dist.destroy_process_group()
+        answer = (result, None)
+    except BaseException:  # noqa: BLE001 -- whatever it is, the parent reports it
+        answer = (None, traceback.format_exc())
+    connection.send_bytes(pickle.dumps(answer))
+    connection.close()
+
+
+def _die_with_parent() -> None:
+    """Watch the caller's end of a pipe, and end this rank when the caller is gone.
+
+    `PR_SET_PDEATHSIG` would watch the fork server, which outlives a killed caller while a rank
+    holds the pipe that it waits on.
+    """
+    caller = multiprocessing.parent_process()
+    assert caller is not None
+    wait([caller.sentinel])
+    os._exit(1)

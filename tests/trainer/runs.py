@@ -1,0 +1,223 @@
+"""Launches attempts of a small job on the ranks of the harness, and reads what they wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specs.attempt import AttemptSpec, Overrides, ResumePoint
+from specs.base import RecordModel
+from specs.checkpoint import Manifest, checkpoint_path
+from specs.failures import Failure
+from specs.job import JobSpec, parse_job_spec
+from specs.layout import Layout
+from specs.rundir import EventLine, MetricLine, Outcome, RunDirectory
+from tests.trainer.ranks import run_ranks
+from trainer.checkpoint import store
+from trainer.data.dataset import Dataset, open_dataset
+from trainer.record import Recorder
+from trainer.run import open_run
+
+Record = TypeVar("Record", bound=RecordModel)
+
+JOB = "job-1"
+# About 700 windows: 60 steps of 16 sequences see the end of an epoch.
+TEXT = "".join(f"line {i}: {i * i % 97} sheep jumped over {i % 13} fences\n" for i in range(600))
+SPEC: dict[str, Any] = {
+    "name": "small",
+    "model": {"size": "debug", "n_layers": 2, "dropout": 0.1},
+    "data": {"source": "text", "path": "data:text.txt"},
+    "training": {"steps": 60, "seq_len": 32, "global_batch_size": 16, "micro_batch_size": 2},
+    "optimizer": {"lr": 1e-3},
+    "lr_schedule": {"warmup_steps": 5},
+    "checkpoint": {"interval_steps": 0},
+}
+
+
+@dataclass(frozen=True)
+class Meddling:
+    """What a test does to the ranks from inside, at their seams; steps count from 1."""
+
+    stop_after: int | None = None
+    """Rank 0 finds `stop` after this step, and so acts on it at the end of the next."""
+    ask_after: tuple[tuple[int, str, str], ...] = ()
+    """Step, request id and content of the request file that rank 0 finds after this step."""
+    delay: tuple[int, int, float] | None = None
+    """Rank, step and seconds for which this rank sleeps after this step."""
+    kill_after: int | None = None
+    """Every rank kills itself after this step."""
+    uid: int | None = None
+    """Every rank becomes this user, once it has its run directory."""
+    wrong_position: int | None = None
+    """The sequence at this position of the stream is replaced by another one."""
+
+    def after_step(self, run: Path, rank: int, step: int) -> None:
+        if rank == 0 and step == self.stop_after:
+            (run / "stop").touch()
+        for asked_after, request_id, content in self.ask_after:
+            if rank == 0 and step == asked_after:
+                (run / "requests").mkdir(exist_ok=True)
+                (run / "requests" / f"{request_id}.json").write_text(content)
+        if self.delay and (rank, step) == self.delay[:2]:
+            time.sleep(self.delay[2])
+        if step == self.kill_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _WrongDataset(Dataset):
+    """A dataset that claims to be another one, and differs from it in a single sequence."""
+
+    wrong_position: int
+
+    def windows(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
+        windows_BT = super().windows(positions_B)
+        windows_BT[positions_B == self.wrong_position] = super().windows(np.array([0]))[0]
+        return windows_BT
+
+
+def train_rank(run_directory: str, meddling: Meddling) -> str:
+    """Run one rank as `python -m trainer` does; returns the outcome, as JSON."""
+    from trainer.loop import train  # here, so that tests of the run directory need no torch
+
+    def open_meddled(spec: JobSpec, **places: Any) -> Dataset:
+        dataset = open_dataset(spec, **places)
+        if meddling.wrong_position is not None:
+            dataset.__class__ = _WrongDataset
+            dataset.wrong_position = meddling.wrong_position  # type: ignore[attr-defined]
+        return dataset
+
+    run, rank = Path(run_directory), int(os.environ["RANK"])
+    recorder = Recorder(RunDirectory(run), rank=rank, local_rank=rank)
+    if meddling.uid is not None:
+        for folder in (run, run.parents[1] / "cache"):
+            folder.chmod(0o777)
+        os.setuid(meddling.uid)
+    try:
+        outcome = train(
+            open_run(run, world_size=int(os.environ["WORLD_SIZE"]), roots={}),
+            recorder,
+            open_dataset=open_meddled,
+            after_step=lambda step: meddling.after_step(run, rank, step),
+        )
+    except BaseException as error:
+        recorder.fail(error)
+        raise
+    return outcome.model_dump_json()
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What one attempt left in its run directory."""
+
+    run: Path
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome.model_validate_json((self.run / "outcome.json").read_text())
+
+    @property
+    def error(self) -> Failure:
+        return Failure.model_validate_json((self.run / "error.json").read_text())
+
+    @property
+    def lines(self) -> dict[int, MetricLine]:
+        """Metric lines by step; each step has one."""
+        lines = _read_lines(self.run / "metrics.jsonl", MetricLine)
+        assert len({line.step for line in lines}) == len(lines), "a step is written twice"
+        return {line.step: line for line in lines}
+
+    @property
+    def events(self) -> list[EventLine]:
+        return _read_lines(self.run / "events.jsonl", EventLine)
+
+    def values(self, name: str) -> dict[int, float]:
+        """One metric by step, where it was written."""
+        return {s: line.values[name] for s, line in self.lines.items() if name in line.values}
+
+    @property
+    def digests(self) -> dict[int, str | None]:
+        return {step: line.data_digest for step, line in self.lines.items()}
+
+
+@dataclass(frozen=True)
+class SmallJob:
+    """A job in a folder of a test: its text, its storage, and a run directory an attempt."""
+
+    folder: Path
+    spec: dict[str, Any] = field(default_factory=lambda: SPEC)
+
+    def __post_init__(self) -> None:
+        (self.folder / "data").mkdir(parents=True, exist_ok=True)
+        (self.folder / "data" / "text.txt").write_text(TEXT)
+
+    def changed(self, folder: Path, **sections: dict[str, Any]) -> SmallJob:
+        """Return another job with some fields of some sections changed."""
+        merged = {name: {**self.spec.get(name, {}), **new} for name, new in sections.items()}
+        return replace(self, folder=folder, spec={**self.spec, **merged})
+
+    @property
+    def storage(self) -> Path:
+        return self.folder / "storage"
+
+    def committed(self) -> dict[str, Manifest]:
+        """The job's checkpoints by id."""
+        return {m.checkpoint_id: m for m in store.committed(self.storage, JOB)}
+
+    def resume_point(self, manifest: Manifest) -> ResumePoint:
+        step = manifest.train_state.step
+        return ResumePoint(
+            checkpoint_id=manifest.checkpoint_id,
+            path=checkpoint_path(JOB, manifest.attempt, step),
+            step=step,
+            metadata_digest=store.metadata_digest(manifest),
+        )
+
+    def prepare(
+        self,
+        attempt: int,
+        layout: Layout,
+        *,
+        resume: Manifest | None = None,
+        overrides: Overrides | None = None,
+        storage: Path | None = None,
+    ) -> Path:
+        """Write the run directory of an attempt, as the worker does."""
+        run = self.folder / "runs" / str(attempt)
+        run.mkdir(parents=True)
+        (run / "spec.json").write_text(json.dumps(self.spec))
+        parse_job_spec((run / "spec.json").read_text())
+        described = AttemptSpec(
+            job_id=JOB,
+            attempt=attempt,
+            layout=layout,
+            overrides=overrides or Overrides(),
+            resume=self.resume_point(resume) if resume else None,
+            roots={
+                "data": str(self.folder / "data"),
+                "checkpoints": str(storage or self.storage),
+            },
+            cache_dir=str(self.folder / "cache"),
+        )
+        (run / "attempt.json").write_text(described.model_dump_json())
+        return run
+
+    def launch(
+        self, attempt: int, layout: Layout, meddling: Meddling = Meddling(), **described: Any
+    ) -> Attempt:
+        """Run an attempt to its end, which every rank must see alike."""
+        run = self.prepare(attempt, layout, **described)
+        outcomes = run_ranks(layout.world_size, train_rank, str(run), meddling, initialize=False)
+        assert len(set(outcomes)) == 1, outcomes
+        return Attempt(run)
+
+
+def _read_lines(path: Path, kind: type[Record]) -> list[Record]:
+    return [kind.model_validate_json(line) for line in path.read_text().splitlines()]

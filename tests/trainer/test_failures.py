@@ -1,0 +1,236 @@
+"""What stops a run: found before the first step where it can be, with reason, path and cause."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from specs.failures import FailureReason
+from specs.layout import Layout
+from specs.rundir import Outcome, RunDirectory
+from tests.trainer.ranks import RankError
+from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob
+from trainer.errors import DataError
+from trainer.record import Recorder, failure_of
+
+ROOT = Path(__file__).resolve().parents[2]
+TWO = Layout(dp_shard=2)
+SECONDS = 45.0  # most of it goes into starting; nothing waits for a timeout
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+
+
+def failed(job: SmallJob, layout: Layout = TWO, **launched: object) -> Attempt:
+    """Launch an attempt that must fail, and return what it left."""
+    with pytest.raises(RankError):
+        job.launch(1, layout, **launched)  # type: ignore[arg-type]
+    attempt = Attempt(job.folder / "runs" / "1")
+    assert attempt.outcome.outcome == "failed"
+    assert attempt.outcome.failure == attempt.error
+    return attempt
+
+
+# ---- the preflight finds a storage that cannot take a checkpoint ---------------------------------
+
+
+def check_preflight(job: SmallJob, storage: Path, cause: str) -> None:
+    """A launch by hand, in a process of its own, fails before its first step."""
+    run = job.prepare(1, Layout(), storage=storage)
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "trainer", str(run)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert time.monotonic() - started < SECONDS
+    assert done.returncode == 1
+    attempt = Attempt(run)
+    assert attempt.outcome.step == 0
+    assert attempt.error.reason == FailureReason.CHECKPOINT_ERROR
+    assert cause in attempt.error.message
+    assert attempt.error.path is not None
+    assert attempt.error.path.startswith(str(storage))
+    assert attempt.error.traceback is not None
+    assert not (run / "metrics.jsonl").exists(), "it failed before the first step"
+
+
+def test_a_checkpoint_root_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    check_preflight(SmallJob(tmp_path), tmp_path / "file" / "deep", "Not a directory")
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB of its own: too small for a checkpoint of the small model."""
+    place = tmp_path / "mounted"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@needs_root
+def test_a_full_disk(mounted: Path, tmp_path: Path) -> None:
+    check_preflight(SmallJob(tmp_path), mounted, "No space left on device")
+
+
+@needs_root
+def test_a_read_only_mount(mounted: Path, tmp_path: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", mounted], check=True)
+    check_preflight(SmallJob(tmp_path), mounted, "Read-only file system")
+
+
+def test_a_checkpoint_root_of_another_user() -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to other users
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "cache").mkdir()
+        job = SmallJob(folder)
+        storage = folder / "closed"
+        storage.mkdir(mode=0o555)
+        uid = 65_534 if os.geteuid() == 0 else None  # root itself writes where it likes
+        attempt = failed(job, meddling=Meddling(uid=uid), storage=storage)
+        assert attempt.error.reason == FailureReason.CHECKPOINT_ERROR
+        assert "Permission denied" in attempt.error.message
+        assert str(attempt.error.path).startswith(str(storage))
+        assert not (attempt.run / "metrics.jsonl").exists()
+
+
+# ---- resumes that must not happen ----------------------------------------------------------------
+
+
+def resumed(job: SmallJob, text: str | None, **training: object) -> Attempt:
+    """Train three steps, change the job behind the trainer's back, and go on."""
+    short = job.changed(job.folder, training={"steps": 3}, lr_schedule={"warmup_steps": 1})
+    done = short.launch(1, Layout())
+    other = short.changed(job.folder, training={"steps": 6, **training})
+    if text is not None:
+        (job.folder / "data" / "text.txt").write_text(text)
+    last = short.committed()[str(done.outcome.checkpoint_id)]
+    with pytest.raises(RankError):
+        other.launch(2, Layout(), resume=last)
+    return Attempt(job.folder / "runs" / "2")
+
+
+def test_a_resume_on_other_data_is_refused(tmp_path: Path) -> None:
+    attempt = resumed(SmallJob(tmp_path), "something else altogether\n" * 100)
+    assert attempt.error.reason == FailureReason.DATA_ERROR
+    assert f"{JOB}.a1.step-3 was trained on data with digest" in attempt.error.message
+    assert not (attempt.run / "metrics.jsonl").exists()
+
+
+def test_a_resume_with_another_seed_is_refused(tmp_path: Path) -> None:
+    attempt = resumed(SmallJob(tmp_path), None, seed=5)
+    assert attempt.error.reason == FailureReason.CHECKPOINT_ERROR
+    assert "was trained with seed=0, but training.seed=5" in attempt.error.message
+
+
+def test_an_older_attempt_is_refused_by_the_fence(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path).changed(
+        tmp_path, training={"steps": 3}, lr_schedule={"warmup_steps": 1}
+    )
+    job.launch(2, Layout())
+    attempt = failed(job, Layout())
+    assert "2" in attempt.error.message
+    assert not (attempt.run / "metrics.jsonl").exists()
+
+
+def test_an_attempt_is_launched_once(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path).changed(
+        tmp_path, training={"steps": 3}, lr_schedule={"warmup_steps": 1}
+    )
+    run = job.launch(1, Layout()).run
+    run.rename(run.with_name("former"))
+    attempt = failed(job)
+    assert attempt.error.reason == FailureReason.CHECKPOINT_ERROR
+    assert "holds checkpoints of another launch of this attempt" in attempt.error.message
+    assert set(job.committed()) == {f"{JOB}.a1.step-0", f"{JOB}.a1.step-3"}
+
+
+# ---- losses that are no numbers ------------------------------------------------------------------
+
+# The decay alone multiplies the weights by 1 - lr x weight_decay = -999 in every step.
+EXPLODING = {"lr": 100.0, "weight_decay": 10.0}
+
+
+def exploding(folder: Path, guard: str) -> SmallJob:
+    return SmallJob(folder).changed(
+        folder,
+        training={"steps": 20},
+        optimizer=EXPLODING,
+        checkpoint={"interval_steps": 1},
+        guard={"non_finite_loss": guard},
+    )
+
+
+def test_a_loss_that_is_no_number_stops_the_run_before_it_is_saved(tmp_path: Path) -> None:
+    job = exploding(tmp_path, "stop")
+    attempt = failed(job)
+    error, last = attempt.error, max(attempt.lines)
+    assert error.reason == FailureReason.NON_FINITE_LOSS
+    assert error.message.endswith(f"at step {last}")
+    assert error.step == last
+    bad = [v for v in attempt.lines[last].values.values() if not math.isfinite(v)]
+    assert bad, "the value that stopped it is in the chart"
+    assert '"NaN"' in (attempt.run / "metrics.jsonl").read_text() or math.isinf(bad[0])
+    saved = {manifest.train_state.step for manifest in job.committed().values()}
+    assert saved == set(range(last)), "nothing was saved after the loss went wrong"
+
+
+def test_a_loss_that_is_no_number_may_be_ignored(tmp_path: Path) -> None:
+    attempt = exploding(tmp_path, "ignore").launch(1, Layout())
+    assert attempt.outcome.outcome == "succeeded"
+    losses = attempt.values("train/loss")
+    assert math.isnan(losses[20])
+    assert list(losses) == list(range(1, 21))
+
+
+# ---- errors as records ---------------------------------------------------------------------------
+
+
+def test_the_first_failing_rank_has_the_word(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    first = Recorder(directory, rank=3, local_rank=3)
+    first.step = 7
+    first.fail(DataError("the file is gone", path="/data/x"))
+    Recorder(directory, rank=0, local_rank=0).fail(RuntimeError("connection closed by peer"))
+    attempt = Attempt(tmp_path)
+    assert (attempt.error.rank, attempt.error.step, attempt.error.path) == (3, 7, "/data/x")
+    assert attempt.error.reason == FailureReason.DATA_ERROR
+    assert attempt.outcome == Outcome(outcome="failed", step=7, failure=attempt.error)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["error.json", "outcome.json"]
+
+
+def _allocate_a_pebibyte() -> None:
+    torch.empty(2**50)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), FailureReason.OUT_OF_MEMORY),
+        (MemoryError(), FailureReason.OUT_OF_MEMORY),
+        (RuntimeError("Connection closed by peer"), FailureReason.TRAINER_ERROR),
+    ],
+)
+def test_errors_have_a_reason(error: Exception, reason: FailureReason) -> None:
+    assert failure_of(error, rank=1, step=2).reason == reason
+
+
+def test_a_host_without_memory_is_out_of_memory() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        _allocate_a_pebibyte()
+    assert failure_of(caught.value, rank=0, step=0).reason == FailureReason.OUT_OF_MEMORY

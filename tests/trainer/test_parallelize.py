@@ -1,0 +1,218 @@
+"""Layouts compute what one process computes: losses, gradients, policies, precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from specs.batch import BatchDeal
+from specs.job import JobSpec, parse_job_spec
+from specs.layout import Layout
+from tests.trainer.ranks import run_ranks
+from trainer.gradients import clip_grad_norm
+from trainer.loss import token_loss_sum
+from trainer.model.init import init_weights
+from trainer.model.llama import Transformer, build_model
+from trainer.model.noise import SequenceNoise
+from trainer.optimizer import build_optimizer
+from trainer.parallelize import build_mesh, parallelize, reshard_after_forward, set_gradient_sync
+
+STEPS = 5
+SEQ_LEN = 32
+
+
+def make_spec(*, tied: bool = False, **training: Any) -> JobSpec:
+    shape = {"size": "1B" if tied else "debug", "n_layers": 2}
+    if tied:
+        shape |= {"dim": 64, "n_heads": 4, "n_kv_heads": 2, "ffn_dim": 192, "vocab_size": 320}
+    return parse_job_spec(
+        {
+            "model": {**shape, "dropout": 0.1},
+            "training": {
+                "seq_len": SEQ_LEN,
+                "global_batch_size": 16,
+                "micro_batch_size": 4,
+                "max_grad_norm": 0.5,
+                **training,
+            },
+            "optimizer": {"lr": 3e-3},
+        }
+    )
+
+
+@dataclass
+class Course:
+    """What a run computed; gradients are those of the first step, whole and before clipping."""
+
+    losses: list[float]
+    norms: list[float]
+    gradients: dict[str, torch.Tensor]
+    parameters: dict[str, torch.Tensor]
+
+
+def tokens_of(offsets: range, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return positions [B] and tokens [B, S + 1] of a step's sequences: a learnable pattern."""
+    positions = torch.tensor([(step - 1) * 16 + offset for offset in offsets])
+    start = positions * 37 % 256
+    return positions, (
+        start[:, None] + torch.arange(SEQ_LEN + 1) * (1 + positions[:, None] % 3)
+    ) % 256
+
+
+def train(model: Transformer, spec: JobSpec, deal: BatchDeal, dp_rank: int) -> Course:
+    """Train a few steps as the trainer's loop does, over any deal of the global batch."""
+    optimizer = build_optimizer(model, spec)
+    course = Course([], [], {}, {})
+    for step in range(1, STEPS + 1):
+        rounds = deal.for_rank(dp_rank)
+        loss = torch.zeros(())
+        for index, offsets in enumerate(rounds):
+            set_gradient_sync(model, last_round=index == len(rounds) - 1)
+            weight = 1 if offsets else 0
+            positions_B, window_BS = tokens_of(offsets or range(1), step)
+            noise = SequenceNoise(spec.training.seed, step, positions_B)
+            logits_BSV = model(window_BS[:, :-1], noise)
+            share = token_loss_sum(logits_BSV, window_BS[:, 1:]) * weight / spec.tokens_per_step
+            share.backward()
+            loss += share.detach()
+        if dist.is_initialized():
+            dist.all_reduce(loss)
+            assert spec.training.param_dtype != "float32" or logits_BSV.dtype == torch.float32
+        if step == 1:
+            course.gradients = {n: whole(p.grad).clone() for n, p in model.named_parameters()}
+        norm = clip_grad_norm(model.parameters(), spec.training.max_grad_norm or 0)
+        optimizer.step()
+        optimizer.zero_grad()
+        course.losses.append(loss.item())
+        course.norms.append(norm.item())
+    course.parameters = {n: whole(p.detach()) for n, p in model.named_parameters()}
+    return course
+
+
+def whole(tensor: torch.Tensor | None) -> torch.Tensor:
+    assert tensor is not None
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+@cache
+def reference(*, tied: bool = False) -> Course:
+    """Train in this process, without any sharding, on the whole global batch at once."""
+    spec = make_spec(tied=tied)
+    model = Transformer(spec.architecture, seq_len=SEQ_LEN, dropout=spec.model.dropout)
+    init_weights(model, spec.training.seed)
+    return train(model, spec, BatchDeal(16, 16, 1), 0)
+
+
+def _train_on_layout(spec: JobSpec, layout: Layout) -> Course:
+    model = build_model(spec)
+    parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+    model.to_empty(device="cpu")
+    init_weights(model, spec.training.seed)
+    deal = BatchDeal(16, spec.training.micro_batch_size, layout.dp)
+    return train(model, spec, deal, dist.get_rank())
+
+
+@pytest.mark.parametrize(
+    ("layout", "options"),
+    [
+        (Layout(), {}),
+        (Layout(dp_shard=2), {}),
+        (Layout(dp_shard=2), {"micro_batch_size": 3}),  # the last micro-batch holds one sequence
+        (Layout(dp_shard=2), {"tied": True}),
+        (Layout(dp_shard=3), {}),  # uneven shards, and two idle ranks in the last round
+        (Layout(dp_replicate=2, dp_shard=2), {}),
+        (Layout(dp_replicate=2, dp_shard=1), {}),
+    ],
+    ids=str,
+)
+def test_a_layout_computes_what_one_process_computes(
+    layout: Layout, options: dict[str, Any]
+) -> None:
+    spec = make_spec(**options)
+    if layout.dp == 3:
+        assert range(0) in BatchDeal(16, 4, 3).for_rank(2)
+    expected = reference(tied=options.get("tied", False))
+    assert expected.losses[-1] < expected.losses[0] - 0.1, "the reference must learn"
+    assert max(expected.norms) > 0.5, "the reference must clip"
+    for course in run_ranks(layout.world_size, _train_on_layout, spec, layout):
+        assert course.losses == pytest.approx(expected.losses, rel=1e-5)
+        assert course.norms == pytest.approx(expected.norms, rel=1e-4)
+        assert course.gradients.keys() == expected.gradients.keys()
+        for name, gradient in expected.gradients.items():
+            torch.testing.assert_close(course.gradients[name], gradient, atol=1e-7, rtol=1e-4)
+
+
+def test_every_rank_ends_with_the_same_weights() -> None:
+    layout = Layout(dp_replicate=2, dp_shard=2)
+    first, *others = run_ranks(4, _train_on_layout, make_spec(), layout)
+    for other in others:
+        assert other.losses == first.losses
+        assert other.norms == first.norms
+        assert all(torch.equal(other.parameters[n], w) for n, w in first.parameters.items())
+
+
+@pytest.mark.parametrize(
+    ("layout", "reduce_dtype"),
+    [
+        (Layout(), "float32"),
+        (Layout(dp_shard=2), "float32"),
+        (Layout(dp_replicate=2, dp_shard=1), "bfloat16"),
+    ],
+    ids=str,
+)
+def test_bfloat16_trains_close_to_float32(layout: Layout, reduce_dtype: str) -> None:
+    spec = make_spec(param_dtype="bfloat16", reduce_dtype=reduce_dtype)
+    expected = reference()
+    for course in run_ranks(layout.world_size, _train_on_layout, spec, layout):
+        assert course.losses == pytest.approx(expected.losses, rel=1e-2)
+        assert course.losses != pytest.approx(expected.losses, rel=1e-6), "it computed in float32"
+        assert {w.dtype for w in course.parameters.values()} == {torch.float32}
+
+
+def _gathered_after_forward(spec: JobSpec) -> tuple[set[str], set[str]]:
+    """Return the parameters that a forward pass left gathered, and those that it freed."""
+    layout = Layout(dp_shard=2)
+    model = build_model(spec)
+    parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+    model.to_empty(device="cpu")
+    init_weights(model, 0)
+    model(torch.zeros(1, SEQ_LEN, dtype=torch.int64))
+    freed = {name for name, p in model.named_parameters() if isinstance(p, DTensor)}
+    return {name for name, _ in model.named_parameters()} - freed, freed
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("policy", ["default", "always", "never"])
+def test_weights_are_freed_after_forward_as_the_policy_says(policy: str, tied: bool) -> None:
+    section = make_spec().parallelism.model_copy(update={"reshard_after_forward": policy})
+    spec = make_spec(tied=tied).model_copy(update={"parallelism": section})
+    last = {"norm.weight", "tok_embeddings.weight" if tied else "output.weight"}
+    for gathered, freed in run_ranks(2, _gathered_after_forward, spec):
+        names = gathered | freed
+        assert last < names
+        assert gathered == {"default": last, "always": set(), "never": names}[policy]
+
+
+def test_pipeline_stages_keep_their_weights_by_default() -> None:
+    assert reshard_after_forward(make_spec(), Layout(dp_shard=2)) == (True, False)
+    assert reshard_after_forward(make_spec(), Layout(dp_shard=2, pp=2)) == (False, False)
+
+
+def _mesh_of(layout: Layout) -> tuple[tuple[str, ...], dict[str, int]]:
+    mesh = build_mesh(layout, "cpu")
+    names = mesh.mesh_dim_names
+    assert names is not None
+    return names, {name: mesh.get_local_rank(name) for name in names}
+
+
+def test_ranks_are_ordered_as_the_layout_says() -> None:
+    layout = Layout(pp=2, dp_replicate=1, dp_shard=2, tp=2)
+    for rank, (names, place) in enumerate(run_ranks(8, _mesh_of, layout)):
+        assert names == ("pp", "dp_shard", "tp")
+        assert place == {"pp": rank // 4, "dp_shard": rank // 2 % 2, "tp": rank % 2}

@@ -1,0 +1,131 @@
+"""The trainer as it is launched for real: `torchrun ... -m trainer <run>`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from specs.attempt import Overrides
+from specs.layout import Layout
+from specs.rundir import Heartbeat, Phase, Provenance
+from tests.trainer.runs import JOB, Attempt, SmallJob
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 100.0
+
+
+@contextmanager
+def torchrun(run: Path, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A launch that is ended with the test; its output goes to the test's own."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0"]
+    process = subprocess.Popen(
+        [*command, f"--nproc-per-node={ranks}", "-m", "trainer", str(run)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} took longer than {SECONDS} s"
+        time.sleep(0.05)
+
+
+def trains(run: Path) -> bool:
+    return (run / "metrics.jsonl").exists() and len(Attempt(run).lines) >= 3
+
+
+def children(pid: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def endless(folder: Path) -> SmallJob:
+    return SmallJob(folder).changed(folder, training={"steps": 1_000_000})
+
+
+def test_a_launch_is_stopped_and_resumed_on_another_world_size(tmp_path: Path) -> None:
+    job = endless(tmp_path)
+    run = job.prepare(1, Layout(dp_shard=2))
+    with torchrun(run, 2) as process:
+        until(lambda: trains(run), "the first steps")
+        heartbeat = Heartbeat.model_validate_json((run / "heartbeat.json").read_text())
+        assert heartbeat.phase in (Phase.TRAINING, Phase.SAVING)
+        (run / "stop").touch()
+        assert process.wait(SECONDS) == 0, "a clean stop is no failure"
+    first = Attempt(run)
+    assert first.outcome.outcome == "stopped"
+    stopped_at = first.outcome.step
+    provenance = Provenance.model_validate_json((run / "provenance.json").read_text())
+    assert "torch" in provenance.packages
+    phases = [event.data["phase"] for event in first.events if event.kind == "phase"]
+    assert phases == ["starting", "building_cache", "loading", "training", "ending"]
+
+    last = job.committed()[f"{JOB}.a1.step-{stopped_at}"]
+    run = job.prepare(2, Layout(dp_shard=3), resume=last, overrides=Overrides(steps=stopped_at + 3))
+    with torchrun(run, 3) as process:
+        assert process.wait(SECONDS) == 0
+    second = Attempt(run)
+    assert second.outcome.outcome == "succeeded"
+    assert list(second.lines) == [stopped_at + 1, stopped_at + 2, stopped_at + 3]
+    tokens = 16 * 32
+    assert second.values("train/tokens")[stopped_at + 1] == (stopped_at + 1) * tokens
+
+
+def test_without_torchrun_the_process_is_the_only_rank(tmp_path: Path) -> None:
+    asked = {"resources": {"world_size": 2, "device": "cpu"}, "training": {"steps": 12}}
+    (tmp_path / "spec.json").write_text(json.dumps(asked))
+    command = [sys.executable, "-m", "trainer", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False, timeout=SECONDS)
+    assert done.returncode == 0
+    assert list(Attempt(tmp_path).lines) == list(range(1, 13))
+
+
+def test_a_failure_leaves_its_reason_and_no_process(tmp_path: Path) -> None:
+    job = endless(tmp_path)
+    (tmp_path / "data" / "text.txt").write_text("too short")
+    run = job.prepare(1, Layout(dp_shard=2))
+    with torchrun(run, 2) as process:
+        assert process.wait(SECONDS) == 1
+    attempt = Attempt(run)
+    assert attempt.outcome.outcome == "failed"
+    assert attempt.error.reason == "data_error"
+    assert "text.txt" in str(attempt.error.path)
+
+
+@pytest.mark.parametrize("victim", ["one rank", "torchrun"])
+def test_a_kill_leaves_no_rank_behind(victim: str, tmp_path: Path) -> None:
+    job = endless(tmp_path)
+    run = job.prepare(1, Layout(dp_shard=2))
+    with torchrun(run, 2) as process:
+        until(lambda: trains(run), "the first steps")
+        ranks = children(process.pid)
+        assert len(ranks) == 2
+        os.kill(ranks[1] if victim == "one rank" else process.pid, signal.SIGKILL)
+        started = time.monotonic()
+        until(lambda: all(map(gone, ranks)), "the end of the ranks")
+        assert time.monotonic() - started < 10
+        process.wait(SECONDS)
+    assert not (run / "outcome.json").exists() or Attempt(run).outcome.outcome == "failed"

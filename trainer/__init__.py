@@ -1,0 +1,1 @@
+"""Trains under torchrun: knows files, never the network or the control plane."""

@@ -1,0 +1,123 @@
+"""Command line: `torchrun ... -m trainer <run>` trains, `python -m trainer check <run>` looks."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from specs.rundir import Phase, RunDirectory
+from trainer.check import check_run
+from trainer.errors import LaunchError, RunError
+from trainer.process import collector_resting, die_with_parent, leave
+from trainer.record import Recorder
+from trainer.run import forget_check, open_run, refuse_used
+
+INTERRUPTED = 130  # what a shell reports after Ctrl-C
+
+logger = logging.getLogger("trainer")
+
+# torch is imported by `_train` alone: the first heartbeat and the checks need not wait for it.
+
+
+def main() -> int:
+    """Run the command line; 0 when the run succeeded or was stopped, 1 when it failed."""
+    words = sys.argv[1:]
+    checking = words[:1] == ["check"]
+    arguments = _parser().parse_args(words[1:] if checking else words)
+    roots = dict(arguments.root)
+    rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+    logging.basicConfig(
+        level=logging.INFO if rank == 0 else logging.WARNING,
+        format=f"%(asctime)s rank {rank} %(levelname)s %(message)s",
+    )
+    directory = RunDirectory(arguments.run.resolve())
+    recorder = Recorder(directory, rank=rank, local_rank=local_rank)
+    try:
+        if checking:
+            forget_check(directory)
+        refuse_used(directory)
+    except LaunchError as error:
+        logger.error("%s", error)
+        return 1
+    if checking:
+        return _recorded(recorder, lambda: check_run(arguments.run, roots=roots))
+    return _recorded(recorder, lambda: _train(arguments.run, roots, recorder))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer",
+        usage="torchrun --nproc-per-node=N -m trainer RUN [--root NAME=PATH]\n"
+        "       python -m trainer check RUN [--root NAME=PATH]",
+        description="Train one attempt of a job, or check it before its ranks start.",
+    )
+    parser.add_argument("run", type=_folder, help="run directory; needs spec.json")
+    parser.add_argument(
+        "--root",
+        type=_root,
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="path of a named root on this machine; may be given again",
+    )
+    return parser
+
+
+def _folder(text: str) -> Path:
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is no folder; make it, with spec.json in it")
+    return Path(text)
+
+
+def _root(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
+    return name, str(Path(path).resolve())
+
+
+def _recorded(recorder: Recorder, action: Callable[[], None]) -> int:
+    """Run `action`; what it raises goes to the log and into the run directory."""
+    try:
+        action()
+    except KeyboardInterrupt:  # somebody at a terminal: no failure to record
+        return INTERRUPTED
+    except RunError as error:  # says what is wrong; its traceback goes into the record
+        logger.error("%s: %s", error.reason.value, error)
+        return _failed(recorder, error)
+    except BaseException as error:  # DCP's own exception is no `Exception`
+        logger.exception("the run failed")
+        return _failed(recorder, error)
+    return 0
+
+
+def _failed(recorder: Recorder, error: BaseException) -> int:
+    try:
+        recorder.fail(error)
+    except OSError:
+        logger.exception("nor could the failure be recorded")
+    return 1
+
+
+def _train(folder: Path, roots: Mapping[str, str], recorder: Recorder) -> None:
+    if "RANK" in os.environ:
+        die_with_parent()
+    recorder.enter(Phase.STARTING)
+    # Without torchrun this process is the only rank, whatever the spec asks for.
+    run = open_run(folder, world_size=int(os.environ.get("WORLD_SIZE", "1")), roots=roots)
+    os.environ.update(run.spec.env)  # before torch reads its part of it
+    with collector_resting():
+        import torch._dynamo  # noqa: F401 (the model's or the optimizer's first call would)
+
+        from trainer.loop import train
+
+    outcome = train(run, recorder)
+    logger.info("%s at step %d", outcome.outcome, outcome.step)
+
+
+if __name__ == "__main__":
+    leave(main())

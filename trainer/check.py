@@ -1,0 +1,20 @@
+"""Looks at a run before its ranks start, without torch: what is wrong here fails in a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from trainer.data.corpus import check_corpus
+from trainer.run import open_run
+
+
+def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
+    """Refuse a run whose spec, layout, places or input cannot work.
+
+    Raises:
+        LaunchError: the spec cannot run, or a root is not defined here.
+        DataError: the input is missing, empty or outside its root.
+    """
+    run = open_run(folder, world_size=None, roots=roots)
+    check_corpus(run.spec, run.attempt.roots)

@@ -1,0 +1,1 @@
+"""Checkpoints: complete, verified, and loadable on any other world size and layout."""

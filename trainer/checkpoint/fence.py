@@ -1,0 +1,91 @@
+"""The fence: a number on storage below which no attempt of the job may commit any more."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from specs.checkpoint import FENCE
+from trainer.checkpoint.store import storage_errors, write_durably
+from trainer.errors import CheckpointError, OutrunError
+
+LOCK = "FENCE.lock"
+LOCK_SECONDS = 30.0  # it is held for milliseconds; longer means that its holder is stuck
+# Some network file systems are mounted without locks. Between reading the fence and writing the
+# marker there is then a moment in which an outrun attempt can still commit: the server refuses it.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
+
+
+@contextmanager
+def raised_fence(job_folder: Path, attempt: int) -> Iterator[None]:
+    """Raise the job's fence to `attempt` and hold it there: nobody moves it meanwhile.
+
+    Raises:
+        OutrunError: a newer attempt has raised it already.
+        CheckpointError: the fence cannot be read, written or locked.
+    """
+    path = job_folder / FENCE
+    with storage_errors("create", job_folder):
+        job_folder.mkdir(parents=True, exist_ok=True)
+    with _locked(job_folder / LOCK):
+        highest = read_fence(job_folder)
+        if highest > attempt:
+            raise OutrunError(
+                f"attempt {attempt} was outrun: {path} belongs to attempt {highest}; "
+                f"legal: attempt {highest + 1} or later, another job name, or another storage root",
+                path=str(path),
+            )
+        if highest < attempt:
+            write_durably(path, f"{attempt}\n".encode())
+        yield
+
+
+def read_fence(job_folder: Path) -> int:
+    """Return the highest attempt that raised the fence, or 0.
+
+    Raises:
+        CheckpointError: the file is unreadable or holds no number.
+    """
+    path = job_folder / FENCE
+    try:
+        with storage_errors("read", path):
+            text = path.read_text(encoding="ascii", errors="replace")
+    except CheckpointError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return 0
+        raise
+    if not text.strip().isdecimal():
+        raise CheckpointError(f"{path} holds {text[:40]!r}, no attempt number", path=str(path))
+    return int(text)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with storage_errors("lock", path):
+        file = path.open("ab")  # NFS locks only what is open for writing
+    with file:
+        with storage_errors("lock", path):
+            _lock(file.fileno(), path)
+        yield
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise CheckpointError(
+                    f"{path} was locked by another process for {LOCK_SECONDS:.0f} s",
+                    path=str(path),
+                ) from None
+            time.sleep(0.05)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            return None

@@ -1,0 +1,118 @@
+"""DCP's file reader, for a checkpoint that was checked before a byte of it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+
+from specs.attempt import ResumePoint
+from specs.checkpoint import DCP_METADATA, Manifest, ManifestFile
+from trainer.checkpoint.store import check_contents, check_sizes, metadata_digest, read_manifest
+from trainer.checkpoint.unpickler import load_metadata
+from trainer.errors import CheckpointError
+
+
+class CheckedReader(FileSystemReader):
+    """Reads a checkpoint's tensors; `open` comes first and decides whether it may be read."""
+
+    manifest: Manifest
+    """Manifest of the opened checkpoint."""
+    metadata: Metadata
+    """DCP metadata of the opened checkpoint."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.folder = folder
+
+    def open(self, resume: ResumePoint, tensors: Mapping[str, Tensor], *, part: str = "") -> None:
+        """Check all but the contents of the data files.
+
+        Args:
+            resume: which checkpoint it must be.
+            tensors: what will be read.
+            part: beginning of the names that are read, such as `model.`; all when empty.
+
+        Raises:
+            CheckpointError: it is not committed, not the one of `resume`, damaged, or does not
+                hold exactly `tensors` in that part.
+        """
+        self.manifest = read_manifest(self.folder)
+        _check_identity(self.manifest, resume, self.folder)
+        check_sizes(self.folder, self.manifest.files)
+        path = self.folder / DCP_METADATA
+        self.metadata = load_metadata(path, expected_digest=resume.metadata_digest)
+        _check_tensors(self.metadata, tensors, path, part=part)
+        _check_places(self.metadata, self.manifest.files, path)
+
+    def check_share(self, rank: int, world_size: int) -> None:
+        """Check the contents of a rank's share of the files.
+
+        Each file is read by one rank, so that the ranks together read the checkpoint once,
+        however many of them need a part of the same file.
+
+        Raises:
+            CheckpointError: a byte differs.
+        """
+        by_size = sorted(self.manifest.files, key=lambda file: (-file.size, file.path))
+        check_contents(self.folder, by_size[rank::world_size])
+
+    def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
+        """Return the metadata that `open` checked: DCP's own version unpickles anything."""
+        return self.metadata
+
+
+def _check_identity(manifest: Manifest, resume: ResumePoint, folder: Path) -> None:
+    found = (manifest.checkpoint_id, manifest.train_state.step, metadata_digest(manifest))
+    wanted = (resume.checkpoint_id, resume.step, resume.metadata_digest)
+    for name, is_, should in zip(("id", "step", "metadata digest"), found, wanted, strict=True):
+        if is_ != should:
+            raise CheckpointError(
+                f"{folder} is another checkpoint: its {name} is {is_}, asked for was {should}",
+                path=str(folder),
+            )
+
+
+def _check_tensors(
+    metadata: Metadata, tensors: Mapping[str, Tensor], path: Path, *, part: str
+) -> None:
+    """Compare names, shapes and types; DCP would cast another type without a word."""
+    every = metadata.state_dict_metadata
+    stored = {name: entry for name, entry in every.items() if name.startswith(part)}
+    if different := stored.keys() ^ tensors.keys():
+        name = min(different)
+        lacking = "the checkpoint" if name in tensors else "the model"
+        raise CheckpointError(
+            f"{path} belongs to another model: {lacking} has no {name} "
+            f"({len(different)} names differ)",
+            path=str(path),
+        )
+    for name, tensor in tensors.items():
+        entry = stored[name]
+        wanted = f"{tensor.dtype} {tuple(tensor.shape)}"
+        # Anything but a tensor would be unpickled by DCP, and so could run what it likes.
+        found = "no tensor"
+        if isinstance(entry, TensorStorageMetadata):
+            found = f"{entry.properties.dtype} {tuple(entry.size)}"
+        if found != wanted:
+            raise CheckpointError(
+                f"{path} belongs to another model: {name} is {found} there and {wanted} here",
+                path=str(path),
+            )
+
+
+def _check_places(metadata: Metadata, files: Iterable[ManifestFile], path: Path) -> None:
+    """Refuse entries that lie outside the files of the manifest, or are transformed."""
+    sizes = {file.path: file.size for file in files}
+    for place in metadata.storage_data.values():
+        inside = (
+            0 <= place.offset <= place.offset + place.length <= sizes.get(place.relative_path, -1)
+        )
+        if not inside or place.transform_descriptors:
+            raise CheckpointError(
+                f"{path} names a place that is not there: {place}", path=str(path)
+            )

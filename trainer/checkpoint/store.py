@@ -1,0 +1,216 @@
+"""The checkpoint folder as plain files: created once, read with doubt, committed last. No torch."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+import xxhash
+from pydantic import ValidationError
+
+from specs.checkpoint import COMMITTED, DCP_METADATA, MANIFEST, Manifest, ManifestFile
+from trainer.errors import CheckpointError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+# Some network file systems know no fsync of a folder: there, names are as durable as they get.
+NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)
+READ_SIZE = 8 * 2**20  # bytes; large enough that the disk, not Python, is the limit
+
+
+def committed(root: Path, job_id: str) -> list[Manifest]:
+    """Return the manifests of a job's committed checkpoints, by attempt and step.
+
+    Whatever is half-written or does not match its marker is left out.
+    """
+    found = []
+    for marker in (root / job_id).glob(f"a*/step-*/{COMMITTED}"):
+        try:
+            found.append(read_manifest(marker.parent))
+        except CheckpointError:
+            continue
+    return sorted(found, key=lambda manifest: (manifest.attempt, manifest.train_state.step))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a committed checkpoint.
+
+    Raises:
+        CheckpointError: the checkpoint is not committed, or its manifest is damaged.
+    """
+    path = folder / MANIFEST
+    marker = folder / COMMITTED
+    if not marker.exists():
+        raise CheckpointError(
+            f"{folder} is no committed checkpoint: {COMMITTED} is missing", path=str(marker)
+        )
+    with storage_errors("read", path):
+        text = path.read_bytes()
+        promised = marker.read_bytes()
+    if digest(text).encode() != promised.strip():
+        raise CheckpointError(
+            f"{path} was changed: its checksum is {digest(text)}, but {COMMITTED} says otherwise",
+            path=str(path),
+        )
+    try:
+        manifest = Manifest.model_validate_json(text)
+    except ValidationError as error:
+        raise CheckpointError(f"{path} is no manifest: {error}", path=str(path)) from None
+    for file in manifest.files:
+        if PurePosixPath(file.path).name != file.path:
+            raise CheckpointError(f"{path} names a file elsewhere: {file.path!r}", path=str(path))
+    return manifest
+
+
+def metadata_digest(manifest: Manifest) -> str:
+    """Return the checksum of the DCP metadata, as a resume point carries it.
+
+    Raises:
+        CheckpointError: the manifest names no metadata.
+    """
+    for file in manifest.files:
+        if file.path == DCP_METADATA:
+            return file.xxh3_128
+    raise CheckpointError(f"{MANIFEST} of {manifest.checkpoint_id} names no {DCP_METADATA}")
+
+
+def check_sizes(folder: Path, files: Iterable[ManifestFile]) -> None:
+    """Compare the size of each file with the manifest's, which costs no reading.
+
+    Raises:
+        CheckpointError: a file is missing, truncated or too long.
+    """
+    for file in files:
+        path = folder / file.path
+        with storage_errors("read", path):
+            size = path.stat().st_size
+        if size != file.size:
+            raise CheckpointError(
+                f"{path} has {size:,} bytes instead of {file.size:,}", path=str(path)
+            )
+
+
+def check_contents(folder: Path, files: Iterable[ManifestFile]) -> None:
+    """Compare the checksum of each file with the manifest's, reading it whole.
+
+    Raises:
+        CheckpointError: a byte differs.
+    """
+    for file in files:
+        path = folder / file.path
+        with storage_errors("read", path):
+            found = _digest_of(path)
+        if found != file.xxh3_128:
+            raise CheckpointError(
+                f"{path} is damaged: its checksum is {found} instead of {file.xxh3_128}",
+                path=str(path),
+            )
+
+
+def create(folder: Path) -> None:
+    """Create the folder of a new checkpoint, exclusively; a leftover without marker is replaced.
+
+    Raises:
+        CheckpointError: it cannot be created, or somebody else creates it at the same time.
+    """
+    with storage_errors("create", folder):
+        if folder.exists():
+            shutil.rmtree(folder)
+        missing = [parent for parent in folder.parents if not parent.exists()]
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+        for changed in {folder.parent, *(parent.parent for parent in missing)}:
+            _sync_folder(changed)
+
+
+def discard(folder: Path) -> None:
+    """Remove what a failed save left, the marker first; what cannot be removed stays."""
+    try:
+        (folder / COMMITTED).unlink(missing_ok=True)
+    except OSError:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write `manifest.json`, durably; the checkpoint is still uncommitted.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    write_durably(folder / MANIFEST, manifest.model_dump_json(indent=2).encode())
+
+
+def commit(folder: Path) -> None:
+    """Write the marker that makes the folder a checkpoint.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    path = folder / MANIFEST
+    with storage_errors("read", path):
+        text = path.read_bytes()
+    write_durably(folder / COMMITTED, digest(text).encode())
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a file atomically, so that it survives a power cut once this returns.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    beside = path.with_name(f"{path.name}.tmp")
+    with storage_errors("write", path):
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.rename(path)
+        _sync_folder(path.parent)
+
+
+def digest(content: bytes) -> str:
+    """Return the XXH3-128 of some bytes, in hexadecimal."""
+    return xxhash.xxh3_128_hexdigest(content)
+
+
+@contextmanager
+def storage_errors(verb: str, path: Path) -> Iterator[None]:
+    """Turn what the system refuses into a `CheckpointError` that names path and cause."""
+    try:
+        yield
+    except OSError as error:
+        at_fault = str(error.filename or path)
+        message = f"cannot {verb} {at_fault}: {error.strerror or error}"
+        if error.errno in FULL:
+            message += f" ({_free_space(path)})"
+        raise CheckpointError(message, path=at_fault) from error
+
+
+def _digest_of(path: Path) -> str:
+    hasher = xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(READ_SIZE):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable: a file's own fsync does not cover its name."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _free_space(path: Path) -> str:
+    existing = next(parent for parent in path.parents if parent.exists())
+    usage = shutil.disk_usage(existing)
+    return f"{usage.free / 2**20:,.1f} MiB free of {usage.total / 2**20:,.1f} MiB"

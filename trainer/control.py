@@ -1,0 +1,123 @@
+"""What a running trainer is asked to do, and how all ranks come to do it at the same step.
+
+Only global rank 0 looks for `stop` and `requests/*.json`, between two steps. Its decision travels
+to the other ranks while the next step runs, and all of them act on it at the end of that step: no
+rank ever waits for it, and a rank that lags behind acts on the same step as the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntFlag
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from pydantic import ValidationError
+
+from specs.problems import spec_error
+from specs.rundir import Request, RequestAnswer, RunDirectory
+from trainer.record import Recorder
+
+ANSWER_SUFFIX = ".answer.json"
+
+
+class Decision(IntFlag):
+    """What all ranks do at the end of a step."""
+
+    GO_ON = 0
+    STOP = 1
+    SAVE_ASKED = 2
+    SAVE_DUE = 4
+
+
+@dataclass
+class _Posted:
+    flags_1: torch.Tensor
+    work: dist.Work
+
+
+class Control:
+    """Asks of the run directory, agreed upon by all ranks; each calls every method."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        recorder: Recorder,
+        *,
+        group: dist.ProcessGroup,
+        interval_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stop = Path(directory.stop)
+        self._requests = Path(directory.requests)
+        self._recorder = recorder
+        self._group = group
+        self._leads = dist.get_rank(group) == 0
+        self._interval_seconds = interval_seconds
+        self._clock = clock
+        self._saved_at = clock()
+        self._seen: set[str] = set()
+        self._save_requests: list[str] = []
+        self._posted: _Posted | None = None
+
+    def post(self) -> None:
+        """Look for what is asked, on rank 0, and send it off; `take` receives it a step later."""
+        assert self._posted is None
+        flags_1 = torch.tensor([self._look() if self._leads else 0])
+        work = dist.broadcast(flags_1, src=0, group=self._group, async_op=True)
+        assert work is not None
+        self._posted = _Posted(flags_1, work)
+
+    def take(self) -> Decision:
+        """Return what was posted before the step that has just ended."""
+        assert self._posted is not None
+        self._posted.work.wait()
+        decision = Decision(int(self._posted.flags_1.item()))
+        self._posted = None
+        return decision
+
+    def saved(self, checkpoint_id: str) -> None:
+        """Answer the requests for a save that has just been committed."""
+        self._saved_at = self._clock()
+        for request_id in self._save_requests:
+            self._answer(request_id, ok=True, message=f"saved as {checkpoint_id}")
+        self._save_requests.clear()
+
+    def close(self, checkpoint_id: str) -> None:
+        """Answer what is still open when the run ends with its last checkpoint."""
+        if self._leads:
+            self._look()
+            self.saved(checkpoint_id)
+
+    def _look(self) -> Decision:
+        decision = Decision.STOP if self._stop.exists() else Decision.GO_ON
+        for path in sorted(self._requests.glob("*.json")):
+            if path.name not in self._seen and not path.name.endswith(ANSWER_SUFFIX):
+                self._seen.add(path.name)
+                self._read(path)
+        if self._save_requests:
+            decision |= Decision.SAVE_ASKED
+        if 0 < self._interval_seconds <= self._clock() - self._saved_at:
+            decision |= Decision.SAVE_DUE
+        return decision
+
+    def _read(self, path: Path) -> None:
+        text = b""
+        try:
+            text = path.read_bytes()
+            request = Request.model_validate_json(text)
+        except (OSError, ValidationError) as error:
+            why = spec_error(error, text) if isinstance(error, ValidationError) else error
+            self._answer(path.stem, ok=False, message=f"no request that can be read: {why}")
+            return
+        if request.kind == "save":
+            self._save_requests.append(path.stem)
+        else:
+            self._answer(path.stem, ok=False, message=f"not supported yet: {request.kind}")
+
+    def _answer(self, request_id: str, *, ok: bool, message: str) -> None:
+        answer = RequestAnswer(ok=ok, message=message, step=self._recorder.step)
+        self._recorder.answer(request_id, answer)

@@ -1,0 +1,102 @@
+"""One rank's share of each global batch, read ahead of the step that needs it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specs.batch import BatchDeal
+from trainer.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What one rank runs at once: b sequences of S tokens; arrays are contiguous."""
+
+    tokens: NDArray[np.int64]
+    """Input token ids `[b, S]`."""
+    labels: NDArray[np.int64]
+    """The token after each one `[b, S]`."""
+    positions: NDArray[np.int64]
+    """Global position of each sequence in the endless stream `[b]`."""
+    weight: int
+    """1, or 0 in an idle round: then one sequence of zeros that must not count."""
+
+
+def micro_batches(
+    dataset: Dataset, *, position: int, deal: BatchDeal, dp_rank: int
+) -> list[MicroBatch]:
+    """Return one rank's micro-batches of one global batch: `deal.rounds` of them on every rank.
+
+    Args:
+        dataset: where the sequences come from.
+        position: position of the global batch's first sequence in the endless stream.
+        deal: how the global batch is cut and dealt.
+        dp_rank: data-parallel rank, below `deal.dp`.
+    """
+    if not 0 <= dp_rank < deal.dp:
+        raise ValueError(f"dp_rank={dp_rank} must be from 0 to {deal.dp - 1}")
+    return [
+        _micro_batch(dataset, np.array(offsets, dtype=np.int64) + position)
+        for offsets in deal.for_rank(dp_rank)
+    ]
+
+
+def _micro_batch(dataset: Dataset, positions_B: NDArray[np.int64]) -> MicroBatch:
+    if not positions_B.size:
+        zeros = np.zeros((1, dataset.seq_len), dtype=np.int64)
+        return MicroBatch(zeros, zeros.copy(), np.zeros(1, dtype=np.int64), weight=0)
+    windows_BT = dataset.windows(positions_B)
+    return MicroBatch(
+        tokens=np.ascontiguousarray(windows_BT[:, :-1]),
+        labels=np.ascontiguousarray(windows_BT[:, 1:]),
+        positions=positions_B,
+        weight=1,
+    )
+
+
+class BatchReader:
+    """One rank's micro-batches of consecutive global batches, without end.
+
+    A thread reads `prefetch` global batches ahead; with 0 they are read when asked for. What goes
+    wrong in the thread is raised by the `next` that needed the batch. Use it in a `with`.
+    """
+
+    def __init__(
+        self, dataset: Dataset, *, position: int, deal: BatchDeal, dp_rank: int, prefetch: int
+    ) -> None:
+        self._dataset = dataset
+        self._deal = deal
+        self._dp_rank = dp_rank
+        self._position = position  # of the next global batch to be read
+        self._ahead: deque[Future[list[MicroBatch]]] = deque()
+        self._prefetch = prefetch
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batch-reader")
+
+    def __enter__(self) -> Self:
+        while len(self._ahead) < self._prefetch:
+            self._ahead.append(self._read_next())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def __iter__(self) -> Iterator[list[MicroBatch]]:
+        return self
+
+    def __next__(self) -> list[MicroBatch]:
+        self._ahead.append(self._read_next())
+        return self._ahead.popleft().result()
+
+    def _read_next(self) -> Future[list[MicroBatch]]:
+        position = self._position
+        self._position += self._deal.global_batch_size
+        return self._thread.submit(
+            micro_batches, self._dataset, position=position, deal=self._deal, dp_rank=self._dp_rank
+        )

@@ -1,0 +1,52 @@
+"""Digests that prove which sequences a step was trained on, and in which order."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from specs.batch import BatchDeal
+
+
+def sequence_hash(position: int, tokens_S: NDArray[np.int64]) -> int:
+    """Return XXH3-64 of one sequence and its position in the stream, as a signed 64-bit number.
+
+    Signed, so that it travels between ranks in an int64 tensor. Hash the very buffer that the
+    model is given, not a second read of the data: a wrong copy then shows.
+
+    Args:
+        position: global position in the endless stream.
+        tokens_S: the token ids of the sequence `[seq_len]`.
+    """
+    buffer = np.ascontiguousarray(tokens_S, dtype="<i8")
+    return _signed(xxhash.xxh3_64_intdigest(buffer.data, seed=position))
+
+
+def step_digest(hashes: Iterable[int]) -> str:
+    """Return XXH3-128, in hexadecimal, of the sequence hashes of one step in global order."""
+    ordered = list(hashes)
+    return xxhash.xxh3_128_hexdigest(struct.pack(f"<{len(ordered)}q", *ordered))
+
+
+def in_global_order(deal: BatchDeal, by_rank: Sequence[Sequence[int]]) -> list[int]:
+    """Return the hashes of one step in global order.
+
+    Args:
+        deal: how the global batch was dealt.
+        by_rank: for each data-parallel rank the hashes of its sequences in the order in which it
+            ran them, idle rounds left out; what follows them (padding of a gather) is ignored.
+    """
+    ordered = [0] * deal.global_batch_size
+    for dp_rank in range(deal.dp):
+        offsets = [offset for dealt in deal.for_rank(dp_rank) for offset in dealt]
+        for offset, value in zip(offsets, by_rank[dp_rank][: len(offsets)], strict=True):
+            ordered[offset] = value
+    return ordered
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value

@@ -1,0 +1,51 @@
+"""What stops a training run, as typed errors.
+
+RunError
+├── LaunchError        the run directory, the spec or the launch does not fit
+├── DataError          the input is missing, empty or changed
+├── CheckpointError    a checkpoint could not be written, or must not be loaded
+├── NonFiniteError     loss or gradient norm became NaN or infinite
+└── OutrunError        a newer attempt of the job has raised the fence
+"""
+
+from __future__ import annotations
+
+from specs.failures import FailureReason
+
+
+class RunError(Exception):
+    """A failure whose reason is known; `path` is the file or folder at fault."""
+
+    reason = FailureReason.TRAINER_ERROR
+
+    def __init__(self, message: str, *, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class LaunchError(RunError):
+    """The run directory, the spec, or the number of ranks does not fit: nothing was started."""
+
+    reason = FailureReason.LAUNCH_ERROR
+
+
+class DataError(RunError):
+    """The input is missing, empty, unreadable or not what the checkpoint was trained on."""
+
+    reason = FailureReason.DATA_ERROR
+
+
+class CheckpointError(RunError):
+    """A checkpoint could not be written, is damaged, or does not belong to this job."""
+
+    reason = FailureReason.CHECKPOINT_ERROR
+
+
+class NonFiniteError(RunError):
+    """The loss or the gradient norm became NaN or infinite."""
+
+    reason = FailureReason.NON_FINITE_LOSS
+
+
+class OutrunError(RunError):
+    """A newer attempt of the same job has raised the fence: this one must not commit."""

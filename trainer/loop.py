@@ -1,0 +1,372 @@
+"""One attempt from its fence to its last checkpoint: the order in which everything happens."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch.optim import AdamW
+
+from specs.checkpoint import DataState, TrainState
+from specs.job import JobSpec
+from specs.lr_schedule import learning_rate
+from specs.rundir import Outcome, Phase
+from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.checkpoint.store import committed
+from trainer.checkpoint.together import on_every_rank, on_rank_0
+from trainer.control import Control, Decision
+from trainer.data.batches import BatchReader, MicroBatch
+from trainer.data.dataset import Dataset, open_dataset
+from trainer.distributed import Ranks, dp_rank, joined
+from trainer.errors import CheckpointError, DataError, NonFiniteError
+from trainer.model.init import init_weights
+from trainer.model.llama import Transformer, build_model
+from trainer.optimizer import build_optimizer, materialize_state
+from trainer.pace import Pace, peak_memory
+from trainer.parallelize import build_mesh, parallelize
+from trainer.provenance import provenance
+from trainer.record import Recorder
+from trainer.run import Run
+from trainer.step import StepResult, TrainStep
+from trainer.step_log import StepLog
+
+logger = logging.getLogger("trainer")
+
+
+class OpenDataset(Protocol):
+    """How a dataset is opened; tests put a dataset of their own in its place."""
+
+    def __call__(
+        self,
+        spec: JobSpec,
+        *,
+        roots: dict[str, str],
+        cache_dir: Path,
+        on_progress: Callable[[], None],
+    ) -> Dataset: ...
+
+
+def train(
+    run: Run,
+    recorder: Recorder,
+    *,
+    open_dataset: OpenDataset = open_dataset,
+    after_step: Callable[[int], None] = lambda _step: None,
+) -> Outcome:
+    """Run an attempt on all ranks of the launch; every rank calls this and returns its outcome.
+
+    Args:
+        run: what to train.
+        recorder: where this rank says what happens.
+        open_dataset: opens the dataset.
+        after_step: called on each rank with each completed step, before all ranks agree on what
+            follows it.
+
+    Raises:
+        RunError: the run cannot go on; the reason is typed.
+    """
+    guard, resources = run.spec.guard, run.spec.resources
+    with joined(resources.device, hang_seconds=guard.hang_seconds) as ranks:
+        recorder.provenance(provenance)
+        checkpointer = Checkpointer(
+            root=run.checkpoint_root,
+            job_id=run.attempt.job_id,
+            attempt=run.attempt.attempt,
+            cpu_group=ranks.cpu_group,
+            spec=run.submitted,
+            layout=run.attempt.layout,
+            parent=run.attempt.resume.checkpoint_id if run.attempt.resume else None,
+            device=ranks.device,
+        )
+        checkpointer.raise_fence()
+        on_rank_0(ranks.cpu_group, lambda: _refuse_second_launch(run))
+        recorder.enter(Phase.BUILDING_CACHE)
+        dataset = _open_on_every_rank(run, ranks, recorder, open_dataset)
+        recorder.enter(Phase.LOADING)
+        model, optimizer = _build(run, ranks)
+        state = _initial_state(run, recorder, checkpointer, model, optimizer, dataset)
+        loop = Loop(run, ranks, recorder, checkpointer, model, optimizer, state, after_step)
+        outcome = loop.run(dataset)
+        recorder.finish(outcome)
+    return outcome
+
+
+def _refuse_second_launch(run: Run) -> None:
+    """Refuse to mix what this launch saves with what another launch of the attempt has saved."""
+    job, attempt = run.attempt.job_id, run.attempt.attempt
+    saved = [m.checkpoint_id for m in committed(run.checkpoint_root, job) if m.attempt == attempt]
+    if saved:
+        folder = run.checkpoint_root / job / f"a{attempt}"
+        raise CheckpointError(
+            f"{folder} holds checkpoints of another launch of this attempt, such as {saved[0]}: "
+            "give a higher attempt number, another job name, or another storage root",
+            path=str(folder),
+        )
+
+
+def _open_on_every_rank(
+    run: Run, ranks: Ranks, recorder: Recorder, open_dataset: OpenDataset
+) -> Dataset:
+    """Open the dataset everywhere, and refuse nodes that see different data."""
+    opened: list[Dataset] = []
+
+    def digest() -> str:
+        opened.append(
+            open_dataset(
+                run.spec,
+                roots=run.attempt.roots,
+                cache_dir=run.cache_dir,
+                on_progress=recorder.beat,
+            )
+        )
+        return opened[0].digest
+
+    digests = on_every_rank(ranks.cpu_group, digest)
+    for rank, other in enumerate(digests):
+        if other != digests[0]:
+            raise DataError(
+                f"rank {rank} sees other data than rank 0: dataset digest {other} instead of "
+                f"{digests[0]}; every node needs the same files"
+            )
+    return opened[0]
+
+
+def _build(run: Run, ranks: Ranks) -> tuple[Transformer, AdamW]:
+    """Return the sharded model with its initial weights, and its optimizer with empty moments."""
+    spec, layout = run.spec, run.attempt.layout
+    model = build_model(spec)
+    parallelize(model, build_mesh(layout, ranks.device.type), spec, layout)
+    model.to_empty(device=ranks.device)
+    init_weights(model, spec.training.seed)
+    optimizer = build_optimizer(model, spec)
+    materialize_state(optimizer)
+    return model, optimizer
+
+
+def _initial_state(
+    run: Run,
+    recorder: Recorder,
+    checkpointer: Checkpointer,
+    model: Transformer,
+    optimizer: AdamW,
+    dataset: Dataset,
+) -> TrainState:
+    """Return the counters to start with, after loading the checkpoint to go on from, if any.
+
+    Raises:
+        DataError: the checkpoint was trained on other data.
+        CheckpointError: the checkpoint cannot be loaded, or comes from another seed.
+    """
+    resume = run.attempt.resume
+    if resume is None:
+        return TrainState(step=0, tokens=0, data=DataState(dataset_digest=dataset.digest))
+    manifest = checkpointer.load(model, optimizer, resume)
+    before = manifest.train_state.data.dataset_digest
+    if before != dataset.digest:
+        raise DataError(
+            f"{manifest.checkpoint_id} was trained on data with digest {before}, but the data here "
+            f"has {dataset.digest}: files, tokenizer or seq_len differ",
+        )
+    if manifest.seed != run.spec.training.seed:
+        raise CheckpointError(
+            f"{manifest.checkpoint_id} was trained with seed={manifest.seed}, "
+            f"but training.seed={run.spec.training.seed}",
+            path=resume.path,
+        )
+    recorder.step = manifest.train_state.step
+    recorder.checkpoint_id = manifest.checkpoint_id
+    recorder.event(
+        "resumed",
+        {
+            "checkpoint_id": manifest.checkpoint_id,
+            "from_layout": manifest.layout.model_dump(),
+            "layout": run.attempt.layout.model_dump(),
+        },
+    )
+    return manifest.train_state
+
+
+class Loop:
+    """The steps of an attempt, and what happens between them."""
+
+    def __init__(
+        self,
+        run: Run,
+        ranks: Ranks,
+        recorder: Recorder,
+        checkpointer: Checkpointer,
+        model: Transformer,
+        optimizer: AdamW,
+        state: TrainState,
+        after_step: Callable[[int], None],
+    ) -> None:
+        self._run = run
+        self._spec = run.spec
+        self._ranks = ranks
+        self._recorder = recorder
+        self._checkpointer = checkpointer
+        self._model = model
+        self._optimizer = optimizer
+        self._state = state
+        self._after_step = after_step
+        self._train_step = TrainStep(model, optimizer, run.spec, ranks.device)
+        self._log = StepLog(
+            deal=run.deal, layout=run.attempt.layout, ranks=ranks, recorder=recorder
+        )
+        self._control = Control(
+            run.directory,
+            recorder,
+            group=ranks.decision_group,
+            interval_seconds=run.spec.checkpoint.interval_seconds,
+        )
+        self._pace = Pace(tokens_per_step=run.spec.tokens_per_step, devices=ranks.world_size)
+        self._first_step = state.step + 1
+        self._saved_step: int | None = None
+        self._save_values: dict[str, float] = {}
+
+    def run(self, dataset: Dataset) -> Outcome:
+        """Train until the last step or a stop, save, and return the outcome."""
+        if self._spec.checkpoint.preflight:
+            self._save("preflight")
+        self._recorder.enter(Phase.TRAINING)
+        with BatchReader(
+            dataset,
+            position=self._state.data.position,
+            deal=self._run.deal,
+            dp_rank=dp_rank(self._run.attempt.layout, self._ranks.rank),
+            prefetch=self._spec.data.prefetch_batches,
+        ) as batches:
+            self._train(batches)
+        finished = self._state.step >= self._spec.training.steps
+        self._recorder.enter(Phase.ENDING)
+        if self._saved_step != self._state.step:
+            self._save("final" if finished else "stop")
+        assert self._recorder.checkpoint_id is not None
+        self._control.close(self._recorder.checkpoint_id)
+        return Outcome(
+            outcome="succeeded" if finished else "stopped",
+            step=self._state.step,
+            checkpoint_id=self._recorder.checkpoint_id,
+        )
+
+    def _train(self, batches: Iterator[list[MicroBatch]]) -> None:
+        self._pace.restart()
+        while self._state.step < self._spec.training.steps:
+            self._control.post()
+            result = self._step(batches)
+            self._after_step(self._state.step)
+            decision = self._control.take()
+            stopping = Decision.STOP in decision
+            saving = self._save_kind(decision)
+            if stopping or saving or self._is_logged():
+                self._write_values(result)
+            elif self._log.full:
+                self._log.write({})
+            if stopping:
+                self._recorder.event("stop_agreed", {})
+                return
+            if saving:
+                self._save(saving)
+                self._pace.restart()
+            self._recorder.beat(Phase.TRAINING)
+
+    def _step(self, batches: Iterator[list[MicroBatch]]) -> StepResult:
+        with self._pace.waiting_for_data():
+            micro_batches = next(batches)
+        result = self._train_step(self._state.step + 1, micro_batches)
+        self._state = _after(self._state, self._spec)
+        self._recorder.step = self._state.step
+        self._pace.step_done()
+        self._log.add(self._state.step, result.hashes)
+        return result
+
+    def _save_kind(self, decision: Decision) -> str | None:
+        """Return why a checkpoint is due between two steps; the last one is saved apart."""
+        if self._state.step == self._spec.training.steps:
+            return None
+        if Decision.SAVE_ASKED in decision:
+            return "request"
+        interval = self._spec.checkpoint.interval_steps
+        by_steps = interval > 0 and self._state.step % interval == 0
+        return "interval" if by_steps or Decision.SAVE_DUE in decision else None
+
+    def _is_logged(self) -> bool:
+        step, training = self._state.step, self._spec.training
+        return step in (self._first_step, training.steps) or step % training.log_every_steps == 0
+
+    def _write_values(self, result: StepResult) -> None:
+        """Write the values of the step that has just ended; the one place that waits for a device.
+
+        Raises:
+            NonFiniteError: on every rank, after the line with the value has been written.
+        """
+        loss = result.loss.clone()
+        dist.all_reduce(loss)
+        measured = dict(
+            zip(
+                ("train/loss", "train/grad_norm"),
+                torch.stack([loss, result.grad_norm]).tolist(),
+                strict=True,
+            )
+        )
+        state = self._state
+        values = measured | {
+            "train/lr": learning_rate(self._spec, state.step),
+            "train/tokens": float(state.tokens),
+            "train/sequences": float(state.data.consumed),
+            **self._pace.values(),
+            **peak_memory(self._ranks.device),
+            **self._save_values,
+        }
+        self._save_values = {}
+        self._log.write(values)
+        logger.info(
+            "step %d/%d  loss %.4f  grad norm %.3f  %.0f tokens/s",
+            state.step,
+            self._spec.training.steps,
+            values["train/loss"],
+            values["train/grad_norm"],
+            values["perf/tokens_per_second_per_device"] * self._ranks.world_size,
+        )
+        if self._spec.guard.non_finite_loss == "stop":
+            self._refuse_non_finite(measured)
+
+    def _refuse_non_finite(self, measured: dict[str, float]) -> None:
+        for name, value in measured.items():
+            if not math.isfinite(value):
+                # The first rank to end takes the others with it: rank 0 must have written by then.
+                dist.barrier(group=self._ranks.cpu_group)
+                raise NonFiniteError(f"{name} is {value} at step {self._state.step}")
+
+    def _save(self, kind: str) -> None:
+        started = time.perf_counter()
+        self._recorder.beat(Phase.SAVING)
+        manifest = self._checkpointer.save(self._model, self._optimizer, self._state, kind=kind)
+        self._saved_step = self._state.step
+        self._recorder.checkpoint_id = manifest.checkpoint_id
+        self._recorder.event("checkpoint_committed", manifest.model_dump(mode="json"))
+        self._control.saved(manifest.checkpoint_id)
+        self._save_values = {
+            "checkpoint/save_seconds": manifest.save_seconds,
+            "checkpoint/stall_seconds": time.perf_counter() - started,
+        }
+        logger.info("saved %s (%s)", manifest.checkpoint_id, kind)
+
+
+def _after(state: TrainState, spec: JobSpec) -> TrainState:
+    """Return the counters one step later."""
+    sequences = spec.training.global_batch_size
+    data = state.data.model_copy(
+        update={
+            "position": state.data.position + sequences,
+            "consumed": state.data.consumed + sequences,
+        }
+    )
+    tokens = state.tokens + spec.tokens_per_step
+    return state.model_copy(update={"step": state.step + 1, "tokens": tokens, "data": data})

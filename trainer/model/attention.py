@@ -1,0 +1,101 @@
+"""Causal self-attention with grouped keys and rotary positions.
+
+Shapes: B sequences, S tokens, D model width, H query heads, K key heads, W head width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from specs.architectures import Architecture
+
+
+class Rotary(nn.Module):
+    """Cosines and sines of the rotary position embedding (Su et al., RoFormer, 2021).
+
+    They are buffers outside the state dict. `reset` computes them anew, which a model that was
+    built on the meta device needs once it has memory.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, head_dim: int, seq_len: int, theta: float) -> None:
+        super().__init__()
+        self.head_dim, self.seq_len, self.theta = head_dim, seq_len, theta
+        self.register_buffer("cos", torch.empty(seq_len, head_dim), persistent=False)
+        self.register_buffer("sin", torch.empty(seq_len, head_dim), persistent=False)
+        self.reset()
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Fill both buffers, computed in float64 on the host: the same on every device."""
+        if self.cos.is_meta:
+            return
+        pairs = torch.arange(0, self.head_dim, 2, dtype=torch.float64, device="cpu")
+        places = torch.arange(self.seq_len, dtype=torch.float64, device="cpu")
+        angles = torch.outer(places, self.theta ** (-pairs / self.head_dim))
+        cos, sin = angles.cos(), angles.sin()
+        self.cos.copy_(torch.cat((cos, cos), dim=-1))
+        self.sin.copy_(torch.cat((-sin, sin), dim=-1))
+
+    def forward(self, seq_len: int) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines of the first `seq_len` places.
+
+        Raises:
+            ValueError: that is more than the model was built for.
+        """
+        if seq_len > self.seq_len:
+            raise ValueError(f"{seq_len} tokens are more than the model's seq_len={self.seq_len}")
+        return self.cos[:seq_len], self.sin[:seq_len]
+
+
+def rotate(x_BHSW: Tensor, cos_SW: Tensor, sin_SW: Tensor) -> Tensor:
+    """Turn each pair of features (i, i + W/2) by the angle of its place.
+
+    Pairs are half a head apart, as in published Hugging Face weights; the first half of `sin_SW`
+    carries the minus sign of the rotation. It is computed in the type of the angles, float32.
+    """
+    swapped_BHSW = torch.roll(x_BHSW, x_BHSW.shape[-1] // 2, dims=-1)
+    return (x_BHSW * cos_SW + swapped_BHSW * sin_SW).type_as(x_BHSW)
+
+
+class CausalAttention(nn.Module):
+    """Scaled dot-product attention of each token to those up to itself.
+
+    A module of its own, without weights, so that another way to attend can take its place.
+    """
+
+    def forward(self, q_BHSW: Tensor, k_BKSW: Tensor, v_BKSW: Tensor) -> Tensor:
+        """Return the mixed values, shaped as the queries; K divides H."""
+        grouped = q_BHSW.shape[1] != k_BKSW.shape[1]
+        return F.scaled_dot_product_attention(
+            q_BHSW, k_BKSW, v_BKSW, is_causal=True, enable_gqa=grouped
+        )
+
+
+class Attention(nn.Module):
+    """Projections to queries, keys and values, attention, and the projection back."""
+
+    def __init__(self, arch: Architecture) -> None:
+        super().__init__()
+        self.head_dim = arch.head_dim
+        self.wq = nn.Linear(arch.dim, arch.n_heads * arch.head_dim, bias=False)
+        self.wk = nn.Linear(arch.dim, arch.n_kv_heads * arch.head_dim, bias=False)
+        self.wv = nn.Linear(arch.dim, arch.n_kv_heads * arch.head_dim, bias=False)
+        self.wo = nn.Linear(arch.n_heads * arch.head_dim, arch.dim, bias=False)
+        self.attend = CausalAttention()
+
+    def forward(self, x_BSD: Tensor, cos_SW: Tensor, sin_SW: Tensor) -> Tensor:
+        """Return the attention's contribution to the residual stream, shaped as `x_BSD`."""
+        q_BHSW = rotate(self._heads(self.wq(x_BSD)), cos_SW, sin_SW)
+        k_BKSW = rotate(self._heads(self.wk(x_BSD)), cos_SW, sin_SW)
+        v_BKSW = self._heads(self.wv(x_BSD))
+        mixed_BHSW = self.attend(q_BHSW, k_BKSW, v_BKSW)
+        return self.wo(mixed_BHSW.transpose(1, 2).flatten(2))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        # The number of heads is left open: a shard of the projection holds fewer of them.
+        return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)

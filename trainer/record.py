@@ -1,0 +1,167 @@
+"""Writes what the run says of itself: metrics, events, heartbeat, answers, outcome, error."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path, PurePath
+
+from specs.base import RecordModel
+from specs.failures import Failure, FailureReason
+from specs.rundir import (
+    EventLine,
+    Heartbeat,
+    MetricLine,
+    Outcome,
+    Phase,
+    Provenance,
+    RequestAnswer,
+    RunDirectory,
+    RunEventKind,
+)
+from trainer.errors import RunError
+
+HEARTBEAT_SECONDS = 1.0
+TRACEBACK_CHARACTERS = 20_000
+
+
+class Recorder:
+    """The records of one rank; each method writes only where this rank is the one to do so.
+
+    Lines are appended by global rank 0, each with one write. Files that are replaced change
+    atomically, and belong to the first rank of each node.
+    """
+
+    def __init__(self, directory: RunDirectory, *, rank: int, local_rank: int) -> None:
+        self._directory = directory
+        self._rank = rank
+        self._leads = rank == 0
+        self._leads_node = local_rank == 0
+        self._phase = Phase.STARTING
+        self._last_beat = 0.0
+        self.step = 0
+        """Completed optimizer steps."""
+        self.checkpoint_id: str | None = None
+        """Last checkpoint that was committed."""
+
+    def enter(self, phase: Phase) -> None:
+        """Begin a phase: a heartbeat at once, and an event."""
+        self.beat(phase)
+        self.event("phase", {"phase": phase.value})
+
+    def beat(self, phase: Phase | None = None) -> None:
+        """Show that the run lives: at once in a new phase, at most every second in the same one."""
+        now = time.monotonic()
+        unchanged = phase is None or phase == self._phase
+        if not self._leads_node or (unchanged and now - self._last_beat < HEARTBEAT_SECONDS):
+            return
+        self._phase = phase or self._phase
+        self._last_beat = now
+        heartbeat = Heartbeat(phase=self._phase, step=self.step, time=time.time())
+        _replace(self._directory.heartbeat, heartbeat)
+
+    def event(self, kind: RunEventKind, data: dict[str, object]) -> None:
+        """Append what happened to the attempt."""
+        if self._leads:
+            line = EventLine(time=time.time(), kind=kind, step=self.step, data=data)
+            _append(self._directory.events, line)
+
+    def metrics(self, lines: list[MetricLine]) -> None:
+        """Append the values of completed steps."""
+        if self._leads:
+            for line in lines:
+                _append(self._directory.metrics, line)
+
+    def answer(self, request_id: str, answer: RequestAnswer) -> None:
+        """Answer a request, beside it."""
+        if self._leads:
+            _replace(self._directory.requests / f"{request_id}.answer.json", answer)
+            self.event(
+                "request_answered", {"request_id": request_id, **answer.model_dump(mode="json")}
+            )
+
+    def provenance(self, describe: Callable[[], Provenance]) -> None:
+        """Say what this node runs."""
+        if self._leads_node:
+            _replace(self._directory.provenance, describe())
+
+    def finish(self, outcome: Outcome) -> None:
+        """Say the last word of an attempt that did not fail."""
+        if self._leads_node:
+            _write_once(self._directory.outcome, outcome)
+
+    def fail(self, error: BaseException) -> None:
+        """Say why the attempt failed, unless another rank of this node has said so already.
+
+        What fails first is the cause; what other ranks meet when their peer is gone is not.
+        """
+        failure = failure_of(error, rank=self._rank, step=self.step)
+        if not _write_once(self._directory.error, failure):
+            # Whoever was first may be ended before its second file: both must be there by now.
+            failure = Failure.model_validate_json(Path(self._directory.error).read_bytes())
+        outcome = Outcome(
+            outcome="failed", step=self.step, checkpoint_id=self.checkpoint_id, failure=failure
+        )
+        _write_once(self._directory.outcome, outcome)
+
+
+def failure_of(error: BaseException, *, rank: int | None, step: int | None) -> Failure:
+    """Return the typed failure that an exception stands for."""
+    text = "".join(traceback.format_exception(error))
+    return Failure(
+        reason=_reason(error),
+        message=str(error) or type(error).__name__,
+        rank=rank,
+        step=step,
+        path=error.path if isinstance(error, RunError) else None,
+        traceback=text[-TRACEBACK_CHARACTERS:],
+    )
+
+
+def _reason(error: BaseException) -> FailureReason:
+    if isinstance(error, RunError):
+        return error.reason
+    # By name and text: torch's error of the GPU is no MemoryError, that of the host no class of
+    # its own, and this module is read without torch.
+    out_of_memory = (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "DefaultCPUAllocator: can't allocate memory" in str(error)
+    )
+    return FailureReason.OUT_OF_MEMORY if out_of_memory else FailureReason.TRAINER_ERROR
+
+
+def _append(path: PurePath, record: RecordModel) -> None:
+    """Append one whole line with one write."""
+    line = record.model_dump_json().encode() + b"\n"
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        written = os.write(fd, line)
+    finally:
+        os.close(fd)
+    if written != len(line):
+        raise OSError(f"{path}: only {written} of {len(line)} bytes could be appended")
+
+
+def _replace(path: PurePath, record: RecordModel) -> None:
+    beside = Path(path).with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(record.model_dump_json() + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def _write_once(path: PurePath, record: RecordModel) -> bool:
+    """Write a whole file durably unless it is there; say whether it was written."""
+    beside = Path(path).with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(record.model_dump_json(indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(beside, path)
+    except FileExistsError:
+        return False
+    finally:
+        beside.unlink(missing_ok=True)
+    return True

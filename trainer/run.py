@@ -1,0 +1,165 @@
+"""Opens a run directory: the spec, the attempt, and what holds where one of them is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from specs.attempt import AttemptSpec
+from specs.batch import BatchDeal
+from specs.job import JobSpec, parse_job_spec
+from specs.layout import Layout
+from specs.problems import spec_error
+from specs.rules import check_job_spec
+from specs.rundir import RunDirectory
+from trainer.errors import LaunchError
+
+
+@dataclass(frozen=True)
+class Run:
+    """One attempt of a job as the trainer sees it."""
+
+    directory: RunDirectory
+    """Where it says what it does."""
+    submitted: JobSpec
+    """The job's spec as it was submitted."""
+    spec: JobSpec
+    """The same with the overrides of this attempt: what holds now."""
+    attempt: AttemptSpec
+    """Number, layout and resume point; that of a bare launch when the directory names none."""
+    checkpoint_root: Path
+    """Storage root below which the job's checkpoints lie."""
+    cache_dir: Path
+    """Folder of the token caches."""
+
+    @property
+    def deal(self) -> BatchDeal:
+        """How each global batch is dealt to the data-parallel ranks."""
+        training = self.spec.training
+        return BatchDeal(
+            training.global_batch_size, training.micro_batch_size, self.attempt.layout.dp
+        )
+
+
+def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) -> Run:
+    """Read a run directory and refuse what cannot run.
+
+    Args:
+        folder: the run directory; needs `spec.json`, and without `attempt.json` it is a bare
+            launch: attempt 1 of a job that is called as the spec says.
+        world_size: ranks that were launched; those that the spec asks for when None.
+        roots: path of each named root, in place of or beside those of `attempt.json`.
+
+    Raises:
+        LaunchError: a file is missing or is none, the spec cannot run, or the layout disagrees
+            with the number of ranks.
+    """
+    directory = RunDirectory(folder.resolve())
+    submitted = _read_spec(Path(directory.spec))
+    bare = not Path(directory.attempt).exists()
+    attempt = (
+        _bare_attempt(submitted, world_size or submitted.resources.world_size)
+        if bare
+        else _read_attempt(Path(directory.attempt))
+    )
+    attempt = attempt.model_copy(update={"roots": attempt.roots | dict(roots)})
+    _check_world_size(attempt, world_size)
+    spec = attempt.overrides.apply(submitted)
+    try:
+        check_job_spec(_as_launched(spec, attempt.layout))
+    except ValueError as error:
+        where = f"{directory.spec}" if bare else f"{directory.spec} under {directory.attempt.name}"
+        raise LaunchError(f"{where}: {error}", path=str(directory.spec)) from error
+    return Run(
+        directory=directory,
+        submitted=submitted,
+        spec=spec,
+        attempt=attempt,
+        checkpoint_root=_checkpoint_root(directory, spec, attempt, bare=bare),
+        cache_dir=Path(attempt.cache_dir or directory.root / "cache"),
+    )
+
+
+def forget_check(directory: RunDirectory) -> None:
+    """Remove what a former check found, unless a launch has been here: that beats at once."""
+    if not Path(directory.heartbeat).exists():
+        Path(directory.error).unlink(missing_ok=True)
+        Path(directory.outcome).unlink(missing_ok=True)
+
+
+def refuse_used(directory: RunDirectory) -> None:
+    """Refuse a directory in which an attempt has already run: its records would be mixed up.
+
+    Raises:
+        LaunchError: naming the record that is there.
+    """
+    for record in (directory.outcome, directory.error, directory.metrics):
+        if Path(record).exists():
+            raise LaunchError(
+                f"{record} is there: a run directory serves one attempt; "
+                "copy spec.json into a fresh one, or remove what the former attempt wrote",
+                path=str(record),
+            )
+
+
+def _read_spec(path: Path) -> JobSpec:
+    try:
+        return parse_job_spec(_read(path))
+    except ValueError as error:
+        raise LaunchError(f"{path}: {error}", path=str(path)) from error
+
+
+def _read_attempt(path: Path) -> AttemptSpec:
+    text = _read(path)
+    try:
+        return AttemptSpec.model_validate_json(text)
+    except ValidationError as error:
+        raise LaunchError(f"{path}: {spec_error(error, text)}", path=str(path)) from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise LaunchError(f"{path}: cannot be read: {error.strerror}", path=str(path)) from error
+
+
+def _bare_attempt(spec: JobSpec, world_size: int) -> AttemptSpec:
+    try:
+        return AttemptSpec.bare(spec, world_size=world_size, job_id=spec.name)
+    except ValueError as error:
+        raise LaunchError(f"parallelism: {error}") from error
+
+
+def _as_launched(spec: JobSpec, layout: Layout) -> JobSpec:
+    """Return the spec on the ranks that were launched: on which nodes is settled by then."""
+    moved = spec.on_layout(layout)
+    return moved.model_copy(
+        update={"resources": moved.resources.model_copy(update={"nodes": None})}
+    )
+
+
+def _check_world_size(attempt: AttemptSpec, world_size: int | None) -> None:
+    if world_size is not None and attempt.layout.world_size != world_size:
+        raise LaunchError(
+            f"layout {attempt.layout} has world_size={attempt.layout.world_size}, "
+            f"but {world_size} ranks were launched"
+        )
+
+
+def _checkpoint_root(
+    directory: RunDirectory, spec: JobSpec, attempt: AttemptSpec, *, bare: bool
+) -> Path:
+    name = spec.checkpoint.root
+    if name in attempt.roots:
+        return Path(attempt.roots[name])
+    if bare:
+        return Path(directory.root / "checkpoints")
+    known = ", ".join(sorted(attempt.roots)) or "none"
+    raise LaunchError(
+        f"checkpoint.root={name!r} is not defined on this node (defined: {known})",
+        path=str(directory.attempt),
+    )

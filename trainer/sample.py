@@ -1,0 +1,108 @@
+"""Text from a checkpoint: `python -m trainer.sample RUN --checkpoint FOLDER --prompt TEXT`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as dcp
+
+from specs.attempt import ResumePoint
+from specs.checkpoint import Manifest
+from specs.job import JobSpec
+from trainer.checkpoint.reader import CheckedReader
+from trainer.checkpoint.state import WEIGHTS, weight_tensors
+from trainer.checkpoint.store import metadata_digest, read_manifest
+from trainer.data.tokenizer import BOS, EOS, ByteTokenizer
+from trainer.errors import RunError
+from trainer.model.llama import Transformer, build_model
+from trainer.run import open_run
+
+
+def main() -> int:
+    """Print the prompt and what the model writes after it; 1 when there is no such checkpoint."""
+    given = _parser().parse_args()
+    try:
+        spec = open_run(given.run, world_size=None, roots={}).submitted
+        model = load_weights(spec, given.checkpoint)
+    except RunError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    text = generate(
+        model, given.prompt, tokens=given.tokens, temperature=given.temperature, seed=given.seed
+    )
+    sys.stdout.write(text + "\n")
+    return 0
+
+
+def load_weights(spec: JobSpec, folder: Path) -> Transformer:
+    """Return the spec's model on the CPU with the weights of a committed checkpoint, verified.
+
+    Raises:
+        CheckpointError: it is missing, damaged, or of another model.
+    """
+    manifest = read_manifest(folder)
+    model = build_model(spec)
+    model.to_empty(device="cpu")
+    model.rotary.reset()
+    tensors = weight_tensors(model)
+    reader = CheckedReader(folder)
+    reader.open(_point(manifest, folder), tensors, part=WEIGHTS)
+    reader.check_share(rank=0, world_size=1)
+    dcp.load(dict(tensors), storage_reader=reader, no_dist=True)
+    return model.eval()
+
+
+@torch.no_grad()
+def generate(model: Transformer, prompt: str, *, tokens: int, temperature: float, seed: int) -> str:
+    """Return the prompt and up to `tokens` bytes after it, drawn one at a time.
+
+    Args:
+        model: predicts the next token.
+        prompt: text to begin with.
+        tokens: most tokens to draw; fewer when the model ends the text.
+        temperature: divides the logits; 0 takes the likeliest token every time.
+        seed: of the draws.
+    """
+    tokenizer = ByteTokenizer()
+    generator = torch.Generator().manual_seed(seed)
+    # A document begins with BOS, so that is what the model has seen before a first line.
+    line = [BOS, *tokenizer.encode(prompt.encode()).tolist()]
+    for _ in range(tokens):
+        window_1S = torch.tensor([line[-model.rotary.seq_len :]])
+        logits_V = model(window_1S)[0, -1, : tokenizer.vocab_size].float()
+        if temperature == 0:
+            token = int(logits_V.argmax())
+        else:
+            chances_V = torch.softmax(logits_V / temperature, dim=-1)
+            token = int(torch.multinomial(chances_V, 1, generator=generator))
+        if token == EOS:
+            break
+        line.append(token)
+    return tokenizer.decode(line)
+
+
+def _point(manifest: Manifest, folder: Path) -> ResumePoint:
+    return ResumePoint(
+        checkpoint_id=manifest.checkpoint_id,
+        path=str(folder),
+        step=manifest.train_state.step,
+        metadata_digest=metadata_digest(manifest),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m trainer.sample", description=__doc__)
+    parser.add_argument("run", type=Path, help="run directory of the job; needs spec.json")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="folder of a checkpoint")
+    parser.add_argument("--prompt", default="", help="text to begin with")
+    parser.add_argument("--tokens", type=int, default=200, help="tokens to draw; %(default)s")
+    parser.add_argument("--temperature", type=float, default=0.7, help="%(default)s; 0 is greedy")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws; %(default)s")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
