@@ -1,0 +1,86 @@
+"""A table that fits its terminal: it leaves columns out and cuts cells, and never wraps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+GAP = 2
+"""Blanks between two columns."""
+LEAST = 12
+"""Width down to which an elastic column is cut before others are left out."""
+
+
+class Listing:
+    """Rows under heads.
+
+    Args:
+        columns: heads, from the left.
+        right: those whose cells are numbers.
+        spare: those that may be left out, the first to go first.
+        elastic: the one whose cells may be cut.
+    """
+
+    def __init__(
+        self,
+        *columns: str,
+        right: Collection[str] = (),
+        spare: Sequence[str] = (),
+        elastic: str | None = None,
+    ) -> None:
+        self._columns = columns
+        self._right = frozenset(right)
+        self._spare = spare
+        self._elastic = elastic
+        self._rows: list[tuple[list[Text], str]] = []
+
+    def add(self, *cells: str | Text, style: str = "") -> None:
+        """Add a row."""
+        assert len(cells) == len(self._columns), "a cell for each column"
+        texts = [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
+        self._rows.append((texts, style))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the columns that fit."""
+        widths = self._fitting(options.max_width)
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+        for name, width in widths.items():
+            justify: Literal["left", "right"] = "right" if name in self._right else "left"
+            table.add_column(
+                name, no_wrap=True, overflow="ellipsis", justify=justify, min_width=width,
+                max_width=width,
+            )  # fmt: skip
+        shown = [index for index, name in enumerate(self._columns) if name in widths]
+        for cells, style in self._rows:
+            table.add_row(*(cells[index] for index in shown), style=style)
+        yield table
+
+    def _fitting(self, available: int) -> dict[str, int]:
+        """Return the columns to show, and their widths."""
+        widths = {
+            name: max([len(name), *(cells[index].cell_len for cells, _ in self._rows)])
+            for index, name in enumerate(self._columns)
+        }
+        least = {name: _least(name, width, self._elastic) for name, width in widths.items()}
+        for name in self._spare:
+            if _total(least) <= available:
+                break
+            del least[name], widths[name]
+        widest = max(widths, key=lambda name: widths[name])
+        for name in (self._elastic or widest, widest):
+            excess = _total(widths) - available
+            if excess > 0 and name in widths:
+                widths[name] = max(widths[name] - excess, 1)
+        return widths
+
+
+def _least(name: str, width: int, elastic: str | None) -> int:
+    return min(width, LEAST) if name == elastic else width
+
+
+def _total(widths: dict[str, int]) -> int:
+    return sum(widths.values()) + GAP * (len(widths) - 1)

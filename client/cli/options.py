@@ -1,0 +1,27 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+JobReference = Annotated[
+    str, typer.Argument(metavar="JOB", help="Id, beginning of an id, name, or @last.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON for programs.")]
+SpecFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="FILE", help="Job spec in TOML, YAML or JSON; all defaults without."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.FIELD=VALUE",
+        help="Set one field of the spec; repeatable, later ones win.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the job's events.")]

@@ -1,0 +1,82 @@
+"""What a spec amounts to, and what a resume would change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from client.cli import words
+from client.cli.listing import Listing
+from client.cli.output import facts, heading
+from specs.api.resume import ResumePreview
+from specs.plan import MemoryEstimate, Plan
+from specs.problems import Problem
+
+
+def draw_plan(plan: Plan) -> RenderableType:
+    """Return what a spec amounts to."""
+    batch, model = plan.batch, plan.parameters
+    idle = words.share(batch.idle_share)
+    if batch.less_idle_micro_batch_size:
+        idle += f"; micro_batch_size={batch.less_idle_micro_batch_size} idles less"
+    rows = facts(
+        [
+            ("model", f"{words.short(model.total)} parameters, "
+             f"{words.short(model.embedding + model.head)} of them in embedding and head"),
+            ("batch", f"{batch.global_batch_size:,} sequences a step: {batch.micro_batches:,} "
+             f"micro-batches of {batch.micro_batch_size}, {batch.rounds} for each of "
+             f"{batch.dp} data-parallel ranks"),
+            ("idle", idle),
+            ("length", f"{plan.steps:,} steps of {plan.tokens_per_step:,} tokens: "
+             f"{words.short(plan.total_tokens)} tokens, {words.short(plan.total_flops)} FLOPs"),
+            ("memory", _memory(plan.memory, plan.fits)),
+            ("checkpoint", f"{words.size(plan.checkpoint_bytes)} each"),
+        ]
+    )  # fmt: skip
+    slots = f"{plan.world_size} slot{'s' if plan.world_size != 1 else ''}"
+    return Group(
+        Text.assemble((plan.name, "bold"), f" on {slots}"), rows, *_warnings(plan.warnings)
+    )
+
+
+def draw_preview(preview: ResumePreview) -> RenderableType:
+    """Return the comparison of a resume: what changes, and what does not."""
+    rows = Listing("  ", "BEFORE", "AFTER", "", elastic="BEFORE")
+    for change in preview.changes:
+        style = "" if change.changed else "dim"
+        sign = "changes" if change.changed else "stays"
+        rows.add(f"  {change.name}", change.before, change.after, sign, style=style)
+    origin = preview.checkpoint_id
+    start = f"from step {preview.step:,}" if origin else "from the start"
+    head = Text.assemble(
+        (preview.plan.name, "bold"), f" on {preview.plan.world_size} slots, ", start
+    )
+    if origin:
+        head.append(f"  {origin}", style="dim")
+    parts: list[RenderableType] = [head, rows, *_warnings(preview.plan.warnings)]
+    if preview.branch:
+        parts.append(Text("\nNewer checkpoints stay where they are, as a branch that is left."))
+    return Group(*parts)
+
+
+def _memory(memory: MemoryEstimate, fits: bool | None) -> str:
+    parts = {
+        "weights": memory.weights,
+        "gradients": memory.gradients,
+        "optimizer": memory.optimizer_states,
+        "activations": memory.activations,
+        "logits": memory.logits,
+    }
+    largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
+    named = ", ".join(f"{name} {words.size(amount)}" for name, amount in largest)
+    verdict = {True: "; fits", False: "; does not fit", None: ""}[fits]
+    return f"{words.size(memory.total)} on the fullest rank ({named}){verdict}"
+
+
+def _warnings(warnings: Iterable[Problem]) -> list[RenderableType]:
+    lines: list[RenderableType] = [
+        Text(f"  {w.pointer.strip('/').replace('/', '.')}: {w.detail}") for w in warnings
+    ]
+    return [heading("Warnings"), *lines] if lines else []

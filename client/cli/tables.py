@@ -1,0 +1,154 @@
+"""Lists as tables: jobs, events, checkpoints, nodes, metrics, world sizes to resume on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from client.cli import words
+from client.cli.listing import Listing
+from client.cli.output import state_text
+from specs.api.jobs import JobSummary
+from specs.api.nodes import NodeView
+from specs.api.resume import ResumeOptions
+from specs.api.telemetry import CheckpointView, EventView, MetricsView
+
+WHY_COLUMNS = 70
+SHORT_ID = 12
+"""Characters of an id in tables: its time, and enough to tell jobs of one moment apart."""
+
+
+def draw_jobs(jobs: Sequence[JobSummary]) -> RenderableType:
+    """Return the table of `ps`."""
+    if not jobs:
+        return Text("No jobs. `trainyard init` writes a spec, `trainyard submit FILE` submits it.")
+    rows = Listing(
+        "ID", "NAME", "STATE", "STEP", "LOSS", "TOK/S", "LEFT", "LAYOUT", "TRY", "AGE", "WHY",
+        right=("STEP", "LOSS", "TOK/S", "LEFT", "TRY", "AGE"),
+        spare=("TRY", "TOK/S", "LAYOUT", "AGE", "LEFT", "LOSS"),
+        elastic="WHY",
+    )  # fmt: skip
+    for job in jobs:
+        at = job.progress
+        rows.add(
+            job.id[:SHORT_ID],
+            job.name,
+            state_text(job.state),
+            f"{at.step:,}/{at.steps:,}",
+            words.number(at.loss),
+            words.short(at.tokens_per_second) if job.state == "running" else words.DASH,
+            words.duration(at.seconds_left) if job.state == "running" else words.DASH,
+            job.layout,
+            str(job.attempt or words.DASH),
+            words.age(job.created_at),
+            Text(words.clipped(job.reason or "", WHY_COLUMNS), style="dim"),
+        )
+    return rows
+
+
+def draw_events(events: Sequence[EventView]) -> RenderableType:
+    """Return events, the oldest first, as they would have been watched."""
+    if not events:
+        return Text("No events.")
+    rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("TIME", "TRY", "WHO"):
+        rows.add_column(name, no_wrap=True)
+    rows.add_column(
+        "WHAT", overflow="fold"
+    )  # what happened is told whole, on more lines if need be
+    for event in sorted(events, key=lambda e: e.id):
+        attempt = str(event.attempt) if event.attempt is not None else words.DASH
+        rows.add_row(words.date(event.at), attempt, event.actor, Text(event.message))
+    return rows
+
+
+def draw_checkpoints(checkpoints: Sequence[CheckpointView]) -> RenderableType:
+    """Return the catalog of a job."""
+    if not checkpoints:
+        return Text("No checkpoints yet.")
+    rows = Listing("STEP", "TRY", "KIND", "SIZE", "SAVED BY", "TOOK", "AGE", "ID",
+                   right=("STEP", "TRY", "SIZE", "TOOK", "AGE"),
+                   spare=("TOOK", "SAVED BY", "TRY", "KIND", "AGE", "SIZE"))  # fmt: skip
+    for c in checkpoints:
+        rows.add(
+            f"{c.step:,}",
+            str(c.attempt),
+            c.kind if c.on_lineage else f"{c.kind} (left branch)",
+            words.size(c.size),
+            c.layout,
+            f"{c.save_seconds:.2f}s",
+            words.age(c.created_at),
+            c.id,
+            style="" if c.on_lineage else "dim",
+        )
+    return rows
+
+
+def draw_nodes(nodes: Sequence[NodeView]) -> RenderableType:
+    """Return the machines."""
+    if not nodes:
+        return Text("No nodes. A worker joins with a join token; `trainyard up` starts one here.")
+    rows = Listing("NAME", "STATE", "FREE", "SLOTS", "DEVICE", "MEMORY", "SEEN", "JOBS",
+                   right=("FREE", "SLOTS", "SEEN"),
+                   spare=("SEEN", "MEMORY", "DEVICE"), elastic="JOBS")  # fmt: skip
+    for node in nodes:
+        state = "draining" if node.draining else "online"
+        hardware = node.hardware
+        rows.add(
+            node.name,
+            state if node.online else "offline",
+            str(node.free_slots),
+            str(hardware.slots),
+            hardware.device_name,
+            f"{words.size(hardware.device_memory_bytes)} a slot",
+            words.age(node.heartbeat_at),
+            ", ".join(f"{a.job_name} ({len(a.allocation.slots)})" for a in node.allocations),
+        )
+    return rows
+
+
+def draw_metrics(view: MetricsView) -> RenderableType:
+    """Return a line for each series: its last value and its range."""
+    if not view.lines:
+        return Text("No metrics yet.")
+    rows = Listing("METRIC", "BRANCH", "STEPS", "LAST", "MIN", "MAX", "POINTS", "NOT FINITE",
+                   right=("STEPS", "LAST", "MIN", "MAX", "POINTS", "NOT FINITE"),
+                   spare=("POINTS", "STEPS", "BRANCH", "NOT FINITE"))  # fmt: skip
+    for line in view.lines:
+        last = [value for value in line.last if value is not None]
+        rows.add(
+            line.name,
+            line.branch,
+            f"{line.first_steps[0]:,} → {line.steps[-1]:,}" if line.steps else words.DASH,
+            words.number(last[-1] if last else None),
+            words.number(min((v for v in line.min if v is not None), default=None)),
+            words.number(max((v for v in line.max if v is not None), default=None)),
+            f"{sum(line.count):,}",
+            f"{sum(line.non_finite):,}",
+        )
+    return rows
+
+
+def draw_options(options: ResumeOptions) -> RenderableType:
+    """Return the world sizes on which a job could go on."""
+    rows = Listing("SLOTS", "FREE", "LAYOUTS", "MICRO-BATCH", "IDLE", "MEMORY",
+                   right=("SLOTS",), spare=("FREE",), elastic="LAYOUTS")  # fmt: skip
+    for option in options.options:
+        free = "yes" if option.free_now else "no"
+        if not option.layouts:
+            reason = Text(option.reason or "", style="dim")
+            rows.add(str(option.world_size), free, reason, "", "", "")
+            continue
+        first = option.layouts[0]
+        rows.add(
+            str(option.world_size),
+            free,
+            ", ".join(layout.name for layout in option.layouts),
+            str(first.batch.micro_batch_size),
+            words.share(first.batch.idle_share),
+            words.size(first.memory.total),
+        )
+    return rows

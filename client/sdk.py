@@ -1,0 +1,372 @@
+"""The Python SDK: every call of the REST API as a typed method, pages and streams as iterators."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import httpx
+from pydantic import BaseModel
+
+from client.settings import resolve
+from client.stream import EventStream, Resync
+from client.transport import Query, QueryValue, Transport, read, unreachable, without_none
+from specs.api.access import SessionView, TokenRequest, TokenView
+from specs.api.attempts import AttemptView
+from specs.api.common import Page
+from specs.api.jobs import (
+    CancelReply,
+    JobRequest,
+    JobRequestView,
+    JobSummary,
+    JobView,
+    StopRequest,
+)
+from specs.api.nodes import NodeView
+from specs.api.resume import ResumeOptions, ResumeReply
+from specs.api.telemetry import (
+    CheckpointDetails,
+    CheckpointView,
+    EventView,
+    LogLine,
+    LogMatches,
+    LogPage,
+    MetricsView,
+)
+from specs.attempt import Overrides
+from specs.job import JobSpec
+from specs.plan import Plan
+from specs.states import TERMINAL_JOB_STATES, JobState
+
+Item = TypeVar("Item", bound=BaseModel)
+Spec = JobSpec | Mapping[str, Any]
+"""A job spec, or the same as a parsed TOML, YAML or JSON document."""
+
+PAGE_SIZE = 100
+
+
+class Trainyard:
+    """A connection to one server.
+
+    Every method raises a `client.errors.TrainyardError`: `ApiError` (by status) when the server
+    refuses, `ConnectionFailedError` when it cannot be reached.
+
+        with Trainyard() as yard:
+            job = yard.submit({"name": "first", "resources": {"world_size": 2}})
+            print(yard.wait(job.id).state)
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Connect to `url`, else to TRAINYARD_URL, else where `login` or `up` of this user went.
+
+        Args:
+            url: such as `http://127.0.0.1:8470`.
+            token: `ty_api_...` or the admin token; else of TRAINYARD_TOKEN or the user's file.
+            transport: stands in for the network in tests.
+            sleep: stands in for the clock in tests.
+
+        Raises:
+            NotConfiguredError: no URL is known.
+        """
+        self.transport = Transport(resolve(url, token), transport=transport, sleep=sleep)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """URL of the server."""
+        return self.transport.connection.url
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.transport.close()
+
+    # ---- jobs ----------------------------------------------------------------------------------
+
+    def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> JobView:
+        """Submit a job; the generated key makes it one job, however often the request is sent."""
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        return self.transport.post(JobView, "/jobs", _document(spec), headers=headers)
+
+    def plan(self, spec: Spec) -> Plan:
+        """Validate a spec and work out what it amounts to; nothing is stored."""
+        return self.transport.post(Plan, "/jobs/plan", _document(spec))
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of the job spec."""
+        schema: dict[str, Any] = self.transport.send("GET", "/schema/job").json()
+        return schema
+
+    def jobs(
+        self,
+        *,
+        states: Sequence[JobState | str] = (),
+        tags: Sequence[str] = (),
+        name: str | None = None,
+        search: str | None = None,
+    ) -> Iterator[JobSummary]:
+        """Iterate over jobs, the newest first; pages are fetched as they are needed.
+
+        Args:
+            states: in one of these states.
+            tags: with all of these tags.
+            name: with exactly this name.
+            search: with this text in the name, or an id that begins with it.
+        """
+        query = {"state": list(states), "tag": list(tags), "name": name, "search": search}
+        return self._pages(JobSummary, "/jobs", query)
+
+    def job(self, job_id: str) -> JobView:
+        """Return one job."""
+        return self.transport.get(JobView, f"/jobs/{job_id}")
+
+    def stop(self, job_id: str, *, reason: str = "") -> JobView:
+        """Ask a job to save and leave."""
+        return self.transport.post(JobView, f"/jobs/{job_id}/stop", StopRequest(reason=reason))
+
+    def cancel(self, job_id: str, *, reason: str = "") -> CancelReply:
+        """Make a job leave at once; the answer says what is lost."""
+        body = StopRequest(reason=reason)
+        return self.transport.post(CancelReply, f"/jobs/{job_id}/cancel", body)
+
+    def resume(
+        self,
+        job_id: str,
+        *,
+        world_size: int | None = None,
+        checkpoint_id: str | None = None,
+        overrides: Overrides | Mapping[str, Any] | None = None,
+        steps: int | None = None,
+        dry_run: bool = False,
+    ) -> ResumeReply:
+        """Go on from a checkpoint (the newest of the lineage), on any legal world size and layout.
+
+        `overrides` may also be a plain mapping. With `dry_run` nothing is stored, and the answer
+        compares before and after.
+        """
+        given: dict[str, Any] = {
+            "world_size": world_size,
+            "checkpoint_id": checkpoint_id,
+            "overrides": _plain(overrides),
+            "steps": steps,
+            "dry_run": dry_run or None,
+        }
+        body = {name: value for name, value in given.items() if value is not None}
+        return self.transport.post(ResumeReply, f"/jobs/{job_id}/resume", body)
+
+    def resume_options(self, job_id: str) -> ResumeOptions:
+        """Return each world size that the cluster could give, with its layouts or the reason."""
+        return self.transport.get(ResumeOptions, f"/jobs/{job_id}/resume-options")
+
+    def request(
+        self, job_id: str, kind: Literal["save", "profile", "memory_snapshot"]
+    ) -> JobRequestView:
+        """Ask something of a running job; the answer comes as an event."""
+        return self.transport.post(
+            JobRequestView, f"/jobs/{job_id}/requests", JobRequest(kind=kind)
+        )
+
+    def requests(self, job_id: str) -> Iterator[JobRequestView]:
+        """Iterate over what was asked of a job, the newest first, with the answers."""
+        return self._pages(JobRequestView, f"/jobs/{job_id}/requests")
+
+    def delete(self, job_id: str, *, checkpoints: Literal["keep", "delete"] = "keep") -> None:
+        """Remove a finished job, and on demand its checkpoints."""
+        self.transport.send("DELETE", f"/jobs/{job_id}", query={"checkpoints": checkpoints})
+
+    def wait(
+        self, job_id: str, *, timeout: float | None = None, poll_seconds: float = 1.0
+    ) -> JobView:
+        """Return the job once it has reached an end.
+
+        Raises:
+            TimeoutError: it did not within `timeout` seconds.
+        """
+        waited = 0.0
+        while True:
+            job = self.job(job_id)
+            if job.state in TERMINAL_JOB_STATES:
+                return job
+            if timeout is not None and waited >= timeout:
+                raise TimeoutError(f"{job.name} is still {job.state} after {timeout:g} s")
+            self.transport.sleep(poll_seconds)
+            waited += poll_seconds
+
+    # ---- what flows back -----------------------------------------------------------------------
+
+    def attempts(self, job_id: str) -> Iterator[AttemptView]:
+        """Iterate over the attempts of a job, the newest first."""
+        return self._pages(AttemptView, f"/jobs/{job_id}/attempts")
+
+    def events(self, job_id: str) -> Iterator[EventView]:
+        """Iterate over the events of a job, the newest first."""
+        return self._pages(EventView, f"/jobs/{job_id}/events")
+
+    def checkpoints(self, job_id: str) -> Iterator[CheckpointView]:
+        """Iterate over the committed checkpoints of a job."""
+        return self._pages(CheckpointView, f"/jobs/{job_id}/checkpoints")
+
+    def checkpoint(self, checkpoint_id: str) -> CheckpointDetails:
+        """Return one checkpoint with its manifest."""
+        return self.transport.get(CheckpointDetails, f"/checkpoints/{checkpoint_id}")
+
+    def logs(
+        self,
+        job_id: str,
+        *,
+        attempt: int | None = None,
+        rank: int | None = None,
+        first_line: int | None = None,
+        limit: int | None = None,
+    ) -> LogPage:
+        """Return lines of one rank's log: the last ones, or those from a line on.
+
+        Args:
+            job_id: the job.
+            attempt: number of the attempt; the newest when absent.
+            rank: global rank; 0 when absent.
+            first_line: number of the first line; a negative one counts from the end.
+            limit: lines at most.
+        """
+        query = {"attempt": attempt, "rank": rank, "first_line": first_line, "limit": limit}
+        return self.transport.get(LogPage, f"/jobs/{job_id}/logs", query)
+
+    def search_logs(
+        self,
+        job_id: str,
+        text: str,
+        *,
+        attempt: int | None = None,
+        rank: int | None = None,
+    ) -> Iterator[LogLine]:
+        """Iterate over the lines of one rank's log that hold `text`, in any case."""
+        query: dict[str, QueryValue | None] = {"text": text, "attempt": attempt, "rank": rank}
+        while True:
+            found = self.transport.get(LogMatches, f"/jobs/{job_id}/logs/search", query)
+            yield from found.lines
+            if found.next_line is None:
+                return
+            query["first_line"] = found.next_line
+
+    def metrics(
+        self,
+        job_id: str,
+        *,
+        names: tuple[str, ...] = (),
+        max_points: int | None = None,
+        from_step: int | None = None,
+        to_step: int | None = None,
+        attempt: int | None = None,
+    ) -> MetricsView:
+        """Return buckets of series (of all when none is named) along the lineage."""
+        query = {
+            "names": ",".join(names) or None,
+            "max_points": max_points,
+            "from_step": from_step,
+            "to_step": to_step,
+            "attempt": attempt,
+        }
+        return self.transport.get(MetricsView, f"/jobs/{job_id}/metrics", query)
+
+    def metrics_csv(
+        self, job_id: str, *, names: tuple[str, ...] = (), attempt: int | None = None
+    ) -> Iterator[str]:
+        """Iterate over lines `attempt,step,time,name,value` along the lineage, header first."""
+        path, headers = f"/jobs/{job_id}/metrics", {"Accept": "text/csv"}
+        query = {"names": ",".join(names) or None, "attempt": attempt}
+        try:
+            with self.transport.stream(path, query=query, headers=headers) as response:
+                yield from response.iter_lines()
+        except httpx.TransportError as error:
+            raise unreachable(self.url, error) from error
+
+    def stream(
+        self, *, job_id: str | None = None, give_up_seconds: float = 60.0
+    ) -> Iterator[EventView | Resync]:
+        """Yield events as they happen, in order and each once; interruptions are caught up.
+
+        The first item is a `Resync`: read then what you show, and follow with the events. Another
+        one comes when a gap could not be replayed.
+        """
+        stream = EventStream(self.transport, job_id=job_id, give_up_seconds=give_up_seconds)
+        return iter(stream)
+
+    # ---- machines and access -------------------------------------------------------------------
+
+    def nodes(self) -> Iterator[NodeView]:
+        """Iterate over the nodes."""
+        return self._pages(NodeView, "/nodes")
+
+    def drain(self, node: str) -> NodeView:
+        """Place nothing new on a node."""
+        return self.transport.post(NodeView, f"/nodes/{node}/drain")
+
+    def undrain(self, node: str) -> NodeView:
+        """Place on a node again."""
+        return self.transport.post(NodeView, f"/nodes/{node}/undrain")
+
+    def session(self) -> SessionView:
+        """Return who the token belongs to."""
+        return self.transport.get(SessionView, "/auth/session")
+
+    def tokens(self) -> Iterator[TokenView]:
+        """Iterate over the tokens (with the admin token)."""
+        return self._pages(TokenView, "/tokens")
+
+    def create_token(
+        self,
+        name: str,
+        *,
+        kind: Literal["api", "join", "login"] = "api",
+        expires_in_seconds: int | None = None,
+    ) -> TokenView:
+        """Make a token (with the admin token); its `secret` is told this once."""
+        body = TokenRequest(name=name, kind=kind, expires_in_seconds=expires_in_seconds)
+        return self.transport.post(TokenView, "/tokens", body)
+
+    def revoke_token(self, token_id: str) -> None:
+        """End a token (with the admin token)."""
+        self.transport.send("DELETE", f"/tokens/{token_id}")
+
+    def _pages(self, model: type[Item], path: str, query: Query | None = None) -> Iterator[Item]:
+        parameters: dict[str, QueryValue] = {
+            **without_none(query or {}),
+            "page_size": PAGE_SIZE,
+        }
+        while True:
+            response = self.transport.send("GET", path, query=parameters)
+            page = read(Page[model], response)  # type: ignore[valid-type]
+            yield from page.items
+            if page.next_page_token is None:
+                return
+            parameters["page_token"] = page.next_page_token
+
+
+def _document(spec: Spec) -> Mapping[str, Any]:
+    """Return the spec as a document; of a `JobSpec` what differs from the defaults."""
+    return spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, JobSpec) else spec
+
+
+def _plain(overrides: Overrides | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if isinstance(overrides, Overrides):
+        return overrides.model_dump(mode="json", exclude_unset=True)
+    return overrides

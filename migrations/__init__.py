@@ -1,0 +1,1 @@
+"""The database schema and its history (Alembic)."""

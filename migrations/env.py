@@ -1,0 +1,22 @@
+"""Alembic's entry: runs the migrations on the connection that `server.migrate` hands over."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from server.tables import metadata
+
+
+def run() -> None:
+    """Run on the given connection, whose transaction belongs to the caller."""
+    connection = context.config.attributes["connection"]
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        render_as_batch=True,  # SQLite alters a table by writing it anew
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+run()

@@ -1,0 +1,111 @@
+"""`python -m server api | scheduler | migrate | admin-token`: the processes of the server."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+import uvicorn
+
+from server.app import create_app
+from server.auth.admin import ensure_admin_token, replace_admin_token
+from server.clock import SystemClock
+from server.context import Context
+from server.database import Database
+from server.migrate import is_current, upgrade
+from server.settings import Settings
+
+SHUTDOWN_SECONDS = 10
+"""Time in which open requests may finish; streams end at once."""
+
+logger = logging.getLogger("server")
+
+
+def api(context: Context) -> int:
+    """Serve the REST API and the dashboard until SIGTERM."""
+    if not _is_ready(context):
+        return 1
+    path = ensure_admin_token(context)
+    if path is not None:
+        logger.info("the admin token lies in %s", path)
+    settings = context.settings
+    # uvicorn sends itself the signal again once it has shut down: that is the end, and no failure.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    uvicorn.run(
+        create_app(context),
+        host=settings.host,
+        port=settings.port,
+        access_log=False,  # the application writes its own, with request ids
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    return 0
+
+
+def scheduler(context: Context) -> int:
+    """Place jobs and watch leases until SIGTERM."""
+    from server.scheduler.run import run  # only this process needs Celery
+
+    if not _is_ready(context):
+        return 1
+    run(context)
+    return 0
+
+
+def migrate(context: Context) -> int:
+    """Bring the database to the newest schema."""
+    upgrade(context.database)
+    return 0
+
+
+def admin_token(context: Context) -> int:
+    """Replace the admin token and print the new one."""
+    if not _is_ready(context):
+        return 1
+    sys.stdout.write(replace_admin_token(context) + "\n")
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Context], int]] = {
+    "api": api,
+    "scheduler": scheduler,
+    "migrate": migrate,
+    "admin-token": admin_token,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one process of the server, set up by `TRAINYARD_*`, and return its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m server", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=command.__doc__)
+    name = parser.parse_args(arguments).command
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    if name != "migrate":  # Alembic would report on each look at the schema's version
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+    settings = Settings()
+    context = Context(
+        settings=settings, database=Database(settings.database_url), clock=SystemClock()
+    )
+    try:
+        return COMMANDS[name](context)
+    finally:
+        context.database.dispose()
+
+
+def _is_ready(context: Context) -> bool:
+    if is_current(context.database):
+        return True
+    logger.error("the schema is not the newest: run `python -m server migrate` first")
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

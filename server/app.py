@@ -1,0 +1,114 @@
+"""The application: every route, what surrounds them, and the threads that it runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute, iter_route_contexts
+from starlette.concurrency import run_in_threadpool
+
+import server.auth.endpoints
+import server.events.endpoints
+import server.jobs.endpoints
+import server.nodes.endpoints
+import server.telemetry.endpoints
+import server.workers.endpoints
+from server import health, monitoring, openapi, problems
+from server.context import Context
+from server.dashboard import Dashboard, dashboard_dir
+from server.events.tail import Tail
+from server.liveness import keep_beating
+from server.methods import AllowedMethods, MethodsMiddleware
+from server.middleware import BodyLimitMiddleware, HeadMiddleware, RequestMiddleware
+from server.monitoring import Monitoring
+from specs.reports import MAX_REPORT_BYTES
+
+API = "/api/v1"
+WORKERS = f"{API}/workers/"
+
+ROUTERS: tuple[APIRouter, ...] = (
+    server.jobs.endpoints.router,
+    server.telemetry.endpoints.router,
+    server.nodes.endpoints.router,
+    server.events.endpoints.router,
+    server.auth.endpoints.router,
+    server.workers.endpoints.router,
+    openapi.router,
+)
+
+
+def create_app(context: Context) -> FastAPI:
+    """Return the application of one server process; its lifespan runs the tail and the beat."""
+    tail = Tail(context)
+    app = FastAPI(
+        title="Trainyard",
+        openapi_url=None,  # `openapi.router` gives the document to those with a token
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
+        lifespan=_lifespan(context, tail),
+    )
+    app.state.context = context
+    app.state.tail = tail
+    app.state.monitoring = Monitoring(context, tail)
+    app.include_router(health.router)
+    app.include_router(monitoring.router)
+    for router in ROUTERS:
+        app.include_router(router, prefix=API)
+    problems.install(app)
+    openapi.install(app)
+    folder = dashboard_dir(context.settings.web_dir)
+    if folder is not None:
+        app.router.default = Dashboard(folder, otherwise=app.router.default)
+    _surround(app, context)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return "_".join([*map(str, route.tags), route.name]).rstrip("_")
+
+
+def routes_of(app: FastAPI) -> Iterable[tuple[str, frozenset[str]]]:
+    """Return the path template and the methods of every route."""
+    for route in iter_route_contexts(app.routes):
+        if route.path is not None:
+            yield route.path, frozenset(route.methods or ())
+
+
+def _surround(app: FastAPI, context: Context) -> None:
+    """Add the middleware; what is added last sees a request first."""
+    app.add_middleware(HeadMiddleware)
+    app.add_middleware(MethodsMiddleware, allowed=AllowedMethods(routes_of(app)))
+    app.add_middleware(BodyLimitMiddleware, limit_of=_body_limits(context))
+    app.add_middleware(RequestMiddleware, observe=app.state.monitoring.observe)
+
+
+def _body_limits(context: Context) -> Callable[[str], int]:
+    limit = context.settings.max_body_bytes
+    return lambda path: MAX_REPORT_BYTES if path.startswith(WORKERS) else limit
+
+
+def _lifespan(
+    context: Context, tail: Tail
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        del app
+        stop = threading.Event()
+        beat = threading.Thread(
+            target=keep_beating, args=(context, stop), name="liveness", daemon=True
+        )
+        await run_in_threadpool(tail.start)
+        beat.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            await run_in_threadpool(tail.stop)
+            await run_in_threadpool(beat.join)
+
+    return lifespan

@@ -1,0 +1,1 @@
+"""Attempts: what nodes claim, report on and end."""

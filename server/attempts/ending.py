@@ -1,0 +1,279 @@
+"""Ends: of one node's share, of the attempt when the last share has ended, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy import Connection, func, select, update
+
+from server.attempts.launch import Launch, read_launch
+from server.attempts.verdict import FollowUp, NodeEnd, follow_up, verdict
+from server.context import Context
+from server.lifecycle import Move, attempt_to, job_to, move, node_to
+from server.tables import attempts, requests
+from specs.api.jobs import PendingLaunch
+from specs.events import EventKind
+from specs.failures import ADVICE, Failure
+from specs.rundir import ExitRecord, RequestAnswer
+from specs.states import (
+    AttemptCause,
+    AttemptNodeState,
+    AttemptOutcome,
+    AttemptState,
+    DesiredState,
+    JobState,
+)
+
+SERVER = "server"
+"""Actor of what nobody asked for."""
+
+
+def end_nodes(
+    context: Context,
+    connection: Connection,
+    attempt_id: str,
+    ends: Sequence[NodeEnd],
+    *,
+    actor: str,
+    exit_record: ExitRecord | None = None,
+) -> None:
+    """End shares of an attempt, and with the last one the attempt; the job is locked.
+
+    The first share that fails fails the attempt: the other nodes are ordered to end.
+
+    Raises:
+        IllegalMoveError: a share has ended already.
+    """
+    launch = read_launch(connection, attempt_id)
+    for end in ends:
+        _end_node(context, connection, launch, end, actor=actor, exit_record=exit_record)
+    failure = launch.attempt.failure or next((e.failure for e in ends if e.failure), None)
+    if failure is not None and launch.attempt.failure is None:
+        _keep_first_failure(connection, attempt_id, failure)
+    left = read_launch(connection, attempt_id)
+    if not left.live:
+        _end_attempt(context, connection, left)
+    elif failure is not None and left.attempt.desired != DesiredState.CANCEL:
+        order(
+            context,
+            connection,
+            left,
+            DesiredState.CANCEL,
+            actor=SERVER,
+            reason=f"{failure.node or 'a node'} failed",
+        )
+
+
+def order(
+    context: Context,
+    connection: Connection,
+    launch: Launch,
+    desired: DesiredState,
+    *,
+    actor: str,
+    reason: str,
+    moves: Sequence[Move] = (),
+    data: dict[str, object] | None = None,
+) -> None:
+    """Order an attempt's nodes to end, and end at once the shares that nobody has claimed.
+
+    While a share is unclaimed no rank trains, so there is nothing to save: what was claimed is
+    then cancelled.
+
+    Args:
+        context: the server's surroundings.
+        connection: a transaction that holds the job's lock.
+        launch: the attempt, which has not ended.
+        desired: `stop` or `cancel`.
+        actor: who orders it.
+        reason: why.
+        moves: what else moves by the same event.
+        data: more details of the event.
+    """
+    unclaimed = launch.unclaimed
+    cancelled = launch.attempt.desired == DesiredState.CANCEL  # an order never softens
+    effective = DesiredState.CANCEL if unclaimed or cancelled else desired
+    attempt = launch.attempt
+    connection.execute(
+        update(attempts).where(attempts.c.id == attempt.id).values(desired=effective.value)
+    )
+    stopping = [] if attempt.state == AttemptState.STOPPING else [AttemptState.STOPPING]
+    stop = desired == DesiredState.STOP
+    move(
+        context,
+        connection,
+        *moves,
+        *(attempt_to(attempt.id, state) for state in stopping),
+        kind=EventKind.STOP_REQUESTED if stop else EventKind.CANCEL_REQUESTED,
+        message=f"{'Save and leave' if stop else 'Leave now'}{': ' if reason else ''}{reason}",
+        actor=actor,
+        job_id=launch.job.id,
+        attempt=attempt.number,
+        data={"reason": reason} | (data or {}),
+    )
+    if unclaimed:
+        outcome = AttemptOutcome.STOPPED if stop else AttemptOutcome.CANCELLED
+        ends = [NodeEnd(node.node, outcome, None) for node in unclaimed]
+        end_nodes(context, connection, attempt.id, ends, actor=actor)
+
+
+def _end_node(
+    context: Context,
+    connection: Connection,
+    launch: Launch,
+    end: NodeEnd,
+    *,
+    actor: str,
+    exit_record: ExitRecord | None,
+) -> None:
+    detail = f": {end.failure.message}" if end.failure else ""
+    move(
+        context,
+        connection,
+        node_to(
+            launch.attempt.id,
+            end.node,
+            AttemptNodeState.ENDED,
+            outcome=end.outcome.value,
+            failure=end.failure,
+            exit=exit_record,
+            unreachable_since=None,
+        ),
+        kind=EventKind.NODE_ENDED,
+        message=f"{end.node} {end.outcome}{detail}",
+        actor=actor,
+        job_id=launch.job.id,
+        attempt=launch.attempt.number,
+        node=end.node,
+        data={"outcome": end.outcome, "failure": _brief(end.failure)},
+    )
+
+
+def _keep_first_failure(connection: Connection, attempt_id: str, failure: Failure) -> None:
+    connection.execute(update(attempts).where(attempts.c.id == attempt_id).values(failure=failure))
+
+
+def _end_attempt(context: Context, connection: Connection, launch: Launch) -> None:
+    job, attempt = launch.job, launch.attempt
+    ends = [NodeEnd(n.node, AttemptOutcome(n.outcome), n.failure) for n in launch.nodes]
+    outcome, failure = verdict(
+        ends, first_failure=attempt.failure, desired=DesiredState(job.desired)
+    )
+    now = context.now()
+    move(
+        context,
+        connection,
+        attempt_to(
+            attempt.id,
+            AttemptState.ENDED,
+            outcome=outcome.value,
+            failure=failure,
+            ended_at=now,
+        ),
+        kind=EventKind.ATTEMPT_ENDED,
+        message=f"Attempt {attempt.number} {outcome} at step {attempt.last_step}"
+        + (f": {failure.reason}: {failure.message}" if failure else ""),
+        actor=SERVER,
+        job_id=job.id,
+        attempt=attempt.number,
+        data={
+            "outcome": outcome,
+            "failure": _brief(failure),
+            "advice": ADVICE[failure.reason] if failure else None,
+        },
+    )
+    _answer_what_is_left(connection, attempt.id, attempt.last_step)
+    _move_job(context, connection, launch, _follow_up(connection, launch, outcome, failure))
+
+
+def _follow_up(
+    connection: Connection, launch: Launch, outcome: AttemptOutcome, failure: Failure | None
+) -> FollowUp:
+    job, attempt = launch.job, launch.attempt
+    started_by_a_person = connection.scalar(
+        select(func.max(attempts.c.number)).where(
+            attempts.c.job_id == job.id, attempts.c.cause != AttemptCause.RETRY
+        )
+    )
+    return follow_up(
+        outcome,
+        failure,
+        desired=DesiredState(job.desired),
+        resize=job.pending,
+        again=PendingLaunch(
+            cause=AttemptCause.RETRY,
+            actor=SERVER,
+            overrides=attempt.overrides,
+            layout=attempt.layout,
+        ),
+        retry=launch.spec.retry,
+        retries_used=job.retries_used,
+        failures_in_a_row=attempt.number - (started_by_a_person or attempt.number) + 1,
+    )
+
+
+def _move_job(context: Context, connection: Connection, launch: Launch, follow: FollowUp) -> None:
+    job, now = launch.job, context.now()
+    progress = job.progress.model_copy(update={"phase": None, "seconds_left": None})
+    common = {
+        "reason": follow.reason,
+        "pending": follow.pending,
+        "desired": DesiredState.RUN.value if follow.pending else job.desired,
+        "progress": progress,
+    }
+    if follow.pending is None:
+        move(
+            context,
+            connection,
+            job_to(job.id, follow.state, ended_at=now, **common),
+            kind=EventKind.JOB_ENDED,
+            message=f"{job.name} {follow.state}" + (f": {follow.reason}" if follow.reason else ""),
+            actor=SERVER,
+            job_id=job.id,
+            attempt=launch.attempt.number,
+            data={"state": follow.state, "reason": follow.reason},
+        )
+        return
+    not_before = now + timedelta(seconds=follow.delay_seconds) if follow.delay_seconds else None
+    layout = follow.pending.layout
+    used = job.retries_used + 1 if follow.uses_retry else job.retries_used
+    move(
+        context,
+        connection,
+        job_to(
+            job.id,
+            JobState.QUEUED,
+            queued_at=now,
+            not_before=not_before,
+            retries_used=used,
+            priority=follow.pending.overrides.apply(job.spec).resources.priority,
+            world_size=layout.world_size,
+            layout=str(layout),
+            **common,
+        ),
+        kind=EventKind.QUEUED,
+        message=f"{job.name} is queued again: {follow.reason}",
+        actor=SERVER,
+        job_id=job.id,
+        attempt=launch.attempt.number,
+        data={
+            "cause": follow.pending.cause,
+            "not_before": not_before.isoformat() if not_before else None,
+            "reason": follow.reason,
+        },
+    )
+
+
+def _answer_what_is_left(connection: Connection, attempt_id: str, step: int) -> None:
+    answer = RequestAnswer(ok=False, message="the attempt ended before it was done", step=step)
+    connection.execute(
+        update(requests)
+        .where(requests.c.attempt_id == attempt_id, requests.c.answer.is_(None))
+        .values(answer=answer)
+    )
+
+
+def _brief(failure: Failure | None) -> dict[str, object] | None:
+    """The failure without its traceback, which the attempt keeps."""
+    return failure.model_dump(mode="json", exclude={"traceback"}) if failure else None

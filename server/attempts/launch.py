@@ -1,0 +1,71 @@
+"""One launch as the database has it: job, attempt and nodes, read under the job's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from server.tables import attempt_nodes, attempts, jobs
+from specs.job import JobSpec
+from specs.states import AttemptNodeState
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A job, one of its attempts, and that attempt's nodes by node rank."""
+
+    job: Row[Any]
+    attempt: Row[Any]
+    nodes: Sequence[Row[Any]]
+
+    @property
+    def unclaimed(self) -> list[Row[Any]]:
+        """Nodes that have not taken on their share."""
+        return [node for node in self.nodes if node.state == AttemptNodeState.PLACED]
+
+    @property
+    def live(self) -> list[Row[Any]]:
+        """Nodes whose share has not ended."""
+        return [node for node in self.nodes if node.state != AttemptNodeState.ENDED]
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job's spec with what this attempt changes."""
+        changed: JobSpec = self.attempt.overrides.apply(self.job.spec)
+        return changed
+
+
+def read_launch(connection: Connection, attempt_id: str) -> Launch:
+    """Read an attempt that exists."""
+    attempt = connection.execute(select(attempts).where(attempts.c.id == attempt_id)).one()
+    job = connection.execute(select(jobs).where(jobs.c.id == attempt.job_id)).one()
+    nodes = connection.execute(
+        select(attempt_nodes)
+        .where(attempt_nodes.c.attempt_id == attempt_id)
+        .order_by(attempt_nodes.c.node_rank)
+    ).all()
+    return Launch(job, attempt, nodes)
+
+
+def effective_spec(connection: Connection, attempt_id: str) -> JobSpec:
+    """Return the job's spec with what an attempt changes."""
+    spec, overrides = connection.execute(
+        select(jobs.c.spec, attempts.c.overrides)
+        .join(attempts, attempts.c.job_id == jobs.c.id)
+        .where(attempts.c.id == attempt_id)
+    ).one()
+    changed: JobSpec = overrides.apply(spec)
+    return changed
+
+
+def newest_attempt_id(connection: Connection, job_id: str) -> str | None:
+    """Return the id of a job's newest attempt; None before the first."""
+    return connection.scalar(
+        select(attempts.c.id)
+        .where(attempts.c.job_id == job_id)
+        .order_by(attempts.c.number.desc())
+        .limit(1)
+    )

@@ -1,0 +1,57 @@
+"""The answer to a claim: all that a supervisor needs to launch its share."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, select
+
+from server.attempts.launch import Launch
+from server.context import Context
+from server.errors import ConflictError
+from server.tables import checkpoints, nodes
+from specs.attempt import AttemptSpec, NodeAllocation, ResumePoint
+from specs.reports import ClaimReply
+
+
+def claim_reply(
+    context: Context, connection: Connection, launch: Launch, *, node_rank: int, token: str
+) -> ClaimReply:
+    """Return what a claim is answered with; the token stands nowhere else."""
+    attempt, job = launch.attempt, launch.job
+    several = len(launch.nodes) > 1
+    address = (
+        connection.scalar(select(nodes.c.address).where(nodes.c.name == launch.nodes[0].node))
+        if several
+        else "127.0.0.1"
+    )
+    return ClaimReply(
+        spec=job.spec,
+        attempt=AttemptSpec(
+            job_id=job.id,
+            attempt=attempt.number,
+            layout=attempt.layout,
+            overrides=attempt.overrides,
+            allocation=tuple(
+                NodeAllocation(node=n.node, node_rank=n.node_rank, slots=tuple(n.slots))
+                for n in launch.nodes
+            ),
+            resume=_resume_point(connection, attempt.parent_checkpoint_id),
+        ),
+        attempt_token=token,
+        node_rank=node_rank,
+        # Alone, torchrun takes a free port of its own; several nodes must agree on one.
+        rendezvous=f"{address}:{attempt.rendezvous_port if several else 0}",
+        lease_seconds=context.settings.lease_seconds,
+        report_seconds=context.settings.report_seconds,
+    )
+
+
+def _resume_point(connection: Connection, checkpoint_id: str | None) -> ResumePoint | None:
+    if checkpoint_id is None:
+        return None
+    columns = (checkpoints.c.path, checkpoints.c.step, checkpoints.c.metadata_digest)
+    row = connection.execute(
+        select(*columns).where(checkpoints.c.id == checkpoint_id)
+    ).one_or_none()
+    if row is None:
+        raise ConflictError(f"checkpoint {checkpoint_id} is gone")
+    return ResumePoint(checkpoint_id=checkpoint_id, **row._asdict())

@@ -1,0 +1,325 @@
+"""What workers and supervisors do with an attempt: claim, report that it lives, end."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, select, update
+
+from server.attempts.ending import end_nodes
+from server.attempts.launch import read_launch
+from server.attempts.reply import claim_reply
+from server.attempts.verdict import NodeEnd
+from server.auth.tokens import TokenKind, hash_token, make_token
+from server.context import Context
+from server.errors import ConflictError, NotFoundError, UnauthenticatedError
+from server.events.store import append_event
+from server.lifecycle import attempt_to, job_to, lock_job_of, move, node_to
+from server.tables import attempt_nodes, attempts, jobs, nodes
+from specs.events import EventKind
+from specs.failures import Failure, FailureReason
+from specs.reports import ClaimReply, Identity, NodeHeartbeat, NodeHeartbeatReply
+from specs.rundir import ExitRecord, Heartbeat, Phase
+from specs.states import (
+    AttemptNodeState,
+    AttemptOutcome,
+    AttemptState,
+    DesiredState,
+    JobState,
+)
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """The share of an attempt whose supervisor reports; its job is locked."""
+
+    attempt_id: str
+    job_id: str
+    job_name: str
+    number: int
+    """Number of the attempt."""
+    node: str
+    node_rank: int
+    node_state: AttemptNodeState
+    attempt_state: AttemptState
+    job_state: JobState
+    desired: DesiredState
+    start_step: int
+    last_step: int
+    parent_checkpoint_id: str | None
+    identity: Identity | None
+    unreachable_since: datetime | None
+
+
+def claim(context: Context, attempt_id: str, *, node: str) -> ClaimReply:
+    """Take on a node's share of an attempt; only the first of several claims succeeds.
+
+    Raises:
+        NotFoundError: there is no such attempt, or the node has no share of it.
+        ConflictError: the share was claimed before, or the attempt is to end.
+    """
+    token = make_token(TokenKind.ATTEMPT)
+    with context.database.write() as connection:
+        job_id = lock_job_of(connection, attempt_id)
+        launch = read_launch(connection, attempt_id)
+        share = next((n for n in launch.nodes if n.node == node), None)
+        if share is None:
+            raise NotFoundError(f"node {node!r} has no share of attempt {attempt_id!r}")
+        if launch.attempt.desired != DesiredState.RUN:
+            raise ConflictError(f"attempt {attempt_id} is {launch.attempt.state} and must not run")
+        first = launch.attempt.state == AttemptState.PLACED
+        move(
+            context,
+            connection,
+            node_to(
+                attempt_id,
+                node,
+                AttemptNodeState.CLAIMED,
+                token_hash=hash_token(token),
+                claimed_at=context.now(),
+            ),
+            *([attempt_to(attempt_id, AttemptState.STARTING)] if first else []),
+            kind=EventKind.CLAIMED,
+            message=f"{node} took on {len(share.slots)} slots",
+            actor=node,
+            job_id=job_id,
+            attempt=launch.attempt.number,
+            node=node,
+        )
+        return claim_reply(context, connection, launch, node_rank=share.node_rank, token=token)
+
+
+def authorize_report(
+    connection: Connection, attempt_id: str, *, node: str, token_hash: str
+) -> Reporter:
+    """Lock the job of a report's attempt, and return whose report it is.
+
+    Raises:
+        UnauthenticatedError: the token is not that of this attempt on this node.
+        ConflictError: the share or the attempt has ended: its supervisor ends everything.
+    """
+    try:
+        lock_job_of(connection, attempt_id)
+    except NotFoundError:
+        raise UnauthenticatedError("this is no token of a known attempt") from None
+    share, attempt, job = attempt_nodes.c, attempts.c, jobs.c
+    row = connection.execute(
+        select(
+            share.attempt_id,
+            attempt.job_id,
+            job.name.label("job_name"),
+            attempt.number,
+            share.node,
+            share.node_rank,
+            share.state.label("node_state"),
+            attempt.state.label("attempt_state"),
+            job.state.label("job_state"),
+            attempt.desired,
+            attempt.start_step,
+            attempt.last_step,
+            attempt.parent_checkpoint_id,
+            share.identity,
+            share.unreachable_since,
+            share.token_hash,
+        )
+        .join(attempts, attempt.id == share.attempt_id)
+        .join(jobs, job.id == attempt.job_id)
+        .where(share.attempt_id == attempt_id, share.node == node)
+    ).one_or_none()
+    if row is None or not hmac.compare_digest(row.token_hash or "", token_hash):
+        raise UnauthenticatedError("this is no token of this attempt on this node")
+    if AttemptNodeState(row.node_state) == AttemptNodeState.ENDED:
+        raise ConflictError(f"attempt {row.number} of {row.job_name} has ended on {node}")
+    fields = row._asdict()
+    del fields["token_hash"]
+    return Reporter(
+        **fields
+        | {
+            "node_state": AttemptNodeState(row.node_state),
+            "attempt_state": AttemptState(row.attempt_state),
+            "job_state": JobState(row.job_state),
+            "desired": DesiredState(row.desired),
+        }
+    )
+
+
+def record_heartbeat(
+    context: Context,
+    connection: Connection,
+    row: Reporter,
+    heartbeat: Heartbeat | None,
+    identity: Identity,
+) -> None:
+    """Renew the lease of a share, and note how far its trainer is.
+
+    Raises:
+        ConflictError: another process reported for this share before.
+    """
+    if row.identity is not None and row.identity != identity:
+        raise ConflictError(f"another supervisor owns attempt {row.number} on {row.node}")
+    _renew_lease(context, connection, row, identity)
+    if heartbeat is None:
+        return
+    trains = heartbeat.phase == Phase.TRAINING or heartbeat.step > row.start_step
+    if trains and row.attempt_state == AttemptState.STARTING:
+        move(
+            context,
+            connection,
+            attempt_to(row.attempt_id, AttemptState.RUNNING, started_at=context.now()),
+            job_to(row.job_id, JobState.RUNNING, reason=None),
+            kind=EventKind.RUNNING,
+            message=f"{row.job_name} trains from step {row.start_step}",
+            actor="trainer",
+            job_id=row.job_id,
+            attempt=row.number,
+        )
+    if row.node_rank == 0:
+        _note_progress(context, connection, row, heartbeat)
+
+
+def record_exit(
+    context: Context,
+    connection: Connection,
+    row: Reporter,
+    record: ExitRecord,
+) -> None:
+    """End a share by its supervisor's last report, and with the last share the attempt."""
+    failure = record.failure
+    if record.outcome == "failed" and failure is None:
+        failure = Failure(
+            reason=FailureReason.TRAINER_ERROR, message="the supervisor named no reason"
+        )
+    if failure is not None and failure.node is None:
+        failure = failure.model_copy(update={"node": row.node})
+    end = NodeEnd(row.node, AttemptOutcome(record.outcome), failure)
+    end_nodes(context, connection, row.attempt_id, [end], actor=row.node, exit_record=record)
+
+
+def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatReply:
+    """Note that a node lives; end its shares whose processes are proved gone.
+
+    Raises:
+        NotFoundError: the node never registered.
+    """
+    with context.database.write() as connection:
+        _note_node(context, connection, heartbeat.node)
+    for attempt_id in heartbeat.gone:
+        _end_gone(context, attempt_id, heartbeat.node)
+    with context.database.read() as connection:
+        held = connection.scalars(
+            select(attempt_nodes.c.attempt_id).where(
+                attempt_nodes.c.node == heartbeat.node,
+                attempt_nodes.c.state.in_([AttemptNodeState.CLAIMED, AttemptNodeState.RUNNING]),
+            )
+        )
+        return NodeHeartbeatReply(expected=tuple(held))
+
+
+def _renew_lease(
+    context: Context, connection: Connection, row: Reporter, identity: Identity
+) -> None:
+    first = row.node_state == AttemptNodeState.CLAIMED
+    lease = {"identity": identity, "last_report_at": context.now(), "unreachable_since": None}
+    if first:
+        move(
+            context,
+            connection,
+            node_to(row.attempt_id, row.node, AttemptNodeState.RUNNING, **lease),
+            kind=EventKind.PHASE,
+            message=f"the supervisor on {row.node} reports",
+            actor=row.node,
+            job_id=row.job_id,
+            attempt=row.number,
+            node=row.node,
+            data={"phase": Phase.STARTING},
+        )
+        return
+    connection.execute(
+        update(attempt_nodes)
+        .where(attempt_nodes.c.attempt_id == row.attempt_id, attempt_nodes.c.node == row.node)
+        .values(**lease)
+    )
+    if row.unreachable_since is not None:
+        append_event(
+            context,
+            connection,
+            kind=EventKind.REACHABLE,
+            message=f"{row.node} reports again",
+            actor=row.node,
+            job_id=row.job_id,
+            attempt=row.number,
+            node=row.node,
+        )
+
+
+def _note_progress(
+    context: Context, connection: Connection, row: Reporter, heartbeat: Heartbeat
+) -> None:
+    if heartbeat.step > row.last_step:
+        connection.execute(
+            update(attempts)
+            .where(attempts.c.id == row.attempt_id, attempts.c.last_step < heartbeat.step)
+            .values(last_step=heartbeat.step)
+        )
+    progress = connection.execute(
+        select(jobs.c.progress).where(jobs.c.id == row.job_id)
+    ).scalar_one()
+    present = progress.model_copy(
+        update={
+            "phase": heartbeat.phase,
+            "step": heartbeat.step,
+            "heartbeat_at": context.now(),
+        }
+    )
+    connection.execute(update(jobs).where(jobs.c.id == row.job_id).values(progress=present))
+
+
+def _note_node(context: Context, connection: Connection, node: str) -> None:
+    was_offline = connection.execute(
+        select(nodes.c.offline_since).where(nodes.c.name == node).with_for_update(key_share=True)
+    ).one_or_none()
+    if was_offline is None:
+        raise NotFoundError(f"node {node!r} never registered")
+    connection.execute(
+        update(nodes)
+        .where(nodes.c.name == node)
+        .values(heartbeat_at=context.now(), offline_since=None)
+    )
+    if was_offline.offline_since is not None:
+        append_event(
+            context,
+            connection,
+            kind=EventKind.NODE_ONLINE,
+            message=f"{node} is back",
+            actor=node,
+            node=node,
+        )
+
+
+def _end_gone(context: Context, attempt_id: str, node: str) -> None:
+    """End a share whose processes its worker proves gone.
+
+    A supervisor that died while its node lived is a failed launch; one that had been silent for
+    longer than its lease went with its node.
+    """
+    with context.database.write() as connection:
+        try:
+            lock_job_of(connection, attempt_id)
+        except NotFoundError:
+            return
+        share = next((n for n in read_launch(connection, attempt_id).nodes if n.node == node), None)
+        if share is None or share.state not in {
+            AttemptNodeState.CLAIMED,
+            AttemptNodeState.RUNNING,
+        }:
+            return
+        lost = share.unreachable_since is not None
+        failure = Failure(
+            reason=FailureReason.NODE_LOST if lost else FailureReason.LAUNCH_ERROR,
+            message=f"the supervisor on {node} is gone without a last report",
+            node=node,
+        )
+        end = NodeEnd(node, AttemptOutcome.FAILED, failure)
+        end_nodes(context, connection, attempt_id, [end], actor=node)

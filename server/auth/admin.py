@@ -1,0 +1,83 @@
+"""The admin token: made at the first start, written to one file, stored as its hash."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from server.auth.tokens import TokenKind, hash_token, make_token
+from server.context import Context
+from server.tables import tokens
+from specs.ids import make_id
+
+ADMIN_ID = make_id(milliseconds=0, entropy=bytes(10))
+"""There is one admin token; its fixed id lets only one of several first starts win."""
+
+
+def ensure_admin_token(context: Context) -> Path | None:
+    """Make the admin token if there is none yet, and return the file that holds it.
+
+    Processes that start together agree: who comes second reads what the first one wrote, and a
+    server on another machine removes its own file again.
+    """
+    stored = _stored_hash(context)
+    if stored is not None:
+        return None
+    path = context.settings.state_dir / "admin.token"
+    token = _written_once(path)
+    try:
+        _store(context, token)
+    except IntegrityError:
+        if _stored_hash(context) != hash_token(token):
+            path.unlink(missing_ok=True)
+            return None
+    return path
+
+
+def replace_admin_token(context: Context) -> str:
+    """Return a new admin token; the old one, and the sessions that it opened, end."""
+    token = make_token(TokenKind.ADMIN)
+    with context.database.write() as connection:
+        connection.execute(delete(tokens).where(tokens.c.id == ADMIN_ID))
+        connection.execute(insert(tokens).values(_row(context, token)))
+    return token
+
+
+def _stored_hash(context: Context) -> str | None:
+    with context.database.read() as connection:
+        return connection.scalar(select(tokens.c.hash).where(tokens.c.id == ADMIN_ID))
+
+
+def _store(context: Context, token: str) -> None:
+    with context.database.write() as connection:
+        connection.execute(insert(tokens).values(_row(context, token)))
+
+
+def _row(context: Context, token: str) -> dict[str, object]:
+    return {
+        "id": ADMIN_ID,
+        "name": "admin",
+        "kind": TokenKind.ADMIN,
+        "hash": hash_token(token),
+        "created_at": context.now(),
+    }
+
+
+def _written_once(path: Path) -> str:
+    """Write a new token to `path`, readable by its owner alone, or read the one that is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(make_token(TokenKind.ADMIN) + "\n")
+    try:
+        path.hardlink_to(draft)  # whole or not at all, and never over another one's
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+    return path.read_text().strip()

@@ -1,0 +1,228 @@
+"""Who a request comes from, and the life of tokens and browser sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, delete, insert, or_, select, update
+
+from server.auth.tokens import TokenKind, hash_token, make_secret, make_token
+from server.context import Context
+from server.errors import ConflictError, InvalidRequestError, NotFoundError, UnauthenticatedError
+from server.tables import attempt_nodes, sessions, tokens
+from specs.api.access import TokenRequest
+
+SESSION_LIFETIME = timedelta(days=30)
+DEFAULT_LIFETIME = {
+    "api": timedelta(days=365),
+    "join": timedelta(hours=1),
+    "login": timedelta(minutes=10),
+}
+LAST_USED_PRECISION = timedelta(minutes=1)
+"""`last_used_at` is written at most so often: reading must not make every request a writer."""
+RESERVED_NAMES = frozenset({"admin", "scheduler", "server", "trainer"})
+"""Actors that events name: no token may pass for one of them."""
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Whose token or session came with a request."""
+
+    name: str
+    kind: TokenKind
+    token_id: str
+    node: str | None = None
+
+
+@dataclass(frozen=True)
+class NewSession:
+    """A browser session; `cookie` is told once, its hash is stored."""
+
+    principal: Principal
+    cookie: str
+    expires_at: datetime
+
+
+def authenticate_token(context: Context, token: str) -> Principal:
+    """Return whose token this is.
+
+    Raises:
+        UnauthenticatedError: it is unknown, expired or revoked.
+    """
+    now = context.now()
+    query = select(tokens).where(tokens.c.hash == hash_token(token), _is_valid(now))
+    with context.database.read() as connection:
+        row = connection.execute(query).one_or_none()
+    if row is None:
+        raise UnauthenticatedError("the token is unknown, expired or revoked")
+    if row.last_used_at is None or now - row.last_used_at >= LAST_USED_PRECISION:
+        with context.database.write() as connection:
+            connection.execute(update(tokens).where(tokens.c.id == row.id).values(last_used_at=now))
+    return _principal(row)
+
+
+def authenticate_session(context: Context, cookie: str) -> tuple[Principal, datetime]:
+    """Return whose browser session this is, and when it ends.
+
+    Raises:
+        UnauthenticatedError: it is unknown or over, or its token was revoked.
+    """
+    now = context.now()
+    query = (
+        select(tokens, sessions.c.expires_at.label("session_expires_at"))
+        .join(sessions, sessions.c.token_id == tokens.c.id)
+        .where(sessions.c.hash == hash_token(cookie), sessions.c.expires_at > now, _is_valid(now))
+    )
+    with context.database.read() as connection:
+        row = connection.execute(query).one_or_none()
+    if row is None:
+        raise UnauthenticatedError("the browser session is unknown or over; log in again")
+    return _principal(row), row.session_expires_at
+
+
+def is_attempt_token(context: Context, token_hash: str) -> bool:
+    """Return whether this is the hash of any attempt's token: strangers' reports are not read."""
+    query = select(attempt_nodes.c.attempt_id).where(attempt_nodes.c.token_hash == token_hash)
+    with context.database.read() as connection:
+        return connection.execute(query).first() is not None
+
+
+def open_session(context: Context, *, token: str | None, code: str | None) -> NewSession:
+    """Log a browser in, by an API or admin token or by the code of a login link, used up by it.
+
+    Raises:
+        UnauthenticatedError: neither is given, or it is unknown, expired, revoked or used up.
+    """
+    now = context.now()
+    with context.database.write() as connection:
+        if code is not None:
+            row = _use_up_login_code(connection, code, now)
+        else:
+            row = _person_row(connection, token, now)
+        expires_at = now + SESSION_LIFETIME
+        if row.expires_at is not None:
+            expires_at = min(expires_at, row.expires_at)
+        cookie = make_secret()
+        connection.execute(delete(sessions).where(sessions.c.expires_at <= now))
+        connection.execute(
+            insert(sessions).values(
+                hash=hash_token(cookie), token_id=row.id, created_at=now, expires_at=expires_at
+            )
+        )
+    return NewSession(principal=_principal(row), cookie=cookie, expires_at=expires_at)
+
+
+def close_session(context: Context, cookie: str) -> None:
+    """Log a browser out; nothing happens when the session is unknown."""
+    with context.database.write() as connection:
+        connection.execute(delete(sessions).where(sessions.c.hash == hash_token(cookie)))
+
+
+def create_token(context: Context, request: TokenRequest) -> tuple[Row[Any], str]:
+    """Store a new token and return its row and, once, the token itself.
+
+    Raises:
+        InvalidRequestError: the name is reserved.
+        ConflictError: another API token has this name.
+    """
+    if request.name in RESERVED_NAMES:
+        raise InvalidRequestError.at(
+            "/name", f"{request.name!r} is reserved; so are {', '.join(sorted(RESERVED_NAMES))}"
+        )
+    now = context.now()
+    given = request.expires_in_seconds
+    lifetime = DEFAULT_LIFETIME[request.kind] if given is None else timedelta(seconds=given)
+    token = make_token(TokenKind(request.kind))
+    values = {
+        "id": context.new_id(),
+        "name": request.name,
+        "kind": request.kind,
+        "hash": hash_token(token),
+        "created_at": now,
+        "expires_at": now + lifetime,
+    }
+    with context.database.write() as connection:
+        if request.kind == "api" and _name_is_taken(connection, request.name, now):
+            raise ConflictError(
+                f"an API token is already named {request.name!r}: revoke it or take another name"
+            )
+        connection.execute(insert(tokens).values(values))
+        row = connection.execute(select(tokens).where(tokens.c.id == values["id"])).one()
+    return row, token
+
+
+def list_tokens(context: Context, *, after: str | None, limit: int) -> Sequence[Row[Any]]:
+    """Return tokens that are not revoked or used up, the newest first."""
+    query = select(tokens).where(tokens.c.revoked_at.is_(None))
+    if after is not None:
+        query = query.where(tokens.c.id < after)
+    with context.database.read() as connection:
+        return connection.execute(query.order_by(tokens.c.id.desc()).limit(limit)).all()
+
+
+def revoke_token(context: Context, token_id: str) -> None:
+    """Revoke a token, and with it the sessions that it opened.
+
+    Raises:
+        NotFoundError: no token that is not revoked has this id.
+        ConflictError: it is the admin token, without which nobody could make another.
+    """
+    with context.database.write() as connection:
+        row = connection.execute(
+            select(tokens.c.kind).where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
+        ).one_or_none()
+        if row is None:
+            raise NotFoundError(f"no token has the id {token_id!r}")
+        if row.kind == TokenKind.ADMIN:
+            raise ConflictError(
+                "the admin token cannot be revoked; `python -m server admin-token` replaces it"
+            )
+        connection.execute(
+            update(tokens).where(tokens.c.id == token_id).values(revoked_at=context.now())
+        )
+
+
+def _is_valid(now: datetime) -> Any:
+    return and_(
+        tokens.c.revoked_at.is_(None),
+        or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now),
+    )
+
+
+def _principal(row: Row[Any]) -> Principal:
+    return Principal(name=row.name, kind=TokenKind(row.kind), token_id=row.id, node=row.node)
+
+
+def _use_up_login_code(connection: Connection, code: str, now: datetime) -> Row[Any]:
+    """Revoke the code and return the admin token, in whose name only it can have been made."""
+    used = connection.execute(
+        update(tokens)
+        .where(tokens.c.hash == hash_token(code), tokens.c.kind == TokenKind.LOGIN, _is_valid(now))
+        .values(revoked_at=now, last_used_at=now)
+    )
+    if used.rowcount != 1:
+        raise UnauthenticatedError("the login code is unknown, expired or used up")
+    is_admin = and_(tokens.c.kind == TokenKind.ADMIN, _is_valid(now))
+    return connection.execute(select(tokens).where(is_admin)).one()
+
+
+def _person_row(connection: Connection, token: str | None, now: datetime) -> Row[Any]:
+    if token is None:
+        raise UnauthenticatedError("give a token, or the code of a login link")
+    is_person = tokens.c.kind.in_([TokenKind.ADMIN, TokenKind.API])
+    row = connection.execute(
+        select(tokens).where(tokens.c.hash == hash_token(token), is_person, _is_valid(now))
+    ).one_or_none()
+    if row is None:
+        raise UnauthenticatedError("the token is unknown, expired or revoked")
+    return row
+
+
+def _name_is_taken(connection: Connection, name: str, now: datetime) -> bool:
+    taken = select(tokens.c.id).where(
+        tokens.c.name == name, tokens.c.kind == TokenKind.API, _is_valid(now)
+    )
+    return connection.execute(taken.limit(1)).first() is not None

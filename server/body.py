@@ -1,0 +1,91 @@
+"""Request bodies: read whole and small, then checked as JSON by the model that they must be."""
+
+# Annotations stay objects here: FastAPI cannot resolve strings on a callable instance.
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Generic, TypeVar
+
+from fastapi import Depends, Request
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from server.errors import InvalidRequestError, UnsupportedMediaTypeError
+from specs.problems import Problem, pointer_to, problems_of
+
+Model = TypeVar("Model", bound=BaseModel)
+
+MAX_PROBLEMS = 100
+"""A body of a million unknown fields does not deserve an answer as long."""
+
+
+async def _read(request: Request) -> bytes:
+    content = await request.body()
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content and media_type != "application/json":
+        raise UnsupportedMediaTypeError(
+            f"the body must be application/json, not {media_type or 'untyped'}"
+        )
+    return content
+
+
+class JsonBody(Generic[Model]):
+    """A dependency that reads the body as `model`; an empty one is the default, if there is any.
+
+    The model checks the text itself, in its JSON mode: NaN, wrong types and unknown fields are
+    refused with their pointer, and a large body never becomes Python objects twice.
+    """
+
+    def __init__(self, model: type[Model], *, default: Model | None = None) -> None:
+        self.model = model
+        self.default = default
+
+    def __call__(self, content: Annotated[bytes, Depends(_read)]) -> Model:
+        """Return what the body says, or refuse it."""
+        if not content and self.default is not None:
+            return self.default
+        return parse_json(self.model, content)
+
+
+def parse_json(model: type[Model], content: bytes) -> Model:
+    """Return the model that the text says.
+
+    Raises:
+        InvalidRequestError: it is no JSON, or not what the model wants; every problem is named.
+    """
+    if b"\\u0000" in content:  # PostgreSQL stores no NUL in text
+        problems = [
+            Problem(pointer=p, detail="holds a NUL character") for p in _nul_places(content)
+        ]
+        if problems:
+            raise InvalidRequestError.of(problems[:MAX_PROBLEMS])
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        problems = problems_of(error, _document(content))
+        raise InvalidRequestError.of(problems[:MAX_PROBLEMS]) from None
+
+
+def _document(content: bytes) -> Any:
+    try:
+        return from_json(content, allow_inf_nan=True)
+    except ValueError:
+        return None
+
+
+def _nul_places(content: bytes) -> list[str]:
+    return [pointer_to(location) for location in _find_nul(_document(content), ())]
+
+
+def _find_nul(value: Any, location: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    # The parser that made the value bounds its depth.
+    if isinstance(value, str):
+        if "\0" in value:
+            yield location
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if "\0" in key:
+                yield location
+            yield from _find_nul(item, (*location, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _find_nul(item, (*location, index))

@@ -1,0 +1,73 @@
+"""Column types: UTC times, and pydantic records kept as JSON text."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import BaseModel
+from sqlalchemy import DateTime, Dialect, Text
+from sqlalchemy.types import TypeDecorator
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware UTC time; SQLite, which knows no zones, keeps it naive."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuse a naive time: nobody could say what it means."""
+        if value is None:
+            return None
+        assert value.tzinfo is not None, "naive time"
+        utc = value.astimezone(UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Return the time as an aware one."""
+        del dialect
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Json(TypeDecorator[Any]):
+    """Plain JSON values as text, the same on both databases."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        """Write JSON text."""
+        del dialect
+        return None if value is None else orjson.dumps(value).decode()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        """Read JSON text."""
+        del dialect
+        return None if value is None else orjson.loads(value)
+
+
+class Record(TypeDecorator[Model]):
+    """A pydantic model as JSON text; NaN and infinity survive where the model says so."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, model: type[Model]) -> None:
+        super().__init__()
+        self.model = model
+
+    def process_bind_param(self, value: Model | None, dialect: Dialect) -> str | None:
+        """Write the model."""
+        del dialect
+        return None if value is None else value.model_dump_json()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Model | None:
+        """Read the model."""
+        del dialect
+        return None if value is None else self.model.model_validate_json(value)

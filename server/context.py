@@ -1,0 +1,30 @@
+"""What every service function gets first: settings, database and clock. There are no globals."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import datetime
+
+from server.clock import Clock
+from server.database import Database
+from server.settings import Settings
+from specs.ids import make_id
+
+
+@dataclass(frozen=True)
+class Context:
+    """The surroundings of one server process."""
+
+    settings: Settings
+    database: Database
+    clock: Clock
+
+    def now(self) -> datetime:
+        """Return the present time, in UTC."""
+        return self.clock.now()
+
+    def new_id(self) -> str:
+        """Return an id that sorts after those made earlier."""
+        milliseconds = int(self.now().timestamp() * 1000)
+        return make_id(milliseconds=milliseconds, entropy=os.urandom(10))

@@ -1,0 +1,106 @@
+"""What the server refuses, as typed errors; the edge turns each into a problem document.
+
+RefusalError                the request cannot be carried out
+├── InvalidRequestError    422  something in it is wrong; `problems` names each place
+├── UnauthenticatedError   401  no token, or one that is unknown, expired or revoked
+├── ForbiddenError         403  a token that may not do this
+├── NotFoundError          404  nothing has this id
+├── ConflictError          409  the state forbids it
+├── TooLargeError          413  the body is over the limit
+├── UnsupportedMediaTypeError  415  the body is not of a type that is read here
+└── UnavailableError       503  the database or the broker does not answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from specs.problems import Problem
+
+
+class RefusalError(Exception):
+    """A request that cannot be carried out."""
+
+    status = 400
+    title = "The request cannot be carried out"
+    type = "/problems/refused"
+
+    def __init__(self, detail: str, problems: Iterable[Problem] = ()) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.problems = tuple(problems)
+
+
+class InvalidRequestError(RefusalError):
+    """Something in the request is wrong."""
+
+    status = 422
+    title = "The request is not valid"
+    type = "/problems/invalid-request"
+
+    @classmethod
+    def at(cls, pointer: str, detail: str) -> InvalidRequestError:
+        """Return the refusal of one field."""
+        return cls(f"{pointer}: {detail}", [Problem(pointer=pointer, detail=detail)])
+
+    @classmethod
+    def of(cls, problems: Iterable[Problem]) -> InvalidRequestError:
+        """Return the refusal of several fields."""
+        listed = tuple(problems)
+        return cls("; ".join(f"{p.pointer or '/'}: {p.detail}" for p in listed), listed)
+
+
+class UnauthenticatedError(RefusalError):
+    """No token, or one that is unknown, expired or revoked."""
+
+    status = 401
+    title = "Authentication is needed"
+    type = "/problems/unauthenticated"
+
+
+class ForbiddenError(RefusalError):
+    """The token may not do this."""
+
+    status = 403
+    title = "Not allowed"
+    type = "/problems/forbidden"
+
+
+class NotFoundError(RefusalError):
+    """Nothing has this id."""
+
+    status = 404
+    title = "Not found"
+    type = "/problems/not-found"
+
+
+class ConflictError(RefusalError):
+    """The present state forbids it."""
+
+    status = 409
+    title = "The state forbids it"
+    type = "/problems/conflict"
+
+
+class TooLargeError(RefusalError):
+    """The body is over the limit."""
+
+    status = 413
+    title = "The body is too large"
+    type = "/problems/too-large"
+
+
+class UnsupportedMediaTypeError(RefusalError):
+    """The body is not of a type that is read here."""
+
+    status = 415
+    title = "The body has the wrong media type"
+    type = "/problems/unsupported-media-type"
+
+
+class UnavailableError(RefusalError):
+    """The database or the broker does not answer."""
+
+    status = 503
+    title = "Temporarily unavailable"
+    type = "/problems/unavailable"

@@ -1,0 +1,1 @@
+"""What happened: the events table and its stream."""

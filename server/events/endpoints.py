@@ -1,0 +1,65 @@
+"""`GET /stream`: every change, as server-sent events."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from sse_starlette import EventSourceResponse
+
+from server.auth.dependencies import person
+from server.dependencies import ServerContext
+from server.events.stream import follow
+from server.events.tail import Tail
+from specs.ids import ID_PATTERN
+
+PING_SECONDS = 15
+SEND_SECONDS = 30.0
+"""A client that takes nothing for so long is gone."""
+EVENT_SCHEMA = {
+    "type": "object",
+    "description": "One server-sent event.",
+    "properties": {
+        "id": {"type": "string", "description": "Id of the event."},
+        "event": {"type": "string", "enum": ["message", "reset"]},
+        "data": {"type": "string", "description": "An `EventView` as JSON."},
+        "retry": {"type": "integer"},
+    },
+}
+
+router = APIRouter(prefix="/stream", tags=["events"], dependencies=[person])
+
+
+@router.get(
+    "",
+    summary="Every change, live",
+    response_class=EventSourceResponse,
+    responses={
+        200: {
+            "description": "Each event's `data` is an `EventView`; `event: reset` says that events "
+            "were missed which cannot be replayed, so that what is shown must be read afresh.",
+            "content": {"text/event-stream": {"schema": EVENT_SCHEMA}},
+        }
+    },
+)
+async def stream(
+    request: Request,
+    context: ServerContext,
+    job: Annotated[
+        str | None, Query(pattern=ID_PATTERN, description="Only the events of this job.")
+    ] = None,
+    last_event_id: Annotated[
+        str,
+        Header(
+            pattern=r"^([0-9]{1,18})?$",
+            description="Id of the last event seen: later ones are replayed.",
+        ),
+    ] = "",
+) -> EventSourceResponse:
+    """Stream events in the order in which they happened, each once."""
+    tail = request.app.state.tail
+    assert isinstance(tail, Tail)
+    tail.check_room()
+    last = int(last_event_id) if last_event_id else None
+    content = follow(context, tail, last_event_id=last, job_id=job)
+    return EventSourceResponse(content, ping=PING_SECONDS, send_timeout=SEND_SECONDS)

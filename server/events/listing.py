@@ -1,0 +1,31 @@
+"""The events of one job, page by page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import select
+
+from server.context import Context
+from server.events.tail import VIEW_COLUMNS, event_view
+from server.tables import events
+from server.views import check_job
+
+
+def list_events(
+    context: Context, job_id: str, *, before: int | None, limit: int, with_transient: bool
+) -> list[dict[str, Any]]:
+    """Return at most `limit` events of a job below an id, the newest first, for orjson.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    query = select(*VIEW_COLUMNS).where(events.c.job_id == job_id)
+    if not with_transient:
+        query = query.where(events.c.transient.is_(False))
+    if before is not None:
+        query = query.where(events.c.id < before)
+    with context.database.read() as connection:
+        check_job(connection, job_id)
+        rows = connection.execute(query.order_by(events.c.id.desc()).limit(limit))
+        return [event_view(row) for row in rows]

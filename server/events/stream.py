@@ -1,0 +1,88 @@
+"""One client's stream of events: what it missed, then what happens, once each and in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+
+from sqlalchemy import select
+from starlette.concurrency import run_in_threadpool
+
+from server.context import Context
+from server.events.store import TRANSIENT_KEPT
+from server.events.tail import BATCH, Frame, Subscription, Tail, read_frames
+from server.tables import events
+
+REPLAYABLE = TRANSIENT_KEPT - timedelta(minutes=10)
+"""Age up to which a client's last event may be: of an older gap transient events may be pruned."""
+
+
+async def follow(
+    context: Context, tail: Tail, *, last_event_id: int | None, job_id: str | None
+) -> AsyncGenerator[bytes]:
+    """Yield the frames of one stream.
+
+    It begins after `last_event_id`, or now. When events after that id were pruned, or the client is
+    too slow for what happens, it says `reset`: the client then reads afresh what it shows.
+    """
+    with tail.subscription(job_id=job_id) as subscription:
+        # An id alone moves the client's Last-Event-ID and shows nothing.
+        yield b"retry: 1000\n\n"
+        sent = subscription.position
+        if last_event_id is None:
+            yield b"id: %d\n\n" % sent
+        elif await run_in_threadpool(_is_replayable, context, last_event_id):
+            async for frame in _missed(context, last_event_id, sent, job_id):
+                yield frame.content
+            sent = max(sent, last_event_id)
+        else:
+            yield _reset(sent)
+        lifetime = context.settings.stream_seconds
+        async for content in _live(tail, subscription, sent=sent, lifetime=lifetime):
+            yield content
+
+
+async def _missed(
+    context: Context, after: int, up_to: int, job_id: str | None
+) -> AsyncGenerator[Frame]:
+    while after < up_to:
+        frames = await run_in_threadpool(_read_missed, context, after, up_to, job_id)
+        for frame in frames:
+            yield frame
+        if len(frames) < BATCH:
+            return
+        after = frames[-1].id
+
+
+async def _live(
+    tail: Tail, subscription: Subscription, *, sent: int, lifetime: float
+) -> AsyncGenerator[bytes]:
+    deadline = asyncio.get_running_loop().time() + lifetime
+    while not subscription.ended:
+        try:
+            async with asyncio.timeout_at(deadline):
+                frames = await subscription.take()
+        except TimeoutError:
+            return
+        if subscription.overflowed:
+            yield _reset(tail.position)
+            return
+        for frame in frames:
+            if frame.id > sent:  # a client may come from a process whose tail was ahead
+                yield frame.content
+
+
+def _reset(position: int) -> bytes:
+    return b"event: reset\nid: %d\ndata: {}\n\n" % position
+
+
+def _is_replayable(context: Context, last_event_id: int) -> bool:
+    with context.database.read() as connection:
+        at = connection.scalar(select(events.c.at).where(events.c.id == last_event_id))
+    return at is not None and context.now() - at <= REPLAYABLE
+
+
+def _read_missed(context: Context, after: int, up_to: int, job_id: str | None) -> list[Frame]:
+    with context.database.read() as connection:
+        return read_frames(connection, after=after, up_to=up_to, job_id=job_id)

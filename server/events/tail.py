@@ -1,0 +1,212 @@
+"""The tail of the events table: one thread a process reads it and hands it to every stream."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Row, Text, func, select, type_coerce
+
+from server.context import Context
+from server.errors import UnavailableError
+from server.tables import events
+
+logger = logging.getLogger(__name__)
+
+BUSY_SECONDS = 0.05
+"""Pause between two looks while events come."""
+IDLE_SECONDS = 0.25
+"""Pause while none came for the last second."""
+AWAY_SECONDS = 1.0
+"""Pause after the database did not answer."""
+BATCH = 500
+"""Events that one look reads."""
+QUEUE = 1000
+"""Events that may wait for one client; a slower one has to start anew."""
+MAX_CLIENTS = 1000
+"""Streams of one process; about half a core at ten events a second each."""
+
+VIEW_COLUMNS = (
+    events.c.id,
+    events.c.at,
+    events.c.kind,
+    events.c.job_id,
+    events.c.attempt,
+    events.c.node,
+    events.c.actor,
+    events.c.message,
+    type_coerce(events.c.data, Text).label("data"),  # JSON text goes out as it is stored
+)
+
+
+# Plain strings: SQLAlchemy's own names are of a subclass, which orjson takes for no key.
+VIEW_NAMES = tuple(str(column.key) for column in VIEW_COLUMNS)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One event as it goes over the wire, encoded once for all clients."""
+
+    id: int
+    job_id: str | None
+    content: bytes
+
+
+class Subscription:
+    """What waits for one client. Its methods run in the event loop; only `hand_over` does not."""
+
+    def __init__(self, *, position: int, job_id: str | None) -> None:
+        self.position = position
+        """Id of the newest event when it began: it brings every later one."""
+        self.overflowed = False
+        """Whether the client was so slow that events were dropped."""
+        self.ended = False
+        """Whether nothing will come any more."""
+        self._job_id = job_id
+        self._frames: list[Frame] = []
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    async def take(self) -> Sequence[Frame]:
+        """Wait until there is something to say, and return the frames that came."""
+        await self._changed.wait()
+        self._changed.clear()
+        frames, self._frames = self._frames, []
+        return frames
+
+    def hand_over(self, frames: Sequence[Frame]) -> None:
+        """Take frames from the tail's thread."""
+        wanted = [f for f in frames if self._job_id is None or f.job_id == self._job_id]
+        if wanted:
+            self._loop.call_soon_threadsafe(self._add, wanted)
+
+    def end(self) -> None:
+        """Say, from any thread, that nothing will come any more."""
+        self._loop.call_soon_threadsafe(self._end)
+
+    def _add(self, frames: list[Frame]) -> None:
+        if len(self._frames) + len(frames) > QUEUE:
+            self.overflowed = True
+            self._frames = []
+        elif not self.overflowed:
+            self._frames += frames
+        self._changed.set()
+
+    def _end(self) -> None:
+        self.ended = True
+        self._changed.set()
+
+
+class Tail:
+    """Reads new events in the order of their ids, which is the order of their commits."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._subscriptions: set[Subscription] = set()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="events-tail", daemon=True)
+        self.position = 0
+        """Id of the newest event that was handed over."""
+
+    def start(self) -> None:
+        """Begin after the newest event."""
+        with self._context.database.read() as connection:
+            self.position = newest_id(connection)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End all streams; returns when the thread has ended."""
+        self._stopped.set()
+        self._thread.join()
+        with self._lock:
+            for subscription in self._subscriptions:
+                subscription.end()
+
+    @property
+    def clients(self) -> int:
+        """Number of open streams."""
+        return len(self._subscriptions)
+
+    def check_room(self) -> None:
+        """Refuse another client where too many are.
+
+        Raises:
+            UnavailableError: this process serves as many streams as it can.
+        """
+        if self.clients >= MAX_CLIENTS:
+            raise UnavailableError(f"{MAX_CLIENTS} streams are open; try again soon")
+
+    @contextmanager
+    def subscription(self, *, job_id: str | None) -> Iterator[Subscription]:
+        """Hand every event after this moment to the subscription, until the block ends."""
+        with self._lock:
+            subscription = Subscription(position=self.position, job_id=job_id)
+            self._subscriptions.add(subscription)
+        try:
+            yield subscription
+        finally:
+            with self._lock:
+                self._subscriptions.discard(subscription)
+
+    def _run(self) -> None:
+        busy_until = 0.0
+        pause = IDLE_SECONDS
+        while not self._stopped.wait(pause):
+            try:
+                found = self._look()
+            except Exception:  # most likely the database is away; streams wait, and none ends
+                logger.exception("the tail of the events could not be read")
+                pause = AWAY_SECONDS
+                continue
+            now = time.monotonic()
+            if found:
+                busy_until = now + 1.0
+            pause = BUSY_SECONDS if now < busy_until else IDLE_SECONDS
+
+    def _look(self) -> bool:
+        with self._context.database.read() as connection:
+            frames = read_frames(connection, after=self.position)
+        if not frames:
+            return False
+        with self._lock:  # whoever subscribes gets either the position before, and these, or after
+            self.position = frames[-1].id
+            for subscription in self._subscriptions:
+                subscription.hand_over(frames)
+        return True
+
+
+def newest_id(connection: Connection) -> int:
+    """Return the id of the newest event; 0 when there is none."""
+    return connection.scalar(select(func.max(events.c.id))) or 0
+
+
+def read_frames(
+    connection: Connection, *, after: int, up_to: int | None = None, job_id: str | None = None
+) -> list[Frame]:
+    """Return the next events after an id, at most `BATCH` of them, in order."""
+    query = select(*VIEW_COLUMNS).where(events.c.id > after)
+    if up_to is not None:
+        query = query.where(events.c.id <= up_to)
+    if job_id is not None:
+        query = query.where(events.c.job_id == job_id)
+    rows = connection.execute(query.order_by(events.c.id).limit(BATCH))
+    return [_frame(row) for row in rows]
+
+
+def event_view(row: Row[Any]) -> dict[str, object]:
+    """Return what a row of `VIEW_COLUMNS` says, for orjson: an `EventView`."""
+    view = dict(zip(VIEW_NAMES, row, strict=True))
+    return {**view, "data": orjson.Fragment(row.data)}
+
+
+def _frame(row: Row[Any]) -> Frame:
+    data = orjson.dumps(event_view(row), option=orjson.OPT_UTC_Z)
+    return Frame(row.id, row.job_id, b"id: %d\ndata: %s\n\n" % (row.id, data))

@@ -1,0 +1,65 @@
+"""What a resume changes and what it does not, line by line, for the person who decides."""
+
+from __future__ import annotations
+
+from planner.plan import plan
+from server.jobs.target import Baseline, Target
+from specs.api.resume import Change
+from specs.checkpoint import TrainState
+from specs.job import JobSpec
+from specs.lr_schedule import learning_rate
+from specs.plan import Plan
+from specs.problems import SpecError
+
+GIB = 2**30
+
+
+def compare(
+    baseline: Baseline, target: Target, *, last_step: int, state: TrainState | None
+) -> tuple[Change, ...]:
+    """Return the lines, those that change first.
+
+    Args:
+        baseline: what held so far.
+        target: the next attempt.
+        last_step: step that the last attempt reached.
+        state: counters of the checkpoint to go on from; none for a fresh start.
+    """
+    before, after = baseline.effective, target.effective
+    try:
+        old = plan(before)
+    except SpecError:  # accepted by an earlier version, refused by this one
+        old = None
+    step = state.step if state is not None else 0
+    left, right = _lines(before, old, step), _lines(after, target.plan, step)
+    lines = [("step", str(last_step), str(step))]
+    lines += [(name, left[name], right[name]) for name in left]
+    position = str(state.data.position if state is not None else 0)
+    tokens = f"{state.tokens if state is not None else 0:,}"
+    lines += [("data position", position, position), ("tokens so far", tokens, tokens)]
+    changes = [Change(name=n, before=b, after=a, changed=b != a) for n, b, a in lines]
+    return tuple(sorted(changes, key=lambda change: not change.changed))
+
+
+def _lines(spec: JobSpec, planned: Plan | None, step: int) -> dict[str, str]:
+    batch = planned.batch if planned is not None else None
+    compiled = spec.compile.backend if spec.compile.enabled else "off"
+    return {
+        "world size": str(spec.resources.world_size),
+        "layout": planned.name if planned is not None else "unknown",
+        "micro-batch size": str(spec.training.micro_batch_size),
+        "micro-batches of a rank and step": str(batch.rounds) if batch is not None else "unknown",
+        "idle share": f"{batch.idle_share:.1%}" if batch is not None else "unknown",
+        "memory of a slot": f"{planned.memory.total / GIB:.2f} GiB" if planned else "unknown",
+        "nodes": str(spec.resources.nodes or "as few as fit"),
+        "steps": str(spec.training.steps),
+        "activation checkpointing": spec.activation_checkpoint.mode,
+        "compilation": compiled,
+        "checkpoint interval": f"{spec.checkpoint.interval_steps} steps",
+        "retries": str(spec.retry.max_retries),
+        "global batch size": str(spec.training.global_batch_size),
+        "sequence length": str(spec.training.seq_len),
+        "learning rate of the next step": f"{learning_rate(spec, step + 1):.6g}",
+        "end of the schedule": f"step {spec.schedule_steps}",
+        "seed": str(spec.training.seed),
+    }

@@ -1,0 +1,230 @@
+"""`/jobs`: submit, list, look at, and act on jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Response
+
+from server.auth.dependencies import Person, person
+from server.body import JsonBody
+from server.dependencies import ServerContext
+from server.events.listing import list_events
+from server.jobs import resume as resumes
+from server.jobs import service
+from server.jobs.listing import JobFilter, job_summary, list_jobs
+from server.jobs.planning import plan_job
+from server.paging import PageRequest, page_by
+from server.parameters import JobId
+from server.responses import reply, reply_page
+from server.views import job_view, list_attempts, list_requests, read_request
+from specs.api.attempts import AttemptView
+from specs.api.common import Page
+from specs.api.jobs import (
+    CancelReply,
+    JobRequest,
+    JobRequestView,
+    JobSummary,
+    JobView,
+    StopRequest,
+)
+from specs.api.resume import ResumeOptions, ResumeReply, ResumeRequest
+from specs.api.telemetry import EventView
+from specs.job import JobSpec, Tag
+from specs.plan import Plan
+from specs.rundir import Request
+from specs.states import JobState
+
+router = APIRouter(tags=["jobs"], dependencies=[person])
+
+Spec = Annotated[JobSpec, Depends(JsonBody(JobSpec))]
+StopBody = Annotated[StopRequest, Depends(JsonBody(StopRequest, default=StopRequest()))]
+ResumeBody = Annotated[ResumeRequest, Depends(JsonBody(ResumeRequest, default=ResumeRequest()))]
+RequestBody = Annotated[JobRequest, Depends(JsonBody(JobRequest))]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+        description="A key of the caller's choice: the same key with the same body answers with "
+        "the same job, so that a repeat is harmless; with another body it is refused.",
+    ),
+]
+
+
+@router.post("/jobs", status_code=201, response_model=JobView, summary="Submit a job")
+def submit(
+    context: ServerContext,
+    principal: Person,
+    spec: Spec,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Check the whole spec and store the job; it waits until it is placed, and says why."""
+    job_id = service.submit(context, spec, actor=principal.name, idempotency_key=idempotency_key)
+    with context.database.read() as connection:
+        view = job_view(connection, job_id)
+    return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job_id}"})
+
+
+@router.get("/jobs", response_model=Page[JobSummary], summary="List jobs, the newest first")
+def list_(
+    context: ServerContext,
+    page: Annotated[PageRequest[str], Depends(page_by("jobs", str))],
+    state: Annotated[
+        list[JobState] | None, Query(max_length=8, description="In one of these states.")
+    ] = None,
+    tag: Annotated[
+        list[Tag] | None, Query(max_length=8, description="With all of these tags.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        Query(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80, description="So named."),
+    ] = None,
+    search: Annotated[
+        str | None,
+        Query(
+            pattern=r"^[A-Za-z0-9._-]+$",
+            max_length=80,
+            description="With this text in the name, or with an id that begins with it.",
+        ),
+    ] = None,
+) -> Response:
+    """List jobs by their ids, which sort by the time of submission."""
+    wanted = JobFilter(tuple(state or ()), tuple(tag or ()), name, search)
+    rows = list_jobs(context, wanted, after=page.after, limit=page.limit)
+    shown, next_page_token = page.cut(rows, lambda row: row.id)
+    return reply_page([job_summary(row) for row in shown], next_page_token)
+
+
+@router.post("/jobs/plan", response_model=Plan, summary="Check a spec and work out what it means")
+def plan(context: ServerContext, spec: Spec) -> Response:
+    """Check a spec as a submission would, and store nothing."""
+    return reply(plan_job(context, spec))
+
+
+@router.get("/schema/job", summary="The JSON Schema of the job spec")
+def schema() -> dict[str, object]:
+    """Return the schema from which the submit form is drawn."""
+    return JobSpec.model_json_schema()
+
+
+@router.get("/jobs/{job_id}", response_model=JobView, summary="One job, whole")
+def get(context: ServerContext, job_id: JobId) -> Response:
+    """Return a job with its spec, its newest attempt and what may be done now."""
+    with context.database.read() as connection:
+        return reply(job_view(connection, job_id))
+
+
+@router.delete("/jobs/{job_id}", status_code=204, summary="Remove a finished job")
+def delete(
+    context: ServerContext,
+    principal: Person,
+    job_id: JobId,
+    checkpoints: Annotated[
+        Literal["keep", "delete"], Query(description="What becomes of its checkpoints.")
+    ] = "keep",
+) -> None:
+    """Remove a job and what the server holds of it; 409 while it is not at an end."""
+    service.delete(context, job_id, actor=principal.name, checkpoints=checkpoints)
+
+
+@router.post("/jobs/{job_id}/stop", response_model=JobView, summary="Save, then leave")
+def stop(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
+    """Ask the job to save a checkpoint and to leave."""
+    service.stop(context, job_id, actor=principal.name, reason=body.reason)
+    with context.database.read() as connection:
+        return reply(job_view(connection, job_id))
+
+
+@router.post("/jobs/{job_id}/cancel", response_model=CancelReply, summary="Leave now")
+def cancel(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
+    """End the job at once; the answer says which steps are lost."""
+    lost = service.cancel(context, job_id, actor=principal.name, reason=body.reason)
+    with context.database.read() as connection:
+        return reply(CancelReply(job=job_view(connection, job_id), lost=lost))
+
+
+@router.post("/jobs/{job_id}/resume", response_model=ResumeReply, summary="Go on, also otherwise")
+def resume(context: ServerContext, principal: Person, job_id: JobId, body: ResumeBody) -> Response:
+    """Go on from a checkpoint, on another world size or layout if so asked."""
+    if body.dry_run:
+        preview = resumes.preview(context, job_id, body)
+    else:
+        preview = resumes.resume(context, job_id, body, actor=principal.name)
+    with context.database.read() as connection:
+        return reply(ResumeReply(preview=preview, job=job_view(connection, job_id)))
+
+
+@router.get(
+    "/jobs/{job_id}/resume-options",
+    response_model=ResumeOptions,
+    summary="World sizes on which the job could go on",
+)
+def resume_options(context: ServerContext, job_id: JobId) -> Response:
+    """List what the cluster could give: legal layouts, or the reason why there is none."""
+    return reply(resumes.options(context, job_id))
+
+
+@router.post(
+    "/jobs/{job_id}/requests",
+    status_code=201,
+    response_model=JobRequestView,
+    summary="Ask something of a running job",
+)
+def ask(context: ServerContext, job_id: JobId, body: RequestBody) -> Response:
+    """Ask the trainer to save, or to write a profile or a snapshot of its memory."""
+    request_id = service.ask(context, job_id, Request(kind=body.kind))
+    with context.database.read() as connection:
+        return reply(read_request(connection, request_id), status=201)
+
+
+@router.get(
+    "/jobs/{job_id}/requests",
+    response_model=Page[JobRequestView],
+    summary="What was asked of a job, and the answers",
+)
+def get_requests(
+    context: ServerContext,
+    job_id: JobId,
+    page: Annotated[PageRequest[str], Depends(page_by("requests", str))],
+) -> Response:
+    """List requests, the newest first."""
+    with context.database.read() as connection:
+        views = list_requests(connection, job_id, before=page.after, limit=page.limit)
+    shown, next_page_token = page.cut(views, lambda view: view.id)
+    return reply(Page[JobRequestView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.get(
+    "/jobs/{job_id}/attempts", response_model=Page[AttemptView], summary="The launches of a job"
+)
+def get_attempts(
+    context: ServerContext,
+    job_id: JobId,
+    page: Annotated[PageRequest[int], Depends(page_by("attempts", int))],
+) -> Response:
+    """List attempts, the newest first."""
+    with context.database.read() as connection:
+        views = list_attempts(connection, job_id, before=page.after, limit=page.limit)
+    shown, next_page_token = page.cut(views, lambda view: view.number)
+    return reply(Page[AttemptView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.get(
+    "/jobs/{job_id}/events", response_model=Page[EventView], summary="What happened to a job"
+)
+def get_events(
+    context: ServerContext,
+    job_id: JobId,
+    page: Annotated[PageRequest[int], Depends(page_by("events", int))],
+    transient: Annotated[
+        bool, Query(description="Also those that only live views need, kept for an hour.")
+    ] = False,
+) -> Response:
+    """List events, the newest first."""
+    rows = list_events(
+        context, job_id, before=page.after, limit=page.limit, with_transient=transient
+    )
+    shown, next_page_token = page.cut(rows, lambda row: row["id"])
+    return reply_page(shown, next_page_token)

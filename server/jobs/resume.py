@@ -1,0 +1,299 @@
+"""Going on: what a resume would change, carrying it out, the sizes on offer (lifecycle, 27-29)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from planner.plan import resume_options
+from server.attempts.launch import newest_attempt_id
+from server.context import Context
+from server.errors import ConflictError, InvalidRequestError
+from server.jobs.checks import check_spec, check_world_size, roots_of
+from server.jobs.comparison import compare
+from server.jobs.planning import smallest_slot_bytes
+from server.jobs.service import end_running
+from server.jobs.target import Baseline, Target, work_out
+from server.lifecycle import Move, job_to, lock_job, move
+from server.scheduler.offers import read_offers
+from server.scheduler.placement import Demand, Offer, fits
+from server.tables import attempts, checkpoints
+from server.telemetry.catalog import newest_checkpoint
+from server.views import job_row
+from specs.api.jobs import PendingLaunch
+from specs.api.resume import ResumeOptions, ResumeOptionView, ResumePreview, ResumeRequest
+from specs.attempt import Overrides
+from specs.checkpoint import Manifest
+from specs.events import EventKind
+from specs.states import TERMINAL_JOB_STATES, AttemptCause, DesiredState, JobState
+
+EVERY_SIZE_UP_TO = 64
+"""Beyond it resume options name multiples of eight only, and none above `LARGEST_OPTION`."""
+LARGEST_OPTION = 1024
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The checkpoint to go on from."""
+
+    id: str | None
+    step: int
+    branch: bool
+    """Whether newer checkpoints of the lineage are left behind."""
+    manifest: Manifest | None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A resume that is legal, worked out and not stored."""
+
+    job: Row[Any]
+    baseline: Baseline
+    target: Target
+    origin: Origin
+    last_step: int
+
+
+def preview(context: Context, job_id: str, request: ResumeRequest) -> ResumePreview:
+    """Return what a resume would change; nothing is stored.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: its state forbids a resume.
+        InvalidRequestError: the request disagrees with itself, or the job cannot run so.
+    """
+    with context.database.read() as connection:
+        return _preview(_prepare(context, connection, job_id, request))
+
+
+def resume(context: Context, job_id: str, request: ResumeRequest, *, actor: str) -> ResumePreview:
+    """Queue the next attempt of a job that has ended, or resize one that runs.
+
+    A running job is stopped first; its new launch waits on the job until it has saved.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: its state forbids a resume.
+        InvalidRequestError: the request disagrees with itself, or the job cannot run so.
+    """
+    if request.dry_run:
+        return preview(context, job_id, request)
+    with context.database.write() as connection:
+        lock_job(connection, job_id)
+        prepared = _prepare(context, connection, job_id, request)
+        running = prepared.job.state == JobState.RUNNING
+        pending = PendingLaunch(
+            cause=AttemptCause.RESIZE if running else AttemptCause.RESUME,
+            actor=actor,
+            overrides=prepared.target.overrides,
+            layout=prepared.target.plan.layout,
+            checkpoint_id=request.checkpoint_id,
+        )
+        if running:
+            _resize(context, connection, prepared, pending, actor=actor)
+        else:
+            _queue(context, connection, prepared, pending, actor=actor)
+        return _preview(prepared)
+
+
+def options(context: Context, job_id: str) -> ResumeOptions:
+    """Return each world size that the nodes online could give, with its legal layouts.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    with context.database.read() as connection:
+        job = job_row(connection, job_id)
+        baseline, attempt_id, _ = _baseline(connection, job)
+        origin = _origin(connection, job_id, attempt_id, None)
+        offers = read_offers(connection, without_job=job_id)
+        spec = baseline.effective
+        memory = smallest_slot_bytes(connection, device=spec.resources.device)
+    sizes = _sizes(offers)
+    found = resume_options(spec, world_sizes=sizes, device_memory_bytes=memory)
+    return ResumeOptions(
+        checkpoint_id=origin.id,
+        step=origin.step,
+        options=tuple(
+            ResumeOptionView(
+                world_size=option.world_size,
+                free_now=fits(
+                    Demand(
+                        job_id,
+                        job.name,
+                        option.world_size,
+                        nodes=spec.resources.nodes,
+                        device=spec.resources.device,
+                        roots=roots_of(spec),
+                    ),
+                    offers,
+                ),
+                layouts=option.layouts,
+                reason=option.reason,
+            )
+            for option in found
+        ),
+    )
+
+
+def _prepare(
+    context: Context, connection: Connection, job_id: str, request: ResumeRequest
+) -> Prepared:
+    job = job_row(connection, job_id)
+    if job.state not in {*TERMINAL_JOB_STATES, JobState.RUNNING}:
+        raise ConflictError(f"{job.name} is {job.state}; a job that has ended or runs can resume")
+    baseline, attempt_id, last_step = _baseline(connection, job)
+    origin = _origin(connection, job_id, attempt_id, request.checkpoint_id)
+    resources = request.overrides.resources or baseline.effective.resources
+    memory = smallest_slot_bytes(connection, device=resources.device)
+    target = work_out(baseline, request, device_memory_bytes=memory)
+    steps = target.effective.training.steps
+    if job.state == JobState.SUCCEEDED and origin.step >= steps:
+        raise ConflictError(
+            f"{job.name} has succeeded at step {origin.step}; "
+            "name an older checkpoint or more steps to go on"
+        )
+    if origin.step >= steps:
+        raise InvalidRequestError.at(
+            "/steps", f"steps={steps}, but {origin.id} stands at step {origin.step} already"
+        )
+    check_spec(context, target.effective)
+    _same_root(baseline, target, origin)
+    check_world_size(connection, target.plan.world_size, pointer="/world_size")
+    return Prepared(job, baseline, target, origin, last_step)
+
+
+def _baseline(connection: Connection, job: Row[Any]) -> tuple[Baseline, str | None, int]:
+    """Return what held so far, the newest attempt's id and the step that it reached."""
+    attempt_id = newest_attempt_id(connection, job.id)
+    if attempt_id is None:
+        return Baseline(job.spec, Overrides(), job.spec.layout()), None, 0
+    columns = (attempts.c.overrides, attempts.c.layout, attempts.c.last_step, attempts.c.start_step)
+    row = connection.execute(select(*columns).where(attempts.c.id == attempt_id)).one()
+    reached = max(row.last_step, row.start_step)
+    return Baseline(job.spec, row.overrides, row.layout), attempt_id, reached
+
+
+def _origin(
+    connection: Connection, job_id: str, attempt_id: str | None, checkpoint_id: str | None
+) -> Origin:
+    """Return the checkpoint asked for, or the newest of the current lineage.
+
+    Raises:
+        InvalidRequestError: the job has no such checkpoint.
+    """
+    newest = newest_checkpoint(connection, attempt_id) if attempt_id is not None else None
+    wanted = checkpoint_id or (newest.id if newest is not None else None)
+    if wanted is None:
+        return Origin(None, 0, branch=False, manifest=None)
+    row = connection.execute(
+        select(checkpoints.c.step, checkpoints.c.manifest).where(
+            checkpoints.c.id == wanted, checkpoints.c.job_id == job_id
+        )
+    ).one_or_none()
+    if row is None:
+        raise InvalidRequestError.at("/checkpoint_id", f"this job has no checkpoint {wanted!r}")
+    branch = newest is not None and newest.id != wanted
+    return Origin(wanted, row.step, branch=branch, manifest=row.manifest)
+
+
+def _same_root(baseline: Baseline, target: Target, origin: Origin) -> None:
+    before, after = baseline.effective.checkpoint.root, target.effective.checkpoint.root
+    if origin.id is not None and before != after:
+        raise InvalidRequestError.at(
+            "/overrides/checkpoint/root",
+            f"{after!r}, but the checkpoint to go on from lies in {before!r}",
+        )
+
+
+def _preview(prepared: Prepared) -> ResumePreview:
+    origin = prepared.origin
+    state = origin.manifest.train_state if origin.manifest is not None else None
+    return ResumePreview(
+        plan=prepared.target.plan,
+        checkpoint_id=origin.id,
+        step=origin.step,
+        branch=origin.branch,
+        changes=compare(
+            prepared.baseline, prepared.target, last_step=prepared.last_step, state=state
+        ),
+    )
+
+
+def _resize(
+    context: Context,
+    connection: Connection,
+    prepared: Prepared,
+    pending: PendingLaunch,
+    *,
+    actor: str,
+) -> None:
+    """Stop the attempt that runs; its end queues the pending launch."""
+    _say_so(context, connection, prepared, actor=actor)
+    end_running(
+        context,
+        connection,
+        prepared.job,
+        DesiredState.STOP,
+        actor=actor,
+        reason=f"goes on with {prepared.target.plan.name}",
+        pending=pending,
+    )
+
+
+def _queue(
+    context: Context,
+    connection: Connection,
+    prepared: Prepared,
+    pending: PendingLaunch,
+    *,
+    actor: str,
+) -> None:
+    job, planned = prepared.job, prepared.target.plan
+    values: dict[str, Any] = {
+        "pending": pending,
+        "desired": DesiredState.RUN.value,
+        "reason": None,
+        "queued_at": context.now(),
+        "not_before": None,
+        "ended_at": None,
+        "retries_used": 0,
+        "priority": prepared.target.effective.resources.priority,
+        "world_size": planned.world_size,
+        "layout": planned.name,
+    }
+    again = job_to(job.id, JobState.QUEUED, only_from=TERMINAL_JOB_STATES, **values)
+    _say_so(context, connection, prepared, again, actor=actor)
+
+
+def _say_so(
+    context: Context, connection: Connection, prepared: Prepared, *moves: Move, actor: str
+) -> None:
+    planned, origin = prepared.target.plan, prepared.origin
+    where = f"from {origin.id}" if origin.id is not None else "from the start"
+    move(
+        context,
+        connection,
+        *moves,
+        kind=EventKind.RESUME_REQUESTED,
+        message=f"Go on {where} with {planned.name}",
+        actor=actor,
+        job_id=prepared.job.id,
+        data={
+            "world_size": planned.world_size,
+            "layout": planned.name,
+            "checkpoint_id": origin.id,
+            "branch": origin.branch,
+        },
+    )
+
+
+def _sizes(offers: Sequence[Offer]) -> list[int]:
+    totals: dict[str, int] = {}
+    for offer in offers:
+        totals[offer.device] = totals.get(offer.device, 0) + offer.slots
+    largest = min(max(totals.values(), default=0), LARGEST_OPTION)
+    return [n for n in range(1, largest + 1) if n <= EVERY_SIZE_UP_TO or n % 8 == 0]

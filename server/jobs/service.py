@@ -1,0 +1,318 @@
+"""What people do with jobs: submit, stop, cancel, ask, delete."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Row
+
+from server import tables
+from server.attempts.ending import order
+from server.attempts.launch import newest_attempt_id, read_launch
+from server.context import Context
+from server.errors import ConflictError, InvalidRequestError
+from server.events.store import append_event
+from server.jobs.checks import check_spec, check_world_size
+from server.lifecycle import job_to, lock_job, move
+from server.tables import attempts, jobs, requests
+from server.telemetry.catalog import newest_checkpoint
+from server.upsert import insert_if_absent
+from specs.api.jobs import PendingLaunch, Progress
+from specs.events import EventKind
+from specs.job import JobSpec
+from specs.rundir import Request
+from specs.states import (
+    TERMINAL_JOB_STATES,
+    AttemptCause,
+    DesiredState,
+    JobState,
+)
+
+MAX_OPEN_REQUESTS = 16
+KEYS_KEPT = timedelta(days=7)
+"""Time in which a submission may be repeated under its `Idempotency-Key`."""
+DESIRED_END = {
+    DesiredState.STOP: JobState.STOPPED,
+    DesiredState.CANCEL: JobState.CANCELLED,
+}
+
+
+def submit(
+    context: Context,
+    spec: JobSpec,
+    *,
+    actor: str,
+    idempotency_key: str | None = None,
+) -> str:
+    """Store a job, queued, and return its id; a repeat under the same key returns the first's id.
+
+    Args:
+        context: the server's surroundings.
+        spec: what to run.
+        actor: who submits it.
+        idempotency_key: the caller's name of this very request.
+
+    Raises:
+        InvalidRequestError: the spec cannot run here, or the key was used for another spec.
+    """
+    check_spec(context, spec)
+    job_id = context.new_id()
+    with context.database.write() as connection:
+        if idempotency_key is not None:
+            earlier = _job_of_key(
+                context, connection, actor, key=idempotency_key, digest=spec.digest, job_id=job_id
+            )
+            if earlier is not None:
+                return earlier
+        check_world_size(connection, spec.resources.world_size, pointer="/resources/world_size")
+        _insert_job(context, connection, job_id, spec, actor=actor)
+    return job_id
+
+
+def stop(context: Context, job_id: str, *, actor: str, reason: str) -> None:
+    """Save and leave; a job that does not run yet is stopped at once, and a repeat changes nothing.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: it has ended, or is being cancelled.
+    """
+    with context.database.write() as connection:
+        job = _locked(connection, job_id)
+        if job.state == JobState.STOPPING and job.desired == DesiredState.CANCEL:
+            raise ConflictError(f"{job.name} is being cancelled")
+        _end(context, connection, job, DesiredState.STOP, actor=actor, reason=reason)
+
+
+def cancel(context: Context, job_id: str, *, actor: str, reason: str) -> str:
+    """Leave now, and return what that loses, such as `340 steps since step-1200`.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: it has ended.
+    """
+    with context.database.write() as connection:
+        job = _locked(connection, job_id)
+        lost = _lost(connection, job)
+        _end(context, connection, job, DesiredState.CANCEL, actor=actor, reason=reason, lost=lost)
+        return lost
+
+
+def delete(
+    context: Context, job_id: str, *, actor: str, checkpoints: Literal["keep", "delete"]
+) -> None:
+    """Remove a job that has ended, and all that the server holds of it.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: it has not ended.
+        InvalidRequestError: its checkpoints were to be deleted on storage, which only nodes reach.
+    """
+    with context.database.write() as connection:
+        job = _locked(connection, job_id)
+        if job.state not in TERMINAL_JOB_STATES:
+            raise ConflictError(f"{job.name} is {job.state}; stop or cancel it first")
+        saved = sa.select(sa.func.count()).where(tables.checkpoints.c.job_id == job_id)
+        if checkpoints == "delete" and connection.scalar(saved):
+            raise InvalidRequestError.at(
+                "query/checkpoints", "not supported yet: deleting checkpoints on storage"
+            )
+        connection.execute(sa.delete(jobs).where(jobs.c.id == job_id))
+        connection.execute(sa.delete(tables.events).where(tables.events.c.job_id == job_id))
+        keys = tables.idempotency_keys
+        connection.execute(sa.delete(keys).where(keys.c.job_id == job_id))
+        append_event(
+            context,
+            connection,
+            kind=EventKind.JOB_DELETED,
+            message=f"{job.name} was deleted",
+            actor=actor,
+            job_id=job_id,
+        )
+
+
+def ask(context: Context, job_id: str, request: Request) -> str:
+    """Ask something of a running trainer, and return the request's id.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: it does not run, or too many requests wait for an answer.
+    """
+    request_id = context.new_id()
+    with context.database.write() as connection:
+        job = _locked(connection, job_id)
+        if job.state != JobState.RUNNING:
+            raise ConflictError(f"{job.name} is {job.state}, not running")
+        attempt_id = newest_attempt_id(connection, job_id)
+        unanswered = (requests.c.attempt_id == attempt_id) & requests.c.answer.is_(None)
+        waiting = connection.scalar(sa.select(sa.func.count()).where(unanswered)) or 0
+        if waiting >= MAX_OPEN_REQUESTS:
+            raise ConflictError(f"{waiting} requests wait for an answer already")
+        row = {
+            "id": request_id,
+            "attempt_id": attempt_id,
+            "request": request,
+            "created_at": context.now(),
+        }
+        connection.execute(sa.insert(requests).values(row))
+    return request_id
+
+
+def forget_old_keys(context: Context) -> int:
+    """Delete the idempotency keys that nobody repeats any more, and return how many there were."""
+    keys = tables.idempotency_keys
+    limit = context.now() - KEYS_KEPT
+    with context.database.write() as connection:
+        return connection.execute(sa.delete(keys).where(keys.c.created_at < limit)).rowcount
+
+
+def end_running(
+    context: Context,
+    connection: Connection,
+    job: Row[Any],
+    desired: DesiredState,
+    *,
+    actor: str,
+    reason: str,
+    data: dict[str, object] | None = None,
+    pending: PendingLaunch | None = None,
+) -> None:
+    """Order the current attempt to end; `pending` is the launch that follows a stop."""
+    values: dict[str, Any] = {"desired": desired.value, "pending": pending}
+    if pending is not None:
+        values["retries_used"] = 0  # counted anew since a person last started the job
+    moves = []
+    if job.state == JobState.STOPPING:
+        connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(**values))
+    else:
+        moves = [job_to(job.id, JobState.STOPPING, **values)]
+    attempt_id = newest_attempt_id(connection, job.id)
+    assert attempt_id is not None, "an active job has an attempt"
+    launch = read_launch(connection, attempt_id)
+    order(context, connection, launch, desired, actor=actor, reason=reason, moves=moves, data=data)
+
+
+def _locked(connection: Connection, job_id: str) -> Row[Any]:
+    lock_job(connection, job_id)
+    return connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one()
+
+
+def _end(
+    context: Context,
+    connection: Connection,
+    job: Row[Any],
+    desired: DesiredState,
+    *,
+    actor: str,
+    reason: str,
+    lost: str | None = None,
+) -> None:
+    if job.state in TERMINAL_JOB_STATES:
+        raise ConflictError(f"{job.name} is {job.state} already")
+    if job.state == JobState.QUEUED:
+        _end_queued(context, connection, job, DESIRED_END[desired], actor=actor, reason=reason)
+        return
+    again = job.state == JobState.STOPPING and job.desired == desired and job.pending is None
+    if not again:
+        data: dict[str, object] = {} if lost is None else {"lost": lost}
+        end_running(context, connection, job, desired, actor=actor, reason=reason, data=data)
+
+
+def _end_queued(
+    context: Context,
+    connection: Connection,
+    job: Row[Any],
+    state: JobState,
+    *,
+    actor: str,
+    reason: str,
+) -> None:
+    values: dict[str, Any] = {"pending": None, "not_before": None, "reason": reason or None}
+    move(
+        context,
+        connection,
+        job_to(job.id, state, ended_at=context.now(), **values),
+        kind=EventKind.JOB_ENDED,
+        message=f"{job.name} {state} while it waited" + (f": {reason}" if reason else ""),
+        actor=actor,
+        job_id=job.id,
+        data={"state": state, "reason": reason},
+    )
+
+
+def _lost(connection: Connection, job: Row[Any]) -> str:
+    attempt = connection.execute(
+        sa.select(attempts.c.id, attempts.c.last_step, attempts.c.start_step).where(
+            attempts.c.job_id == job.id, attempts.c.number == job.attempt
+        )
+    ).one_or_none()
+    if attempt is None:
+        return "nothing: it has not started"
+    newest = newest_checkpoint(connection, attempt.id)
+    saved = newest.step if newest is not None else 0
+    steps = max(attempt.last_step, attempt.start_step) - saved
+    since = f"step-{saved}" if newest is not None else "the start; nothing was saved"
+    if steps <= 0:
+        return f"nothing: all is saved in step-{saved}" if newest is not None else "nothing"
+    return f"{steps} step{'' if steps == 1 else 's'} since {since}"
+
+
+def _job_of_key(
+    context: Context, connection: Connection, actor: str, *, key: str, digest: str, job_id: str
+) -> str | None:
+    """Take the key for `job_id`, or return the job that has it already."""
+    row = {
+        "actor": actor,
+        "key": key,
+        "request_digest": digest,
+        "job_id": job_id,
+        "created_at": context.now(),
+    }
+    keys = tables.idempotency_keys
+    if insert_if_absent(connection, keys, row):
+        return None
+    earlier = connection.execute(
+        sa.select(keys.c.request_digest, keys.c.job_id).where(
+            keys.c.actor == actor, keys.c.key == key
+        )
+    ).one()
+    if earlier.request_digest != digest:
+        raise InvalidRequestError.at(
+            "header/Idempotency-Key", "was used before with another body; take a new one"
+        )
+    return str(earlier.job_id)
+
+
+def _insert_job(
+    context: Context, connection: Connection, job_id: str, spec: JobSpec, *, actor: str
+) -> None:
+    now, layout = context.now(), spec.layout()
+    row = {
+        "id": job_id,
+        "name": spec.name,
+        "tags": spec.tags,
+        "spec": spec,
+        "spec_digest": spec.digest,
+        "state": JobState.QUEUED.value,
+        "desired": DesiredState.RUN.value,
+        "priority": spec.resources.priority,
+        "pending": PendingLaunch(cause=AttemptCause.SUBMIT, actor=actor, layout=layout),
+        "queued_at": now,
+        "world_size": layout.world_size,
+        "layout": str(layout),
+        "progress": Progress(steps=spec.training.steps),
+        "created_by": actor,
+        "created_at": now,
+        "updated_at": now,
+    }
+    connection.execute(sa.insert(jobs).values(row))
+    append_event(
+        context,
+        connection,
+        kind=EventKind.SUBMITTED,
+        message=f"{spec.name} asks for {layout.slots_in_words} as {layout}",
+        actor=actor,
+        job_id=job_id,
+        data={"world_size": layout.world_size, "layout": str(layout)},
+    )

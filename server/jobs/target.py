@@ -1,0 +1,189 @@
+"""What a resume request asks for, worked out: overrides and plan of the next attempt. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.batch import legal_micro_batch_size
+from planner.plan import plan, resume_options
+from server.errors import InvalidRequestError
+from specs.api.resume import ResumeRequest
+from specs.attempt import SECTIONS, Overrides
+from specs.job import JobSpec
+from specs.layout import Layout
+from specs.plan import Plan
+from specs.problems import Problem, SpecError
+from specs.sections.parallelism import ParallelismSection
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What held so far: that of the newest attempt, or the spec's own before the first."""
+
+    spec: JobSpec
+    """As submitted."""
+    overrides: Overrides
+    layout: Layout
+
+    @property
+    def effective(self) -> JobSpec:
+        """The spec with the overrides."""
+        return self.overrides.apply(self.spec)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The next attempt."""
+
+    overrides: Overrides
+    """All that it changes against the job's spec."""
+    effective: JobSpec
+    """The spec with the overrides."""
+    plan: Plan
+
+
+def work_out(
+    baseline: Baseline, request: ResumeRequest, *, device_memory_bytes: int | None = None
+) -> Target:
+    """Return what a request makes of the next attempt; what it leaves out stays as it was.
+
+    Another world size alone takes the planner's first legal layout, and the micro-batch size is
+    lowered only where the old one is no longer legal.
+
+    Raises:
+        InvalidRequestError: parts of the request disagree, or the job cannot run so.
+    """
+    asked = request.overrides
+    merged = _merged(baseline.overrides, asked, steps=_agreed_steps(request))
+    world_size = _agreed_world_size(request)
+    layout = _layout(baseline, request, merged.apply(baseline.spec), world_size)
+    changed = merged.apply(baseline.spec)
+    final = changed.model_copy(
+        update={
+            "parallelism": _with_axes(changed, layout),
+            "resources": changed.resources.model_copy(update={"world_size": layout.world_size}),
+            "training": changed.training.model_copy(
+                update={"micro_batch_size": _micro_batch_size(changed, request, layout)}
+            ),
+        }
+    )
+    overrides = _difference(baseline.spec, final)
+    try:
+        planned = plan(final, device_memory_bytes=device_memory_bytes)
+    except SpecError as error:
+        raise InvalidRequestError.of(_in_request(error.problems)) from None
+    return Target(overrides, final, planned)
+
+
+def _merged(before: Overrides, asked: Overrides, *, steps: int | None) -> Overrides:
+    given = {
+        name: value
+        for name in Overrides.model_fields
+        if (value := getattr(asked, name)) is not None
+    }
+    return before.model_copy(update=given | ({} if steps is None else {"steps": steps}))
+
+
+def _agreed_steps(request: ResumeRequest) -> int | None:
+    inner = request.overrides.steps
+    if request.steps is not None and inner is not None and request.steps != inner:
+        raise InvalidRequestError.at(
+            "/overrides/steps", f"steps={inner} here, but steps={request.steps} beside it"
+        )
+    return request.steps or inner
+
+
+def _agreed_world_size(request: ResumeRequest) -> int | None:
+    """Return the world size that the request names; a section's default is not named."""
+    resources = request.overrides.resources
+    inner = (
+        resources.world_size
+        if resources is not None and "world_size" in resources.model_fields_set
+        else None
+    )
+    if request.world_size is not None and inner is not None and request.world_size != inner:
+        raise InvalidRequestError.at(
+            "/overrides/resources/world_size",
+            f"world_size={inner} here, but world_size={request.world_size} beside it",
+        )
+    return request.world_size or inner
+
+
+def _layout(
+    baseline: Baseline, request: ResumeRequest, spec: JobSpec, world_size: int | None
+) -> Layout:
+    axes = request.overrides.parallelism
+    if axes is not None:
+        return _given_layout(axes, world_size=world_size, before=baseline.layout)
+    if world_size is None or world_size == baseline.layout.world_size:
+        return baseline.layout
+    option = resume_options(spec, world_sizes=[world_size])[0]
+    if not option.layouts:
+        detail = f"world_size={world_size} has no legal layout: {option.reason}"
+        raise InvalidRequestError.at("/world_size", detail)
+    return option.layouts[0].layout
+
+
+def _given_layout(axes: ParallelismSection, *, world_size: int | None, before: Layout) -> Layout:
+    if world_size is None:
+        others = axes.dp_replicate * axes.cp * axes.tp * axes.pp
+        world_size = before.world_size if axes.dp_shard == -1 else others * axes.dp_shard
+    try:
+        return Layout.fill(
+            world_size=world_size,
+            dp_replicate=axes.dp_replicate,
+            dp_shard=axes.dp_shard,
+            cp=axes.cp,
+            tp=axes.tp,
+            pp=axes.pp,
+        )
+    except ValueError as error:
+        raise InvalidRequestError.at("/overrides/parallelism", str(error)) from None
+
+
+def _with_axes(spec: JobSpec, layout: Layout) -> ParallelismSection:
+    """Return the section that gives the layout: unchanged where its own axes do."""
+    try:
+        if spec.layout(layout.world_size) == layout:
+            return spec.parallelism
+    except ValueError:
+        pass  # its axes give no layout of this size
+    return spec.parallelism.model_copy(update=layout.model_dump())
+
+
+def _micro_batch_size(spec: JobSpec, request: ResumeRequest, layout: Layout) -> int:
+    """Return the size asked for, else the old one, else the largest legal one below it."""
+    size = spec.training.micro_batch_size
+    if request.overrides.micro_batch_size is not None:
+        return size
+    legal = legal_micro_batch_size(spec.training.global_batch_size, layout.dp, at_most=size)
+    return size if legal is None else legal  # the plan refuses a layout that has none
+
+
+def _difference(submitted: JobSpec, final: JobSpec) -> Overrides:
+    """Return the least overrides that make the submitted spec the final one."""
+    sections = {
+        name: getattr(final, name)
+        for name in SECTIONS
+        if getattr(final, name) != getattr(submitted, name)
+    }
+    numbers = {
+        name: getattr(final.training, name)
+        for name in ("micro_batch_size", "steps")
+        if getattr(final.training, name) != getattr(submitted.training, name)
+    }
+    return Overrides(**sections, **numbers)
+
+
+def _in_request(problems: Sequence[Problem]) -> list[Problem]:
+    """Point each problem of the resulting spec at the field of the request."""
+    moved = {
+        "/training/steps": "/steps",
+        "/training/micro_batch_size": "/overrides/micro_batch_size",
+        "/resources/world_size": "/world_size",
+    }
+    return [
+        Problem(pointer=moved.get(p.pointer, f"/overrides{p.pointer}"), detail=p.detail)
+        for p in problems
+    ]

@@ -1,0 +1,144 @@
+"""The one door of the states: guarded moves of jobs, attempts and attempt-nodes, and their event.
+
+The legal moves are data (specs/states.py); why and when each happens is docs/lifecycle.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, select, update
+
+from server.context import Context
+from server.errors import ConflictError, NotFoundError
+from server.events.store import append_event
+from server.tables import attempt_nodes, attempts, jobs
+from specs.events import EventKind
+from specs.states import (
+    ATTEMPT_MOVES,
+    ATTEMPT_NODE_MOVES,
+    JOB_MOVES,
+    AttemptNodeState,
+    AttemptState,
+    JobState,
+    sources,
+)
+
+
+class IllegalMoveError(ConflictError):
+    """The record is not in a state from which it may make this move."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """One record, the state that it is to reach, and the columns that change with it."""
+
+    what: str
+    table: Table
+    where: ColumnElement[bool]
+    target: StrEnum
+    legal_from: Collection[StrEnum]
+    values: Mapping[str, Any]
+
+
+def job_to(
+    job_id: str, target: JobState, *, only_from: frozenset[JobState] | None = None, **values: Any
+) -> Move:
+    """Return the move of a job; `only_from` narrows the states that the table allows."""
+    legal = sources(JOB_MOVES, target)
+    narrowed = legal if only_from is None else legal & only_from
+    return Move(f"job {job_id}", jobs, jobs.c.id == job_id, target, narrowed, values)
+
+
+def attempt_to(attempt_id: str, target: AttemptState, **values: Any) -> Move:
+    """Return the move of an attempt."""
+    legal = sources(ATTEMPT_MOVES, target)
+    return Move(
+        f"attempt {attempt_id}", attempts, attempts.c.id == attempt_id, target, legal, values
+    )
+
+
+def node_to(attempt_id: str, node: str, target: AttemptNodeState, **values: Any) -> Move:
+    """Return the move of one node's share of an attempt."""
+    where = and_(attempt_nodes.c.attempt_id == attempt_id, attempt_nodes.c.node == node)
+    legal = sources(ATTEMPT_NODE_MOVES, target)
+    what = f"node {node} of attempt {attempt_id}"
+    return Move(what, attempt_nodes, where, target, legal, values)
+
+
+def move(
+    context: Context,
+    connection: Connection,
+    *moves: Move,
+    kind: EventKind,
+    message: str,
+    actor: str,
+    job_id: str,
+    attempt: int | None = None,
+    node: str | None = None,
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    """Carry out moves that belong together, and store the event that they are.
+
+    Raises:
+        IllegalMoveError: a record is not in a state from which it may move there. The caller lets
+            the transaction end by it, so that none of the moves happened.
+    """
+    for each in moves:
+        _carry_out(connection, each)
+    append_event(
+        context,
+        connection,
+        kind=kind,
+        message=message,
+        actor=actor,
+        job_id=job_id,
+        attempt=attempt,
+        node=node,
+        data=data,
+    )
+
+
+def lock_job(connection: Connection, job_id: str) -> None:
+    """Make other writers of this job's records wait for this transaction.
+
+    The first statement of every transaction that moves a job, its attempts or their nodes: two
+    nodes that end at once see each other, and nobody waits crosswise. SQLite has one writer anyway.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    statement = select(jobs.c.id).where(jobs.c.id == job_id).with_for_update(key_share=True)
+    if connection.execute(statement).one_or_none() is None:
+        raise NotFoundError(f"no job has the id {job_id!r}")
+
+
+def lock_job_of(connection: Connection, attempt_id: str) -> str:
+    """Lock the job of an attempt, and return its id.
+
+    Raises:
+        NotFoundError: there is no such attempt.
+    """
+    job_id = connection.scalar(select(attempts.c.job_id).where(attempts.c.id == attempt_id))
+    if job_id is None:
+        raise NotFoundError(f"no attempt has the id {attempt_id!r}")
+    lock_job(connection, job_id)
+    return str(job_id)
+
+
+def _carry_out(connection: Connection, move: Move) -> None:
+    state = move.table.c.state
+    changed = connection.execute(
+        update(move.table)
+        .where(move.where, state.in_(sorted(move.legal_from)))
+        .values(state=move.target.value, **move.values)
+    )
+    if changed.rowcount == 1:
+        return
+    present = connection.scalar(select(state).where(move.where))
+    if present is None:
+        raise NotFoundError(f"there is no {move.what}")
+    raise IllegalMoveError(f"{move.what} is {present} and cannot become {move.target}")

@@ -1,0 +1,51 @@
+"""Beats of the API servers: the time in which nobody could report counts against nobody."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, select, update
+
+from server.context import Context
+from server.tables import liveness
+from server.upsert import insert_if_absent
+
+logger = logging.getLogger(__name__)
+
+BEAT_SECONDS = 1.0
+GAP = timedelta(seconds=5)
+"""Beats further apart than this mean that the servers were away. A shorter outage is silence,
+so a lease must outlast this gap and the longest pause of a supervisor between two tries."""
+
+
+def beat(context: Context) -> None:
+    """Say that an API server is up; after a gap, everything is judged from now on only."""
+    now = context.now()
+    with context.database.write() as connection:
+        first = {"id": 1, "beat_at": now, "up_since": now}
+        if insert_if_absent(connection, liveness, first):
+            return
+        connection.execute(
+            update(liveness).where(liveness.c.beat_at < now - GAP).values(beat_at=now, up_since=now)
+        )
+        connection.execute(update(liveness).where(liveness.c.beat_at < now).values(beat_at=now))
+
+
+def up_since(connection: Connection, now: datetime) -> datetime | None:
+    """Return since when reports could arrive without a gap; None when they cannot now."""
+    row = connection.execute(select(liveness.c.beat_at, liveness.c.up_since)).one_or_none()
+    return row.up_since if row is not None and row.beat_at >= now - GAP else None
+
+
+def keep_beating(context: Context, stop: threading.Event) -> None:
+    """Beat until `stop` is set; runs in a thread of each API process.
+
+    A database that does not answer makes a gap, which is what it is.
+    """
+    while not stop.wait(BEAT_SECONDS):
+        try:
+            beat(context)
+        except Exception:  # whatever it was, the next beat tries again
+            logger.warning("no beat was written", exc_info=True)

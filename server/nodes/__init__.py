@@ -1,0 +1,1 @@
+"""The machines: registration, inventory, draining."""

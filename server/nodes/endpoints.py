@@ -1,0 +1,41 @@
+"""`/nodes`: the machines, and whether anything new is placed on them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Response
+
+from server.auth.dependencies import Person, person
+from server.dependencies import ServerContext
+from server.nodes import service
+from server.paging import PageRequest, page_by
+from server.parameters import NODE_NAME, NodeName
+from server.responses import reply
+from specs.api.common import Page
+from specs.api.nodes import NodeView
+
+router = APIRouter(prefix="/nodes", tags=["nodes"], dependencies=[person])
+
+
+@router.get("", response_model=Page[NodeView], summary="The machines")
+def list_(
+    context: ServerContext,
+    page: Annotated[PageRequest[str], Depends(page_by("nodes", str, NODE_NAME))],
+) -> Response:
+    """List nodes by name: what they offer, who holds it, whether they live."""
+    views = service.list_nodes(context, after=page.after, limit=page.limit)
+    shown, next_page_token = page.cut(views, lambda view: view.name)
+    return reply(Page[NodeView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.post("/{name}/drain", response_model=NodeView, summary="Place nothing new on a node")
+def drain(context: ServerContext, principal: Person, name: NodeName) -> Response:
+    """Let what runs go on, and place nothing new."""
+    return reply(service.drain(context, name, actor=principal.name))
+
+
+@router.post("/{name}/undrain", response_model=NodeView, summary="Place on a node again")
+def undrain(context: ServerContext, principal: Person, name: NodeName) -> Response:
+    """Take the node back into use."""
+    return reply(service.undrain(context, name, actor=principal.name))

@@ -1,0 +1,277 @@
+"""Nodes: how they join, what they offer and who holds it, and draining."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from server.auth.service import Principal
+from server.auth.tokens import TokenKind, hash_token, make_token
+from server.context import Context
+from server.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidRequestError,
+    NotFoundError,
+    UnauthenticatedError,
+)
+from server.events.store import append_event
+from server.tables import attempt_nodes, attempts, jobs, nodes, tokens
+from specs.api.nodes import NodeHolding, NodeView
+from specs.attempt import NodeAllocation
+from specs.events import EventKind
+from specs.places import ROOT_PATTERN
+from specs.problems import Problem
+from specs.reports import PROTOCOL, Registration, RegistrationReply
+from specs.states import AttemptNodeState
+
+ADDRESS = re.compile(r"[A-Za-z0-9._:-]{1,255}")
+
+
+def check_protocol(protocol: int) -> None:
+    """Refuse what speaks another language: this version and the one before are understood.
+
+    Raises:
+        InvalidRequestError: it is older or newer.
+    """
+    if protocol not in {PROTOCOL, PROTOCOL - 1} or protocol < 1:
+        legal = sorted({max(PROTOCOL - 1, 1), PROTOCOL})
+        raise InvalidRequestError.at(
+            "/protocol", f"{protocol} is not understood; this server speaks {legal}"
+        )
+
+
+def register(
+    context: Context, registration: Registration, *, principal: Principal
+) -> RegistrationReply:
+    """Take a node in, or back with what it offers now.
+
+    A join token is used up by it and answered with a token of the node's own. The name of a node
+    that is online cannot be joined again; a dead one's can, and ends its old token. A root whose
+    UUID is not the one that other nodes see under this name is accepted: it means another storage,
+    and the scheduler spreads an attempt only over nodes that see the same one.
+
+    Raises:
+        InvalidRequestError: the protocol is not understood, or the address or a root is malformed.
+        ForbiddenError: a node's token comes with another name.
+        UnauthenticatedError: the join token was used up meanwhile.
+        ConflictError: a node of this name is online.
+    """
+    check_protocol(registration.protocol)
+    _check(registration)
+    name = registration.node
+    if principal.kind is TokenKind.NODE and principal.node != name:
+        raise ForbiddenError(f"this is the token of node {principal.node!r}, not of {name!r}")
+    with context.database.write() as connection:
+        token = None
+        if principal.kind is not TokenKind.NODE:
+            token = _join(context, connection, registration, principal)
+        _store(context, connection, registration)
+    return RegistrationReply(node_token=token, heartbeat_seconds=context.settings.heartbeat_seconds)
+
+
+def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) -> list[NodeView]:
+    """Return at most `limit` nodes after a name, by name."""
+    query = select(nodes).order_by(nodes.c.name).limit(limit)
+    if after is not None:
+        query = query.where(nodes.c.name > after)
+    with context.database.read() as connection:
+        return _views(connection, connection.execute(query).all())
+
+
+def drain(context: Context, name: str, *, actor: str) -> NodeView:
+    """Place nothing new on a node; what runs there goes on.
+
+    Raises:
+        NotFoundError: no node has this name.
+    """
+    return _set_draining(context, name, True, actor=actor)
+
+
+def undrain(context: Context, name: str, *, actor: str) -> NodeView:
+    """Place on a node again.
+
+    Raises:
+        NotFoundError: no node has this name.
+    """
+    return _set_draining(context, name, False, actor=actor)
+
+
+def _check(registration: Registration) -> None:
+    problems = []
+    if not ADDRESS.fullmatch(registration.address):
+        detail = f"{registration.address!r} is no host name or address"
+        problems.append(Problem(pointer="/address", detail=detail))
+    for name, uuid in registration.roots.items():
+        if not ROOT_PATTERN.fullmatch(name):
+            detail = f"{name[:80]!r} is no name of a root; one matches {ROOT_PATTERN.pattern}"
+            problems.append(Problem(pointer="/roots", detail=detail))
+        elif not _is_uuid(uuid):
+            detail = f"{uuid[:80]!r} is no UUID"
+            problems.append(Problem(pointer=f"/roots/{name}", detail=detail))
+    if problems:
+        raise InvalidRequestError.of(problems)
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text.lower()
+    except ValueError:
+        return False
+
+
+def _join(
+    context: Context, connection: Connection, registration: Registration, principal: Principal
+) -> str:
+    """Use the join token up, and return the token of the node."""
+    now, name = context.now(), registration.node
+    used = connection.execute(
+        update(tokens)
+        .where(tokens.c.id == principal.token_id, tokens.c.revoked_at.is_(None))
+        .values(revoked_at=now)
+    )
+    if used.rowcount != 1:
+        raise UnauthenticatedError("the join token has been used up; ask for another one")
+    present = connection.execute(
+        select(nodes.c.offline_since).where(nodes.c.name == name)
+    ).one_or_none()
+    if present is not None and present.offline_since is None:
+        raise ConflictError(
+            f"a node named {name!r} is online; give this one another name, or end that one's worker"
+        )
+    connection.execute(
+        update(tokens)
+        .where(
+            tokens.c.node == name, tokens.c.kind == TokenKind.NODE, tokens.c.revoked_at.is_(None)
+        )
+        .values(revoked_at=now)
+    )
+    token = make_token(TokenKind.NODE)
+    connection.execute(
+        insert(tokens).values(
+            id=context.new_id(),
+            name=f"node {name}",
+            kind=TokenKind.NODE.value,
+            hash=hash_token(token),
+            node=name,
+            created_at=now,
+        )
+    )
+    return token
+
+
+def _store(context: Context, connection: Connection, registration: Registration) -> None:
+    now, name, hardware = context.now(), registration.node, registration.hardware
+    before = connection.execute(
+        select(nodes).where(nodes.c.name == name).with_for_update(key_share=True)
+    ).one_or_none()
+    row = {
+        "address": registration.address,
+        "hardware": hardware,
+        "device": hardware.device,
+        "slots": hardware.slots,
+        "roots": registration.roots,
+        "version": registration.version,
+        "heartbeat_at": now,
+        "offline_since": None,
+    }
+    if before is None:
+        connection.execute(insert(nodes).values(name=name, registered_at=now, **row))
+    else:
+        connection.execute(update(nodes).where(nodes.c.name == name).values(row))
+    if before is None or (before.hardware, before.roots) != (hardware, registration.roots):
+        others = connection.scalars(select(nodes.c.roots).where(nodes.c.name != name))
+        elsewhere = _other_storage(registration.roots, others)
+        note = f"; sees another storage than others as {', '.join(elsewhere)}" if elsewhere else ""
+        append_event(
+            context,
+            connection,
+            kind=EventKind.NODE_REGISTERED,
+            message=f"{name} offers {hardware.slots} {hardware.device} slots{note}",
+            actor=name,
+            node=name,
+            data={"slots": hardware.slots, "device": hardware.device, "other_storage": elsewhere},
+        )
+
+
+def _other_storage(mine: Mapping[str, str], others: Iterable[Mapping[str, str]]) -> list[str]:
+    """Return the roots that most other nodes see with another UUID."""
+    seen: dict[str, Counter[str]] = {root: Counter() for root in mine}
+    for roots in others:
+        for root, uuid in roots.items():
+            if root in seen:
+                seen[root][uuid] += 1
+    return [
+        root
+        for root, uuids in seen.items()
+        if uuids and uuids.most_common(1)[0][1] > uuids[mine[root]]
+    ]
+
+
+def _set_draining(context: Context, name: str, draining: bool, *, actor: str) -> NodeView:
+    with context.database.write() as connection:
+        changed = connection.execute(
+            update(nodes)
+            .where(nodes.c.name == name, nodes.c.draining.is_(not draining))
+            .values(draining=draining)
+        )
+        if changed.rowcount:
+            append_event(
+                context,
+                connection,
+                kind=EventKind.NODE_DRAINED,
+                message=f"{name}: {'nothing new is placed' if draining else 'in use again'}",
+                actor=actor,
+                node=name,
+                data={"draining": draining},
+            )
+        rows = connection.execute(select(nodes).where(nodes.c.name == name)).all()
+        if not rows:
+            raise NotFoundError(f"no node has the name {name!r}")
+        return _views(connection, rows)[0]
+
+
+def _views(connection: Connection, rows: Iterable[Row[Any]]) -> list[NodeView]:
+    listed = list(rows)
+    holdings = _holdings(connection, [row.name for row in listed])
+    return [_view(row, holdings.get(row.name, [])) for row in listed]
+
+
+def _holdings(connection: Connection, names: list[str]) -> dict[str, list[NodeHolding]]:
+    """Return who holds slots of these nodes: shares that have not ended."""
+    share = attempt_nodes.c
+    query = (
+        select(share.node, share.node_rank, share.slots, jobs.c.id, jobs.c.name)
+        .join(attempts, attempts.c.id == share.attempt_id)
+        .join(jobs, jobs.c.id == attempts.c.job_id)
+        .where(share.node.in_(names), share.state != AttemptNodeState.ENDED.value)
+        .order_by(share.claimed_at)
+    )
+    held: dict[str, list[NodeHolding]] = {}
+    for row in connection.execute(query):
+        allocation = NodeAllocation(node=row.node, node_rank=row.node_rank, slots=tuple(row.slots))
+        holding = NodeHolding(job_id=row.id, job_name=row.name, allocation=allocation)
+        held.setdefault(row.node, []).append(holding)
+    return held
+
+
+def _view(row: Row[Any], holdings: list[NodeHolding]) -> NodeView:
+    taken = sum(len(holding.allocation.slots) for holding in holdings)
+    return NodeView(
+        name=row.name,
+        address=row.address,
+        hardware=row.hardware,
+        online=row.offline_since is None,
+        draining=row.draining,
+        free_slots=max(row.slots - taken, 0),
+        allocations=tuple(holdings),
+        roots=tuple(sorted(row.roots)),
+        version=row.version,
+        registered_at=row.registered_at,
+        heartbeat_at=row.heartbeat_at,
+    )

@@ -1,0 +1,29 @@
+"""Parameters that several endpoints take."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path
+
+from specs.ids import ID_PATTERN
+
+CHECKPOINT_ID = r"^[0-7][0-9a-hjkmnp-tv-z]{25}\.a[0-9]{1,9}\.step-[0-9]{1,10}$"
+NODE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+JobId = Annotated[
+    str,
+    Path(pattern=ID_PATTERN, description="Id of the job.", examples=["01jd3m6y0000000000000000a7"]),
+]
+CheckpointId = Annotated[
+    str,
+    Path(
+        pattern=CHECKPOINT_ID,
+        description="Id of the checkpoint: job, attempt and step.",
+    ),
+]
+NodeName = Annotated[
+    str,
+    Path(pattern=NODE_NAME, max_length=100, description="Name of the node."),
+]
+TokenId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the token.")]

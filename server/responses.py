@@ -1,0 +1,24 @@
+"""Answers as JSON text that pydantic or the database wrote, without another validation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import orjson
+from pydantic import BaseModel
+from starlette.responses import Response
+
+JSON = "application/json"
+
+
+def reply(
+    model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Answer with a model; NaN and infinity leave as it says."""
+    return Response(model.model_dump_json(), status, dict(headers or {}), JSON)
+
+
+def reply_page(items: Sequence[object], next_page_token: str | None) -> Response:
+    """Answer with a page of rows that orjson can write."""
+    content = {"items": items, "next_page_token": next_page_token}
+    return Response(orjson.dumps(content, option=orjson.OPT_UTC_Z), media_type=JSON)

@@ -1,0 +1,1 @@
+"""The scheduler: places queued jobs, sends launches, judges leases."""

@@ -1,0 +1,298 @@
+"""Places queued jobs: reads the queue, decides, writes each attempt, then sends its messages."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, or_, select, text, update
+
+from server.attempts.launch import newest_attempt_id
+from server.context import Context
+from server.events.store import append_event
+from server.jobs.checks import roots_of
+from server.lifecycle import job_to, lock_job, move
+from server.scheduler.dispatch import Dispatcher
+from server.scheduler.offers import read_offers
+from server.scheduler.placement import Demand, Offer, decide
+from server.tables import attempt_nodes, attempts, checkpoints, jobs
+from server.telemetry.catalog import newest_checkpoint
+from specs.api.jobs import PendingLaunch, Progress
+from specs.attempt import NodeAllocation
+from specs.events import EventKind
+from specs.job import JobSpec
+from specs.reports import LaunchMessage
+from specs.states import AttemptNodeState, AttemptState, DesiredState, JobState
+
+logger = logging.getLogger(__name__)
+
+AnyRow = Row[*tuple[Any, ...]]
+
+SCHEDULER = "scheduler"
+LONGEST_QUEUE = 1000
+"""Jobs of the queue that are looked at in one round."""
+PLACEMENT_LOCK = 7_301_004
+PORTS = range(29_500, 39_500)
+"""Where the nodes of an attempt meet."""
+
+
+class Placer:
+    """Places queued jobs, round by round."""
+
+    def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
+        self._context = context
+        self._dispatcher = dispatcher
+        self._demands: dict[tuple[str, datetime], Demand] = {}
+        # What could not be placed in the last round cannot be while nothing changes.
+        self._hopeless: tuple[list[Demand], list[Offer]] | None = None
+
+    def run(self) -> int:
+        """Place what can be placed, say why the rest waits, and return how many were placed."""
+        with self._context.database.read() as connection:
+            queue = self._queue(connection)
+            if not queue:
+                self._demands.clear()
+                return 0
+            demands = self._read_demands(connection, queue)
+            offers = read_offers(connection)
+        if (demands, offers) == self._hopeless:
+            return 0
+        decisions = decide(demands, offers)
+        messages: list[LaunchMessage] = []
+        for row in queue:
+            if row.id in decisions.placed:
+                messages += self._try_to_place(row, decisions.placed[row.id], offers)
+        self._explain(queue, decisions.waiting)
+        self._hopeless = None if decisions.placed else (demands, offers)
+        for message in messages:
+            send(self._dispatcher, message)
+        return len(decisions.placed)
+
+    def _queue(self, connection: Connection) -> Sequence[AnyRow]:
+        columns = (jobs.c.id, jobs.c.name, jobs.c.queued_at, jobs.c.reason)
+        due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= self._context.now())
+        return connection.execute(
+            select(*columns)
+            .where(jobs.c.state == JobState.QUEUED, due)
+            .order_by(jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
+            .limit(LONGEST_QUEUE)
+        ).all()
+
+    def _read_demands(self, connection: Connection, queue: Sequence[AnyRow]) -> list[Demand]:
+        """Return the demands of the queue; what was read in an earlier round is kept."""
+        known = {(row.id, row.queued_at) for row in queue}
+        self._demands = {key: self._demands[key] for key in known & self._demands.keys()}
+        unread = [job_id for job_id, queued_at in known - self._demands.keys()]
+        if unread:
+            saved = set(
+                connection.scalars(
+                    select(checkpoints.c.job_id).where(checkpoints.c.job_id.in_(unread)).distinct()
+                )
+            )
+            columns = (
+                jobs.c.id,
+                jobs.c.name,
+                jobs.c.queued_at,
+                jobs.c.spec,
+                jobs.c.pending,
+                jobs.c.storage,
+            )
+            for row in connection.execute(select(*columns).where(jobs.c.id.in_(unread))):
+                self._demands[row.id, row.queued_at] = _demand(row, has_saved=row.id in saved)
+        return [self._demands[row.id, row.queued_at] for row in queue]
+
+    def _try_to_place(
+        self, row: AnyRow, allocation: Sequence[NodeAllocation], offers: Sequence[Offer]
+    ) -> list[LaunchMessage]:
+        """Place one job; one that cannot be read must not keep the others from their slots."""
+        try:
+            return place_job(self._context, row.id, row.queued_at, allocation, offers)
+        except Exception:
+            logger.exception("job %s could not be placed", row.id)
+            return []
+
+    def _explain(self, queue: Sequence[AnyRow], waiting: Mapping[str, str]) -> None:
+        """Store the reasons that changed: first on the jobs, in one order, then as events."""
+        changed = [row for row in queue if row.id in waiting and row.reason != waiting[row.id]]
+        if not changed:
+            return
+        context = self._context
+        with context.database.write() as connection:
+            stored = [
+                row
+                for row in sorted(changed, key=lambda row: str(row.id))
+                if _set_reason(connection, row, waiting[row.id])
+            ]
+            for row in stored:
+                append_event(
+                    context,
+                    connection,
+                    kind=EventKind.WAITING,
+                    message=f"{row.name} {waiting[row.id]}",
+                    actor=SCHEDULER,
+                    job_id=row.id,
+                    data={"reason": waiting[row.id]},
+                )
+
+
+def place_job(
+    context: Context,
+    job_id: str,
+    queued_at: datetime,
+    allocation: Sequence[NodeAllocation],
+    offers: Sequence[Offer],
+) -> list[LaunchMessage]:
+    """Write an attempt; return its messages, or none when the job or a slot changed since."""
+    with context.database.write() as connection:
+        _lock_placement(context, connection)
+        lock_job(connection, job_id)
+        job = connection.execute(select(jobs).where(jobs.c.id == job_id)).one()
+        if job.state != JobState.QUEUED or job.queued_at != queued_at:
+            return []
+        if not _still_free(connection, allocation):
+            return []
+        attempt_id = _write_attempt(context, connection, job, allocation, offers)
+    return [LaunchMessage(attempt_id=attempt_id, node=share.node) for share in allocation]
+
+
+def send(dispatcher: Dispatcher, message: LaunchMessage) -> None:
+    """Send a message; when the broker is away it is sent again later."""
+    try:
+        dispatcher.send(message)
+    except Exception:  # whatever the broker raises: the reconciler sends again
+        logger.warning(
+            "attempt %s was not announced to %s", message.attempt_id, message.node, exc_info=True
+        )
+
+
+def rendezvous_port(attempt_id: str) -> int:
+    """Return the port at which the nodes of an attempt meet, the same whoever asks."""
+    digest = hashlib.sha256(attempt_id.encode()).digest()
+    return PORTS[int.from_bytes(digest[:8]) % len(PORTS)]
+
+
+def _demand(row: AnyRow, *, has_saved: bool) -> Demand:
+    pending: PendingLaunch = row.pending
+    spec: JobSpec = pending.overrides.apply(row.spec)
+    resources = spec.resources
+    # What a job saved lies where it ran; until then any storage will do.
+    bound = row.storage is not None and has_saved
+    return Demand(
+        job_id=row.id,
+        name=row.name,
+        world_size=pending.layout.world_size,
+        nodes=resources.nodes,
+        device=resources.device,
+        roots=roots_of(spec),
+        storage=(spec.checkpoint.root, row.storage) if bound else None,
+    )
+
+
+def _lock_placement(context: Context, connection: Connection) -> None:
+    """Keep a second scheduler, were there one, from giving the same slots away."""
+    if not context.database.is_sqlite:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": PLACEMENT_LOCK})
+
+
+def _still_free(connection: Connection, allocation: Sequence[NodeAllocation]) -> bool:
+    held = connection.execute(
+        select(attempt_nodes.c.node, attempt_nodes.c.slots).where(
+            attempt_nodes.c.node.in_([share.node for share in allocation]),
+            attempt_nodes.c.state != AttemptNodeState.ENDED,
+        )
+    ).all()
+    wanted = {(share.node, slot) for share in allocation for slot in share.slots}
+    return not wanted & {(row.node, slot) for row in held for slot in row.slots}
+
+
+def _write_attempt(
+    context: Context,
+    connection: Connection,
+    job: AnyRow,
+    allocation: Sequence[NodeAllocation],
+    offers: Sequence[Offer],
+) -> str:
+    """Write the attempt, its nodes and the job's move; return the attempt's id."""
+    pending: PendingLaunch = job.pending
+    spec = pending.overrides.apply(job.spec)
+    parent, start_step = _origin(connection, job, pending)
+    now, attempt_id, number = context.now(), context.new_id(), job.attempt + 1
+    attempt = {
+        "id": attempt_id,
+        "job_id": job.id,
+        "number": number,
+        "cause": pending.cause.value,
+        "actor": pending.actor,
+        "state": AttemptState.PLACED.value,
+        "desired": DesiredState.RUN.value,
+        "layout": pending.layout,
+        "overrides": pending.overrides,
+        "micro_batch_size": spec.training.micro_batch_size,
+        "parent_checkpoint_id": parent,
+        "start_step": start_step,
+        "last_step": start_step,
+        "rendezvous_port": rendezvous_port(attempt_id),
+        "created_at": now,
+    }
+    connection.execute(insert(attempts).values(attempt))
+    shares = [
+        {
+            "attempt_id": attempt_id,
+            "node": share.node,
+            "node_rank": share.node_rank,
+            "slots": share.slots,
+            "state": AttemptNodeState.PLACED.value,
+            "sent_at": now,
+        }
+        for share in allocation
+    ]
+    connection.execute(insert(attempt_nodes), shares)
+    roots = next(offer.roots for offer in offers if offer.node == allocation[0].node)
+    values: dict[str, Any] = {
+        "pending": None,
+        "reason": None,
+        "not_before": None,
+        "desired": DesiredState.RUN.value,
+        "attempt": number,
+        "world_size": pending.layout.world_size,
+        "layout": str(pending.layout),
+        "storage": roots.get(spec.checkpoint.root),
+        "started_at": job.started_at or now,
+        "progress": Progress(step=start_step, steps=spec.training.steps),
+    }
+    nodes = [share.node for share in allocation]
+    move(
+        context,
+        connection,
+        job_to(job.id, JobState.STARTING, **values),
+        kind=EventKind.PLACED,
+        message=f"Attempt {number} got {pending.layout.slots_in_words} on {', '.join(nodes)}",
+        actor=SCHEDULER,
+        job_id=job.id,
+        attempt=number,
+        data={
+            "layout": str(pending.layout),
+            "nodes": nodes,
+            "parent_checkpoint_id": parent,
+            "start_step": start_step,
+        },
+    )
+    return attempt_id
+
+
+def _origin(connection: Connection, job: AnyRow, pending: PendingLaunch) -> tuple[str | None, int]:
+    """Return id and step of the checkpoint to go on from: the one named, else the newest now."""
+    if pending.checkpoint_id is not None:
+        named = select(checkpoints.c.step).where(checkpoints.c.id == pending.checkpoint_id)
+        return pending.checkpoint_id, connection.execute(named).scalar_one()
+    previous = newest_attempt_id(connection, job.id)
+    newest = newest_checkpoint(connection, previous) if previous is not None else None
+    return (newest.id, newest.step) if newest is not None else (None, 0)
+
+
+def _set_reason(connection: Connection, row: AnyRow, reason: str) -> bool:
+    waits = (jobs.c.id == row.id) & (jobs.c.state == JobState.QUEUED)
+    return connection.execute(update(jobs).where(waits).values(reason=reason)).rowcount == 1

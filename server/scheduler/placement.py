@@ -1,0 +1,184 @@
+"""Which queued jobs get which slots, and why the others wait: pure (docs/lifecycle.md, 3-5)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specs.attempt import NodeAllocation
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A node that is online and takes new work."""
+
+    node: str
+    device: Literal["cpu", "cuda"]
+    slots: int
+    free: tuple[int, ...]
+    """Indices of the slots that nobody holds."""
+    roots: Mapping[str, str]
+    """UUID of each storage root that it sees, by name."""
+    holders: Mapping[str, int] = field(default_factory=dict)
+    """Slots that are held, by name of the job."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a queued job needs."""
+
+    job_id: str
+    name: str
+    world_size: int
+    nodes: int | None = None
+    """Spread evenly over exactly so many nodes; as few as fit when absent."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    roots: tuple[str, ...] = ("checkpoints",)
+    """Names of the storage roots that every node must see, the same on each."""
+    storage: tuple[str, str] | None = None
+    """Root that holds what it goes on from: its name and UUID."""
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What becomes of each demand."""
+
+    placed: Mapping[str, tuple[NodeAllocation, ...]]
+    """Allocation of each job that starts, by job id."""
+    waiting: Mapping[str, str]
+    """Why each other one waits, by job id."""
+
+
+def decide(demands: Sequence[Demand], offers: Sequence[Offer]) -> Decisions:
+    """Place the demands, in their order, on the offers: each whole or not at all.
+
+    A demand that the nodes could hold, were they empty, keeps all of them from those behind it, so
+    that a large job does not wait for ever; one that is larger than what is online keeps nothing.
+    """
+    placed: dict[str, tuple[NodeAllocation, ...]] = {}
+    waiting: dict[str, str] = {}
+    left = list(offers)
+    kept_for: dict[str, str] = {}  # node -> name of the job that keeps it
+    for demand in demands:
+        groups = _groups(demand, left)
+        open_groups = [[o for o in group if o.node not in kept_for] for group in groups]
+        chosen = _choose(demand, open_groups)
+        if chosen is not None:
+            placed[demand.job_id] = chosen
+            left = [_take(offer, demand, chosen) for offer in left]
+            continue
+        waiting[demand.job_id] = _reason(demand, groups, kept_for, any_online=bool(offers))
+        for group in groups:
+            if _spread(demand, group, free=lambda offer: offer.slots) is not None:
+                kept_for |= {o.node: kept_for.get(o.node, demand.name) for o in group}
+    return Decisions(placed, waiting)
+
+
+def fits(demand: Demand, offers: Sequence[Offer]) -> bool:
+    """Return whether a demand could start at once, were it the only one that waits."""
+    return _choose(demand, _groups(demand, offers)) is not None
+
+
+def _groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
+    """Return the sets of nodes that one attempt may span: one kind of slot, the same roots."""
+    eligible = [
+        offer
+        for offer in offers
+        if demand.device in {"auto", offer.device}
+        and all(root in offer.roots for root in demand.roots)
+        and (demand.storage is None or offer.roots.get(demand.storage[0]) == demand.storage[1])
+    ]
+    if demand.device == "auto" and any(offer.device == "cuda" for offer in eligible):
+        eligible = [offer for offer in eligible if offer.device == "cuda"]
+    groups: dict[tuple[str, ...], list[Offer]] = {}
+    for offer in eligible:
+        key = (offer.device, *(offer.roots[root] for root in demand.roots))
+        groups.setdefault(key, []).append(offer)
+    return [groups[key] for key in sorted(groups)]
+
+
+def _choose(demand: Demand, groups: Sequence[Sequence[Offer]]) -> tuple[NodeAllocation, ...] | None:
+    """Return the allocation on the fewest nodes, the fullest ones first; None when none fits."""
+    spreads = [_spread(demand, group, free=lambda offer: len(offer.free)) for group in groups]
+    fitting = [spread for spread in spreads if spread is not None]
+    if not fitting:
+        return None
+    best = min(fitting, key=lambda spread: (len(spread), sum(len(o.free) for o in spread)))
+    share = demand.world_size // len(best)
+    return tuple(
+        NodeAllocation(node=offer.node, node_rank=rank, slots=offer.free[:share])
+        for rank, offer in enumerate(sorted(best, key=lambda offer: offer.node))
+    )
+
+
+def _spread(
+    demand: Demand, group: Sequence[Offer], *, free: Callable[[Offer], int]
+) -> list[Offer] | None:
+    """Return the fewest nodes that hold the demand in equal shares, those with least to spare."""
+    for count in _node_counts(demand, len(group)):
+        share = demand.world_size // count
+        roomy = [offer for offer in group if free(offer) >= share]
+        if len(roomy) >= count:
+            return sorted(roomy, key=lambda offer: (free(offer), offer.node))[:count]
+    return None
+
+
+def _node_counts(demand: Demand, available: int) -> Iterator[int]:
+    counts = range(1, available + 1) if demand.nodes is None else [demand.nodes]
+    return (count for count in counts if demand.world_size % count == 0 and count <= available)
+
+
+def _take(offer: Offer, demand: Demand, allocation: Sequence[NodeAllocation]) -> Offer:
+    taken = {slot for share in allocation if share.node == offer.node for slot in share.slots}
+    if not taken:
+        return offer
+    holders = Counter(offer.holders) + Counter({demand.name: len(taken)})
+    free = tuple(slot for slot in offer.free if slot not in taken)
+    return Offer(offer.node, offer.device, offer.slots, free, offer.roots, holders)
+
+
+def _reason(
+    demand: Demand,
+    groups: Sequence[Sequence[Offer]],
+    kept_for: Mapping[str, str],
+    *,
+    any_online: bool,
+) -> str:
+    """Say why a demand waits, as in `needs 4 slots, 2 free, 2 held by llama-7`."""
+    if not any_online:
+        return "no node is online that takes new work"
+    needs = f"needs {demand.world_size} {'' if demand.device == 'auto' else demand.device + ' '}"
+    needs += "slot" if demand.world_size == 1 else "slots"
+    needs += "" if demand.nodes is None else f" on {demand.nodes} nodes"
+    if not groups:
+        where = "its checkpoints" if demand.storage else f"the roots {', '.join(demand.roots)}"
+        return f"{needs}; no node that is online sees {where} and has such slots"
+    enough = [g for g in groups if _spread(demand, g, free=lambda o: o.slots) is not None]
+    group = max(enough or groups, key=lambda g: sum(len(o.free) for o in g))
+    if not enough:
+        return f"{needs}, {sum(o.slots for o in group)} are online{_by_node(group, 'slots')}"
+    free = [offer for offer in group if offer.free and offer.node not in kept_for]
+    count = sum(len(offer.free) for offer in free)
+    kept = sorted({kept_for[offer.node] for offer in group if offer.node in kept_for})
+    parts = [f"{needs}, {count} free" + (_by_node(free, "free") if count else "")]
+    parts += _held(group)
+    parts += [f"the rest kept for {kept[0]}, which is ahead in the queue"] if kept else []
+    return ", ".join(parts)
+
+
+def _by_node(group: Sequence[Offer], what: Literal["slots", "free"]) -> str:
+    if len(group) == 1:
+        return ""
+    counts = [o.slots if what == "slots" else len(o.free) for o in group]
+    return f" ({' + '.join(map(str, sorted(counts, reverse=True)[:8]))})"
+
+
+def _held(group: Sequence[Offer], most: int = 3) -> list[str]:
+    holders: Counter[str] = Counter()
+    for offer in group:
+        holders.update(offer.holders)
+    named = [f"{slots} held by {name}" for name, slots in holders.most_common(most)]
+    others = sum(slots for _, slots in holders.most_common()[most:])
+    return [*named, *([f"{others} by others"] if others else [])]

@@ -1,0 +1,234 @@
+"""Judges silence and sends again: leases, lost nodes, unclaimed launches (docs/lifecycle.md, 7-16).
+
+Time counts only while an API server is up to hear reports: whatever is judged is judged by the
+later of the last sign of life and the servers' own return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, select, tuple_, update
+
+from server.attempts.ending import end_nodes
+from server.attempts.verdict import NodeEnd
+from server.context import Context
+from server.events.store import append_event, prune_transient
+from server.jobs.service import forget_old_keys
+from server.lifecycle import lock_job
+from server.liveness import up_since
+from server.scheduler.dispatch import Dispatcher
+from server.scheduler.place import SCHEDULER, send
+from server.tables import attempt_nodes, attempts, jobs, nodes
+from specs.events import EventKind
+from specs.failures import Failure, FailureReason
+from specs.reports import LaunchMessage
+from specs.states import AttemptNodeState, AttemptOutcome
+
+AnyRow = Row[*tuple[Any, ...]]
+
+CLAIMED = (AttemptNodeState.CLAIMED, AttemptNodeState.RUNNING)
+HEARTBEATS_MISSED = 6
+"""Heartbeats without which a node counts as offline."""
+PRUNE_EVERY = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """What one round found, before it changes anything."""
+
+    silent: Sequence[AnyRow]
+    unclaimed: Sequence[AnyRow]
+    offline: Sequence[str]
+
+
+class Reconciler:
+    """Makes what is so what should be so, round by round."""
+
+    def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
+        self._context = context
+        self._dispatcher = dispatcher
+        self._pruned_at: datetime | None = None
+
+    def run(self) -> None:
+        """Judge once; nothing is judged while no API server is up."""
+        now = self._context.now()
+        with self._context.database.read() as connection:
+            since = up_since(connection, now)
+            if since is None:
+                return
+            found = self._look(connection, now, since)
+        if found.offline:
+            self._mark_offline(found.offline)
+        for share in found.silent:
+            self._judge_silence(share, since)
+        claim_by = now - timedelta(seconds=self._context.settings.claim_seconds)
+        late = [s for s in found.unclaimed if max(s.created_at, since) <= claim_by]
+        for attempt_id in dict.fromkeys(share.attempt_id for share in late):
+            self._give_up(attempt_id, [s for s in late if s.attempt_id == attempt_id])
+        self._send_again([share for share in found.unclaimed if share not in late], now)
+        self._prune(now)
+
+    def _look(self, connection: Connection, now: datetime, since: datetime) -> _Findings:
+        settings = self._context.settings
+        lease_limit = now - timedelta(seconds=settings.lease_seconds)
+        node_limit = now - timedelta(seconds=HEARTBEATS_MISSED * settings.heartbeat_seconds)
+        share, attempt = attempt_nodes.c, attempts.c
+        silent = connection.execute(
+            select(
+                share.attempt_id,
+                share.node,
+                _heard_at.label("heard_at"),
+                share.unreachable_since,
+                attempt.job_id,
+                attempt.number,
+                attempt.overrides,
+                jobs.c.spec,
+            )
+            .join(attempts, attempt.id == share.attempt_id)
+            .join(jobs, jobs.c.id == attempt.job_id)
+            .where(share.state.in_(CLAIMED), _heard_at < lease_limit)
+        ).all()
+        unclaimed = connection.execute(
+            select(share.attempt_id, share.node, share.sent_at, attempt.job_id, attempt.created_at)
+            .join(attempts, attempt.id == share.attempt_id)
+            .where(share.state == AttemptNodeState.PLACED)
+        ).all()
+        offline = connection.scalars(
+            select(nodes.c.name).where(
+                nodes.c.offline_since.is_(None), nodes.c.heartbeat_at < node_limit
+            )
+        ).all()
+        return _Findings(
+            silent=silent if since < lease_limit else (),
+            unclaimed=unclaimed,
+            offline=offline if since < node_limit else (),
+        )
+
+    def _mark_offline(self, names: Sequence[str]) -> None:
+        context = self._context
+        gone = nodes.c.name.in_(names) & nodes.c.offline_since.is_(None)
+        with context.database.write() as connection:
+            marked = connection.scalars(
+                update(nodes)
+                .where(gone)
+                .values(offline_since=context.now())
+                .returning(nodes.c.name)
+            ).all()
+            for name in sorted(marked):
+                append_event(
+                    context,
+                    connection,
+                    kind=EventKind.NODE_OFFLINE,
+                    message=f"the worker of {name} is silent",
+                    actor=SCHEDULER,
+                    node=name,
+                )
+
+    def _judge_silence(self, share: AnyRow, since: datetime) -> None:
+        """Mark a silent share as unreachable, and end it when it stays silent for long enough."""
+        silence = self._context.now() - max(share.heard_at, since)
+        retry = share.overrides.apply(share.spec).retry
+        if silence >= timedelta(seconds=retry.node_lost_after_seconds):
+            self._end_lost(share, silence)
+        elif share.unreachable_since is None:
+            self._mark_unreachable(share, silence)
+
+    def _mark_unreachable(self, share: AnyRow, silence: timedelta) -> None:
+        context = self._context
+        with context.database.write() as connection:
+            lock_job(connection, share.job_id)
+            marked = connection.execute(
+                update(attempt_nodes)
+                .where(_still_silent(share))
+                .values(unreachable_since=context.now())
+            )
+            if marked.rowcount == 1:
+                append_event(
+                    context,
+                    connection,
+                    kind=EventKind.UNREACHABLE,
+                    message=f"{share.node} has been silent for {silence.total_seconds():.0f} s; "
+                    "its ranks may well go on",
+                    actor=SCHEDULER,
+                    job_id=share.job_id,
+                    attempt=share.number,
+                    node=share.node,
+                )
+
+    def _end_lost(self, share: AnyRow, silence: timedelta) -> None:
+        context = self._context
+        failure = Failure(
+            reason=FailureReason.NODE_LOST,
+            message=f"{share.node} has been silent for {silence.total_seconds():.0f} s",
+            node=share.node,
+        )
+        with context.database.write() as connection:
+            lock_job(connection, share.job_id)
+            silent = select(attempt_nodes.c.node).where(_still_silent(share))
+            if connection.execute(silent).one_or_none() is None:
+                return  # it has reported or ended meanwhile
+            end = NodeEnd(share.node, AttemptOutcome.FAILED, failure)
+            end_nodes(context, connection, share.attempt_id, [end], actor=SCHEDULER)
+
+    def _give_up(self, attempt_id: str, shares: Sequence[AnyRow]) -> None:
+        """End the shares of an attempt that nobody claimed in time."""
+        context = self._context
+        with context.database.write() as connection:
+            lock_job(connection, shares[0].job_id)
+            still = connection.scalars(
+                select(attempt_nodes.c.node).where(
+                    attempt_nodes.c.attempt_id == attempt_id,
+                    attempt_nodes.c.node.in_([share.node for share in shares]),
+                    attempt_nodes.c.state == AttemptNodeState.PLACED,
+                )
+            ).all()
+            if still:
+                ends = [self._unclaimed_end(node) for node in still]
+                end_nodes(context, connection, attempt_id, ends, actor=SCHEDULER)
+
+    def _unclaimed_end(self, node: str) -> NodeEnd:
+        failure = Failure(
+            reason=FailureReason.LAUNCH_ERROR,
+            message=f"{node} did not claim the attempt within "
+            f"{self._context.settings.claim_seconds:g} s; does its worker take messages?",
+            node=node,
+        )
+        return NodeEnd(node, AttemptOutcome.FAILED, failure)
+
+    def _send_again(self, unclaimed: Sequence[AnyRow], now: datetime) -> None:
+        limit = now - timedelta(seconds=self._context.settings.resend_seconds)
+        due = [(s.attempt_id, s.node) for s in unclaimed if s.sent_at <= limit]
+        if not due:
+            return
+        key = tuple_(attempt_nodes.c.attempt_id, attempt_nodes.c.node)
+        with self._context.database.write() as connection:
+            marked = connection.execute(
+                update(attempt_nodes)
+                .where(key.in_(due), attempt_nodes.c.state == AttemptNodeState.PLACED)
+                .values(sent_at=now)
+                .returning(attempt_nodes.c.attempt_id, attempt_nodes.c.node)
+            ).all()
+        for row in marked:
+            send(self._dispatcher, LaunchMessage(attempt_id=row.attempt_id, node=row.node))
+
+    def _prune(self, now: datetime) -> None:
+        if self._pruned_at is None or now - self._pruned_at >= PRUNE_EVERY:
+            self._pruned_at = now
+            prune_transient(self._context)
+            forget_old_keys(self._context)
+
+
+_heard_at = func.coalesce(attempt_nodes.c.last_report_at, attempt_nodes.c.claimed_at)
+
+
+def _still_silent(share: AnyRow) -> ColumnElement[bool]:
+    return and_(
+        attempt_nodes.c.attempt_id == share.attempt_id,
+        attempt_nodes.c.node == share.node,
+        attempt_nodes.c.state.in_(CLAIMED),
+        _heard_at == share.heard_at,
+    )

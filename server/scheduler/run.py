@@ -1,0 +1,62 @@
+"""The scheduler's process: leads, reconciles and places, four times a second."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+
+from server.context import Context
+from server.scheduler.dispatch import CeleryDispatcher, Dispatcher
+from server.scheduler.leader import Leadership, leadership
+from server.scheduler.place import Placer
+from server.scheduler.reconcile import Reconciler
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 10.0
+"""Pause between two rounds after many that failed, as when the database is away."""
+
+
+class Scheduler:
+    """Rounds of reconciling and placing, while this process leads."""
+
+    def __init__(self, context: Context, dispatcher: Dispatcher, leader: Leadership) -> None:
+        self._leader = leader
+        self._reconciler = Reconciler(context, dispatcher)
+        self._placer = Placer(context, dispatcher)
+
+    def tick(self) -> bool:
+        """Do one round, and return whether this process leads."""
+        if not self._leader.held():
+            return False
+        self._reconciler.run()
+        self._placer.run()
+        return True
+
+    def run(self, stop: threading.Event) -> None:
+        """Do rounds until `stop` is set; after one that failed the next waits longer."""
+        pause = TICK_SECONDS
+        try:
+            while not stop.wait(pause):
+                try:
+                    self.tick()
+                    pause = TICK_SECONDS
+                except Exception:
+                    logger.exception("this round failed; the next one starts anew")
+                    pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        finally:
+            self._leader.release()
+
+
+def run(context: Context) -> None:
+    """Run the scheduler until SIGTERM or SIGINT."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    dispatcher = CeleryDispatcher(context.settings.broker_url)
+    try:
+        Scheduler(context, dispatcher, leadership(context)).run(stop)
+    finally:
+        dispatcher.close()

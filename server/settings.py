@@ -1,0 +1,51 @@
+"""Settings of the server, from `TRAINYARD_*` environment variables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """What a server process needs to know; every field is one environment variable."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="TRAINYARD_", frozen=True, use_attribute_docstrings=True
+    )
+
+    database_url: str = "sqlite:///trainyard.db"
+    """SQLAlchemy URL of the database (`sqlite:///...` or `postgresql://...`)."""
+    broker_url: str = "redis://127.0.0.1:6379/0"
+    """Redis URL of the Celery broker."""
+    host: str = "127.0.0.1"
+    """Address on which the API listens."""
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8470
+    """Port on which the API listens."""
+    state_dir: Path = Path()
+    """Folder for the first admin token."""
+    web_dir: Path | None = None
+    """Folder of the built dashboard; the one inside the package when absent."""
+    public_url: str | None = None
+    """URL under which browsers reach the server; writes with a cookie must come from its origin."""
+    roots: tuple[str, ...] = ("checkpoints", "data")
+    """Names of the storage roots that specs may use."""
+    lease_seconds: Annotated[float, Field(ge=12)] = 30.0
+    """Silence after which a node of an attempt counts as unreachable. Never so short that a server
+    which is away for some seconds makes it look like silence."""
+    report_seconds: Annotated[float, Field(gt=0)] = 0.5
+    """Longest pause between two reports of a supervisor."""
+    heartbeat_seconds: Annotated[float, Field(gt=0)] = 5.0
+    """Pause between two heartbeats of a worker; after six without one its node is offline."""
+    claim_seconds: Annotated[float, Field(gt=0)] = 120.0
+    """Time within which an attempt must be claimed by all of its nodes."""
+    resend_seconds: Annotated[float, Field(gt=0)] = 5.0
+    """Pause before an unclaimed launch message is sent again."""
+    log_quota_bytes: Annotated[int, Field(ge=1_000_000)] = 64 * 1024 * 1024
+    """Bytes of output that are kept for each rank of an attempt; the oldest are dropped."""
+    max_body_bytes: Annotated[int, Field(ge=100_000)] = 1024 * 1024
+    """Largest request body, reports apart."""
+    stream_seconds: Annotated[float, Field(gt=0)] = 900.0
+    """Longest life of one stream of events; its client comes back, and its token is looked at."""

@@ -1,0 +1,353 @@
+"""The database: every table, in SQLAlchemy Core. Queries speak SQL; there is no ORM."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from server.columns import Json, Record, UtcDateTime
+from specs.api.attempts import Continuity
+from specs.api.jobs import PendingLaunch, Progress
+from specs.attempt import Overrides
+from specs.checkpoint import Manifest
+from specs.failures import Failure
+from specs.job import JobSpec
+from specs.layout import Layout
+from specs.reports import Hardware, Identity
+from specs.rundir import ExitRecord, Request, RequestAnswer
+from specs.states import AttemptNodeState, AttemptState, DesiredState, JobState
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+ID = String(26)
+# SQLite counts rows by itself only in a column of type INTEGER.
+ROW_ID = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
+    listed = ", ".join(f"'{value}'" for value in values)
+    return CheckConstraint(f"{column} IN ({listed})", name=column)
+
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("name", String(80), nullable=False),
+    Column("tags", Json, nullable=False),
+    Column("spec", Record(JobSpec), nullable=False),
+    Column("spec_digest", String(64), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("desired", String(8), nullable=False),
+    Column("reason", Text),  # why it waits, or why it ended
+    Column("priority", Integer, nullable=False),
+    Column("pending", Record(PendingLaunch)),
+    Column("queued_at", UtcDateTime),
+    Column("not_before", UtcDateTime),
+    Column("attempt", Integer, nullable=False, default=0),  # number of the newest attempt
+    Column("retries_used", Integer, nullable=False, default=0),
+    Column("world_size", Integer, nullable=False),
+    Column("layout", String(100), nullable=False),  # in words
+    Column("storage", String(64)),  # UUID of the storage root on which its last attempt ran
+    Column("progress", Record(Progress), nullable=False),
+    Column("created_by", String(100), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("updated_at", UtcDateTime, nullable=False),
+    Column("started_at", UtcDateTime),
+    Column("ended_at", UtcDateTime),
+    _one_of("state", JobState),
+    _one_of("desired", DesiredState),
+    Index(None, "state", "id"),
+    Index(None, "name", "id"),
+    # All that a search looks at, so that it reads no row that it does not show.
+    Index("ix_jobs_search", "id", "state", "name", "tags"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("cause", String(16), nullable=False),
+    Column("actor", String(100), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("desired", String(8), nullable=False),
+    Column("outcome", String(16)),
+    Column("failure", Record(Failure)),
+    Column("layout", Record(Layout), nullable=False),
+    Column("overrides", Record(Overrides), nullable=False),
+    Column("micro_batch_size", Integer, nullable=False),
+    Column("parent_checkpoint_id", String(200)),
+    Column("start_step", Integer, nullable=False, default=0),
+    Column("last_step", Integer, nullable=False, default=0),
+    Column("rendezvous_port", Integer, nullable=False),
+    Column("provenance", Json),
+    Column("continuity", Record(Continuity)),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("started_at", UtcDateTime),
+    Column("ended_at", UtcDateTime),
+    UniqueConstraint("job_id", "number"),
+    _one_of("state", AttemptState),
+    _one_of("desired", DesiredState),
+    Index(None, "state"),
+)
+
+attempt_nodes = Table(
+    "attempt_nodes",
+    metadata,
+    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
+    Column("node", String(100), ForeignKey("nodes.name"), primary_key=True),
+    Column("node_rank", Integer, nullable=False),
+    Column("slots", Json, nullable=False),  # indices
+    Column("state", String(16), nullable=False),
+    Column("outcome", String(16)),
+    Column("failure", Record(Failure)),
+    Column("token_hash", String(64), unique=True),
+    Column("identity", Record(Identity)),
+    Column("sent_at", UtcDateTime),  # when the last launch message was sent
+    Column("claimed_at", UtcDateTime),
+    Column("last_report_at", UtcDateTime),
+    Column("unreachable_since", UtcDateTime),
+    Column("exit", Record(ExitRecord)),
+    _one_of("state", AttemptNodeState),
+    Index(None, "node", "state"),
+)
+
+spool_offsets = Table(
+    "spool_offsets",
+    metadata,
+    Column("attempt_id", ID, primary_key=True),
+    Column("node", String(100), primary_key=True),
+    Column("file", String(32), primary_key=True),
+    Column("acknowledged", BigInteger, nullable=False),
+    ForeignKeyConstraint(
+        ["attempt_id", "node"],
+        ["attempt_nodes.attempt_id", "attempt_nodes.node"],
+        ondelete="CASCADE",
+    ),
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column(
+        "attempt_id",
+        ID,
+        ForeignKey("attempts.id", ondelete="CASCADE"),
+        nullable=False,
+        index=True,
+    ),
+    Column("request", Record(Request), nullable=False),
+    Column("answer", Record(RequestAnswer)),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("address", String(255), nullable=False),
+    Column("hardware", Record(Hardware), nullable=False),
+    Column("device", String(8), nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("roots", Json, nullable=False),  # name -> UUID
+    Column("version", String(50), nullable=False),
+    Column("draining", Boolean, nullable=False, default=False),
+    Column("registered_at", UtcDateTime, nullable=False),
+    Column("heartbeat_at", UtcDateTime, nullable=False),
+    Column("offline_since", UtcDateTime),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),  # in commit order
+    Column("at", UtcDateTime, nullable=False),
+    Column("kind", String(40), nullable=False),
+    Column("transient", Boolean, nullable=False, default=False),  # pruned early
+    Column("job_id", ID),
+    Column("attempt", Integer),
+    Column("node", String(100)),
+    Column("actor", String(100), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("data", Json, nullable=False),
+    Index(None, "job_id", "transient", "id"),
+    Index(None, "transient", "at"),
+    sqlite_autoincrement=True,  # an id is never given again, also when the newest rows are pruned
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("id", String(200), primary_key=True),
+    Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("root", String(32), nullable=False),
+    Column("path", String(500), nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("files", Integer, nullable=False),
+    Column("layout", String(100), nullable=False),
+    Column("save_seconds", Float, nullable=False),
+    Column("parent_id", String(200)),
+    Column("metadata_digest", String(32), nullable=False),
+    Column("manifest", Record(Manifest), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Index(None, "job_id", "attempt", "step"),
+)
+
+metric_series = Table(
+    "metric_series",
+    metadata,
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), nullable=False),
+    Column("name", String(100), nullable=False),
+    Column("last_step", BigInteger, nullable=False, default=-1),  # greatest that is stored
+    Column("tail", Integer, nullable=False, default=0),  # points in metric_tail
+    UniqueConstraint("attempt_id", "name"),
+)
+
+# Live points, narrow; moved to chunks of about a thousand. All lie above the last chunk.
+metric_tail = Table(
+    "metric_tail",
+    metadata,
+    Column(
+        "series_id",
+        ROW_ID,
+        ForeignKey("metric_series.id", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    Column("time", Float, nullable=False),
+    Column("value", Float),  # null when not finite: SQLite has no NaN
+    Column("non_finite", SmallInteger, nullable=False, default=0),  # 1 NaN, 2 +inf, 3 -inf
+    sqlite_with_rowid=False,  # half the work of an insert and of a delete
+)
+
+metric_chunks = Table(
+    "metric_chunks",
+    metadata,
+    Column(
+        "series_id",
+        ROW_ID,
+        ForeignKey("metric_series.id", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+    ),
+    Column("first_step", BigInteger, primary_key=True, autoincrement=False),
+    Column("last_step", BigInteger, nullable=False),
+    Column("count", Integer, nullable=False),
+    Column("non_finite", Integer, nullable=False),
+    Column("min", Float),  # of its finite values; null when it has none
+    Column("max", Float),
+    Column("last", Float),
+    Column("steps", LargeBinary),  # int64 array; null when they are evenly spaced
+    Column("times", LargeBinary, nullable=False),  # float64 array
+    Column("numbers", LargeBinary, nullable=False),  # float64 array: the values
+)
+
+step_digests = Table(
+    "step_digests",
+    metadata,
+    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    Column("digest", String(32), nullable=False),
+    sqlite_with_rowid=False,
+)
+
+logs = Table(
+    "logs",
+    metadata,
+    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
+    Column("rank", Integer, primary_key=True, autoincrement=False),
+    Column("lines", BigInteger, nullable=False, default=0),  # complete lines so far
+    Column("stored_bytes", BigInteger, nullable=False, default=0),
+    Column("dropped_bytes", BigInteger, nullable=False, default=0),
+    Column("first_error_line", BigInteger),
+    Column("partial", LargeBinary),  # start of the last line, until its end arrives
+    Column("partial_size", BigInteger, nullable=False, default=0),  # bytes of it so far
+)
+
+log_blocks = Table(
+    "log_blocks",
+    metadata,
+    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
+    Column("rank", Integer, primary_key=True, autoincrement=False),
+    Column("first_line", BigInteger, primary_key=True, autoincrement=False),
+    Column("lines", Integer, nullable=False),
+    Column("size", Integer, nullable=False),  # bytes before compression
+    Column("content", LargeBinary, nullable=False),  # zlib
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("name", String(100), nullable=False),
+    Column("kind", String(8), nullable=False),
+    Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of 256 random bits
+    Column("node", String(100)),  # node to which it is bound
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime),
+    Column("last_used_at", UtcDateTime),
+    Column("revoked_at", UtcDateTime),  # also set when a one-time token was used
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("hash", String(64), primary_key=True),
+    Column("token_id", ID, ForeignKey("tokens.id", ondelete="CASCADE"), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("actor", String(100), primary_key=True),
+    Column("key", String(200), primary_key=True),
+    Column("request_digest", String(64), nullable=False),
+    Column("job_id", ID, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False, index=True),
+)
+
+# One row: while an API server beats, lease time counts (docs/lifecycle.md, 15).
+liveness = Table(
+    "liveness",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("beat_at", UtcDateTime, nullable=False),
+    Column("up_since", UtcDateTime, nullable=False),
+)

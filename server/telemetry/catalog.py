@@ -1,0 +1,147 @@
+"""The catalog of committed checkpoints."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, or_, select
+
+from server.context import Context
+from server.errors import NotFoundError
+from server.tables import attempts, checkpoints
+from server.telemetry.lineage import Lineage, attempts_of, lineage_of
+from server.telemetry.lines import metadata_digest
+from server.upsert import insert_if_absent
+from server.views import check_job
+from specs.api.telemetry import CheckpointDetails, CheckpointView
+from specs.checkpoint import Manifest, checkpoint_path, split_checkpoint_id
+
+SEGMENTS_AT_ONCE = 100
+"""Attempts of a lineage that one query looks at; the newest checkpoint lies among the first."""
+
+
+def record_commit(
+    connection: Connection, attempt_id: str, manifest: Manifest, *, root: str
+) -> bool:
+    """Enter a commit of an attempt; return whether it was new."""
+    step = manifest.train_state.step
+    row = {
+        "id": manifest.checkpoint_id,
+        "job_id": manifest.job_id,
+        "attempt_id": attempt_id,
+        "attempt": manifest.attempt,
+        "step": step,
+        "kind": manifest.kind,
+        "root": root,
+        "path": checkpoint_path(manifest.job_id, manifest.attempt, step),
+        "size": manifest.size,
+        "files": len(manifest.files),
+        "layout": str(manifest.layout),
+        "save_seconds": manifest.save_seconds,
+        "parent_id": manifest.parent,
+        "metadata_digest": metadata_digest(manifest),
+        "manifest": manifest,
+        "created_at": manifest.created_at,
+    }
+    return insert_if_absent(connection, checkpoints, row)
+
+
+def newest_checkpoint(
+    connection: Connection, attempt_id: str
+) -> Row[str, str, int, int, str, str] | None:
+    """Return the checkpoint from which a job goes on after an attempt; None for a fresh start.
+
+    That is the newest in the attempt's ancestry: its own, else the one that it came from, else one
+    before that. What another branch saved is never chosen. The row has `id`, `attempt_id`,
+    `attempt`, `step`, `root`, `path`.
+    """
+    job_id, number = connection.execute(
+        select(attempts.c.job_id, attempts.c.number).where(attempts.c.id == attempt_id)
+    ).one()
+    table = checkpoints.c
+    query = select(
+        table.id, table.attempt_id, table.attempt, table.step, table.root, table.path
+    ).where(table.job_id == job_id)
+    newest_first = reversed(lineage_of(attempts_of(connection, job_id), number).segments)
+    while segments := list(islice(newest_first, SEGMENTS_AT_ONCE)):
+        held = or_(*(and_(table.attempt == s.number, table.step <= s.until) for s in segments))
+        row = connection.execute(
+            query.where(held).order_by(table.attempt.desc(), table.step.desc()).limit(1)
+        ).one_or_none()
+        if row is not None:
+            return row
+    return None
+
+
+def list_checkpoints(
+    context: Context, job_id: str, *, after: str | None = None, limit: int = 50
+) -> list[CheckpointView]:
+    """Return at most `limit` checkpoints of a job after an id, the newest attempt and step first.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    table = checkpoints.c
+    query = select(*_COLUMNS).where(table.job_id == job_id)
+    if after is not None:
+        _, attempt, step = split_checkpoint_id(after)
+        older = or_(table.attempt < attempt, and_(table.attempt == attempt, table.step < step))
+        query = query.where(older)
+    with context.database.read() as connection:
+        check_job(connection, job_id)
+        rows = connection.execute(
+            query.order_by(table.attempt.desc(), table.step.desc()).limit(limit)
+        ).all()
+        lineage = lineage_of(attempts_of(connection, job_id))
+    return [CheckpointView(**_fields(row, lineage)) for row in rows]
+
+
+def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
+    """Return one checkpoint with its manifest.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+    """
+    query = select(*_COLUMNS, checkpoints.c.manifest).where(checkpoints.c.id == checkpoint_id)
+    with context.database.read() as connection:
+        row = connection.execute(query).one_or_none()
+        if row is None:
+            raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
+        lineage = lineage_of(attempts_of(connection, row.job_id))
+    return CheckpointDetails(**_fields(row, lineage), manifest=row.manifest)
+
+
+_COLUMNS = (
+    checkpoints.c.id,
+    checkpoints.c.job_id,
+    checkpoints.c.attempt,
+    checkpoints.c.step,
+    checkpoints.c.kind,
+    checkpoints.c.root,
+    checkpoints.c.path,
+    checkpoints.c.size,
+    checkpoints.c.files,
+    checkpoints.c.layout,
+    checkpoints.c.save_seconds,
+    checkpoints.c.parent_id,
+    checkpoints.c.created_at,
+)
+
+
+def _fields(row: Any, lineage: Lineage) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "job_id": row.job_id,
+        "attempt": row.attempt,
+        "step": row.step,
+        "kind": row.kind,
+        "place": f"{row.root}:{row.path}",
+        "size": row.size,
+        "files": row.files,
+        "layout": row.layout,
+        "save_seconds": row.save_seconds,
+        "parent": row.parent_id,
+        "on_lineage": lineage.holds(number=row.attempt, step=row.step),
+        "created_at": row.created_at,
+    }

@@ -1,0 +1,177 @@
+"""Whether a resumed attempt goes on exactly where its parent checkpoint stood."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sqlalchemy import Connection, select
+
+from server.attempts.launch import effective_spec
+from server.tables import attempts, checkpoints, metric_series, step_digests
+from server.telemetry.lineage import AttemptKey, attempts_of, lineage_of
+from server.telemetry.series import read_values
+from specs.api.attempts import Continuity, ContinuityCheck
+from specs.checkpoint import TrainState
+from specs.job import JobSpec
+from specs.lr_schedule import learning_rate
+from specs.rundir import MetricLine
+
+LOSS = "train/loss"
+SAME_STEP_TOLERANCE = 1e-3
+"""Relative difference of two losses of one step: what another order of sums may cause."""
+BAND_POINTS = 20
+BAND_DEVIATIONS = 5.0
+BAND_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the job recorded of the step at hand, and before it."""
+
+    digests: tuple[tuple[int, str], ...]
+    """Attempt and digest of every other attempt that took this step, the newest first."""
+    same_step: tuple[int, float] | None
+    """Attempt and loss of the newest other attempt that took this step."""
+    last_losses: tuple[float, ...]
+    """The last finite losses of the lineage before this step, oldest first."""
+
+
+def check(
+    connection: Connection, attempt_id: str, lines: Sequence[MetricLine]
+) -> Continuity | None:
+    """Compare the first step of a resumed attempt, if it is among `lines`, with the lineage.
+
+    Consumed sequences and tokens must be those of the parent checkpoint plus one step, and the
+    learning rate that of the schedule. If any other attempt of the job took this step, on the
+    lineage or on an abandoned branch, the data digest must be equal, and the loss within 1e-3
+    relative. If none did, the loss must lie within the mean of the last 20 finite losses of the
+    lineage, plus or minus 5 standard deviations or a tenth of the mean, whichever is more. What
+    nothing was recorded of is not checked.
+
+    Returns:
+        The checks; None for a fresh start, for a parent that the catalog does not hold, and when
+        the first step is not among the lines.
+    """
+    attempt = connection.execute(
+        select(
+            attempts.c.id,
+            attempts.c.job_id,
+            attempts.c.number,
+            attempts.c.start_step,
+            attempts.c.parent_checkpoint_id,
+        ).where(attempts.c.id == attempt_id)
+    ).one()
+    step = attempt.start_step + 1
+    line = next((line for line in lines if line.step == step), None)
+    if line is None or attempt.parent_checkpoint_id is None:
+        return None
+    manifest = connection.scalar(
+        select(checkpoints.c.manifest).where(checkpoints.c.id == attempt.parent_checkpoint_id)
+    )
+    if manifest is None:
+        return None
+    spec = effective_spec(connection, attempt_id)
+    keys = attempts_of(connection, attempt.job_id)
+    past = _past(connection, keys, keys[attempt.number], step, spec.training.log_every_steps)
+    return compare(spec, manifest.train_state, line, past)
+
+
+def compare(spec: JobSpec, parent: TrainState, line: MetricLine, past: Past) -> Continuity:
+    """Return the checks of the step that follows `parent`."""
+    checks = (*_counters(spec, parent, line), *_digest(line, past), *_loss(line, past))
+    return Continuity(ok=all(check.ok for check in checks), step=line.step, checks=checks)
+
+
+def _counters(spec: JobSpec, parent: TrainState, line: MetricLine) -> Iterator[ContinuityCheck]:
+    sequences = parent.data.consumed + spec.training.global_batch_size
+    tokens = parent.tokens + spec.tokens_per_step
+    lr = learning_rate(spec, line.step)
+    got_sequences = line.values.get("train/sequences", math.nan)
+    got_tokens = line.values.get("train/tokens", math.nan)
+    got_lr = line.values.get("train/lr", math.nan)
+    yield ContinuityCheck(
+        name="sequences",
+        ok=got_sequences == sequences,
+        expected=str(sequences),
+        got=f"{got_sequences:.0f}",
+    )
+    yield ContinuityCheck(
+        name="tokens", ok=got_tokens == tokens, expected=str(tokens), got=f"{got_tokens:.0f}"
+    )
+    yield ContinuityCheck(
+        name="lr", ok=math.isclose(got_lr, lr, rel_tol=1e-9), expected=repr(lr), got=repr(got_lr)
+    )
+
+
+def _digest(line: MetricLine, past: Past) -> Iterator[ContinuityCheck]:
+    if not past.digests:
+        return
+    other = next(((n, d) for n, d in past.digests if d != line.data_digest), past.digests[0])
+    yield ContinuityCheck(
+        name="data_digest",
+        ok=other[1] == line.data_digest,
+        expected=f"{other[1]} (attempt {other[0]})",
+        got=line.data_digest or "none",
+    )
+
+
+def _loss(line: MetricLine, past: Past) -> Iterator[ContinuityCheck]:
+    got = line.values.get(LOSS, math.nan)
+    if past.same_step is not None:
+        number, loss = past.same_step
+        both_nan = math.isnan(got) and math.isnan(loss)
+        ok = both_nan or math.isclose(got, loss, rel_tol=SAME_STEP_TOLERANCE)
+        expected = f"{loss:.6g} (attempt {number})"
+    elif past.last_losses:
+        mean, deviation = float(np.mean(past.last_losses)), float(np.std(past.last_losses))
+        width = max(BAND_DEVIATIONS * deviation, BAND_SHARE * abs(mean))
+        ok = abs(got - mean) <= width
+        expected = f"{mean - width:.6g} to {mean + width:.6g} (last {len(past.last_losses)} losses)"
+    else:
+        return
+    yield ContinuityCheck(name="loss", ok=ok, expected=expected, got=f"{got:.6g}")
+
+
+def _past(
+    connection: Connection, keys: dict[int, AttemptKey], key: AttemptKey, step: int, every: int
+) -> Past:
+    numbers = {other.id: number for number, other in keys.items() if number != key.number}
+    columns = step_digests.c
+    digests = connection.execute(
+        select(columns.attempt_id, columns.digest).where(
+            columns.attempt_id.in_(numbers), columns.step == step
+        )
+    )
+    losses = _losses(connection, numbers, first=step - BAND_POINTS * every, last=step)
+    taken = sorted(
+        ((numbers[i], found[step]) for i, found in losses.items() if step in found), reverse=True
+    )
+    before: dict[int, float] = {}
+    for segment in lineage_of(keys, key.number).segments:
+        found = losses.get(segment.attempt_id, {})
+        before |= {s: v for s, v in found.items() if segment.after < s <= min(segment.until, step)}
+    finite = [value for s, value in sorted(before.items()) if s < step and math.isfinite(value)]
+    return Past(
+        digests=tuple(sorted(((numbers[i], digest) for i, digest in digests), reverse=True)),
+        same_step=taken[0] if taken else None,
+        last_losses=tuple(finite[-BAND_POINTS:]),
+    )
+
+
+def _losses(
+    connection: Connection, numbers: dict[str, int], *, first: int, last: int
+) -> dict[str, dict[int, float]]:
+    """Return the losses of some steps, by attempt id and step."""
+    columns = metric_series.c
+    query = select(columns.id, columns.attempt_id).where(
+        columns.attempt_id.in_(numbers), columns.name == LOSS
+    )
+    owners = {row.id: row.attempt_id for row in connection.execute(query)}
+    values = read_values(connection, list(owners), first=max(first, 0), last=last)
+    return {
+        owners[series_id]: dict(zip(steps.tolist(), losses.tolist(), strict=True))
+        for series_id, (steps, losses) in values.items()
+    }

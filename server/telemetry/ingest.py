@@ -1,0 +1,141 @@
+"""Reports in: content, acknowledged offsets and what follows from them, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection, select
+
+from server.attempts.service import (
+    Reporter,
+    authorize_report,
+    record_exit,
+    record_heartbeat,
+)
+from server.context import Context
+from server.errors import UnauthenticatedError
+from server.nodes.service import check_protocol
+from server.tables import attempt_nodes, attempts, requests
+from server.telemetry.consequences import (
+    answer_request,
+    note_events,
+    note_metrics,
+    note_provenance,
+)
+from server.telemetry.delivery import Delivery, Origin, read_delivery
+from server.telemetry.logs import Stored, close_output, store_output
+from server.telemetry.metrics import store_lines
+from server.telemetry.spool import read_offsets, unpack, write_offsets
+from specs.reports import PendingRequest, Report, ReportReply
+
+REQUESTS_AT_ONCE = 100
+
+
+def store_report(context: Context, attempt_id: str, token_hash: str, report: Report) -> ReportReply:
+    """Store what a supervisor reports, exactly once, and return orders and stored offsets.
+
+    Bytes that are stored already are ignored, and what follows a gap is not taken: the reply names
+    the offset to go on from. Content, offsets, catalog, progress and events stand or fall together.
+
+    Raises:
+        UnauthenticatedError: the token is not that of this attempt on this node.
+        ConflictError: the attempt has ended, or another supervisor reports for it.
+        InvalidRequestError: a chunk is damaged or a line cannot be read (`server.telemetry.lines`
+            states the rule); nothing is stored.
+    """
+    check_protocol(report.protocol)
+    key = {"node": report.node, "token_hash": token_hash}
+    # Nobody else's bytes are unpacked, and no line is parsed while other writers wait.
+    with context.database.read() as connection:
+        origin = _origin(connection, attempt_id, **key)
+        offsets = read_offsets(connection, attempt_id, report.node)
+    pieces = unpack(report.chunks)
+    delivery = read_delivery(pieces, offsets, origin)
+    with context.database.write() as connection:
+        reporter = authorize_report(connection, attempt_id, **key)
+        present = read_offsets(connection, attempt_id, report.node)
+        if present != offsets:  # a copy of this report came in between
+            delivery = read_delivery(pieces, present, origin)
+        logs = _store_content(context, connection, reporter, delivery, before=present)
+        if report.exit is not None:
+            quota = context.settings.log_quota_bytes
+            logs += close_output(connection, attempt_id, origin.ranks, quota=quota)
+        record_heartbeat(context, connection, reporter, report.heartbeat, report.identity)
+        note_provenance(connection, reporter, report.provenance)
+        note_events(context, connection, reporter, delivery, logs)
+        if delivery.metrics:
+            note_metrics(
+                context,
+                connection,
+                reporter,
+                delivery.metrics,
+                world_size=origin.world_size,
+                heartbeat_step=report.heartbeat.step if report.heartbeat else 0,
+            )
+        for request_id, answer in report.answers.items():
+            answer_request(context, connection, reporter, request_id, answer)
+        if report.exit is not None:
+            record_exit(context, connection, reporter, report.exit)
+        stored = present | {piece.file: piece.end for piece in delivery.pieces}
+        return ReportReply(
+            acknowledged={chunk.file: stored.get(chunk.file, 0) for chunk in report.chunks},
+            desired=reporter.desired,
+            requests=_pending_requests(connection, reporter),
+        )
+
+
+def _origin(connection: Connection, attempt_id: str, *, node: str, token_hash: str) -> Origin:
+    """Return where a report comes from; whether it may come is asked again under the job's lock."""
+    share, attempt = attempt_nodes.c, attempts.c
+    row = connection.execute(
+        select(share.slots, share.node_rank, attempt.job_id, attempt.number, attempt.layout)
+        .join(attempts, attempt.id == share.attempt_id)
+        .where(share.attempt_id == attempt_id, share.node == node, share.token_hash == token_hash)
+    ).one_or_none()
+    if row is None:
+        raise UnauthenticatedError("this is no token of this attempt on this node")
+    size = len(row.slots)  # every node of an attempt has as many ranks
+    return Origin(
+        job_id=row.job_id,
+        number=row.number,
+        node=node,
+        node_rank=row.node_rank,
+        ranks=range(row.node_rank * size, (row.node_rank + 1) * size),
+        world_size=row.layout.world_size,
+    )
+
+
+def _store_content(
+    context: Context,
+    connection: Connection,
+    reporter: Reporter,
+    delivery: Delivery,
+    *,
+    before: Mapping[str, int],
+) -> list[Stored]:
+    """Store points, digests and output with their offsets."""
+    attempt_id = reporter.attempt_id
+    if delivery.metrics:
+        store_lines(connection, attempt_id, delivery.metrics)
+    quota = context.settings.log_quota_bytes
+    logs = [
+        store_output(connection, attempt_id, rank, content, quota=quota)
+        for rank, content in delivery.output
+    ]
+    write_offsets(connection, attempt_id, reporter.node, before=before, pieces=delivery.pieces)
+    return logs
+
+
+def _pending_requests(connection: Connection, reporter: Reporter) -> tuple[PendingRequest, ...]:
+    """Return what the trainer has not answered; only global rank 0's node can hand it over."""
+    if reporter.node_rank != 0:
+        return ()
+    query = (
+        select(requests.c.id, requests.c.request)
+        .where(requests.c.attempt_id == reporter.attempt_id, requests.c.answer.is_(None))
+        .order_by(requests.c.id)
+        .limit(REQUESTS_AT_ONCE)
+    )
+    return tuple(
+        PendingRequest(id=row.id, request=row.request) for row in connection.execute(query)
+    )

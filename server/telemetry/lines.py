@@ -1,0 +1,171 @@
+"""Lines of `metrics.jsonl` and `events.jsonl`, read and checked for what the store can hold.
+
+What stops a line from being read decides what follows. The sender can mend a chunk that is damaged
+or ends within a line: the report is refused (422). A whole line that is no record will never be
+one, so it must not hold the spool up for ever: alone in its chunk it is skipped, acknowledged and
+told by an event. Among others it refuses the report, so that a sender and a server that do not
+understand each other lose nothing by the thousand; the refusal names the line's first byte.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Generic, TypeVar
+
+from pydantic import ValidationError
+
+from server.errors import InvalidRequestError
+from server.telemetry.spool import MAX_OFFSET, Piece
+from specs.checkpoint import DCP_METADATA, Manifest, checkpoint_id
+from specs.rundir import EventLine, MetricLine, RequestAnswer
+
+Record = TypeVar("Record")
+
+MAX_STEP = 10**9
+METRIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,99}")
+DIGEST = re.compile(r"[0-9a-f]{1,32}")
+CHECKPOINT_KIND = re.compile(r"[a-z_]{1,16}")
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A line that was left out."""
+
+    file: str
+    offset: int
+    """Its first byte."""
+    error: str
+
+
+@dataclass(frozen=True)
+class Lines(Generic[Record]):
+    """The lines of a piece."""
+
+    records: list[Record]
+    skipped: list[Skipped]
+
+
+@dataclass(frozen=True)
+class RunEvent:
+    """A line of `events.jsonl`, with the record that its data holds."""
+
+    line: EventLine
+    manifest: Manifest | None = None
+    """Of a commit."""
+    request_id: str | None = None
+    answer: RequestAnswer | None = None
+    """Of an answered request."""
+
+
+def read_lines(piece: Piece, parse: Callable[[bytes], Record]) -> Lines[Record]:
+    """Return the records of a piece; `parse` raises ValueError for what is none.
+
+    Raises:
+        InvalidRequestError: the piece ends within a line, or one of several lines is no record.
+    """
+    if not piece.content.endswith(b"\n"):
+        raise InvalidRequestError.at(
+            f"{piece.pointer}/content", f"{piece.file} ends within a line, at byte {piece.end}"
+        )
+    texts = piece.content[:-1].split(b"\n")
+    records: list[Record] = []
+    offset = piece.start
+    for text in texts:
+        try:
+            records.append(parse(text))
+        except ValueError as error:
+            skipped = Skipped(piece.file, offset, _reason(error))
+            if len(texts) > 1:
+                raise InvalidRequestError.at(
+                    f"{piece.pointer}/content",
+                    f"{piece.file} holds a line at byte {offset} that cannot be read "
+                    f"({skipped.error}); sent alone it is skipped",
+                ) from None
+            return Lines([], [skipped])
+        offset += len(text) + 1
+    return Lines(records, [])
+
+
+def metric_line(text: bytes) -> MetricLine:
+    """Read a line of `metrics.jsonl`.
+
+    Raises:
+        ValueError: it is none, or holds a number or a name that the store cannot keep.
+    """
+    line = MetricLine.model_validate_json(text)
+    _check_moment(line.step, line.time)
+    for name in line.values:
+        _check_name(name)
+    if line.data_digest is not None and not DIGEST.fullmatch(line.data_digest):
+        raise ValueError(f"data_digest {line.data_digest[:40]!r} is no digest")
+    return line
+
+
+def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
+    """Read a line of `events.jsonl` of this attempt.
+
+    Raises:
+        ValueError: it is none, or announces a commit of another attempt.
+    """
+    line = EventLine.model_validate_json(text)
+    _check_moment(line.step, line.time)
+    if line.kind == "checkpoint_committed":
+        return RunEvent(line, manifest=_manifest(line, job_id=job_id, attempt=attempt))
+    if line.kind == "request_answered":
+        data = dict(line.data)
+        request_id = str(data.pop("request_id", ""))
+        return RunEvent(line, request_id=request_id, answer=RequestAnswer.model_validate(data))
+    return RunEvent(line)
+
+
+def metadata_digest(manifest: Manifest) -> str:
+    """Return the checksum of the checkpoint's DCP metadata.
+
+    Raises:
+        ValueError: the manifest lists no such file.
+    """
+    for file in manifest.files:
+        if file.path == DCP_METADATA:
+            return file.xxh3_128
+    raise ValueError(f"a manifest without {DCP_METADATA}")
+
+
+def _manifest(line: EventLine, *, job_id: str, attempt: int) -> Manifest:
+    manifest = Manifest.model_validate(line.data)
+    step = manifest.train_state.step
+    mine = checkpoint_id(job_id, attempt, step)
+    if (manifest.checkpoint_id, manifest.job_id, manifest.attempt) != (mine, job_id, attempt):
+        raise ValueError(f"{manifest.checkpoint_id[:120]!r} is not of attempt {attempt}")
+    _check_moment(step, manifest.save_seconds)
+    if not CHECKPOINT_KIND.fullmatch(manifest.kind):
+        raise ValueError(f"{manifest.kind[:40]!r} is no kind of checkpoint")
+    if not DIGEST.fullmatch(metadata_digest(manifest)):
+        raise ValueError(f"{DCP_METADATA} without a checksum")
+    if manifest.size > MAX_OFFSET or manifest.created_at.tzinfo is None:
+        raise ValueError("a size or a time that cannot be")
+    return manifest
+
+
+@lru_cache(maxsize=4096)  # every line of a run holds the same names
+def _check_name(name: str) -> None:
+    if not METRIC_NAME.fullmatch(name):
+        raise ValueError(f"{name[:120]!r} is no name of a metric")
+
+
+def _check_moment(step: int, seconds: float) -> None:
+    if not 0 <= step <= MAX_STEP:
+        raise ValueError(f"step {step} is not 0 to {MAX_STEP}")
+    if not math.isfinite(seconds):
+        raise ValueError(f"{seconds} seconds")
+
+
+def _reason(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}" if place else first["msg"]

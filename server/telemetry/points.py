@@ -1,0 +1,123 @@
+"""Points of one series as arrays: how chunks are packed, unpacked and summarised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+CHUNK_POINTS = 1000
+"""Points of a chunk."""
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points in rising order of their steps; three arrays of one length."""
+
+    steps: Integers
+    times: Floats
+    """Unix times, seconds."""
+    values: Floats
+    """NaN and infinity are values like others."""
+
+    @classmethod
+    def of(cls, steps: Iterable[int], times: Iterable[float], values: Iterable[float]) -> Self:
+        """Return the points of three equally long sequences."""
+        return cls(
+            steps=np.fromiter(steps, dtype=np.int64),
+            times=np.fromiter(times, dtype=np.float64),
+            values=np.fromiter(values, dtype=np.float64),
+        )
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self]) -> Self:
+        """Return the points of several parts, one after the other."""
+        listed = list(parts) or [cls.of((), (), ())]
+        return cls(
+            steps=np.concatenate([part.steps for part in listed]),
+            times=np.concatenate([part.times for part in listed]),
+            values=np.concatenate([part.values for part in listed]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, index: slice | NDArray[np.bool_]) -> Points:
+        return Points(self.steps[index], self.times[index], self.values[index])
+
+    def rising_after(self, step: int) -> Points:
+        """Return the points whose step is greater than `step` and than all steps before it."""
+        greatest = np.maximum.accumulate(np.concatenate(([step], self.steps)))[:-1]
+        rising = self.steps > greatest
+        return self if rising.all() else self[rising]
+
+    def between(self, first: int, last: int) -> Points:
+        """Return the points of these steps, both ends included."""
+        low, high = np.searchsorted(self.steps, (first, last + 1))
+        return self[low:high]
+
+
+def chunked(points: Points) -> tuple[list[dict[str, Any]], Points]:
+    """Cut points into rows of `metric_chunks` (without series); what fills no chunk is left."""
+    whole = len(points) - len(points) % CHUNK_POINTS
+    starts = range(0, whole, CHUNK_POINTS)
+    return [pack(points[start : start + CHUNK_POINTS]) for start in starts], points[whole:]
+
+
+def pack(points: Points) -> dict[str, Any]:
+    """Return at least one point as a row of `metric_chunks`, without its series."""
+    steps, finite = points.steps, points.values[np.isfinite(points.values)]
+    return {
+        "first_step": int(steps[0]),
+        "last_step": int(steps[-1]),
+        "count": len(points),
+        "non_finite": len(points) - len(finite),
+        "min": float(finite.min()) if len(finite) else None,
+        "max": float(finite.max()) if len(finite) else None,
+        "last": float(finite[-1]) if len(finite) else None,
+        "steps": None if _evenly_spaced(steps) else steps.astype("<i8").tobytes(),
+        "times": points.times.astype("<f8").tobytes(),
+        "numbers": points.values.astype("<f8").tobytes(),
+    }
+
+
+def unpack_steps(*, first_step: int, last_step: int, count: int, steps: bytes | None) -> Integers:
+    """Return the steps of a chunk."""
+    if steps is not None:
+        return np.frombuffer(steps, dtype="<i8")
+    gap = (last_step - first_step) // max(count - 1, 1)
+    return first_step + gap * np.arange(count, dtype=np.int64)
+
+
+def unpack_floats(array: bytes) -> Floats:
+    """Return the times or the values of a chunk."""
+    return np.frombuffer(array, dtype="<f8")
+
+
+def code_of(value: float) -> int:
+    """Return how `metric_tail` marks a value: 0 finite, 1 NaN, 2 infinite, 3 minus infinite."""
+    if math.isfinite(value):
+        return 0
+    if math.isnan(value):
+        return 1
+    return 2 if value > 0 else 3
+
+
+_NON_FINITE = {1: math.nan, 2: math.inf, 3: -math.inf}
+
+
+def value_of(value: float | None, code: int) -> float:
+    """Return the value of a row of `metric_tail`."""
+    return _NON_FINITE[code] if value is None else value
+
+
+def _evenly_spaced(steps: Integers) -> bool:
+    gaps = np.diff(steps)
+    return len(gaps) == 0 or bool((gaps == gaps[0]).all())

@@ -1,0 +1,199 @@
+"""Rows into the models of the API: jobs, their attempts, requests and events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Row, select
+
+from server.errors import NotFoundError
+from server.tables import attempt_nodes, attempts, jobs, requests
+from server.telemetry.lineage import attempts_of, lineage_of
+from specs.api.attempts import AttemptNodeView, AttemptView
+from specs.api.jobs import JobRequestView, JobView
+from specs.failures import ADVICE
+from specs.job import JobSpec
+from specs.sections.operation import RetrySection, mask_secrets
+from specs.states import AttemptOutcome, AttemptState, JobState
+
+Verb = Literal["stop", "cancel", "resume", "resize", "save", "delete"]
+
+VERBS: dict[JobState, tuple[Verb, ...]] = {
+    JobState.QUEUED: ("stop", "cancel"),
+    JobState.STARTING: ("stop", "cancel"),
+    JobState.RUNNING: ("stop", "resize", "save", "cancel"),
+    JobState.STOPPING: ("cancel",),
+    JobState.SUCCEEDED: ("resume", "delete"),
+    JobState.FAILED: ("resume", "delete"),
+    JobState.STOPPED: ("resume", "delete"),
+    JobState.CANCELLED: ("resume", "delete"),
+}
+
+
+def job_row(connection: Connection, job_id: str) -> Row[Any]:
+    """Return a job's row.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    row = connection.execute(select(jobs).where(jobs.c.id == job_id)).one_or_none()
+    if row is None:
+        raise NotFoundError(f"no job has the id {job_id!r}")
+    return row
+
+
+def job_view(connection: Connection, job_id: str) -> JobView:
+    """Return one job, whole.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    job = job_row(connection, job_id)
+    newest = select(attempts).where(attempts.c.job_id == job_id, attempts.c.number == job.attempt)
+    views = attempt_views(connection, job_id, connection.execute(newest).all())
+    current = views[0] if views else None
+    return JobView(
+        id=job.id,
+        name=job.name,
+        tags=tuple(job.tags),
+        state=job.state,
+        reason=job.reason,
+        attempt=job.attempt,
+        world_size=job.world_size,
+        layout=job.layout,
+        priority=job.priority,
+        progress=job.progress,
+        created_at=job.created_at,
+        updated_at=job.updated_at,
+        started_at=job.started_at,
+        ended_at=job.ended_at,
+        description=job.spec.description,
+        spec=job.spec.model_copy(update={"env": mask_secrets(job.spec.env)}),
+        desired=job.desired,
+        pending=job.pending,
+        current_attempt=current,
+        retries_left=max(0, _retry(job, current).max_retries - job.retries_used),
+        verbs=VERBS[JobState(job.state)],
+    )
+
+
+def _retry(job: Row[Any], current: AttemptView | None) -> RetrySection:
+    """Return the retry settings of the launch that is asked for, else of the newest attempt."""
+    spec: JobSpec = job.spec
+    launch = job.pending or current
+    return spec.retry if launch is None else launch.overrides.retry or spec.retry
+
+
+def list_attempts(
+    connection: Connection, job_id: str, *, before: int | None, limit: int
+) -> list[AttemptView]:
+    """Return at most `limit` attempts of a job below a number, the newest first.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    check_job(connection, job_id)
+    query = select(attempts).where(attempts.c.job_id == job_id)
+    if before is not None:
+        query = query.where(attempts.c.number < before)
+    rows = connection.execute(query.order_by(attempts.c.number.desc()).limit(limit)).all()
+    return attempt_views(connection, job_id, rows)
+
+
+def attempt_views(
+    connection: Connection, job_id: str, rows: Sequence[Row[Any]]
+) -> list[AttemptView]:
+    """Return the views of some attempts of a job."""
+    nodes: dict[str, list[AttemptNodeView]] = {row.id: [] for row in rows}
+    shares = select(attempt_nodes).where(attempt_nodes.c.attempt_id.in_(nodes))
+    for share in connection.execute(shares.order_by(attempt_nodes.c.node_rank)):
+        nodes[share.attempt_id].append(_node_view(share))
+    lineage = lineage_of(attempts_of(connection, job_id))
+    return [
+        _attempt_view(row, nodes[row.id], on_lineage=lineage.reaches(row.number)) for row in rows
+    ]
+
+
+def _attempt_view(
+    row: Row[Any], nodes: Sequence[AttemptNodeView], *, on_lineage: bool
+) -> AttemptView:
+    return AttemptView(
+        id=row.id,
+        number=row.number,
+        cause=row.cause,
+        actor=row.actor,
+        state=AttemptState(row.state),
+        outcome=row.outcome and AttemptOutcome(row.outcome),
+        failure=row.failure,
+        advice=row.failure and ADVICE[row.failure.reason],
+        layout=row.layout,
+        layout_name=str(row.layout),
+        overrides=row.overrides,
+        micro_batch_size=row.micro_batch_size,
+        parent_checkpoint_id=row.parent_checkpoint_id,
+        start_step=row.start_step,
+        last_step=row.last_step,
+        on_lineage=on_lineage,
+        continuity=row.continuity,
+        nodes=tuple(nodes),
+        provenance=row.provenance,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+    )
+
+
+def _node_view(row: Row[Any]) -> AttemptNodeView:
+    return AttemptNodeView(
+        node=row.node,
+        node_rank=row.node_rank,
+        slots=tuple(row.slots),
+        state=row.state,
+        unreachable_since=row.unreachable_since,
+        outcome=row.outcome,
+    )
+
+
+def list_requests(
+    connection: Connection, job_id: str, *, before: str | None, limit: int
+) -> list[JobRequestView]:
+    """Return at most `limit` requests on a job's attempts before an id, the newest first.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    check_job(connection, job_id)
+    query = (
+        select(requests)
+        .join(attempts, attempts.c.id == requests.c.attempt_id)
+        .where(attempts.c.job_id == job_id)
+    )
+    if before is not None:
+        query = query.where(requests.c.id < before)
+    rows = connection.execute(query.order_by(requests.c.id.desc()).limit(limit))
+    return [_request_view(row) for row in rows]
+
+
+def read_request(connection: Connection, request_id: str) -> JobRequestView:
+    """Return a request that was just asked."""
+    return _request_view(
+        connection.execute(select(requests).where(requests.c.id == request_id)).one()
+    )
+
+
+def _request_view(row: Row[Any]) -> JobRequestView:
+    return JobRequestView(
+        id=row.id, request=row.request, answer=row.answer, created_at=row.created_at
+    )
+
+
+def check_job(connection: Connection, job_id: str) -> None:
+    """Refuse the id of no job.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    found = select(jobs.c.id).where(jobs.c.id == job_id)
+    if connection.execute(found).one_or_none() is None:
+        raise NotFoundError(f"no job has the id {job_id!r}")

@@ -1,0 +1,90 @@
+"""`/workers`: what workers and supervisors say; a node's or an attempt's token is needed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Response
+
+from server.attempts import service as attempts
+from server.auth.dependencies import AttemptTokenHash, Joiner, Node
+from server.auth.service import Principal
+from server.body import JsonBody
+from server.dependencies import ServerContext
+from server.errors import ForbiddenError
+from server.nodes import service as nodes
+from server.responses import reply
+from server.telemetry.ingest import store_report
+from specs.ids import ID_PATTERN
+from specs.reports import (
+    Claim,
+    ClaimReply,
+    NodeHeartbeat,
+    NodeHeartbeatReply,
+    Registration,
+    RegistrationReply,
+    Report,
+    ReportReply,
+)
+
+router = APIRouter(prefix="/workers", tags=["workers"])
+
+AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attempt.")]
+
+
+@router.post("/register", response_model=RegistrationReply, summary="A node introduces itself")
+def register(
+    context: ServerContext,
+    principal: Joiner,
+    body: Annotated[Registration, Depends(JsonBody(Registration))],
+) -> Response:
+    """Take a node in by a join token, or back by its own."""
+    return reply(nodes.register(context, body, principal=principal))
+
+
+@router.post("/heartbeat", response_model=NodeHeartbeatReply, summary="A worker lives")
+def heartbeat(
+    context: ServerContext,
+    principal: Node,
+    body: Annotated[NodeHeartbeat, Depends(JsonBody(NodeHeartbeat))],
+) -> Response:
+    """Keep a node online, end what is proved gone, and name what it should be running."""
+    _check(principal, body.node, body.protocol)
+    return reply(attempts.node_heartbeat(context, body))
+
+
+@router.post(
+    "/attempts/{attempt_id}/claim",
+    response_model=ClaimReply,
+    summary="A worker takes on its node's share of an attempt",
+)
+def claim(
+    context: ServerContext,
+    principal: Node,
+    attempt_id: AttemptId,
+    body: Annotated[Claim, Depends(JsonBody(Claim))],
+) -> Response:
+    """Hand out spec, attempt and token, once; whoever comes second gets 409."""
+    _check(principal, body.node, body.protocol)
+    return reply(attempts.claim(context, attempt_id, node=body.node))
+
+
+@router.post(
+    "/attempts/{attempt_id}/report",
+    response_model=ReportReply,
+    summary="A supervisor reports what is new",
+)
+def report(
+    context: ServerContext,
+    token_hash: AttemptTokenHash,
+    attempt_id: AttemptId,
+    body: Annotated[Report, Depends(JsonBody(Report))],
+) -> Response:
+    """Store new bytes of the run directory once, and answer with orders."""
+    return reply(store_report(context, attempt_id, token_hash, body))
+
+
+def _check(principal: Principal, node: str, protocol: int) -> None:
+    nodes.check_protocol(protocol)
+    if principal.node != node:
+        raise ForbiddenError(f"this is the token of node {principal.node!r}, not of {node!r}")

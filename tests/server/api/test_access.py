@@ -1,0 +1,256 @@
+"""Who may do what: every route asks for a token, and each kind of token opens only its own."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from fastapi import FastAPI
+from sqlalchemy import insert, select
+
+from server.app import create_app, routes_of
+from server.auth.admin import ensure_admin_token, replace_admin_token
+from server.auth.dependencies import SESSION_COOKIE
+from server.auth.service import SESSION_LIFETIME
+from server.auth.tokens import TokenKind, hash_token, make_token
+from server.context import Context
+from server.tables import tokens
+from tests.server.api.in_process import TestClient
+from tests.server.harness import FakeClock
+
+OPEN = {"/healthz", "/readyz"}
+API = "/api/v1"
+ORIGIN = {"origin": "http://trainyard.test"}
+SESSION = f"{API}/auth/session"
+
+
+def all_routes(app: FastAPI) -> list[tuple[str, str]]:
+    """Method and path of every route that is not open, with ids of nothing in the path."""
+    found = [
+        (method, re.sub(r"\{\w+\}", "0" * 26, path))
+        for path, methods in routes_of(app)
+        if path not in OPEN
+        for method in methods
+    ]
+    assert len(found) > 25
+    return found
+
+
+def of_kind(context: Context, kind: TokenKind, *, node: str | None = None) -> dict[str, str]:
+    """Store a token of a kind and return the header that carries it."""
+    token = make_token(kind)
+    with context.database.write() as connection:
+        connection.execute(
+            insert(tokens).values(
+                id=context.new_id(),
+                name=f"a-{kind}",
+                kind=kind,
+                hash=hash_token(token),
+                node=node,
+                created_at=context.now(),
+            )
+        )
+    return {"authorization": f"Bearer {token}"}
+
+
+def test_every_route_but_health_refuses_strangers(app: FastAPI, anonymous: TestClient) -> None:
+    wrong: list[dict[str, str | bytes]] = [
+        {},
+        {"authorization": "Bearer ty_api_wrong"},
+        {"authorization": b"Bearer \xff"},
+        {"authorization": "Basic YTpi"},
+        {"cookie": f"{SESSION_COOKIE}=wrong", **ORIGIN},
+    ]
+    for method, path in all_routes(app):
+        for headers in wrong:
+            response = anonymous.request(method, path, headers=headers)
+            assert response.status_code == 401, (method, path, headers, response.text)
+            assert response.headers["content-type"] == "application/problem+json"
+            assert response.headers["www-authenticate"] == "Bearer"
+    for path in OPEN:
+        assert anonymous.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("kind", [TokenKind.JOIN, TokenKind.NODE, TokenKind.LOGIN])
+def test_tokens_of_machines_open_no_route_of_people(
+    app: FastAPI, anonymous: TestClient, context: Context, kind: TokenKind
+) -> None:
+    headers = of_kind(context, kind, node="node-1")
+    for method, path in all_routes(app):
+        if not path.startswith(f"{API}/workers/") and (method, path) != ("POST", SESSION):
+            status = anonymous.request(method, path, headers=headers).status_code
+            assert status == 403, (method, path, status)
+        elif path.endswith("/report"):
+            assert anonymous.request(method, path, headers=headers).status_code == 401
+
+
+def test_tokens_of_people_open_no_route_of_machines(app: FastAPI, client: TestClient) -> None:
+    workers = [(m, p) for m, p in all_routes(app) if p.startswith(f"{API}/workers/")]
+    assert len(workers) == 4
+    for method, path in workers:
+        is_report = path.endswith("/report")  # its token stands on the attempt, no other counts
+        status = client.request(method, path).status_code
+        assert status == (401 if is_report else 403), (method, path, status)
+
+
+def test_join_tokens_do_not_claim(anonymous: TestClient, context: Context) -> None:
+    headers = of_kind(context, TokenKind.JOIN)
+    path = f"{API}/workers/attempts/{'0' * 26}/claim"
+    assert anonymous.post(path, headers=headers).status_code == 403
+    assert anonymous.post(f"{API}/workers/heartbeat", headers=headers).status_code == 403
+
+
+def test_only_the_admin_handles_tokens(client: TestClient, admin: TestClient) -> None:
+    body = {"name": "ci"}
+    assert client.post(f"{API}/tokens", json=body).status_code == 403
+    assert client.get(f"{API}/tokens").status_code == 403
+    assert client.delete(f"{API}/tokens/{'0' * 26}").status_code == 403
+    made = admin.post(f"{API}/tokens", json=body)
+    assert made.status_code == 201, made.text
+    secret = made.json()["secret"]
+    assert secret.startswith("ty_api_")
+    listed = admin.get(f"{API}/tokens").json()["items"]
+    assert made.json()["id"] in {token["id"] for token in listed}
+    assert all(token["secret"] is None for token in listed)
+    headers = {"authorization": f"Bearer {secret}"}
+    assert client.get(f"{API}/jobs", headers=headers).status_code == 200
+    assert admin.delete(f"{API}/tokens/{made.json()['id']}").status_code == 204
+    assert client.get(f"{API}/jobs", headers=headers).status_code == 401
+    assert admin.delete(f"{API}/tokens/{made.json()['id']}").status_code == 404
+
+
+def test_names_of_actors_cannot_be_taken(admin: TestClient, api_token: str) -> None:
+    reserved = admin.post(f"{API}/tokens", json={"name": "scheduler"})
+    assert reserved.status_code == 422
+    assert reserved.json()["errors"][0]["pointer"] == "/name"
+    assert admin.post(f"{API}/tokens", json={"name": "someone"}).status_code == 409
+
+
+def test_tokens_expire(admin: TestClient, client: TestClient, clock: FakeClock) -> None:
+    body = {"name": "short", "expires_in_seconds": 60}
+    secret = admin.post(f"{API}/tokens", json=body).json()["secret"]
+    headers = {"authorization": f"Bearer {secret}"}
+    clock.advance(59)
+    assert client.get(f"{API}/jobs", headers=headers).status_code == 200
+    clock.advance(1)
+    assert client.get(f"{API}/jobs", headers=headers).status_code == 401
+
+
+def test_secrets_are_stored_as_hashes(context: Context, admin_token: str, api_token: str) -> None:
+    with context.database.read() as connection:
+        rows = connection.execute(select(tokens)).all()
+    stored = " ".join(str(value) for row in rows for value in row)
+    assert hash_token(admin_token) in stored
+    for token in (admin_token, api_token):
+        assert token not in stored
+        assert token.rsplit("_", 1)[1] not in stored
+
+
+def test_the_first_start_makes_one_admin_token(context: Context) -> None:
+    path = ensure_admin_token(context)
+    assert path is not None
+    assert path.stat().st_mode & 0o777 == 0o600
+    first = path.read_text()
+    assert ensure_admin_token(context) is None
+    assert path.read_text() == first
+    assert [p.name for p in path.parent.glob("admin.token*")] == ["admin.token"]
+
+
+def test_the_admin_token_can_be_replaced_but_not_revoked(
+    admin: TestClient, context: Context
+) -> None:
+    (row,) = admin.get(f"{API}/tokens").json()["items"]
+    assert admin.delete(f"{API}/tokens/{row['id']}").status_code == 409
+    fresh = replace_admin_token(context)
+    assert admin.get(f"{API}/tokens").status_code == 401
+    headers = {"authorization": f"Bearer {fresh}"}
+    assert admin.get(f"{API}/tokens", headers=headers).status_code == 200
+
+
+# ---- browsers ------------------------------------------------------------------------------------
+
+
+def test_a_browser_logs_in_and_out(anonymous: TestClient, api_token: str) -> None:
+    reply = anonymous.post(SESSION, json={"token": api_token}, headers=ORIGIN)
+    assert reply.status_code == 201, reply.text
+    cookie = reply.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "Secure" not in cookie
+    who = anonymous.get(SESSION).json()
+    assert (who["name"], who["kind"]) == ("someone", "api")
+    assert who["expires_at"] == reply.json()["expires_at"]
+    assert anonymous.get(f"{API}/jobs").status_code == 200
+    assert anonymous.delete(SESSION, headers=ORIGIN).status_code == 204
+    assert anonymous.get(f"{API}/jobs").status_code == 401
+
+
+def test_a_session_survives_neither_its_time_nor_its_token(
+    anonymous: TestClient, admin: TestClient, clock: FakeClock
+) -> None:
+    made = admin.post(f"{API}/tokens", json={"name": "browser"}).json()
+    anonymous.post(SESSION, json={"token": made["secret"]})
+    assert anonymous.get(f"{API}/jobs").status_code == 200
+    admin.delete(f"{API}/tokens/{made['id']}")
+    assert anonymous.get(f"{API}/jobs").status_code == 401
+    other = admin.post(f"{API}/tokens", json={"name": "browser"}).json()
+    anonymous.post(SESSION, json={"token": other["secret"]})
+    clock.advance(SESSION_LIFETIME / timedelta(seconds=1) - 1)
+    assert anonymous.get(f"{API}/jobs").status_code == 200
+    clock.advance(1)
+    assert anonymous.get(f"{API}/jobs").status_code == 401
+
+
+def test_a_login_code_works_once(anonymous: TestClient, admin: TestClient) -> None:
+    code = admin.post(f"{API}/tokens", json={"name": "link", "kind": "login"}).json()["secret"]
+    assert anonymous.post(SESSION, json={"code": code}).status_code == 201
+    assert anonymous.get(SESSION).json()["kind"] == "admin"
+    assert anonymous.post(SESSION, json={"code": code}).status_code == 401
+
+
+def test_a_login_code_expires(anonymous: TestClient, admin: TestClient, clock: FakeClock) -> None:
+    code = admin.post(f"{API}/tokens", json={"name": "link", "kind": "login"}).json()["secret"]
+    clock.advance(600)
+    assert anonymous.post(SESSION, json={"code": code}).status_code == 401
+
+
+@pytest.mark.parametrize("kind", [TokenKind.JOIN, TokenKind.NODE])
+def test_a_machine_cannot_log_in(anonymous: TestClient, context: Context, kind: TokenKind) -> None:
+    token = of_kind(context, kind)["authorization"].removeprefix("Bearer ")
+    for body in ({"token": token}, {"code": token}):
+        assert anonymous.post(SESSION, json=body).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [None, "null", "http://evil.test", "https://trainyard.test", "http://trainyard.test.evil.test"],
+)
+def test_a_write_by_cookie_must_come_from_our_pages(
+    anonymous: TestClient, api_token: str, origin: str | None
+) -> None:
+    anonymous.post(SESSION, json={"token": api_token})
+    headers = {} if origin is None else {"origin": origin}
+    refused = anonymous.post(f"{API}/jobs", json={}, headers=headers)
+    assert refused.status_code == 403
+    assert anonymous.get(f"{API}/jobs", headers=headers).json()["items"] == []
+    assert anonymous.post(f"{API}/jobs", json={}, headers=ORIGIN).status_code == 201
+
+
+def test_another_site_cannot_log_a_browser_in(anonymous: TestClient, api_token: str) -> None:
+    body, headers = {"token": api_token}, {"origin": "http://evil.test"}
+    assert anonymous.post(SESSION, json=body, headers=headers).status_code == 403
+
+
+def test_behind_https_the_cookie_is_secure_and_the_origin_is_the_public_one(
+    context: Context, api_token: str
+) -> None:
+    settings = context.settings.model_copy(update={"public_url": "https://yard.example/"})
+    app = create_app(Context(settings, context.database, context.clock))
+    with TestClient(app, base_url="https://inner.test") as browser:
+        reply = browser.post(SESSION, json={"token": api_token})
+        assert "Secure" in reply.headers["set-cookie"]
+        inner = {"origin": "https://inner.test"}
+        assert browser.post(f"{API}/jobs", json={}, headers=inner).status_code == 403
+        public = {"origin": "https://yard.example"}
+        assert browser.post(f"{API}/jobs", json={}, headers=public).status_code == 201

@@ -1,0 +1,51 @@
+"""`/metrics`: the cluster at that moment, and how requests fared."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.server.api.in_process import TestClient
+from tests.server.harness import Harness
+
+API = "/api/v1"
+
+
+def scraped(client: TestClient) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Return every sample by its name and labels."""
+    response = client.get("/metrics")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/plain")
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+    }
+
+
+def test_the_cluster_is_counted(client: TestClient, harness: Harness) -> None:
+    harness.add_node("node-1", slots=4)
+    harness.add_node("node-2", slots=2)
+    ids = [client.post(f"{API}/jobs", json={}).json()["id"] for _ in range(3)]
+    client.post(f"{API}/jobs/{ids[0]}/stop")
+    samples = scraped(client)
+    assert samples["trainyard_jobs", (("state", "queued"),)] == 2
+    assert samples["trainyard_jobs", (("state", "stopped"),)] == 1
+    assert samples["trainyard_jobs", (("state", "running"),)] == 0
+    assert samples["trainyard_attempts", (("state", "running"),)] == 0
+    assert samples["trainyard_slots", (("use", "free"),)] == 6
+    assert samples["trainyard_slots", (("use", "held"),)] == 0
+    assert samples["trainyard_stream_clients", ()] == 0
+    assert samples["trainyard_events_tail_lag", ()] >= 0
+
+
+def test_requests_are_counted_by_route_and_not_by_id(client: TestClient) -> None:
+    for path in ("0" * 26, "1" * 26):
+        client.get(f"{API}/jobs/{path}")
+    client.get(f"{API}/no/such/path")
+    samples = scraped(client)
+    count = "trainyard_request_duration_seconds_count"
+    labels = (("method", "GET"), ("route", "/jobs/{job_id}"), ("status", "404"))
+    assert samples[count, labels] == 2
+    other = (("method", "GET"), ("route", "other"), ("status", "404"))
+    assert samples[count, other] == 1
+    assert not any("0" * 26 in value for _, labels in samples for _, value in labels)

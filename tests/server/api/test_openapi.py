@@ -1,0 +1,95 @@
+"""The OpenAPI document is whole, true and fresh; schemathesis tries the application against it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+
+from server.app import routes_of
+from server.examples import EXAMPLES
+from server.openapi import openapi_text
+from tests.server.api.in_process import TestClient
+
+DOCUMENT = json.loads(openapi_text())
+
+
+def references(value: Any) -> set[str]:
+    """Return every `$ref` below a value."""
+    if isinstance(value, dict):
+        own = {value["$ref"]} if isinstance(value.get("$ref"), str) else set()
+        return own.union(*(references(item) for item in value.values()))
+    return set().union(*(references(item) for item in value)) if isinstance(value, list) else set()
+
+
+def operations() -> dict[tuple[str, str], dict[str, Any]]:
+    return {
+        (path, method.upper()): operation
+        for path, methods in DOCUMENT["paths"].items()
+        for method, operation in methods.items()
+    }
+
+
+def test_every_route_is_described(app: FastAPI) -> None:
+    routes = {(path, method) for path, methods in routes_of(app) for method in methods}
+    assert set(operations()) == routes
+
+
+def test_no_endpoint_works_on_the_event_loop(app: FastAPI) -> None:
+    on_the_loop = {
+        route.path
+        for route in iter_route_contexts(app.routes)
+        if inspect.iscoroutinefunction(route.endpoint)
+    }
+    assert on_the_loop == {"/healthz", "/api/v1/stream"}
+
+
+def test_every_operation_has_a_summary_a_name_and_problems() -> None:
+    names = [operation["operationId"] for operation in operations().values()]
+    assert len(set(names)) == len(names)
+    for key, operation in operations().items():
+        assert operation["summary"], key
+        assert operation["description"], key
+        problem = operation["responses"]["default"]["content"]["application/problem+json"]
+        assert problem["schema"] == {"$ref": "#/components/schemas/ProblemDetails"}
+
+
+def test_every_body_is_described_with_examples_that_are_legal() -> None:
+    bodies = {key: o["requestBody"] for key, o in operations().items() if "requestBody" in o}
+    assert len(bodies) >= 8
+    for key, body in bodies.items():
+        assert body["content"]["application/json"]["examples"], key
+    for model, examples in EXAMPLES.items():
+        for example in examples.values():
+            model.model_validate_json(json.dumps(example))
+
+
+def test_every_reference_leads_somewhere() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    used = {reference.removeprefix("#/components/schemas/") for reference in references(DOCUMENT)}
+    assert used <= set(schemas)
+    assert set(schemas) <= used
+
+
+def test_the_document_is_the_same_every_time() -> None:
+    assert openapi_text() == openapi_text()
+
+
+def test_the_document_is_served(client: TestClient, app: FastAPI) -> None:
+    assert client.get("/api/v1/openapi.json").json() == DOCUMENT
+
+
+@pytest.mark.parametrize("name", ["JobSpec", "JobSpecInput", "ResumeRequest", "Report"])
+def test_fields_with_defaults_are_sent_always_and_asked_for_never(name: str) -> None:
+    schema = DOCUMENT["components"]["schemas"][name]
+    required = set(schema.get("required", ()))
+    if name == "JobSpec":
+        assert required == set(schema["properties"])
+    elif name == "Report":
+        assert required == {"protocol", "node", "identity"}
+    else:
+        assert required == set()

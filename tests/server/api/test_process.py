@@ -1,0 +1,108 @@
+"""`python -m server` as processes: what they refuse to start without, and how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.server.api.serving import PATIENCE, until
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def environment(folder: Path, **settings: str) -> dict[str, str]:
+    """Return the environment of a server whose files lie in a folder."""
+    own = {"DATABASE_URL": f"sqlite:///{folder}/trainyard.db", "STATE_DIR": str(folder)} | settings
+    return os.environ | {f"TRAINYARD_{name}": value for name, value in own.items()}
+
+
+def run(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the server to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "server", command],
+        cwd=ROOT,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@contextmanager
+def api(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Start the API process, and yield its URL once it answers."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    log = folder / "api.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "server", "api"],
+            cwd=ROOT,
+            env=environment(folder, PORT=str(port)),
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        until(lambda: _answers(url) or process.poll() is not None)
+        assert process.poll() is None, log.read_text()
+        yield url, process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz").is_success
+    except httpx.TransportError:
+        return False
+
+
+def _has_beaten(folder: Path) -> bool:
+    with closing(sqlite3.connect(folder / "trainyard.db")) as connection:
+        return bool(connection.execute("SELECT count(*) FROM liveness").fetchone()[0])
+
+
+def test_the_api_starts_on_the_newest_schema_only(tmp_path: Path) -> None:
+    refused = run(tmp_path, "api")
+    assert refused.returncode == 1
+    assert "python -m server migrate" in refused.stderr
+    assert not (tmp_path / "admin.token").exists()
+    assert run(tmp_path, "migrate").returncode == 0
+    with api(tmp_path) as (url, process):
+        token = (tmp_path / "admin.token").read_text().strip()
+        headers = {"authorization": f"Bearer {token}"}
+        assert httpx.get(f"{url}/api/v1/jobs", headers=headers).status_code == 200
+        until(lambda: _has_beaten(tmp_path))
+        fresh = run(tmp_path, "admin-token").stdout.strip()
+        assert httpx.get(f"{url}/api/v1/jobs", headers=headers).status_code == 401
+        headers = {"authorization": f"Bearer {fresh}"}
+        # An open stream must not keep the server from ending.
+        with httpx.stream(
+            "GET", f"{url}/api/v1/stream", headers=headers, timeout=PATIENCE
+        ) as reply:
+            lines = reply.iter_lines()
+            assert next(lines).startswith("retry:")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE) == 0
+    log = (tmp_path / "api.log").read_text()
+    assert "Traceback" not in log
+    assert token not in log
+    assert fresh not in log
+
+
+def test_an_unknown_command_is_told_the_known_ones(tmp_path: Path) -> None:
+    refused = run(tmp_path, "serve")
+    assert refused.returncode == 2
+    assert "scheduler" in refused.stderr

@@ -1,0 +1,304 @@
+"""`/stream` over real sockets: two server processes' applications over one database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+from sqlalchemy import delete, insert
+
+from server.context import Context
+from server.database import Database
+from server.events.store import append_event
+from server.events.stream import follow
+from server.events.tail import QUEUE, Tail
+from server.tables import events
+from specs.events import EventKind
+from tests.server.api.serving import PATIENCE, serving, until
+from tests.server.harness import FakeClock
+
+
+@dataclass
+class Heard:
+    """What one client was told."""
+
+    ids: list[int] = field(default_factory=list)
+    events: list[dict[str, object]] = field(default_factory=list)
+    resets: int = 0
+    position: int | None = None
+    """The client's Last-Event-ID."""
+    opened: threading.Event = field(default_factory=threading.Event)
+    closed: threading.Event = field(default_factory=threading.Event)
+
+
+@contextmanager
+def listening(
+    url: str, token: str, *, last: int | None = None, job: str | None = None
+) -> Iterator[Heard]:
+    """Listen to a stream in a thread until the block ends."""
+    heard = Heard()
+    headers = {"authorization": f"Bearer {token}"}
+    if last is not None:
+        headers["last-event-id"] = str(last)
+    client = httpx.Client(timeout=httpx.Timeout(PATIENCE))
+    parameters = {} if job is None else {"job": job}
+    response = client.send(
+        client.build_request("GET", f"{url}/api/v1/stream", headers=headers, params=parameters),
+        stream=True,
+    )
+    assert response.status_code == 200, response.read()
+    thread = threading.Thread(target=_listen, args=(response, heard))
+    thread.start()
+    try:
+        assert heard.opened.wait(PATIENCE)
+        yield heard
+    finally:
+        _cut(response)
+        thread.join()
+        client.close()
+
+
+def _cut(response: httpx.Response) -> None:
+    stream = response.extensions["network_stream"]
+    stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+
+
+def _listen(response: httpx.Response, heard: Heard) -> None:
+    kind, data = "message", ""
+    try:
+        for line in response.iter_lines():
+            name, _, value = line.partition(": ")
+            if name == "id":
+                heard.position = int(value)
+            elif name == "event":
+                kind = value
+            elif name == "data":
+                data = value
+            elif not line:
+                _dispatch(heard, kind, data)
+                kind, data = "message", ""
+                heard.opened.set()
+    except httpx.HTTPError:
+        pass
+    finally:
+        heard.closed.set()
+
+
+def _dispatch(heard: Heard, kind: str, data: str) -> None:
+    if kind == "reset":
+        heard.resets += 1
+    elif data:
+        event = json.loads(data)
+        assert event["id"] == heard.position
+        heard.events.append(event)
+        heard.ids.append(event["id"])
+
+
+def append(context: Context, message: str, *, job_id: str | None = None) -> int:
+    """Commit one event."""
+    with context.database.write() as connection:
+        return append_event(
+            context,
+            connection,
+            kind=EventKind.NODE_ONLINE,
+            message=message,
+            actor="test",
+            job_id=job_id,
+        )
+
+
+class _UndoneError(Exception):
+    """Ends a transaction without a commit."""
+
+
+def write_interleaved(context: Context, *, writers: int, each: int) -> None:
+    """Commit events from several threads at once; some transactions hold on to their events."""
+
+    def write(number: int) -> None:
+        pauses = random.Random(number)
+        database = Database(context.settings.database_url)
+        own = Context(context.settings, database, context.clock)
+        for index in range(each):
+            with suppress(_UndoneError), database.write() as connection:
+                for part in range(2):
+                    append_event(
+                        own,
+                        connection,
+                        kind=EventKind.NODE_ONLINE,
+                        message=f"{number}.{index}.{part}",
+                        actor="test",
+                    )
+                    time.sleep(pauses.random() * 0.004)
+                if pauses.random() < 0.1:
+                    raise _UndoneError  # its ids are never seen
+        database.dispose()
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def stored_ids(context: Context, *, after: int) -> list[int]:
+    """Return the ids of the events in the database."""
+    query = events.select().where(events.c.id > after).order_by(events.c.id)
+    with context.database.read() as connection:
+        return [row.id for row in connection.execute(query)]
+
+
+def test_every_client_of_two_servers_sees_every_event_once_in_order(
+    context: Context, api_token: str
+) -> None:
+    first = append(context, "before")
+    with ExitStack() as stack:
+        urls = [stack.enter_context(serving(context)) for _ in range(2)]
+        clients = [stack.enter_context(listening(url, api_token)) for url in urls for _ in range(2)]
+        # These come back in the middle, to the other server each time, with what they saw last.
+        wanderers = [Heard(), Heard()]
+        for wanderer in wanderers:
+            wanderer.position = first
+        writing = threading.Thread(
+            target=write_interleaved, args=(context,), kwargs={"writers": 4, "each": 25}
+        )
+        writing.start()
+        turn = 0
+        while writing.is_alive():
+            for number, wanderer in enumerate(wanderers):
+                url = urls[(turn + number) % 2]
+                with listening(url, api_token, last=wanderer.position) as heard:
+                    time.sleep(0.15)
+                _append_all(wanderer, heard)
+            turn += 1
+        writing.join()
+        expected = stored_ids(context, after=first)
+        assert len(expected) > 100
+        until(lambda: all(len(client.ids) >= len(expected) for client in clients))
+        assert [client.ids for client in clients] == [expected] * 4
+        for number, wanderer in enumerate(wanderers):
+            missing = len(expected) - len(wanderer.ids)
+            with listening(urls[number], api_token, last=wanderer.position) as heard:
+                until(lambda: len(heard.ids) >= missing)  # noqa: B023
+            _append_all(wanderer, heard)
+            assert wanderer.ids == expected
+            assert wanderer.resets == 0
+    assert turn >= 2
+
+
+def _append_all(wanderer: Heard, heard: Heard) -> None:
+    wanderer.ids += heard.ids
+    wanderer.resets += heard.resets
+    wanderer.position = heard.position or wanderer.position
+
+
+def test_an_event_says_what_the_api_says(context: Context, api_token: str) -> None:
+    with serving(context) as url, listening(url, api_token) as heard:
+        headers = {"authorization": f"Bearer {api_token}"}
+        job = httpx.post(f"{url}/api/v1/jobs", json={"name": "x"}, headers=headers).json()
+        until(lambda: heard.events)
+        (listed,) = httpx.get(f"{url}/api/v1/jobs/{job['id']}/events", headers=headers).json()[
+            "items"
+        ]
+        assert heard.events == [listed]
+        assert listed["kind"] == "submitted"
+        assert listed["actor"] == "someone"
+
+
+def test_a_filter_leaves_the_events_of_one_job(context: Context, api_token: str) -> None:
+    one, other = context.new_id(), context.new_id()
+    begin = append(context, "begin")
+    with serving(context) as url, listening(url, api_token, job=one) as live:
+        mine = [append(context, "mine", job_id=one)]
+        append(context, "not mine", job_id=other)
+        append(context, "nobody's")
+        mine.append(append(context, "mine", job_id=one))
+        until(lambda: len(live.ids) == 2)
+        with listening(url, api_token, last=begin, job=one) as replayed:
+            until(lambda: len(replayed.ids) == 2)
+            last = append(context, "mine", job_id=one)
+            until(lambda: len(replayed.ids) == len(live.ids) == 3)
+        assert live.ids == replayed.ids == [*mine, last]
+
+
+def test_a_gap_that_was_pruned_is_a_reset(
+    context: Context, api_token: str, clock: FakeClock
+) -> None:
+    old = append(context, "old")
+    gone = append(context, "gone")
+    clock.advance(2 * 3600)
+    young = append(context, "young")
+    with context.database.write() as connection:
+        connection.execute(delete(events).where(events.c.id == gone))
+    with serving(context) as url:
+        for last in (old, gone, young + 1000):
+            with listening(url, api_token, last=last) as heard:
+                until(lambda: heard.resets == 1)
+                later = append(context, "later")
+                until(lambda: heard.ids == [later])  # noqa: B023
+            assert heard.position == later
+        with listening(url, api_token, last=young) as heard:
+            until(lambda: len(heard.ids) == 3)
+            assert heard.resets == 0
+
+
+def test_a_slow_client_is_dropped_with_a_reset_and_holds_up_nobody(context: Context) -> None:
+    tail = Tail(context)
+    tail.start()
+    try:
+        asyncio.run(_one_slow_one_quick(context, tail))
+    finally:
+        tail.stop()
+
+
+async def _one_slow_one_quick(context: Context, tail: Tail) -> None:
+    slow = follow(context, tail, last_event_id=None, job_id=None)
+    quick = follow(context, tail, last_event_id=None, job_id=None)
+    for stream in (slow, quick):
+        assert [await anext(stream) for _ in range(2)] == [b"retry: 1000\n\n", b"id: 0\n\n"]
+    waiting = asyncio.ensure_future(anext(slow))  # it waits once, takes one, and then no more
+    await asyncio.to_thread(append_many, context, 10)
+    assert (await waiting).startswith(b"id: 1\n")
+    for number in range(1, 11):
+        assert (await anext(quick)).startswith(b"id: %d\n" % number)
+    heard = 10
+    for _ in range(4):  # the last of them may not have been handed to both when one has it
+        await asyncio.to_thread(append_many, context, QUEUE // 2)
+        for _ in range(QUEUE // 2):
+            assert (await anext(quick)).startswith(b"id: %d\n" % (heard + 1))
+            heard += 1
+    assert tail.clients == 2
+    left = [frame async for frame in slow]
+    assert left[-1] == b"event: reset\nid: %d\ndata: {}\n\n" % heard
+    assert len(left) == 10  # the nine that it had taken, and the reset
+    assert tail.clients == 1
+    await quick.aclose()
+    assert tail.clients == 0
+
+
+def append_many(context: Context, count: int) -> None:
+    """Commit several events at once."""
+    row = {
+        "at": context.now(),
+        "kind": EventKind.NODE_ONLINE,
+        "actor": "test",
+        "message": "one of many",
+        "data": {},
+    }
+    with context.database.write() as connection:
+        connection.execute(insert(events), [row] * count)
+
+
+@pytest.mark.parametrize("last", ["x", "-1", str(2**63)])
+def test_a_last_event_id_that_is_none_is_refused(client: httpx.Client, last: str) -> None:
+    response = client.get("/api/v1/stream", headers={"last-event-id": last})
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["pointer"] == "header/last-event-id"

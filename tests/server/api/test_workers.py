@@ -1,0 +1,207 @@
+"""What workers and supervisors send: registration, heartbeats, claims, reports, by their tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from fastapi import FastAPI
+from sqlalchemy import select
+
+from server.auth.service import create_token
+from server.context import Context
+from server.tables import events
+from specs.api.access import TokenRequest
+from specs.reports import PROTOCOL, Identity, Report
+from tests.server.api.conftest import BASE_URL
+from tests.server.api.in_process import TestClient
+from tests.server.harness import Harness
+from tests.server.telemetry.reports import chunk, metric_lines
+
+WORKERS = "/api/v1/workers"
+ROOTS = {"checkpoints": str(uuid4()), "data": str(uuid4())}
+HARDWARE = {
+    "device": "cpu",
+    "slots": 4,
+    "device_name": "test",
+    "device_memory_bytes": 2**30,
+    "cores": 4,
+    "memory_bytes": 2**32,
+}
+
+
+def registration(node: str = "gpu-01", **changes: Any) -> dict[str, Any]:
+    return {
+        "protocol": PROTOCOL,
+        "node": node,
+        "address": "10.0.0.1",
+        "hardware": HARDWARE,
+        "roots": ROOTS,
+        "version": "0.1",
+    } | changes
+
+
+def with_token(app: FastAPI, token: str) -> TestClient:
+    return TestClient(app, base_url=BASE_URL, headers={"authorization": f"Bearer {token}"})
+
+
+@pytest.fixture
+def joiner(app: FastAPI, context: Context) -> TestClient:
+    """A client with a fresh join token."""
+    return with_token(app, join_token(context))
+
+
+def join_token(context: Context) -> str:
+    return create_token(context, TokenRequest(name=f"join-{uuid4().hex[:8]}", kind="join"))[1]
+
+
+def joined(app: FastAPI, context: Context, node: str = "gpu-01", **changes: Any) -> TestClient:
+    """Register a node, and return a client with its token."""
+    client = with_token(app, join_token(context))
+    reply = client.post(f"{WORKERS}/register", json=registration(node, **changes))
+    assert reply.status_code == 200, reply.text
+    return with_token(app, reply.json()["node_token"])
+
+
+def messages(context: Context, kind: str) -> list[str]:
+    with context.database.read() as connection:
+        return list(connection.scalars(select(events.c.message).where(events.c.kind == kind)))
+
+
+def test_a_join_token_takes_in_one_node(joiner: TestClient, client: TestClient) -> None:
+    reply = joiner.post(f"{WORKERS}/register", json=registration())
+    assert reply.status_code == 200
+    assert reply.json()["node_token"].startswith("ty_node_")
+    (node,) = client.get("/api/v1/nodes").json()["items"]
+    assert (node["name"], node["online"], node["free_slots"]) == ("gpu-01", True, 4)
+    assert node["roots"] == ["checkpoints", "data"]
+    again = joiner.post(f"{WORKERS}/register", json=registration("gpu-02"))
+    assert again.status_code == 401
+
+
+def test_a_node_comes_back_with_its_own_token(
+    app: FastAPI, context: Context, client: TestClient
+) -> None:
+    node = joined(app, context)
+    more = registration(hardware=HARDWARE | {"slots": 8})
+    for _ in range(2):
+        reply = node.post(f"{WORKERS}/register", json=more)
+        assert (reply.status_code, reply.json()["node_token"]) == (200, None)
+    assert client.get("/api/v1/nodes").json()["items"][0]["free_slots"] == 8
+    assert len(messages(context, "node_registered")) == 2  # new, and with other hardware
+    other = node.post(f"{WORKERS}/register", json=registration("gpu-02"))
+    assert other.status_code == 403
+
+
+def test_the_name_of_a_node_that_is_online_cannot_be_taken(
+    app: FastAPI, context: Context, harness: Harness
+) -> None:
+    node = joined(app, context)
+    thief = with_token(app, join_token(context))
+    reply = thief.post(f"{WORKERS}/register", json=registration())
+    assert reply.status_code == 409
+    assert "online" in reply.json()["detail"]
+    harness.reconcile(seconds=60)  # no heartbeat for a minute: it is gone
+    reply = thief.post(f"{WORKERS}/register", json=registration())  # the refusal used nothing up
+    assert reply.status_code == 200
+    assert node.post(f"{WORKERS}/register", json=registration()).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"protocol": 99}, "/protocol"),
+        ({"address": "a b"}, "/address"),
+        ({"roots": {"Upper": str(uuid4())}}, "/roots"),
+        ({"roots": {"data": "not-a-uuid"}}, "/roots/data"),
+        ({"node": "../x"}, "/node"),
+        ({"hardware": HARDWARE | {"slots": 0}}, "/hardware/slots"),
+    ],
+    ids=str,
+)
+def test_a_malformed_registration_stores_nothing(
+    joiner: TestClient, client: TestClient, changes: dict[str, Any], pointer: str
+) -> None:
+    reply = joiner.post(f"{WORKERS}/register", json=registration(**changes))
+    assert reply.status_code == 422
+    assert [error["pointer"] for error in reply.json()["errors"]] == [pointer]
+    assert client.get("/api/v1/nodes").json()["items"] == []
+
+
+def test_another_storage_under_a_known_name_is_accepted_and_told(
+    app: FastAPI, context: Context
+) -> None:
+    joined(app, context, "a")
+    joined(app, context, "b")
+    joined(app, context, "c", roots=ROOTS | {"data": str(uuid4())})
+    told = messages(context, "node_registered")
+    assert ["another storage" in message for message in told] == [False, False, True]
+    assert told[2].endswith("as data")
+
+
+def test_draining_places_nothing_new(
+    app: FastAPI, context: Context, client: TestClient, harness: Harness
+) -> None:
+    joined(app, context)
+    for _ in range(2):
+        drained = client.post("/api/v1/nodes/gpu-01/drain")
+        assert (drained.status_code, drained.json()["draining"]) == (200, True)
+    harness.submit()
+    assert harness.place() == 0
+    assert client.post("/api/v1/nodes/gpu-01/undrain").json()["draining"] is False
+    assert harness.place() == 1
+    (node,) = client.get("/api/v1/nodes").json()["items"]
+    assert node["free_slots"] == 3
+    assert node["allocations"][0]["allocation"]["slots"] == [0]
+    assert len(messages(context, "node_drained")) == 2
+    assert client.post("/api/v1/nodes/nobody/drain").status_code == 404
+
+
+def test_a_node_speaks_for_itself_alone(app: FastAPI, context: Context, harness: Harness) -> None:
+    node = joined(app, context)
+    harness.submit()
+    harness.place()
+    (sent,) = harness.dispatcher.sent
+    claim = {"protocol": PROTOCOL, "node": "gpu-02"}
+    assert node.post(f"{WORKERS}/heartbeat", json=claim).status_code == 403
+    path = f"{WORKERS}/attempts/{sent.attempt_id}/claim"
+    assert node.post(path, json=claim).status_code == 403
+
+
+def test_a_job_from_claim_to_chart(
+    app: FastAPI, context: Context, client: TestClient, harness: Harness
+) -> None:
+    node = joined(app, context)
+    job_id = harness.submit()
+    harness.place()
+    (sent,) = harness.dispatcher.sent
+    own = {"protocol": PROTOCOL, "node": "gpu-01"}
+    path = f"{WORKERS}/attempts/{sent.attempt_id}"
+    claimed = node.post(f"{path}/claim", json=own)
+    assert claimed.status_code == 200
+    assert node.post(f"{path}/claim", json=own).status_code == 409
+    heartbeat = node.post(f"{WORKERS}/heartbeat", json=own)
+    assert heartbeat.json() == {"expected": [sent.attempt_id]}
+
+    supervisor = with_token(app, claimed.json()["attempt_token"])
+    report = Report(
+        protocol=PROTOCOL,
+        node="gpu-01",
+        identity=Identity(boot_id="b", pid_namespace="1", pid=1, start_time=1),
+        chunks=(chunk("metrics", metric_lines(1, 5)), chunk("log:0", b"hello\n")),
+    )
+    headers = {"content-type": "application/json"}
+    body = report.model_dump_json()
+    assert node.post(f"{path}/report", content=body, headers=headers).status_code == 401
+    reply = supervisor.post(f"{path}/report", content=body, headers=headers)
+    assert reply.status_code == 200
+    assert reply.json()["desired"] == "run"
+    view = client.get(f"/api/v1/jobs/{job_id}/metrics", params={"names": "train/loss"}).json()
+    assert view["lines"][0]["last"] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert view["last_step"] == 5
+    log = client.get(f"/api/v1/jobs/{job_id}/logs").json()
+    assert [line["text"] for line in log["lines"]] == ["hello"]
+    text = client.get(f"/api/v1/jobs/{job_id}/metrics", headers={"accept": "text/csv"}).text
+    assert text.splitlines()[0] == "attempt,step,time,name,value"
+    assert len(text.splitlines()) == 1 + 5 + 5

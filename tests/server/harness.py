@@ -1,0 +1,256 @@
+"""What the server's tests share: a clock, and short ways to a state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, insert, select
+
+from server.attempts.service import (
+    authorize_report,
+    claim,
+    record_exit,
+    record_heartbeat,
+)
+from server.auth.tokens import hash_token
+from server.context import Context
+from server.jobs.service import submit
+from server.liveness import beat
+from server.scheduler.dispatch import RecordingDispatcher
+from server.scheduler.place import Placer
+from server.scheduler.reconcile import Reconciler
+from server.tables import attempt_nodes, attempts, checkpoints, events, jobs, nodes
+from specs.checkpoint import DataState, Manifest, TrainState, checkpoint_id, checkpoint_path
+from specs.failures import Failure, FailureReason
+from specs.job import parse_job_spec
+from specs.reports import Hardware, Identity
+from specs.rundir import ExitRecord, Heartbeat, Phase
+from specs.states import DesiredState
+
+AnyRow = Row[*tuple[Any, ...]]
+
+
+class FakeClock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self._now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        """Return the present time, in UTC."""
+        return self._now
+
+    def advance(self, seconds: float) -> datetime:
+        """Let time pass, and return the time then."""
+        self._now += timedelta(seconds=seconds)
+        return self._now
+
+
+class Harness:
+    """Acts as nodes and their processes."""
+
+    def __init__(self, context: Context, clock: FakeClock) -> None:
+        self.context = context
+        self.clock = clock
+        self.dispatcher = RecordingDispatcher()
+        self.placer = Placer(context, self.dispatcher)
+        self.reconciler = Reconciler(context, self.dispatcher)
+
+    def add_node(
+        self,
+        name: str = "node-1",
+        *,
+        slots: int = 4,
+        device: str = "cpu",
+        roots: dict[str, str] | None = None,
+    ) -> str:
+        """Store a node as registration does, and return its name."""
+        now = self.context.now()
+        hardware = Hardware.model_validate(
+            {
+                "device": device,
+                "slots": slots,
+                "device_name": "test",
+                "device_memory_bytes": 8 * 2**30,
+                "cores": slots,
+                "memory_bytes": 8 * 2**30 * slots,
+            }
+        )
+        with self.context.database.write() as connection:
+            connection.execute(
+                insert(nodes).values(
+                    name=name,
+                    address=f"{name}.test",
+                    hardware=hardware,
+                    device=device,
+                    slots=slots,
+                    roots=roots or {"checkpoints": "root-1", "data": "root-2"},
+                    version="0",
+                    registered_at=now,
+                    heartbeat_at=now,
+                )
+            )
+        return name
+
+    def submit(self, **sections: Any) -> str:
+        """Submit a job of one slot, or what the sections say, and return its id."""
+        spec = parse_job_spec({"name": "tiny"} | sections)
+        return submit(self.context, spec, actor="ada")
+
+    def place(self) -> int:
+        """Run one round of placing."""
+        return self.placer.run()
+
+    def reconcile(self, *, seconds: float = 0.0) -> None:
+        """Let time pass while servers are up and nobody reports, then judge."""
+        for _ in range(int(seconds)):
+            self.clock.advance(1)
+            beat(self.context)
+        self.clock.advance(seconds % 1)
+        beat(self.context)
+        self.reconciler.run()
+
+    def launched(self, **sections: Any) -> tuple[str, list[Supervisor]]:
+        """Submit a job, place it, and claim all of its shares."""
+        job_id = self.submit(**sections)
+        assert self.place() == 1
+        return job_id, self.claim_all(job_id)
+
+    def running(self, *, step: int = 1, **sections: Any) -> tuple[str, list[Supervisor]]:
+        """Submit a job and bring it to a completed step."""
+        job_id, supervisors = self.launched(**sections)
+        for supervisor in supervisors:
+            supervisor.train(step)
+        return job_id, supervisors
+
+    def claim_all(self, job_id: str) -> list[Supervisor]:
+        """Claim all shares of the newest attempt, by node rank."""
+        attempt = self.attempt(job_id)
+        return [Supervisor(self, attempt.id, share.node) for share in self.shares(job_id)]
+
+    def commit_checkpoint(self, job_id: str, step: int) -> str:
+        """Put a checkpoint of the newest attempt into the catalog, and return its id."""
+        attempt = self.attempt(job_id)
+        now = self.context.now()
+        identifier = checkpoint_id(job_id, attempt.number, step)
+        sequences = step * self.job(job_id).spec.training.global_batch_size
+        data = DataState(position=sequences, consumed=sequences, dataset_digest="d" * 32)
+        manifest = Manifest(
+            checkpoint_id=identifier,
+            job_id=job_id,
+            attempt=attempt.number,
+            created_at=now,
+            train_state=TrainState(step=step, tokens=sequences * 128, data=data),
+            layout=attempt.layout,
+            seed=0,
+            spec_digest="s" * 64,
+            parent=attempt.parent_checkpoint_id,
+            kind="interval",
+            param_dtype="float32",
+            torch_version="2",
+            save_seconds=0.1,
+            files=(),
+        )
+        row = {
+            "id": identifier,
+            "job_id": job_id,
+            "attempt_id": attempt.id,
+            "attempt": attempt.number,
+            "step": step,
+            "kind": "interval",
+            "root": "checkpoints",
+            "path": checkpoint_path(job_id, attempt.number, step),
+            "size": 0,
+            "files": 0,
+            "layout": str(attempt.layout),
+            "save_seconds": 0.1,
+            "parent_id": attempt.parent_checkpoint_id,
+            "metadata_digest": "m" * 32,
+            "manifest": manifest,
+            "created_at": now,
+        }
+        with self.context.database.write() as connection:
+            connection.execute(insert(checkpoints).values(row))
+        return identifier
+
+    def job(self, job_id: str) -> AnyRow:
+        """Return the job's row."""
+        with self.context.database.read() as connection:
+            return connection.execute(select(jobs).where(jobs.c.id == job_id)).one()
+
+    def attempt(self, job_id: str) -> AnyRow:
+        """Return the row of the newest attempt."""
+        newest = select(attempts).where(attempts.c.job_id == job_id)
+        with self.context.database.read() as connection:
+            return connection.execute(newest.order_by(attempts.c.number.desc()).limit(1)).one()
+
+    def shares(self, job_id: str) -> list[AnyRow]:
+        """Return the rows of the newest attempt's nodes, by node rank."""
+        shares = select(attempt_nodes).where(attempt_nodes.c.attempt_id == self.attempt(job_id).id)
+        with self.context.database.read() as connection:
+            return list(connection.execute(shares.order_by(attempt_nodes.c.node_rank)))
+
+    def kinds(self, job_id: str) -> list[str]:
+        """Return the kinds of the job's lasting events, oldest first."""
+        lasting = events.c.transient.is_(False)
+        chosen = select(events.c.kind).where(events.c.job_id == job_id, lasting)
+        with self.context.database.read() as connection:
+            return list(connection.scalars(chosen.order_by(events.c.id)))
+
+    def dump(self) -> Mapping[str, list[Any]]:
+        """Return every row that a move may touch, to compare before and after."""
+        with self.context.database.read() as connection:
+            return {
+                table.name: sorted(map(repr, connection.execute(select(table))))
+                for table in (jobs, attempts, attempt_nodes, events)
+            }
+
+
+class Supervisor:
+    """One node's share of an attempt, claimed; it reports as a supervisor does."""
+
+    def __init__(self, harness: Harness, attempt_id: str, node: str, pid: int = 100) -> None:
+        self.harness = harness
+        self.attempt_id = attempt_id
+        self.node = node
+        self.identity = Identity(boot_id="boot", pid_namespace="1", pid=pid, start_time=1)
+        self.reply = claim(harness.context, attempt_id, node=node)
+
+    def report(
+        self, *, phase: Phase | None = None, step: int = 0, exit_record: ExitRecord | None = None
+    ) -> DesiredState:
+        """Send a heartbeat, and perhaps the last word; return the order in the answer."""
+        context = self.harness.context
+        heartbeat = None
+        if phase is not None:
+            heartbeat = Heartbeat(phase=phase, step=step, time=context.now().timestamp())
+        with context.database.write() as connection:
+            row = authorize_report(
+                connection,
+                self.attempt_id,
+                node=self.node,
+                token_hash=hash_token(self.reply.attempt_token),
+            )
+            record_heartbeat(context, connection, row, heartbeat, self.identity)
+            if exit_record is not None:
+                record_exit(context, connection, row, exit_record)
+            return row.desired
+
+    def train(self, step: int = 1) -> DesiredState:
+        """Report a completed step."""
+        return self.report(phase=Phase.TRAINING, step=step)
+
+    def end(self, outcome: str, reason: FailureReason | None = None) -> None:
+        """Send the last report."""
+        failure = Failure(reason=reason, message=f"{reason} on {self.node}") if reason else None
+        record = ExitRecord.model_validate(
+            {
+                "outcome": outcome,
+                "failure": failure,
+                "ranks": (),
+                "time": self.harness.context.now().timestamp(),
+            }
+        )
+        self.report(exit_record=record)

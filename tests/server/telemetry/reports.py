@@ -1,0 +1,77 @@
+"""Builds reports as a supervisor does."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import Any
+
+from sqlalchemy import select
+
+from server.auth.tokens import hash_token
+from server.context import Context
+from server.tables import events
+from server.telemetry.charts import chart
+from server.telemetry.ingest import store_report
+from specs.api.telemetry import MetricLineView
+from specs.reports import PROTOCOL, Chunk, Report, ReportReply
+from tests.server.harness import Supervisor
+
+
+def chunk(file: str, content: bytes, *, start: int = 0) -> Chunk:
+    """Return a chunk of these bytes."""
+    packed = base64.b64encode(zlib.compress(content)).decode()
+    return Chunk(file=file, start=start, end=start + len(content), content=packed)
+
+
+def metric_lines(first: int, last: int, **values: float) -> bytes:
+    """Return lines of `metrics.jsonl`; the loss of a step is its number unless given."""
+    lines = [
+        {
+            "step": step,
+            "time": 1000.0 + step,
+            "values": {"train/loss": float(step)}
+            | {name.replace("__", "/"): value for name, value in values.items()},
+            "data_digest": f"{step:032x}",
+        }
+        for step in range(first, last + 1)
+    ]
+    return json_lines(lines)
+
+
+def json_lines(records: list[dict[str, Any]]) -> bytes:
+    """Return JSON lines; NaN and infinity as strings, as the trainer writes them."""
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    for word in ("-Infinity", "NaN", "Infinity"):
+        text = text.replace(f": {word}", f': "{word}"')
+    return text.encode()
+
+
+def send(
+    context: Context,
+    supervisor: Supervisor,
+    *chunks: Chunk,
+    token: str | None = None,
+    **fields: Any,
+) -> ReportReply:
+    """Report chunks, and what else is given."""
+    given = {"protocol": PROTOCOL, "node": supervisor.node, "identity": supervisor.identity}
+    report = Report.model_validate(given | {"chunks": chunks} | fields)
+    # As text and back, as over the wire.
+    report = Report.model_validate_json(report.model_dump_json())
+    token_hash = hash_token(token or supervisor.reply.attempt_token)
+    return store_report(context, supervisor.attempt_id, token_hash, report)
+
+
+def loss(context: Context, job_id: str) -> MetricLineView:
+    """Return the line of the job's loss."""
+    (line,) = chart(context, job_id, ["train/loss"]).lines
+    return line
+
+
+def kept_events(context: Context, kind: str) -> list[dict[str, Any]]:
+    """Return the data of the events of one kind, oldest first."""
+    with context.database.read() as connection:
+        query = select(events.c.data).where(events.c.kind == kind).order_by(events.c.id)
+        return list(connection.scalars(query))

@@ -1,0 +1,220 @@
+"""Charts against a brute-force computation, on both databases."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+
+from server.context import Context
+from server.errors import InvalidRequestError, NotFoundError
+from server.tables import metric_chunks, metric_tail
+from server.telemetry import metrics, points
+from server.telemetry.charts import chart
+from server.telemetry.metrics import TAIL_LIMIT, store_points
+from server.telemetry.points import Points
+from specs.api.telemetry import MetricLineView
+from tests.server.telemetry.records import add_attempt, add_attempts, add_job
+
+Point = tuple[int, float]
+
+
+def stored(context: Context, attempt_id: str, *batches: Sequence[Point]) -> None:
+    """Store points of `train/loss`, one report after the other."""
+    for batch in batches:
+        steps = [step for step, _ in batch]
+        values = [value for _, value in batch]
+        with context.database.write() as connection:
+            store_points(
+                connection, attempt_id, {"train/loss": Points.of(steps, map(float, steps), values)}
+            )
+
+
+def expected(points: Sequence[Point], line: MetricLineView) -> None:
+    """Compare each bucket with the points of the steps that it names; together they are all."""
+    assert sum(line.count) == len(points)
+    for index, (first, last) in enumerate(zip(line.first_steps, line.steps, strict=True)):
+        inside = [(step, value) for step, value in points if first <= step <= last]
+        finite = [value for _, value in inside if math.isfinite(value)]
+        assert (inside[0][0], inside[-1][0]) == (first, last)
+        assert line.count[index] == len(inside)
+        assert line.non_finite[index] == len(inside) - len(finite)
+        assert line.min[index] == (min(finite) if finite else None)
+        assert line.max[index] == (max(finite) if finite else None)
+        assert line.last[index] == (finite[-1] if finite else None)
+    assert all(a < b for a, b in itertools.pairwise(line.first_steps))
+
+
+values = st.one_of(
+    st.floats(-1e6, 1e6),
+    st.sampled_from([math.nan, math.inf, -math.inf]),
+)
+
+
+@st.composite
+def reports(draw: st.DrawFn) -> list[list[Point]]:
+    """Points with gaps between their steps, in reports of all sizes."""
+    batches = []
+    step = draw(st.integers(-1, 50))
+    for _ in range(draw(st.integers(1, 12))):
+        gap = draw(st.sampled_from([1, 1, 1, 7, 10_000]))
+        batch = []
+        for value in draw(st.lists(values, max_size=30)):
+            step += gap if draw(st.booleans()) else 1
+            batch.append((step, value))
+        batches.append(batch)
+    return batches
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    batches=reports(),
+    chunk_points=st.sampled_from([1, 2, 3, 7, 1000]),
+    limit=st.sampled_from([1, 2, 5, 10, 1000]),
+    window=st.one_of(st.none(), st.tuples(st.integers(0, 200), st.integers(0, 300))),
+)
+def test_buckets_equal_a_brute_force_computation(
+    context: Context,
+    batches: list[list[Point]],
+    chunk_points: int,
+    limit: int,
+    window: tuple[int, int] | None,
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:  # small chunks: many borders with few points
+        patch.setattr(points, "CHUNK_POINTS", chunk_points)
+        patch.setattr(metrics, "CHUNK_POINTS", chunk_points)
+        patch.setattr(metrics, "TAIL_LIMIT", 2 * chunk_points)
+        job_id = add_job(context)
+        stored(context, add_attempt(context, job_id), *batches)
+        first, last = (window[0], window[0] + window[1]) if window else (0, 2**40)
+        view = chart(
+            context, job_id, ["train/loss"], max_points=limit, from_step=first, to_step=last
+        )
+    wanted = [p for p in itertools.chain(*batches) if first <= p[0] <= last]
+    if not wanted:
+        assert view.lines == []
+        return
+    (line,) = view.lines
+    assert len(line.steps) <= limit
+    expected(wanted, line)
+
+
+def test_buckets_are_about_equally_wide_whatever_the_chunks(context: Context) -> None:
+    job_id = add_job(context)
+    attempt_id = add_attempt(context, job_id)
+    data = [(step, float(step)) for step in range(1, 30_501)]
+    stored(context, attempt_id, data[:700], data[700:])
+    for limit in (10, 25, 40, 100):
+        (line,) = chart(context, job_id, ["train/loss"], max_points=limit).lines
+        expected(data, line)
+        widths = np.array(line.count)
+        assert len(widths) >= limit / 2
+        assert widths.max() <= 3 * len(data) / limit
+
+
+def test_one_spike_and_one_nan_are_seen_in_any_resolution(context: Context) -> None:
+    job_id = add_job(context)
+    data = [(step, 1.0) for step in range(5000)]
+    data[1234] = (1234, 1e9)
+    data[4321] = (4321, math.nan)
+    stored(context, add_attempt(context, job_id), data)
+    for limit in (1, 3, 10, 4999, 10_000):
+        (line,) = chart(context, job_id, ["train/loss"], max_points=limit).lines
+        assert max(value for value in line.max if value is not None) == 1e9
+        assert sum(line.non_finite) == 1
+
+
+def test_the_tail_stays_short_and_no_point_is_lost(context: Context) -> None:
+    job_id = add_job(context)
+    attempt_id = add_attempt(context, job_id)
+    data = [(step, 0.5 * step) for step in range(5200)]
+    for start in range(0, len(data), 130):
+        stored(context, attempt_id, data[start : start + 130])
+        with context.database.read() as connection:
+            size = connection.scalar(select(func.count()).select_from(metric_tail))
+        assert size is not None
+        assert size <= TAIL_LIMIT
+    with context.database.read() as connection:
+        assert connection.scalar(select(func.count()).select_from(metric_chunks)) == 4
+    (line,) = chart(context, job_id, ["train/loss"], max_points=10_000).lines
+    expected(data, line)
+    assert len(line.steps) == 5200
+
+
+def test_a_large_report_goes_straight_into_chunks(context: Context) -> None:
+    job_id = add_job(context)
+    attempt_id = add_attempt(context, job_id)
+    data = [(step, float(step)) for step in range(3456)]
+    stored(context, attempt_id, data[:10], data[10:])
+    with context.database.read() as connection:
+        tail = list(connection.scalars(select(metric_tail.c.step)))
+    assert tail == list(range(3000, 3456))
+
+
+def test_a_step_is_kept_once(context: Context) -> None:
+    job_id = add_job(context)
+    attempt_id = add_attempt(context, job_id)
+    stored(context, attempt_id, [(1, 1.0), (2, 2.0)], [(2, 20.0), (3, 3.0), (1, 10.0), (3, 30.0)])
+    (line,) = chart(context, job_id, ["train/loss"]).lines
+    assert (line.steps, line.last) == ([1, 2, 3], [1.0, 2.0, 3.0])
+
+
+def test_lines_follow_the_lineage_and_show_what_it_left(context: Context) -> None:
+    job_id = add_job(context)
+    # 1 runs to 10; 2 goes on from 6 to 9; 3 goes on from 2's step 8.
+    ids = add_attempts(context, job_id, [None, (1, 6), (2, 8)])
+    stored(context, ids[0], [(step, 1.0) for step in range(1, 11)])
+    stored(context, ids[1], [(step, 2.0) for step in range(7, 10)])
+    stored(context, ids[2], [(9, 3.0), (10, 3.0)])
+    view = chart(context, job_id, ["train/loss"])
+    lines = {line.branch: dict(zip(line.steps, line.last, strict=True)) for line in view.lines}
+    assert lines == {
+        "lineage": dict.fromkeys(range(1, 7), 1.0) | {7: 2.0, 8: 2.0, 9: 3.0, 10: 3.0},
+        "attempt-2": {9: 2.0},
+        "attempt-1": dict.fromkeys(range(7, 11), 1.0),
+    }
+    (own,) = chart(context, job_id, ["train/loss"], attempt=1).lines
+    assert (own.branch, own.steps) == ("attempt-1", list(range(1, 11)))
+
+
+def test_a_chunk_that_the_lineage_cuts_is_shared_out(context: Context) -> None:
+    job_id = add_job(context)
+    ids = add_attempts(context, job_id, [None, (1, 1500)])
+    first = [(step, float(step)) for step in range(1, 3001)]
+    second = [(step, -float(step)) for step in range(1501, 4001)]
+    stored(context, ids[0], first)
+    stored(context, ids[1], second)
+    for limit in (3, 50, 10_000):
+        lines = chart(context, job_id, ["train/loss"], max_points=limit).lines
+        by_branch = {line.branch: line for line in lines}
+        expected(first[:1500] + second, by_branch["lineage"])
+        expected(first[1500:], by_branch["attempt-1"])
+
+
+def test_names_are_listed_and_unknown_ones_have_no_line(context: Context) -> None:
+    job_id = add_job(context)
+    stored(context, add_attempt(context, job_id), [(1, 1.0)])
+    view = chart(context, job_id, ["perf/nothing"])
+    assert (view.names, view.lines) == (["train/loss"], [])
+
+
+def test_what_cannot_be_drawn_is_refused(context: Context) -> None:
+    job_id = add_job(context)
+    with pytest.raises(NotFoundError, match="no attempt 4"):
+        chart(context, job_id, ["train/loss"], attempt=4)
+    with pytest.raises(NotFoundError, match="no job"):
+        chart(context, context.new_id(), ["train/loss"])
+    with pytest.raises(InvalidRequestError, match="max_points"):
+        chart(context, job_id, ["train/loss"], max_points=0)
+    with pytest.raises(InvalidRequestError, match="names"):
+        chart(context, job_id, [str(number) for number in range(99)])

@@ -1,0 +1,220 @@
+"""The first step of a resumed attempt against the lineage."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from server.context import Context
+from server.jobs.resume import resume
+from server.tables import events
+from server.telemetry.continuity import Past, compare
+from specs.api.attempts import Continuity
+from specs.api.resume import ResumeRequest
+from specs.checkpoint import DataState, TrainState
+from specs.failures import FailureReason
+from specs.job import JobSpec, parse_job_spec
+from specs.lr_schedule import learning_rate
+from specs.rundir import MetricLine
+from tests.server.harness import Harness, Supervisor
+from tests.server.telemetry.reports import chunk, json_lines, metric_lines, send
+
+SPEC = parse_job_spec({"training": {"steps": 100, "global_batch_size": 16, "seq_len": 128}})
+PARENT = TrainState(
+    step=50, tokens=50 * 2048, data=DataState(position=800, consumed=800, dataset_digest="d")
+)
+STEADY = tuple(2.0 + 0.01 * (number % 3) for number in range(20))
+
+
+def line(spec: JobSpec = SPEC, **changes: Any) -> MetricLine:
+    values = {
+        "train/loss": 2.0,
+        "train/lr": learning_rate(spec, 51),
+        "train/tokens": 51 * 2048.0,
+        "train/sequences": 51 * 16.0,
+    }
+    values |= {f"train/{name}": value for name, value in changes.items() if name != "digest"}
+    return MetricLine(step=51, time=1.0, values=values, data_digest=changes.get("digest", "a" * 32))
+
+
+def past(
+    *digests: tuple[int, str],
+    same_step: tuple[int, float] | None = None,
+    last: tuple[float, ...] = STEADY,
+) -> Past:
+    return Past(digests=digests, same_step=same_step, last_losses=last)
+
+
+def broken(found: Continuity) -> list[str]:
+    names: list[str] = [check.name for check in found.checks if not check.ok]
+    assert found.ok is (not names)
+    return names
+
+
+def test_an_exact_resume_holds_every_check() -> None:
+    found = compare(SPEC, PARENT, line(), past((1, "a" * 32), same_step=(1, 2.0005)))
+    assert broken(found) == []
+    names = [check.name for check in found.checks]
+    assert names == ["sequences", "tokens", "lr", "data_digest", "loss"]
+    assert found.step == 51
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"sequences": 51 * 16 + 1.0}, "sequences"),
+        ({"sequences": math.nan}, "sequences"),
+        ({"tokens": 1.0}, "tokens"),
+        ({"lr": learning_rate(SPEC, 52) + 1e-9}, "lr"),
+        ({"digest": "b" * 32}, "data_digest"),
+        ({"digest": None}, "data_digest"),
+        ({"loss": 2.01}, "loss"),
+        ({"loss": math.nan}, "loss"),
+    ],
+    ids=str,
+)
+def test_each_difference_is_seen(changes: dict[str, Any], name: str) -> None:
+    found = compare(SPEC, PARENT, line(**changes), past((1, "a" * 32), same_step=(1, 2.0)))
+    assert broken(found) == [name]
+
+
+def test_a_digest_must_agree_with_every_branch() -> None:
+    found = compare(SPEC, PARENT, line(), past((3, "a" * 32), (2, "b" * 32)))
+    assert broken(found) == ["data_digest"]
+    assert any("attempt 2" in check.expected for check in found.checks)
+
+
+@pytest.mark.parametrize(
+    ("loss", "ok"),
+    [(2.0, True), (2.19, True), (1.85, True), (2.3, False), (1.7, False), (math.nan, False)],
+)
+def test_a_loss_that_nobody_recorded_stays_in_the_band(loss: float, *, ok: bool) -> None:
+    assert compare(SPEC, PARENT, line(loss=loss), past()).ok is ok
+
+
+def test_a_noisy_course_widens_the_band() -> None:
+    noisy = tuple(2.0 + (-1) ** number * 0.3 for number in range(20))
+    assert compare(SPEC, PARENT, line(loss=3.4), past(last=noisy)).ok
+    assert not compare(SPEC, PARENT, line(loss=3.6), past(last=noisy)).ok
+
+
+def test_what_nothing_is_known_of_is_not_checked() -> None:
+    found = compare(SPEC, PARENT, line(), past(last=()))
+    assert [check.name for check in found.checks] == ["sequences", "tokens", "lr"]
+
+
+# ---- through reports ---------------------------------------------------------------------------
+
+
+def trained(first: int, last: int, *, wrong_data_at: int = 0) -> bytes:
+    """Lines as the trainer writes them for the default spec of the harness."""
+    spec = parse_job_spec({"name": "tiny"})
+    return json_lines(
+        [
+            {
+                "step": step,
+                "time": float(step),
+                "values": {
+                    "train/loss": 3.0 - step / 100,
+                    "train/lr": learning_rate(spec, step),
+                    "train/tokens": float(step * spec.tokens_per_step),
+                    "train/sequences": float(step * spec.training.global_batch_size),
+                },
+                "data_digest": f"{step + (step == wrong_data_at):032x}",
+            }
+            for step in range(first, last + 1)
+        ]
+    )
+
+
+def continuity_events(context: Context) -> list[dict[str, Any]]:
+    with context.database.read() as connection:
+        query = select(events.c.data).where(events.c.kind == "continuity_checked")
+        return list(connection.scalars(query))
+
+
+def stopped_at(harness: Harness, supervisor: Supervisor, *, saved: int, ran_to: int) -> None:
+    """Report steps up to `ran_to` with a checkpoint on the way, and end."""
+    job_id = supervisor.reply.attempt.job_id
+    send(harness.context, supervisor, chunk("metrics", trained(1, ran_to)))
+    supervisor.train(ran_to)
+    harness.commit_checkpoint(job_id, saved)
+    supervisor.end("failed", FailureReason.DATA_ERROR)  # which is not retried
+
+
+def resumed(harness: Harness, job_id: str, checkpoint_id: str | None = None) -> Supervisor:
+    """Resume the job, and return the supervisor of the new attempt."""
+    request = ResumeRequest(checkpoint_id=checkpoint_id)
+    resume(harness.context, job_id, request, actor="ada")
+    assert harness.place() == 1
+    (supervisor,) = harness.claim_all(job_id)
+    supervisor.train(harness.attempt(job_id).start_step)
+    return supervisor
+
+
+def test_a_resume_is_checked_once_by_its_first_report(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, (first,) = harness.launched()
+    stopped_at(harness, first, saved=30, ran_to=40)
+    second = resumed(harness, job_id)
+    lines = trained(31, 50)
+    cut = lines.index(b"\n", 900) + 1
+    send(context, second, chunk("metrics", lines[:cut]))
+    found = harness.attempt(job_id).continuity
+    assert found.ok, found
+    assert [check.name for check in found.checks] == [
+        "sequences", "tokens", "lr", "data_digest", "loss",
+    ]  # fmt: skip
+    send(context, second, chunk("metrics", lines))
+    (event,) = continuity_events(context)
+    assert event == found.model_dump(mode="json")
+
+
+def test_wrong_data_after_a_resume_is_told(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, (first,) = harness.launched()
+    stopped_at(harness, first, saved=30, ran_to=40)
+    second = resumed(harness, job_id)
+    send(context, second, chunk("metrics", trained(31, 33, wrong_data_at=31)))
+    assert broken(harness.attempt(job_id).continuity) == ["data_digest"]
+
+
+def test_steps_that_nobody_took_before_are_compared_with_the_course(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id, (first,) = harness.launched()
+    stopped_at(harness, first, saved=30, ran_to=30)
+    second = resumed(harness, job_id)
+    send(context, second, chunk("metrics", trained(31, 33)))
+    found = harness.attempt(job_id).continuity
+    assert found.ok, found
+    assert found.checks[-1].expected.endswith("(last 20 losses)")
+
+
+def test_a_branch_is_compared_with_the_branch_that_it_left(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id, (first,) = harness.launched()
+    stopped_at(harness, first, saved=10, ran_to=40)
+    second = resumed(harness, job_id)
+    send(context, second, chunk("metrics", trained(11, 20)))
+    harness.commit_checkpoint(job_id, 20)
+    second.end("failed", FailureReason.DATA_ERROR)
+    third = resumed(harness, job_id, f"{job_id}.a1.step-10")
+    send(context, third, chunk("metrics", trained(11, 12, wrong_data_at=11)))
+    (check,) = [c for c in harness.attempt(job_id).continuity.checks if c.name == "data_digest"]
+    assert not check.ok
+    assert check.expected.endswith("(attempt 2)")
+
+
+def test_a_fresh_start_is_not_checked(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, (first,) = harness.launched()
+    send(context, first, chunk("metrics", metric_lines(1, 3)))
+    assert harness.attempt(job_id).continuity is None
+    assert continuity_events(context) == []

@@ -1,0 +1,222 @@
+"""Reports: stored once, or not at all, whatever is lost, doubled or damaged on the way."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import zlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import func, select
+
+from server.context import Context
+from server.errors import ConflictError, InvalidRequestError, UnauthenticatedError
+from server.tables import metadata
+from server.telemetry.csv import csv_rows
+from server.telemetry.logs import page
+from specs.reports import Chunk
+from tests.server.telemetry.conftest import Launched
+from tests.server.telemetry.reports import chunk, kept_events, loss, metric_lines, send
+
+
+def count_rows(context: Context) -> Mapping[str, int]:
+    with context.database.read() as connection:
+        return {
+            table.name: connection.scalar(select(func.count()).select_from(table)) or 0
+            for table in metadata.sorted_tables
+        }
+
+
+# ---- offsets -----------------------------------------------------------------------------------
+
+
+def test_a_report_that_comes_twice_is_stored_once(context: Context, launched: Launched) -> None:
+    job_id, supervisor = launched
+    content, output = metric_lines(1, 5), b"hello\nworld\n"
+    for _ in range(2):
+        reply = send(context, supervisor, chunk("metrics", content), chunk("log:0", output))
+        assert reply.acknowledged == {"metrics": len(content), "log:0": len(output)}
+    assert loss(context, job_id).steps == [1, 2, 3, 4, 5]
+    assert [line.text for line in page(context, job_id).lines] == ["hello", "world"]
+
+
+def test_overlap_is_cut_and_a_gap_is_not_taken(context: Context, launched: Launched) -> None:
+    job_id, supervisor = launched
+    send(context, supervisor, chunk("log:0", b"one\ntw"))
+    reply = send(context, supervisor, chunk("log:0", b"\ntwo\nthree\n", start=3))
+    assert reply.acknowledged == {"log:0": 14}
+    assert [line.text for line in page(context, job_id).lines] == ["one", "two", "three"]
+    first, second, third = metric_lines(1, 3), metric_lines(4, 6), metric_lines(7, 9)
+    send(context, supervisor, chunk("metrics", first))
+    reply = send(context, supervisor, chunk("metrics", third, start=len(first + second)))
+    assert reply.acknowledged == {"metrics": len(first)}
+    assert loss(context, job_id).steps == [1, 2, 3]
+    reply = send(context, supervisor, chunk("metrics", first + second + third))
+    assert reply.acknowledged == {"metrics": len(first + second + third)}
+    assert loss(context, job_id).steps == list(range(1, 10))
+
+
+def test_any_order_of_losses_and_repeats_ends_with_everything_once(
+    context: Context, launched: Launched
+) -> None:
+    job_id, supervisor = launched
+    whole = metric_lines(1, 60)
+    ends = [0, *(index + 1 for index, byte in enumerate(whole) if byte == ord("\n"))]
+    chance = random.Random(1)
+    acknowledged = 0
+    while acknowledged < len(whole):
+        start, end = sorted(chance.sample(ends, 2))
+        if chance.random() < 0.5:  # as a supervisor does; otherwise any old or future stretch
+            start = acknowledged
+        if end <= start:
+            continue
+        reply = send(context, supervisor, chunk("metrics", whole[start:end], start=start))
+        assert reply.acknowledged["metrics"] >= acknowledged
+        acknowledged = reply.acknowledged["metrics"]
+    line = loss(context, job_id)
+    assert (line.steps, line.last) == (list(range(1, 61)), [float(s) for s in range(1, 61)])
+    digests = [row for text in csv_rows(context, job_id, ["data_digest"]) for row in text.split()]
+    assert digests[1:] == [f"1,{step},,data_digest,{step:032x}" for step in range(1, 61)]
+
+
+def test_two_chunks_of_one_file_in_one_report_are_both_stored(
+    context: Context, launched: Launched
+) -> None:
+    job_id, supervisor = launched
+    first, second = metric_lines(1, 2), metric_lines(3, 4)
+    reply = send(
+        context,
+        supervisor,
+        chunk("metrics", first),
+        chunk("metrics", second, start=len(first)),
+    )
+    assert reply.acknowledged == {"metrics": len(first + second)}
+    assert loss(context, job_id).steps == [1, 2, 3, 4]
+
+
+def test_copies_that_race_are_stored_once(context: Context, launched: Launched) -> None:
+    job_id, supervisor = launched
+    parts = [metric_lines(10 * number + 1, 10 * number + 10) for number in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        for number, part in enumerate(parts):
+            start = sum(map(len, parts[:number]))
+            chunks = (chunk("metrics", part, start=start), chunk("log:0", b"x\n", start=2 * number))
+            copies = [pool.submit(send, context, supervisor, *chunks) for _ in range(4)]
+            ends = {copy.result().acknowledged["metrics"] for copy in copies}
+            assert ends == {start + len(part)}
+    assert loss(context, job_id).steps == list(range(1, 81))
+    assert page(context, job_id).total_lines == 8
+
+
+# ---- what is refused ---------------------------------------------------------------------------
+
+
+GOOD = metric_lines(1, 2)
+DAMAGED: dict[str, tuple[Chunk, str]] = {
+    "no base64": (Chunk(file="metrics", start=0, end=9, content="?"), "/chunks/1/content"),
+    "no zlib": (
+        Chunk(file="metrics", start=0, end=9, content=base64.b64encode(b"plain").decode()),
+        "/chunks/1/content",
+    ),
+    "cut off": (
+        Chunk(
+            file="metrics",
+            start=0,
+            end=len(GOOD),
+            content=base64.b64encode(zlib.compress(GOOD)[:-6]).decode(),
+        ),
+        "/chunks/1/content",
+    ),
+    "longer than it says": (
+        chunk("metrics", GOOD).model_copy(update={"end": len(GOOD) - 1}),
+        "/chunks/1/content",
+    ),
+    "shorter than it says": (
+        chunk("metrics", GOOD).model_copy(update={"end": len(GOOD) + 1}),
+        "/chunks/1/content",
+    ),
+    "a bomb": (chunk("log:0", bytes(5 * 1024 * 1024)), "/chunks/1/end"),
+    "a bomb that lies": (
+        chunk("log:0", bytes(50 * 1024 * 1024)).model_copy(update={"end": 1000}),
+        "/chunks/1/content",
+    ),
+    "ends before it starts": (
+        chunk("metrics", GOOD).model_copy(update={"start": 900, "end": 2}),
+        "/chunks/1/end",
+    ),
+    "half a line": (chunk("metrics", GOOD[:-5]), "/chunks/1/content"),
+    "no JSON among lines": (chunk("metrics", GOOD + b"{oops\n"), "/chunks/1/content"),
+    "another node's rank": (chunk("log:7", b"x\n"), "/chunks/1/file"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_chunk_refuses_the_report_whole(
+    context: Context, launched: Launched, damage: str
+) -> None:
+    _, supervisor = launched
+    before = count_rows(context)
+    bad, pointer = DAMAGED[damage]
+    with pytest.raises(InvalidRequestError) as refusal:
+        send(context, supervisor, chunk("events", b""), bad, heartbeat=None)
+    assert [problem.pointer for problem in refusal.value.problems] == [pointer]
+    with pytest.raises(InvalidRequestError):  # good chunks beside it are not stored either
+        send(context, supervisor, chunk("log:0", b"fine\n"), bad)
+    assert count_rows(context) == before
+
+
+UNREADABLE = {
+    "torn": b"\0\0\0\0",
+    "no JSON": b"{oops",
+    "no object": b"[]",
+    "no step": b'{"time": 1, "values": {}}',
+    "a step before all": b'{"step": -1, "time": 1, "values": {}}',
+    "a step too far": b'{"step": 99999999999999999999, "time": 1, "values": {}}',
+    "no time": b'{"step": 1, "time": "NaN", "values": {}}',
+    "a name with a NUL": b'{"step": 1, "time": 1, "values": {"a\\u0000": 1}}',
+    "a long name": json.dumps({"step": 1, "time": 1, "values": {"x" * 101: 1.0}}).encode(),
+    "no digest": b'{"step": 1, "time": 1, "values": {}, "data_digest": "\\u0000"}',
+    "no UTF-8": b'{"step": 1, "time": 1, "values": {"\xff": 1}}',
+}
+
+
+@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_a_line_that_can_never_be_read_is_skipped_once_it_comes_alone(
+    context: Context, launched: Launched, text: bytes
+) -> None:
+    job_id, supervisor = launched
+    before, bad, after = metric_lines(1, 2), text + b"\n", metric_lines(3, 4)
+    with pytest.raises(InvalidRequestError, match=f"at byte {len(before)} "):
+        send(context, supervisor, chunk("metrics", before + bad + after))
+    send(context, supervisor, chunk("metrics", before))
+    reply = send(context, supervisor, chunk("metrics", bad, start=len(before)))
+    assert reply.acknowledged == {"metrics": len(before + bad)}
+    send(context, supervisor, chunk("metrics", after, start=len(before + bad)))
+    assert loss(context, job_id).steps == [1, 2, 3, 4]
+    (told,) = kept_events(context, "line_skipped")
+    assert (told["file"], told["offset"]) == ("metrics", len(before))
+    # Stored bytes are never judged again: a late copy with the bad line in it does no harm.
+    whole = before + bad + after
+    assert send(context, supervisor, chunk("metrics", whole)).acknowledged["metrics"] == len(whole)
+
+
+def test_reports_need_the_token_of_this_attempt(context: Context, launched: Launched) -> None:
+    _, supervisor = launched
+    with pytest.raises(UnauthenticatedError):
+        send(context, supervisor, chunk("metrics", GOOD), token="ty_attempt_wrong")
+
+
+def test_an_ended_attempt_is_told_so(context: Context, launched: Launched) -> None:
+    _, supervisor = launched
+    supervisor.end("succeeded")
+    with pytest.raises(ConflictError):
+        send(context, supervisor, chunk("metrics", GOOD))
+
+
+def test_another_protocol_is_refused(context: Context, launched: Launched) -> None:
+    _, supervisor = launched
+    with pytest.raises(InvalidRequestError, match="/protocol"):
+        send(context, supervisor, protocol=99)

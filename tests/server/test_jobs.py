@@ -1,0 +1,165 @@
+"""What people do with jobs: submit, ask, delete."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import Table, func, select, update
+
+from server.context import Context
+from server.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.jobs.service import ask, cancel, delete, forget_old_keys, stop, submit
+from server.tables import attempts, jobs, nodes, requests
+from specs.job import JobSpec, parse_job_spec
+from specs.rundir import Request
+from specs.states import JobState
+from tests.server.harness import Harness
+
+
+def spec(**sections: object) -> JobSpec:
+    return parse_job_spec({"name": "tiny"} | sections)
+
+
+def test_a_submission_is_stored_whole(context: Context, harness: Harness) -> None:
+    wanted = spec(env={"API_KEY": "real"}, resources={"world_size": 4, "priority": 3})
+    job_id = submit(context, wanted, actor="ada")
+    job = harness.job(job_id)
+    assert job.spec == wanted
+    assert (job.state, job.priority, job.world_size, job.layout) == ("queued", 3, 4, "FSDP 4")
+    assert (job.created_by, job.pending.cause, job.pending.actor) == ("ada", "submit", "ada")
+    assert harness.kinds(job_id) == ["submitted"]
+
+
+def test_every_problem_is_named_and_nothing_stored(context: Context) -> None:
+    wrong = spec(
+        checkpoint={"root": "elsewhere"},
+        data={"source": "text", "path": "secrets:etc/shadow"},
+        resources={"world_size": 3, "nodes": 2},
+        parallelism={"tp": 3},
+    )
+    with pytest.raises(InvalidRequestError) as refusal:
+        submit(context, wrong, actor="ada")
+    pointers = {problem.pointer for problem in refusal.value.problems}
+    assert pointers == {"/checkpoint/root", "/data/path", "/resources/nodes", "/parallelism/tp"}
+    assert count(context, jobs) == 0
+
+
+def test_only_more_slots_than_ever_registered_are_refused(
+    context: Context, harness: Harness
+) -> None:
+    submit(
+        context,
+        spec(
+            resources={"world_size": 512},
+            training={"global_batch_size": 512, "micro_batch_size": 1},
+        ),
+        actor="ada",
+    )  # before the first node everybody waits
+    harness.add_node(slots=4)
+    submit(context, spec(resources={"world_size": 4}), actor="ada")
+    with pytest.raises(InvalidRequestError, match="more than the 4 slots") as refusal:
+        submit(
+            context,
+            spec(resources={"world_size": 5}, training={"micro_batch_size": 1}),
+            actor="ada",
+        )
+    assert refusal.value.problems[0].pointer == "/resources/world_size"
+
+
+def test_a_repeat_under_the_same_key_is_harmless(context: Context) -> None:
+    first = submit(context, spec(), actor="ada", idempotency_key="k")
+    again = submit(context, spec(), actor="ada", idempotency_key="k")
+    assert again == first
+    assert submit(context, spec(), actor="bob", idempotency_key="k") != first
+    with pytest.raises(InvalidRequestError, match="another body"):
+        submit(context, spec(name="other"), actor="ada", idempotency_key="k")
+    assert count(context, jobs) == 2
+
+
+def test_a_refused_submission_does_not_take_its_key(context: Context, harness: Harness) -> None:
+    harness.add_node(slots=1)
+    with pytest.raises(InvalidRequestError):
+        submit(context, spec(resources={"world_size": 2}), actor="ada", idempotency_key="k")
+    assert submit(context, spec(), actor="ada", idempotency_key="k")
+
+
+def test_requests_go_to_a_running_trainer_only(context: Context, harness: Harness) -> None:
+    harness.add_node()
+    save = Request(kind="save")
+    job_id, (supervisor,) = harness.launched()
+    with pytest.raises(ConflictError, match="is starting, not running"):
+        ask(context, job_id, save)
+    supervisor.train()
+    request_id = ask(context, job_id, save)
+    for _ in range(15):
+        ask(context, job_id, save)
+    with pytest.raises(ConflictError, match="16 requests wait"):
+        ask(context, job_id, save)
+    supervisor.end("succeeded")
+    with context.database.read() as connection:
+        row = connection.execute(select(requests).where(requests.c.id == request_id)).one()
+    assert row.request == save
+    assert not row.answer.ok, "an ended attempt answers what is left"
+
+
+def test_deleting_leaves_one_event(context: Context, harness: Harness) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.running()
+    with pytest.raises(ConflictError, match="stop or cancel it first"):
+        delete(context, job_id, actor="ada", checkpoints="keep")
+    harness.commit_checkpoint(job_id, 1)
+    supervisor.end("succeeded")
+    with pytest.raises(InvalidRequestError, match="not supported yet"):
+        delete(context, job_id, actor="ada", checkpoints="delete")
+    delete(context, job_id, actor="ada", checkpoints="keep")
+    assert harness.kinds(job_id) == ["job_deleted"]
+    assert count(context, jobs) == count(context, attempts) == 0
+
+
+def test_a_deleted_job_leaves_its_key(context: Context) -> None:
+    first = submit(context, spec(), actor="ada", idempotency_key="k")
+    stop(context, first, actor="ada", reason="")
+    delete(context, first, actor="ada", checkpoints="keep")
+    again = submit(context, spec(), actor="ada", idempotency_key="k")
+    assert again != first
+    assert count(context, jobs) == 1
+
+
+def test_keys_are_forgotten_after_a_week(context: Context, harness: Harness) -> None:
+    submit(context, spec(), actor="ada", idempotency_key="k")
+    harness.clock.advance(7 * 24 * 3600 - 1)
+    assert forget_old_keys(context) == 0
+    harness.clock.advance(2)
+    assert forget_old_keys(context) == 1
+
+
+@pytest.mark.parametrize("verb", [stop, cancel])
+def test_verbs_on_nothing(context: Context, verb: object) -> None:
+    assert callable(verb)
+    with pytest.raises(NotFoundError):
+        verb(context, "nothing", actor="ada", reason="")
+
+
+def test_higher_priority_starts_first(harness: Harness) -> None:
+    harness.add_node(slots=1)
+    low = harness.submit()
+    harness.clock.advance(1)
+    high = harness.submit(resources={"world_size": 1, "priority": 5})
+    assert harness.place() == 1
+    assert harness.job(high).state == JobState.STARTING
+    assert harness.job(low).reason == "needs 1 slot, 0 free, 1 held by tiny"
+    harness.place()
+    assert harness.kinds(low) == ["submitted"], "why it waits is for live views only"
+
+
+def test_drained_nodes_take_nothing_new(context: Context, harness: Harness) -> None:
+    harness.add_node()
+    job_id = harness.submit()
+    with context.database.write() as connection:
+        connection.execute(update(nodes).values(draining=True))
+    assert harness.place() == 0
+    assert harness.job(job_id).reason == "no node is online that takes new work"
+
+
+def count(context: Context, table: Table) -> int:
+    with context.database.read() as connection:
+        return int(connection.execute(select(func.count()).select_from(table)).scalar_one())

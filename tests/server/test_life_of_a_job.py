@@ -1,0 +1,287 @@
+"""A job from submission to its end, through the services, on both databases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from server.attempts.service import claim, node_heartbeat
+from server.context import Context
+from server.errors import ConflictError, NotFoundError, UnauthenticatedError
+from server.jobs.service import cancel, stop
+from specs.failures import FailureReason
+from specs.reports import NodeHeartbeat
+from specs.rundir import Phase
+from specs.states import AttemptOutcome, AttemptState, DesiredState, JobState
+from tests.server.harness import Harness, Supervisor
+
+TWO_NODES: dict[str, Any] = {"resources": {"world_size": 4, "nodes": 2}}
+
+
+def test_a_job_succeeds(harness: Harness) -> None:
+    harness.add_node()
+    job_id = harness.submit()
+    assert harness.job(job_id).state == JobState.QUEUED
+    harness.place()
+    assert harness.job(job_id).state == JobState.STARTING
+    assert [m.node for m in harness.dispatcher.sent] == ["node-1"]
+    (supervisor,) = harness.claim_all(job_id)
+    assert harness.attempt(job_id).state == AttemptState.STARTING
+    assert supervisor.report(phase=Phase.LOADING) == DesiredState.RUN
+    assert harness.job(job_id).state == JobState.STARTING
+    supervisor.train(1)
+    job = harness.job(job_id)
+    assert (job.state, job.progress.step, job.progress.phase) == ("running", 1, Phase.TRAINING)
+    supervisor.train(100)
+    supervisor.end("succeeded")
+    job, attempt = harness.job(job_id), harness.attempt(job_id)
+    assert (job.state, attempt.state, attempt.outcome) == ("succeeded", "ended", "succeeded")
+    assert job.ended_at is not None
+    assert attempt.last_step == 100
+    assert harness.kinds(job_id) == [
+        "submitted",
+        "placed",
+        "claimed",
+        "running",
+        "node_ended",
+        "attempt_ended",
+        "job_ended",
+    ]
+
+
+def test_the_claim_carries_the_whole_spec_and_no_roots(harness: Harness) -> None:
+    harness.add_node()
+    _, (supervisor,) = harness.launched(env={"WANDB_API_KEY": "real"})
+    reply = supervisor.reply
+    assert reply.spec.env == {"WANDB_API_KEY": "real"}
+    assert reply.attempt.roots == {}
+    assert reply.rendezvous == "127.0.0.1:0"
+    assert reply.attempt.resume is None
+    assert [share.slots for share in reply.attempt.allocation] == [(0,)]
+
+
+def test_several_nodes_meet_at_the_first_one(harness: Harness) -> None:
+    harness.add_node("a", slots=2)
+    harness.add_node("b", slots=2)
+    _, supervisors = harness.launched(**TWO_NODES)
+    meetings = {s.reply.rendezvous for s in supervisors}
+    assert len(meetings) == 1
+    address, port = meetings.pop().split(":")
+    assert address == "a.test"
+    assert 29_500 <= int(port) <= 39_499
+    assert [s.reply.node_rank for s in supervisors] == [0, 1]
+
+
+def test_a_second_claim_is_refused(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, _ = harness.launched()
+    with pytest.raises(ConflictError, match="claimed"):
+        claim(context, harness.attempt(job_id).id, node="node-1")
+
+
+def test_only_a_node_of_the_attempt_may_claim(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id = harness.submit()
+    harness.place()
+    with pytest.raises(NotFoundError):
+        claim(context, harness.attempt(job_id).id, node="node-2")
+    with pytest.raises(NotFoundError):
+        claim(context, "nothing", node="node-1")
+
+
+def test_reports_need_the_attempts_own_token(harness: Harness) -> None:
+    harness.add_node()
+    _, (supervisor,) = harness.launched()
+    supervisor.reply = supervisor.reply.model_copy(update={"attempt_token": "ty_attempt_forged"})
+    with pytest.raises(UnauthenticatedError):
+        supervisor.train()
+
+
+def test_a_second_supervisor_is_refused(harness: Harness) -> None:
+    harness.add_node()
+    _, (supervisor,) = harness.launched()
+    supervisor.train()
+    supervisor.identity = supervisor.identity.model_copy(update={"pid": 999})
+    with pytest.raises(ConflictError, match="another supervisor"):
+        supervisor.train()
+
+
+def test_a_report_after_the_end_is_refused(harness: Harness) -> None:
+    harness.add_node()
+    _, (supervisor,) = harness.running()
+    supervisor.end("succeeded")
+    with pytest.raises(ConflictError, match="has ended"):
+        supervisor.train(2)
+
+
+def test_stop_is_a_level_and_may_be_repeated(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.running()
+    stop(context, job_id, actor="ada", reason="enough")
+    stop(context, job_id, actor="ada", reason="enough")
+    assert harness.job(job_id).state == JobState.STOPPING
+    assert supervisor.train(2) == DesiredState.STOP
+    assert supervisor.train(3) == DesiredState.STOP
+    supervisor.end("stopped")
+    assert harness.job(job_id).state == JobState.STOPPED
+    assert harness.kinds(job_id).count("stop_requested") == 1
+    with pytest.raises(ConflictError, match="stopped already"):
+        stop(context, job_id, actor="ada", reason="")
+
+
+def test_a_stop_that_finds_the_end_is_a_success(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.running()
+    stop(context, job_id, actor="ada", reason="")
+    supervisor.end("succeeded")
+    assert harness.job(job_id).state == JobState.SUCCEEDED
+
+
+def test_cancel_may_follow_stop_and_never_the_other_way(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.running()
+    stop(context, job_id, actor="ada", reason="")
+    cancel(context, job_id, actor="ada", reason="")
+    with pytest.raises(ConflictError, match="being cancelled"):
+        stop(context, job_id, actor="ada", reason="")
+    assert supervisor.train(2) == DesiredState.CANCEL
+    supervisor.end("cancelled")
+    assert harness.job(job_id).state == JobState.CANCELLED
+
+
+def test_cancel_says_what_is_lost(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    queued = harness.submit(resources={"world_size": 4})
+    assert cancel(context, queued, actor="ada", reason="").startswith("nothing")
+    job_id, (supervisor,) = harness.running()
+    supervisor.train(30)
+    assert "30 steps since the start" in cancel(context, job_id, actor="ada", reason="")
+    harness.commit_checkpoint(job_id, 20)
+    assert cancel(context, job_id, actor="ada", reason="") == "10 steps since step-20"
+
+
+@pytest.mark.parametrize(("verb", "state"), [(stop, "stopped"), (cancel, "cancelled")])
+def test_a_queued_job_ends_at_once(
+    harness: Harness, context: Context, verb: object, state: str
+) -> None:
+    job_id = harness.submit()
+    assert callable(verb)
+    verb(context, job_id, actor="ada", reason="")
+    assert harness.job(job_id).state == state
+
+
+def test_an_attempt_that_nobody_claimed_ends_at_once(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id = harness.submit()
+    harness.place()
+    stop(context, job_id, actor="ada", reason="")
+    assert harness.job(job_id).state == JobState.STOPPED
+    assert harness.attempt(job_id).outcome == AttemptOutcome.STOPPED
+    with pytest.raises(ConflictError):
+        claim(context, harness.attempt(job_id).id, node="node-1")
+    assert harness.place() == 0
+
+
+def test_a_stop_while_a_share_is_unclaimed_cancels_the_others(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node("a", slots=2)
+    harness.add_node("b", slots=2)
+    job_id = harness.submit(**TWO_NODES)
+    harness.place()
+    first = Supervisor(harness, harness.attempt(job_id).id, "a")
+    stop(context, job_id, actor="ada", reason="")
+    assert first.report() == DesiredState.CANCEL
+    first.end("cancelled")
+    assert harness.job(job_id).state == JobState.STOPPED
+
+
+def test_the_first_node_that_fails_orders_the_others_to_end(harness: Harness) -> None:
+    harness.add_node("a", slots=2)
+    harness.add_node("b", slots=2)
+    job_id, (first, second) = harness.running(**TWO_NODES, retry={"max_retries": 0})
+    second.end("failed", FailureReason.OUT_OF_MEMORY)
+    attempt = harness.attempt(job_id)
+    assert (attempt.state, attempt.failure.node) == ("stopping", "b")
+    assert harness.job(job_id).state == JobState.RUNNING
+    assert first.train(2) == DesiredState.CANCEL
+    first.end("failed", FailureReason.TRAINER_ERROR)
+    attempt, job = harness.attempt(job_id), harness.job(job_id)
+    assert attempt.failure.reason == FailureReason.OUT_OF_MEMORY
+    assert job.state == JobState.FAILED
+    assert "micro_batch_size" in job.reason
+
+
+def test_all_nodes_must_succeed(harness: Harness) -> None:
+    harness.add_node("a", slots=2)
+    harness.add_node("b", slots=2)
+    job_id, (first, second) = harness.running(**TWO_NODES)
+    first.end("succeeded")
+    assert harness.job(job_id).state == JobState.RUNNING
+    second.end("succeeded")
+    assert harness.job(job_id).state == JobState.SUCCEEDED
+
+
+def test_a_failure_is_retried_with_backoff_until_the_budget_is_spent(harness: Harness) -> None:
+    harness.add_node()
+    job_id, supervisors = harness.running(retry={"max_retries": 2, "backoff_seconds": 5})
+    waits = []
+    for _ in range(2):
+        supervisors[0].end("failed", FailureReason.TRAINER_ERROR)
+        job = harness.job(job_id)
+        assert job.state == JobState.QUEUED
+        waits.append((job.not_before - harness.clock.now()).total_seconds())
+        assert harness.place() == 0, "it waits"
+        harness.clock.advance(waits[-1])
+        assert harness.place() == 1
+        supervisors = harness.claim_all(job_id)
+    supervisors[0].end("failed", FailureReason.TRAINER_ERROR)
+    assert harness.job(job_id).state == JobState.FAILED
+    assert waits == [5, 10]
+    assert harness.attempt(job_id).number == 3
+
+
+def test_lost_nodes_do_not_use_up_the_budget(harness: Harness) -> None:
+    harness.add_node()
+    job_id, supervisors = harness.running(retry={"max_retries": 0, "backoff_seconds": 0})
+    supervisors[0].end("failed", FailureReason.PREEMPTED)
+    assert harness.job(job_id).state == JobState.QUEUED
+    assert harness.job(job_id).retries_used == 0
+
+
+def test_a_retry_goes_on_from_the_newest_checkpoint_of_its_lineage(harness: Harness) -> None:
+    harness.add_node()
+    job_id, (first,) = harness.running(retry={"backoff_seconds": 0})
+    harness.commit_checkpoint(job_id, 10)
+    newest = harness.commit_checkpoint(job_id, 20)
+    first.end("failed", FailureReason.HANG)
+    harness.place()
+    (second,) = harness.claim_all(job_id)
+    resume = second.reply.attempt.resume
+    assert resume is not None
+    assert (resume.checkpoint_id, resume.step) == (newest, 20)
+    second.end("failed", FailureReason.HANG)  # before it saved anything of its own
+    harness.place()
+    assert harness.attempt(job_id).parent_checkpoint_id == newest
+
+
+def test_what_nobody_asked_for_counts_as_preempted(harness: Harness) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.running()
+    supervisor.end("stopped")
+    assert harness.attempt(job_id).failure.reason == FailureReason.PREEMPTED
+    assert harness.job(job_id).state == JobState.QUEUED
+
+
+def test_a_supervisor_proved_gone_ends_its_share(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, _ = harness.running()
+    attempt_id = harness.attempt(job_id).id
+    says = NodeHeartbeat(protocol=1, node="node-1", supervised=(attempt_id,))
+    assert node_heartbeat(context, says).expected == (attempt_id,)
+    gone = NodeHeartbeat(protocol=1, node="node-1", gone=(attempt_id,))
+    assert node_heartbeat(context, gone).expected == ()
+    assert harness.attempt(job_id).failure.reason == FailureReason.LAUNCH_ERROR
+    node_heartbeat(context, gone)  # again: nothing is left to end
+    assert harness.job(job_id).state == JobState.QUEUED

@@ -1,0 +1,208 @@
+"""Placement as a pure function: never too much, all or nothing, and in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.scheduler.placement import Decisions, Demand, Offer, decide, fits
+
+ROOTS = {"checkpoints": "uuid-1"}
+
+
+def offer(
+    node: str,
+    slots: int,
+    free: int | None = None,
+    *,
+    device: str = "cpu",
+    roots: dict[str, str] | None = None,
+    held_by: str = "other",
+) -> Offer:
+    left = slots if free is None else free
+    assert device in {"cpu", "cuda"}
+    return Offer(
+        node=node,
+        device="cuda" if device == "cuda" else "cpu",
+        slots=slots,
+        free=tuple(range(slots - left, slots)),
+        roots=ROOTS if roots is None else roots,
+        holders={held_by: slots - left} if left < slots else {},
+    )
+
+
+def demand(name: str, world_size: int, **more: object) -> Demand:
+    return Demand(job_id=name, name=name, world_size=world_size, **more)  # type: ignore[arg-type]
+
+
+def nodes_of(decisions: Decisions, job_id: str) -> dict[str, int]:
+    return {share.node: len(share.slots) for share in decisions.placed[job_id]}
+
+
+offers_strategy = st.lists(
+    st.tuples(
+        st.integers(1, 8),
+        st.integers(0, 8),
+        st.sampled_from(["cpu", "cuda"]),
+        st.sampled_from(["uuid-1", "uuid-2"]),
+    ),
+    max_size=6,
+).map(
+    lambda rows: [
+        offer(f"n{i}", slots, min(free, slots), device=device, roots={"checkpoints": root})
+        for i, (slots, free, device, root) in enumerate(rows)
+    ]
+)
+demands_strategy = st.lists(
+    st.tuples(
+        st.integers(1, 12),
+        st.none() | st.integers(1, 4),
+        st.sampled_from(["auto", "cpu", "cuda"]),
+        st.none() | st.just(("checkpoints", "uuid-2")),
+    ),
+    max_size=8,
+).map(
+    lambda rows: [
+        demand(f"j{i}", size, nodes=nodes, device=device, storage=storage)
+        for i, (size, nodes, device, storage) in enumerate(rows)
+    ]
+)
+
+
+@given(demands_strategy, offers_strategy)
+def test_what_is_placed_is_whole_and_was_free(
+    demands: Sequence[Demand], offers: Sequence[Offer]
+) -> None:
+    decisions = decide(demands, offers)
+    by_name = {o.node: o for o in offers}
+    assert decisions.placed.keys() | decisions.waiting.keys() == {d.job_id for d in demands}
+    assert not decisions.placed.keys() & decisions.waiting.keys()
+    given_away = [
+        (share.node, slot)
+        for shares in decisions.placed.values()
+        for share in shares
+        for slot in share.slots
+    ]
+    assert len(given_away) == len(set(given_away)), "no slot twice"
+    assert all(slot in by_name[node].free for node, slot in given_away)
+    for wanted in demands:
+        shares = decisions.placed.get(wanted.job_id)
+        if shares is None:
+            assert decisions.waiting[wanted.job_id]
+            continue
+        used = [by_name[share.node] for share in shares]
+        assert sum(len(share.slots) for share in shares) == wanted.world_size
+        assert len({len(share.slots) for share in shares}) == 1, "in equal shares"
+        assert len({o.device for o in used}) == 1
+        assert len({o.roots["checkpoints"] for o in used}) == 1
+        assert wanted.nodes in {None, len(shares)}
+        assert wanted.device in {"auto", used[0].device}
+        assert wanted.storage is None or used[0].roots["checkpoints"] == wanted.storage[1]
+        assert [share.node_rank for share in shares] == list(range(len(shares)))
+
+
+@given(demands_strategy, offers_strategy)
+def test_who_is_behind_changes_nothing_for_who_is_ahead(
+    demands: Sequence[Demand], offers: Sequence[Offer]
+) -> None:
+    whole = decide(demands, offers)
+    for count in range(len(demands)):
+        part = decide(demands[:count], offers)
+        assert all(whole.placed.get(job) == shares for job, shares in part.placed.items())
+        assert all(whole.waiting[job] == reason for job, reason in part.waiting.items())
+
+
+@given(demands_strategy, offers_strategy)
+def test_the_first_is_placed_exactly_when_it_fits(
+    demands: Sequence[Demand], offers: Sequence[Offer]
+) -> None:
+    placed = decide(demands, offers).placed
+    assert all((d.job_id in placed) == fits(d, offers) for d in demands[:1])
+
+
+@given(demands_strategy, offers_strategy)
+def test_a_large_job_is_not_overtaken_on_its_nodes(
+    demands: Sequence[Demand], offers: Sequence[Offer]
+) -> None:
+    large = demand("large", 16, nodes=1, device="cpu")
+    cluster = [*offers, offer("big", 16, 15)]
+    used = {
+        share.node
+        for shares in decide([large, *demands], cluster).placed.values()
+        for share in shares
+    }
+    kept = {o.node for o in cluster if o.device == "cpu" and o.roots == ROOTS}
+    assert not used & kept
+
+
+def test_a_large_job_keeps_only_nodes_that_it_could_use() -> None:
+    offers = [offer("a", 4, 2), offer("gpu", 4, device="cuda")]
+    decisions = decide([demand("large", 4, device="cpu"), demand("small", 1)], offers)
+    assert nodes_of(decisions, "small") == {"gpu": 1}
+
+
+def test_one_larger_than_all_holds_back_nobody() -> None:
+    decisions = decide([demand("huge", 64), demand("small", 1)], [offer("a", 4)])
+    assert nodes_of(decisions, "small") == {"a": 1}
+    assert decisions.waiting["huge"] == "needs 64 slots, 4 are online"
+
+
+def test_the_fewest_nodes_and_the_fullest_first() -> None:
+    offers = [offer("a", 4), offer("b", 4, 2), offer("c", 8)]
+    assert nodes_of(decide([demand("j", 2)], offers), "j") == {"b": 2}
+    assert nodes_of(decide([demand("j", 6)], offers), "j") == {"c": 6}
+    assert nodes_of(decide([demand("j", 12)], [offer("a", 6), offer("b", 6)]), "j") == {
+        "a": 6,
+        "b": 6,
+    }
+    assert nodes_of(decide([demand("j", 4, nodes=2)], offers), "j") == {"b": 2, "a": 2}
+
+
+def test_auto_takes_the_gpus_where_there_are_any() -> None:
+    offers = [offer("cpu", 8), offer("gpu", 2, 0, device="cuda")]
+    decisions = decide([demand("j", 2)], offers)
+    assert decisions.waiting["j"] == "needs 2 slots, 0 free, 2 held by other"
+    assert nodes_of(decide([demand("j", 2, device="cpu")], offers), "j") == {"cpu": 2}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "offers", "reason"),
+    [
+        (demand("j", 4), [], "no node is online that takes new work"),
+        (
+            demand("j", 4),
+            [offer("a", 4, 2, held_by="llama-7")],
+            "needs 4 slots, 2 free, 2 held by llama-7",
+        ),
+        (
+            demand("j", 4),
+            [offer("a", 4, 3, held_by="x"), offer("b", 4, 1, held_by="y")],
+            "needs 4 slots, 4 free (3 + 1), 3 held by y, 1 held by x",
+        ),
+        (demand("j", 4, nodes=2), [offer("a", 8)], "needs 4 slots on 2 nodes, 8 are online"),
+        (
+            demand("j", 1, device="cuda"),
+            [offer("a", 8)],
+            "needs 1 cuda slot; no node that is online sees the roots checkpoints and has such"
+            " slots",
+        ),
+        (
+            demand("j", 1, storage=("checkpoints", "uuid-9")),
+            [offer("a", 8)],
+            "needs 1 slot; no node that is online sees its checkpoints and has such slots",
+        ),
+    ],
+)
+def test_reasons(wanted: Demand, offers: list[Offer], reason: str) -> None:
+    assert decide([wanted], offers).waiting["j"] == reason
+
+
+def test_who_is_held_back_says_by_whom() -> None:
+    decisions = decide([demand("large", 4), demand("small", 1)], [offer("a", 4, 2)])
+    assert decisions.waiting["small"] == (
+        "needs 1 slot, 0 free, 2 held by other, the rest kept for large, which is ahead in the"
+        " queue"
+    )

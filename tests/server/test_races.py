@@ -1,0 +1,216 @@
+"""Transactions that race: one wins, and nothing is half done. Threads on both databases."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import event, select
+
+from server.attempts.service import claim, node_heartbeat
+from server.context import Context
+from server.errors import ConflictError, RefusalError
+from server.events.store import append_event
+from server.jobs.service import cancel, stop, submit
+from server.liveness import beat
+from server.scheduler.dispatch import RecordingDispatcher
+from server.scheduler.offers import read_offers
+from server.scheduler.place import Placer, place_job
+from server.scheduler.reconcile import Reconciler
+from server.tables import attempt_nodes, attempts, events, jobs
+from specs.attempt import NodeAllocation
+from specs.events import EventKind
+from specs.failures import FailureReason
+from specs.job import parse_job_spec
+from specs.reports import NodeHeartbeat
+from specs.states import AttemptNodeState, JobState
+from tests.server.harness import Harness, Supervisor
+
+ROUNDS = 5
+
+
+def race(*actions: Callable[[], object]) -> list[object]:
+    """Run the actions at once; return what each returned or how it was refused."""
+    barrier = threading.Barrier(len(actions))
+
+    def run(action: Callable[[], object]) -> object:
+        barrier.wait(timeout=30)
+        try:
+            return action()
+        except RefusalError as refusal:
+            return refusal
+
+    with ThreadPoolExecutor(len(actions)) as pool:
+        return list(pool.map(run, actions))
+
+
+def refused(results: Sequence[object]) -> int:
+    return sum(isinstance(result, RefusalError) for result in results)
+
+
+def test_one_claim_wins(harness: Harness, context: Context) -> None:
+    harness.add_node(slots=ROUNDS)
+    for _ in range(ROUNDS):
+        job_id = harness.submit()
+        harness.place()
+        attempt_id = harness.attempt(job_id).id
+        results = race(*[claiming(context, attempt_id)] * 4)
+        assert refused(results) == 3
+        assert all(isinstance(r, ConflictError) for r in results if isinstance(r, RefusalError))
+        assert harness.kinds(job_id).count("claimed") == 1
+
+
+def claiming(context: Context, attempt_id: str) -> Callable[[], object]:
+    return lambda: claim(context, attempt_id, node="node-1")
+
+
+def test_two_placers_give_no_slot_twice(harness: Harness, context: Context) -> None:
+    """As when a scheduler that lost its leadership has not noticed yet."""
+    harness.add_node(slots=4)
+    job_ids = [harness.submit(resources={"world_size": 2}) for _ in range(6)]
+    placers = [Placer(context, RecordingDispatcher()) for _ in range(3)]
+    race(*[placer.run for placer in placers])
+    with context.database.read() as connection:
+        held = connection.execute(select(attempt_nodes.c.slots)).all()
+        numbers = connection.execute(select(attempts.c.job_id, attempts.c.number)).all()
+    slots = [slot for row in held for slot in row.slots]
+    assert sorted(slots) == [0, 1, 2, 3]
+    assert len(numbers) == 2
+    assert sum(harness.job(job_id).state == JobState.STARTING for job_id in job_ids) == 2
+
+
+def test_two_jobs_never_get_the_same_slots(harness: Harness, context: Context) -> None:
+    """As when two schedulers decide on what they read before either wrote."""
+    harness.add_node(slots=1)
+    with context.database.read() as connection:
+        offers = read_offers(connection)
+    slot = [NodeAllocation(node="node-1", node_rank=0, slots=(0,))]
+    queued = [harness.job(harness.submit()) for _ in range(6)]
+    results = race(
+        *[partial(place_job, context, job.id, job.queued_at, slot, offers) for job in queued]
+    )
+    assert sum(bool(messages) for messages in results) == 1
+    assert sum(harness.job(job.id).state == JobState.STARTING for job in queued) == 1
+
+
+def test_nodes_that_end_at_once_end_the_attempt_once(harness: Harness) -> None:
+    for name in ("a", "b", "c"):
+        harness.add_node(name, slots=1)
+    for _ in range(ROUNDS):
+        job_id, supervisors = harness.running(resources={"world_size": 3, "nodes": 3})
+        race(*[ending(supervisor) for supervisor in supervisors])
+        assert harness.job(job_id).state == JobState.SUCCEEDED
+        assert harness.kinds(job_id).count("attempt_ended") == 1
+
+
+def ending(supervisor: Supervisor) -> Callable[[], object]:
+    return lambda: supervisor.end("succeeded")
+
+
+@pytest.mark.parametrize("round_number", range(ROUNDS))
+def test_stop_cancel_claim_and_failure_at_once(
+    harness: Harness, context: Context, round_number: int
+) -> None:
+    """Whatever comes first, the job ends in one way and its records agree."""
+    for name in ("a", "b"):
+        harness.add_node(name, slots=1)
+    job_id = harness.submit(resources={"world_size": 2, "nodes": 2}, retry={"max_retries": 0})
+    harness.place()
+    attempt_id = harness.attempt(job_id).id
+    first = Supervisor(harness, attempt_id, "a")
+    race(
+        lambda: claim(context, attempt_id, node="b"),
+        lambda: stop(context, job_id, actor="ada", reason=""),
+        lambda: cancel(context, job_id, actor="bob", reason=""),
+        lambda: first.end("failed", FailureReason.TRAINER_ERROR),
+    )
+    if harness.shares(job_id)[1].state == AttemptNodeState.CLAIMED:
+        assert harness.attempt(job_id).desired == "cancel"
+        node_heartbeat(context, NodeHeartbeat(protocol=1, node="b", gone=(attempt_id,)))
+    assert harness.attempt(job_id).state == "ended"
+    assert harness.job(job_id).state in {"failed", "stopped", "cancelled"}
+    assert harness.kinds(job_id).count("job_ended") == 1
+
+
+def test_a_last_report_and_a_verdict_of_silence(harness: Harness, context: Context) -> None:
+    beat(context)
+    harness.add_node(slots=1)
+    for _ in range(ROUNDS):
+        node_heartbeat(context, NodeHeartbeat(protocol=1, node="node-1"))
+        job_id, (supervisor,) = harness.running(retry={"node_lost_after_seconds": 40, "on": []})
+        for _second in range(10):
+            harness.clock.advance(5)
+            beat(context)
+        reconciler = Reconciler(context, RecordingDispatcher())
+        race(reconciler.run, ending(supervisor))
+        assert harness.job(job_id).state in {JobState.SUCCEEDED, JobState.FAILED}
+        assert harness.kinds(job_id).count("attempt_ended") == 1
+
+
+def test_one_key_makes_one_job(context: Context) -> None:
+    spec = parse_job_spec({})
+    results = race(*[lambda: submit(context, spec, actor="ada", idempotency_key="k")] * 4)
+    assert len(set(results)) == 1
+    with context.database.read() as connection:
+        assert len(connection.execute(select(jobs.c.id)).all()) == 1
+
+
+def test_event_ids_follow_commits(harness: Harness, context: Context) -> None:
+    """A reader that remembers the greatest id that it saw misses none."""
+    writers, each = 4, 25
+    done = threading.Event()
+
+    def write(name: str) -> None:
+        for number in range(each):
+            with context.database.write() as connection:
+                for _ in range(2):
+                    append_event(
+                        context,
+                        connection,
+                        kind=EventKind.NODE_DRAINED,
+                        message=str(number),
+                        actor=name,
+                    )
+
+    def tail() -> list[int]:
+        seen: list[int] = []
+        while True:
+            last_round = done.is_set()
+            after = select(events.c.id).where(events.c.id > (seen[-1] if seen else 0))
+            with context.database.read() as connection:
+                seen += connection.scalars(after.order_by(events.c.id)).all()
+            if last_round:
+                return seen
+
+    with ThreadPoolExecutor(writers + 1) as pool:
+        reader = pool.submit(tail)
+        list(pool.map(write, [f"w{i}" for i in range(writers)]))
+        done.set()
+        assert len(reader.result()) == writers * each * 2
+
+
+@pytest.mark.parametrize("jobs_waiting", [3, 60])
+def test_a_round_costs_the_same_queries_however_long_the_queue(
+    harness: Harness, context: Context, jobs_waiting: int
+) -> None:
+    beat(context)
+    harness.add_node(slots=4)
+    running, _ = harness.running(resources={"world_size": 4})
+    for _ in range(jobs_waiting):
+        harness.submit(resources={"world_size": 2})
+    harness.place()
+    statements: list[Any] = []
+    event.listen(
+        context.database.engine,
+        "before_cursor_execute",
+        lambda _connection, _cursor, statement, *_: statements.append(statement),
+    )
+    harness.reconciler.run()
+    harness.place()
+    queries = [s for s in statements if s.lstrip().startswith(("SELECT", "UPDATE", "INSERT"))]
+    assert len(queries) <= 8, queries
+    assert harness.job(running).state == JobState.RUNNING

@@ -1,0 +1,266 @@
+"""Silence and lost messages, by a clock that the test moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from server.attempts.service import node_heartbeat
+from server.context import Context
+from server.events.store import append_event, prune_transient
+from server.jobs.service import stop
+from server.liveness import beat
+from server.scheduler.leader import FileLeadership
+from server.scheduler.reconcile import Reconciler
+from server.scheduler.run import Scheduler
+from server.settings import Settings
+from specs.events import EventKind
+from specs.failures import FailureReason
+from specs.reports import NodeHeartbeat
+from specs.states import AttemptNodeState, DesiredState, JobState
+from tests.server.harness import Harness, Supervisor
+
+TWO_NODES: dict[str, Any] = {"resources": {"world_size": 4, "nodes": 2}}
+LEASE = 30.0
+SHORTEST_LEASE = 12.0
+SUPERVISOR_PAUSE = 6.0
+"""So soon a supervisor reports after an outage: its longest pause, and a second on top."""
+
+
+def unreachable(harness: Harness, job_id: str) -> list[bool]:
+    return [share.unreachable_since is not None for share in harness.shares(job_id)]
+
+
+@pytest.fixture
+def up(context: Context) -> None:
+    """Servers are up, and have been for long."""
+    beat(context)
+
+
+@pytest.mark.usefixtures("up")
+def test_silence_is_a_condition_and_no_end(harness: Harness) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.running()
+    harness.reconcile(seconds=LEASE)
+    assert unreachable(harness, job_id) == [False]
+    harness.reconcile(seconds=1)
+    harness.reconcile(seconds=1)
+    assert unreachable(harness, job_id) == [True]
+    assert harness.kinds(job_id).count("unreachable") == 1
+    assert harness.job(job_id).state == JobState.RUNNING
+    assert harness.place() == 0
+    supervisor.train(5)
+    assert unreachable(harness, job_id) == [False]
+    assert harness.kinds(job_id)[-1] == "reachable"
+
+
+@pytest.mark.usefixtures("up")
+def test_a_claim_without_any_report_has_a_lease_too(harness: Harness) -> None:
+    harness.add_node()
+    job_id, _ = harness.launched()
+    harness.reconcile(seconds=LEASE + 1)
+    assert unreachable(harness, job_id) == [True]
+
+
+@pytest.mark.usefixtures("up")
+def test_an_outage_of_the_servers_counts_against_nobody(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.running(retry={"node_lost_after_seconds": 60})
+    waiting = harness.submit(resources={"world_size": 4})  # keeps one slot: it must not be placed
+    harness.clock.advance(600)
+    harness.reconciler.run()  # the scheduler is up, no API server is
+    assert unreachable(harness, job_id) == [False]
+    beat(context)
+    harness.reconciler.run()
+    harness.reconcile(seconds=LEASE - 1)  # after the outage everyone has a full period again
+    assert unreachable(harness, job_id) == [False]
+    assert harness.job(job_id).state == JobState.RUNNING
+    assert supervisor.train(7) == DesiredState.RUN
+    assert harness.kinds(job_id) == ["submitted", "placed", "claimed", "running"]
+    assert harness.job(waiting).state == JobState.QUEUED
+
+
+@pytest.mark.parametrize("outage", [4.5, 5.5, 11.5, 30])
+@pytest.mark.usefixtures("up")
+def test_the_shortest_lease_outlasts_an_outage_of_any_length(
+    harness: Harness, context: Context, outage: float
+) -> None:
+    with pytest.raises(ValidationError, match="lease_seconds"):
+        Settings(lease_seconds=SHORTEST_LEASE - 0.1)
+    settings = context.settings.model_copy(update={"lease_seconds": SHORTEST_LEASE})
+    judge = Reconciler(replace(context, settings=settings), harness.dispatcher)
+    harness.add_node()
+    job_id, _ = harness.running()
+    for _ in range(int(2 * outage)):
+        harness.clock.advance(0.5)
+        judge.run()
+    for since, gone in ((SUPERVISOR_PAUSE, False), (SHORTEST_LEASE + 1, True)):
+        for _ in range(int(since)):  # the servers are back
+            beat(context)
+            judge.run()
+            harness.clock.advance(1)
+        beat(context)
+        judge.run()
+        assert unreachable(harness, job_id) == [gone]
+
+
+@pytest.mark.usefixtures("up")
+def test_a_silence_that_lasts_is_a_lost_node(harness: Harness) -> None:
+    harness.add_node("a", slots=2)
+    harness.add_node("b", slots=2)
+    job_id, (first, second) = harness.running(
+        **TWO_NODES, retry={"node_lost_after_seconds": 60, "backoff_seconds": 0, "max_retries": 0}
+    )
+    for seconds in (10, 10, 10, 10, 10, 9):
+        harness.reconcile(seconds=seconds)
+        order = first.train(2)
+    assert order == DesiredState.RUN, "a lost node is known by the end of its time only"
+    harness.reconcile(seconds=1)
+    assert harness.shares(job_id)[1].failure.reason == FailureReason.NODE_LOST
+    assert first.train(2) == DesiredState.CANCEL
+    first.end("failed", FailureReason.TRAINER_ERROR)
+    assert harness.attempt(job_id).failure.reason == FailureReason.NODE_LOST
+    assert harness.job(job_id).state == JobState.QUEUED, "and costs no retry"
+    with pytest.raises(Exception, match="has ended"):
+        second.train(3)  # the lost one comes back, and is sent away
+
+
+@pytest.mark.usefixtures("up")
+def test_a_peer_that_failed_first_does_not_hide_a_lost_node(harness: Harness) -> None:
+    harness.add_node("a", slots=2)
+    harness.add_node("b", slots=2)
+    job_id, (first, _) = harness.running(**TWO_NODES, retry={"node_lost_after_seconds": 60})
+    first.end("failed", FailureReason.TRAINER_ERROR)
+    assert harness.attempt(job_id).failure.reason == FailureReason.TRAINER_ERROR
+    harness.reconcile(seconds=61)
+    assert harness.attempt(job_id).failure.reason == FailureReason.NODE_LOST
+
+
+@pytest.mark.usefixtures("up")
+def test_what_nobody_claims_is_sent_again_and_then_given_up(harness: Harness) -> None:
+    harness.add_node()
+    job_id = harness.submit(retry={"max_retries": 0})
+    harness.place()
+    assert len(harness.dispatcher.sent) == 1
+    harness.reconcile(seconds=4)
+    assert len(harness.dispatcher.sent) == 1
+    harness.reconcile(seconds=1)
+    assert len(harness.dispatcher.sent) == 2
+    harness.reconcile()
+    assert len(harness.dispatcher.sent) == 2, "once in each pause"
+    harness.reconcile(seconds=114)
+    assert harness.job(job_id).state == JobState.STARTING
+    harness.reconcile(seconds=1)
+    assert harness.job(job_id).state == JobState.FAILED
+    assert harness.attempt(job_id).failure.reason == FailureReason.LAUNCH_ERROR
+
+
+@pytest.mark.usefixtures("up")
+def test_one_share_that_nobody_claims_ends_the_others(harness: Harness) -> None:
+    harness.add_node("a", slots=2)
+    harness.add_node("b", slots=2)
+    job_id = harness.submit(**TWO_NODES, retry={"max_retries": 0})
+    harness.place()
+    first = Supervisor(harness, harness.attempt(job_id).id, "a")
+    for _ in range(5):
+        harness.reconcile(seconds=24)
+        first.report()
+    assert first.report() == DesiredState.CANCEL
+    first.end("cancelled")
+    assert harness.job(job_id).state == JobState.FAILED
+
+
+@pytest.mark.usefixtures("up")
+def test_time_without_servers_is_no_time_to_claim(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id = harness.submit()
+    harness.place()
+    harness.clock.advance(600)
+    beat(context)
+    harness.reconciler.run()
+    assert harness.job(job_id).state == JobState.STARTING
+    assert len(harness.claim_all(job_id)) == 1
+
+
+@pytest.mark.usefixtures("up")
+def test_a_broker_that_is_away_delays_and_loses_nothing(harness: Harness) -> None:
+    harness.add_node()
+    harness.dispatcher.away = True
+    harness.submit()
+    assert harness.place() == 1
+    harness.reconcile(seconds=5)
+    assert harness.dispatcher.sent == []
+    harness.dispatcher.away = False
+    harness.reconcile(seconds=5)
+    assert len(harness.dispatcher.sent) == 1
+
+
+@pytest.mark.usefixtures("up")
+def test_nodes_go_offline_and_come_back(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id = harness.submit()
+    harness.reconcile(seconds=31)
+    assert harness.place() == 0
+    assert harness.job(job_id).reason == "no node is online that takes new work"
+    node_heartbeat(context, NodeHeartbeat(protocol=1, node="node-1"))
+    assert harness.place() == 1
+
+
+@pytest.mark.usefixtures("up")
+def test_nodes_are_not_offline_because_servers_were(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    harness.submit()
+    harness.clock.advance(600)
+    beat(context)
+    harness.reconciler.run()
+    assert harness.place() == 1
+
+
+@pytest.mark.usefixtures("up")
+def test_a_node_that_comes_back_without_its_processes_was_lost(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id, _ = harness.running()
+    harness.reconcile(seconds=LEASE + 1)
+    gone = (harness.attempt(job_id).id,)
+    node_heartbeat(context, NodeHeartbeat(protocol=1, node="node-1", gone=gone))
+    assert harness.attempt(job_id).failure.reason == FailureReason.NODE_LOST
+
+
+@pytest.mark.usefixtures("up")
+def test_a_stopped_job_whose_node_died_ends(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, _ = harness.running(retry={"node_lost_after_seconds": 60})
+    stop(context, job_id, actor="ada", reason="")
+    harness.reconcile(seconds=61)
+    assert harness.shares(job_id)[0].state == AttemptNodeState.ENDED
+    assert harness.job(job_id).state == JobState.FAILED
+
+
+def test_transient_events_are_pruned_after_an_hour(harness: Harness, context: Context) -> None:
+    for kind in (EventKind.METRICS, EventKind.NODE_DRAINED):
+        with context.database.write() as connection:
+            append_event(context, connection, kind=kind, message="m", actor="test")
+    harness.clock.advance(3599)
+    assert prune_transient(context) == 0
+    harness.clock.advance(2)
+    assert prune_transient(context) == 1
+
+
+def test_only_the_leader_works(harness: Harness, context: Context) -> None:
+    beat(context)
+    harness.add_node()
+    job_id = harness.submit()
+    path = context.settings.state_dir / "lock"
+    first, second = FileLeadership(path), FileLeadership(path)
+    assert Scheduler(context, harness.dispatcher, first).tick()
+    standing_by = Scheduler(context, harness.dispatcher, second)
+    assert not standing_by.tick()
+    assert harness.job(job_id).state == JobState.STARTING
+    first.release()
+    assert standing_by.tick()
+    second.release()

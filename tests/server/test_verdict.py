@@ -1,0 +1,126 @@
+"""How an attempt ended and what follows, as tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.attempts.verdict import LONGEST_BACKOFF_SECONDS, FollowUp, NodeEnd, follow_up, verdict
+from specs.api.jobs import PendingLaunch
+from specs.failures import FREE_RETRIES, NEVER_RETRIED, Failure, FailureReason
+from specs.layout import Layout
+from specs.sections.operation import RetrySection
+from specs.states import AttemptCause, AttemptOutcome, DesiredState, JobState
+
+RUN, STOP, CANCEL = DesiredState.RUN, DesiredState.STOP, DesiredState.CANCEL
+ALL_REASONS = RetrySection(on=tuple(FailureReason), backoff_seconds=5)
+AGAIN = PendingLaunch(cause=AttemptCause.RETRY, actor="server", layout=Layout())
+RESIZE = PendingLaunch(cause=AttemptCause.RESIZE, actor="ada", layout=Layout(dp_shard=2))
+
+
+def failure(reason: FailureReason) -> Failure:
+    return Failure(reason=reason, message="it broke.")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "desired", "expected"),
+    [
+        (["succeeded", "succeeded"], RUN, "succeeded"),
+        (["succeeded", "succeeded"], STOP, "succeeded"),
+        (["succeeded"], CANCEL, "succeeded"),
+        (["stopped", "stopped"], STOP, "stopped"),
+        (["stopped", "cancelled"], STOP, "stopped"),
+        (["succeeded", "stopped"], STOP, "stopped"),
+        (["stopped", "stopped"], CANCEL, "stopped"),
+        (["stopped", "cancelled"], CANCEL, "cancelled"),
+        (["cancelled"], CANCEL, "cancelled"),
+        (["stopped"], RUN, "failed"),
+        (["cancelled", "succeeded"], RUN, "failed"),
+    ],
+)
+def test_outcomes_without_a_failure(
+    outcomes: list[str], desired: DesiredState, expected: str
+) -> None:
+    ends = [NodeEnd(f"n{i}", AttemptOutcome(o), None) for i, o in enumerate(outcomes)]
+    outcome, why = verdict(ends, first_failure=None, desired=desired)
+    assert outcome == expected
+    assert (why is not None) == (expected == "failed")
+    if why is not None:
+        assert why.reason == FailureReason.PREEMPTED
+
+
+def test_the_first_failure_counts_unless_a_node_was_lost() -> None:
+    first, later = failure(FailureReason.TRAINER_ERROR), failure(FailureReason.HANG)
+    lost = failure(FailureReason.NODE_LOST)
+    ends = [
+        NodeEnd("a", AttemptOutcome.FAILED, first),
+        NodeEnd("b", AttemptOutcome.FAILED, later),
+    ]
+    assert verdict(ends, first_failure=first, desired=RUN) == ("failed", first)
+    ends.append(NodeEnd("c", AttemptOutcome.FAILED, lost))
+    assert verdict(ends, first_failure=first, desired=RUN) == ("failed", lost)
+
+
+def follow(reason: FailureReason | None, outcome: str = "failed", **changes: Any) -> FollowUp:
+    given_arguments: dict[str, Any] = {
+        "desired": RUN,
+        "resize": None,
+        "again": AGAIN,
+        "retry": ALL_REASONS,
+        "retries_used": 0,
+        "failures_in_a_row": 1,
+    }
+    why = failure(reason) if reason else None
+    return follow_up(AttemptOutcome(outcome), why, **given_arguments | changes)
+
+
+@pytest.mark.parametrize("reason", FailureReason)
+def test_which_failures_are_retried(reason: FailureReason) -> None:
+    result = follow(reason)
+    assert (result.state == JobState.QUEUED) == (reason not in NEVER_RETRIED)
+    assert follow(reason, retry=RetrySection(on=())).state == JobState.FAILED
+    spent = follow(reason, retries_used=2)
+    assert (spent.state == JobState.QUEUED) == (reason in FREE_RETRIES)
+    if result.state == JobState.QUEUED:
+        assert result.uses_retry == (reason not in FREE_RETRIES)
+        assert result.pending == AGAIN
+
+
+def test_a_failure_that_ends_the_job_comes_with_advice() -> None:
+    result = follow(FailureReason.OUT_OF_MEMORY)
+    assert result.reason is not None
+    assert "it broke." in result.reason
+    assert "micro_batch_size" in result.reason
+
+
+@pytest.mark.parametrize("desired", [STOP, CANCEL])
+def test_who_wants_it_to_end_gets_no_retry(desired: DesiredState) -> None:
+    assert follow(FailureReason.HANG, desired=desired).state == JobState.FAILED
+
+
+def test_a_resize_goes_on_when_its_stop_failed() -> None:
+    result = follow(FailureReason.HANG, desired=STOP, resize=RESIZE)
+    assert (result.state, result.pending) == (JobState.QUEUED, RESIZE)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [("stopped", "queued"), ("succeeded", "succeeded"), ("cancelled", "cancelled")],
+)
+def test_a_resize_follows_a_stop_only(outcome: str, state: str) -> None:
+    result = follow(None, outcome, desired=STOP, resize=RESIZE)
+    assert result.state == state
+    assert (result.pending == RESIZE) == (state == "queued")
+
+
+@given(st.integers(1, 5000), st.floats(0, 10_000))
+def test_backoff_doubles_up_to_its_limit(in_a_row: int, seconds: float) -> None:
+    retry = RetrySection(on=(FailureReason.HANG,), backoff_seconds=seconds, max_retries=5)
+    delay = follow(FailureReason.HANG, retry=retry, failures_in_a_row=in_a_row).delay_seconds
+    assert 0 <= delay <= LONGEST_BACKOFF_SECONDS
+    first = follow(FailureReason.HANG, retry=retry).delay_seconds
+    assert first == min(seconds, LONGEST_BACKOFF_SECONDS)
+    assert delay >= first

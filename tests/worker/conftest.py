@@ -1,0 +1,263 @@
+"""A node in a folder of the test, a fake server, and attempts that run on them for real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from specs.attempt import AttemptSpec, NodeAllocation
+from specs.ids import make_id
+from specs.job import JobSpec, parse_job_spec
+from specs.layout import Layout
+from specs.reports import ClaimReply, Hardware
+from specs.rundir import ExitRecord
+from tests.worker.fake_server import FakeAttempt, FakeServer
+from worker.hardware import Devices
+from worker.identity import is_alive
+from worker.launch import Launcher
+from worker.node import Node, WorkerRun, identity_of
+from worker.processes import MARKER, NODE_MARKER
+
+HERE = Path(__file__).parent
+STAND_IN = (sys.executable, str(HERE / "stand_in.py"))
+SECONDS = 90.0  # the machine may be busy; what takes less is measured where it matters
+NODE = "node-1"
+TEXT = "".join(f"line {i}: {i * i % 97} sheep jumped over {i % 13} fences\n" for i in range(600))
+SPEC: dict[str, Any] = {
+    "name": "small",
+    "model": {"size": "debug", "n_layers": 1},
+    "data": {"source": "text", "path": "data:text.txt"},
+    "training": {"steps": 5, "seq_len": 32, "global_batch_size": 4, "micro_batch_size": 2},
+    "lr_schedule": {"warmup_steps": 1},
+    "checkpoint": {"interval_steps": 0, "preflight": False},
+    "resources": {"device": "cpu"},
+}
+
+Found = TypeVar("Found")
+
+
+def wait_for(look: Callable[[], Found | None], what: str, *, seconds: float = SECONDS) -> Found:
+    """Return the first truthy thing that `look` finds."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"no {what} after {seconds} s")
+
+
+def processes_of(attempt_id: str, node: str) -> list[int]:
+    """Return every process that carries the marks of the attempt, its supervisor apart."""
+    marks = {f"{MARKER}={attempt_id}".encode(), f"{NODE_MARKER}={node}".encode()}
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                environment = (folder / "environ").read_bytes()
+            except OSError:
+                continue
+            if marks <= set(environment.split(b"\0")):
+                found.append(int(folder.name))
+    return found
+
+
+@dataclass
+class Attempt:
+    """An attempt on the node of a test, as the server and the machine see it."""
+
+    id: str
+    node: str
+    seen: FakeAttempt
+    run: WorkerRun
+    supervisor: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the supervisor."""
+        identity = wait_for(lambda: identity_of(self.run), "identity of the supervisor")
+        return identity.pid
+
+    @property
+    def processes(self) -> list[int]:
+        return processes_of(self.id, self.node)
+
+    def rank_pid(self, rank: int) -> int:
+        """Return the process id of a rank, as reported."""
+        return wait_for(lambda: self.seen.rank_pids.get(rank), f"rank {rank}")
+
+    def phase(self, phase: str) -> None:
+        """Wait until the trainer says that it is in a phase."""
+
+        def look() -> bool:
+            beat = self.seen.reports[-1].heartbeat if self.seen.reports else None
+            return beat is not None and beat.phase == phase
+
+        wait_for(look, f"phase {phase}")
+
+    def exit(self) -> ExitRecord:
+        """Wait for the exit record at the server; nothing of the attempt runs then."""
+        record = wait_for(lambda: self.seen.exit, "exit record")
+        assert self.processes == []
+        return record
+
+    def kill_rank(self, rank: int) -> float:
+        """End a rank as the kernel would; return when."""
+        pid = self.rank_pid(rank)
+        os.kill(pid, signal.SIGKILL)
+        return time.time()
+
+    def log(self, rank: int = 0) -> str:
+        return self.seen.files[f"log:{rank}"].decode()
+
+
+@dataclass
+class Place:
+    """A node, its storage roots, and the server."""
+
+    folder: Path
+    server: FakeServer
+    node: Node
+    launcher: Launcher
+    attempts: list[Attempt] = field(default_factory=list)
+    made: int = 0
+
+    def grant(
+        self,
+        *,
+        ranks: int = 2,
+        nodes: int = 1,
+        node_rank: int = 0,
+        rendezvous: str = "127.0.0.1:0",
+        attempt_id: str | None = None,
+        spec: dict[str, dict[str, Any]] | None = None,
+        stand_in: str | None = None,
+    ) -> str:
+        """Have the server place an attempt on this node; return its id."""
+        self.made += 1
+        attempt_id = attempt_id or make_id(milliseconds=self.made, entropy=os.urandom(10))
+        merged = dict(SPEC)
+        for section, fields in (spec or {}).items():
+            merged[section] = {**merged.get(section, {}), **fields}
+        if stand_in is not None:
+            merged["env"] = {**merged.get("env", {}), "STAND_IN": stand_in}
+        job: JobSpec = parse_job_spec(merged)
+        each = ranks // nodes
+        claim = ClaimReply(
+            spec=job,
+            attempt=AttemptSpec(
+                job_id=f"job-{self.made}",
+                layout=Layout(dp_shard=ranks),
+                allocation=tuple(
+                    NodeAllocation(node=f"node-{i + 1}", node_rank=i, slots=tuple(range(each)))
+                    for i in range(nodes)
+                ),
+            ),
+            attempt_token=f"secret-of-{attempt_id}",
+            node_rank=node_rank,
+            rendezvous=rendezvous,
+            lease_seconds=30,
+            report_seconds=0.1,
+        )
+        self.server.attempts[attempt_id] = FakeAttempt(claim)
+        return attempt_id
+
+    def attempt(self, attempt_id: str) -> Attempt:
+        """Return an attempt that somebody launches."""
+        seen = self.server.attempts[attempt_id]
+        run = self.node.run(seen.claim.attempt.job_id, seen.claim.attempt.attempt)
+        attempt = Attempt(attempt_id, self.launcher.name, seen, run)
+        self.attempts.append(attempt)
+        return attempt
+
+    def start(self, *, damage: str | None = None, **granted: Any) -> Attempt:
+        """Grant an attempt and supervise it in a process of its own.
+
+        Args:
+            damage: file of the run directory that is cut in half before.
+            granted: arguments of `grant`.
+        """
+        attempt = self.attempt(self.grant(**granted))
+        attempt.seen.claimed = True
+        self.launcher.prepare(attempt.id, attempt.seen.claim)
+        if damage is not None:
+            path = attempt.run.root / damage
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        lock = self.node.lock(attempt.id, create=True)
+        assert lock is not None
+        stand_in = STAND_IN if granted.get("stand_in") else ()
+        with lock, attempt.run.supervisor_log.open("wb") as log:
+            lock.lead_to(attempt.run)
+            attempt.supervisor = subprocess.Popen(
+                [
+                    *(sys.executable, str(HERE / "see_to.py"), str(attempt.run.root)),
+                    *(str(lock.fd), *stand_in),
+                ],
+                pass_fds=[lock.fd],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=attempt.run.root,
+                env=environment(),
+            )
+        return attempt
+
+    def clean(self) -> None:
+        """End what a failing test may have left."""
+        for attempt in self.attempts:
+            identity = identity_of(attempt.run)
+            if attempt.supervisor is not None:
+                attempt.supervisor.kill()
+                attempt.supervisor.wait()
+            elif identity is not None and is_alive(identity):
+                os.kill(identity.pid, signal.SIGKILL)
+            for pid in attempt.processes:
+                os.kill(pid, signal.SIGKILL)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a process that a test starts."""
+    root = str(HERE.parents[1])
+    return {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", **more}
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    fake = FakeServer()
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path, server: FakeServer) -> Iterator[Place]:
+    made = make_place(tmp_path, server)
+    yield made
+    made.clean()
+
+
+def make_place(folder: Path, server: FakeServer, *, name: str = NODE) -> Place:
+    """Return a node with its folders below `folder`."""
+    node = Node(folder / name)
+    node.data_dir.mkdir()
+    node.remember_server(server.url)
+    roots = {root: folder / root for root in ("checkpoints", "data")}
+    for path in roots.values():
+        path.mkdir(exist_ok=True)
+    (roots["data"] / "text.txt").write_text(TEXT)
+    hardware = Hardware(
+        device="cpu",
+        slots=4,
+        device_name="test",
+        device_memory_bytes=0,
+        cores=2,
+        memory_bytes=0,
+    )
+    return Place(folder, server, node, Launcher(node, name, roots, Devices(hardware, ())))

@@ -1,0 +1,230 @@
+"""The server as a worker sees it, over real HTTP: it claims, stores by offsets, gives orders."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import zlib
+from collections import defaultdict
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from specs.base import RecordModel
+from specs.reports import (
+    MAX_REPORT_BYTES,
+    Chunk,
+    Claim,
+    ClaimReply,
+    NodeHeartbeat,
+    NodeHeartbeatReply,
+    PendingRequest,
+    Registration,
+    RegistrationReply,
+    Report,
+    ReportReply,
+)
+from specs.rundir import ExitRecord, RequestAnswer
+from specs.states import DesiredState
+
+JOIN_TOKEN, NODE_TOKEN = "join-me", "node-token"
+
+
+class NoError(Exception):
+    """A refusal with a status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+@dataclass
+class FakeAttempt:
+    """What the server knows of one attempt on one node."""
+
+    claim: ClaimReply
+    claimed: bool = False
+    current: bool = True
+    desired: DesiredState = DesiredState.RUN
+    requests: list[PendingRequest] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=lambda: defaultdict(bytes))
+    reports: list[Report] = field(default_factory=list)
+    answers: dict[str, RequestAnswer] = field(default_factory=dict)
+    duplicated_bytes: int = 0
+    exit: ExitRecord | None = None
+    exits: int = 0
+
+    @property
+    def rank_pids(self) -> dict[int, int]:
+        """The newest process ids of ranks."""
+        return self.reports[-1].rank_pids if self.reports else {}
+
+    def store(self, report: Report) -> ReportReply:
+        """Store what is new, as docs/lifecycle.md, item 13, says."""
+        acknowledged = {}
+        for chunk in report.chunks:
+            stored = self.files[chunk.file]
+            content = zlib.decompress(base64.b64decode(chunk.content))
+            assert len(content) == chunk.end - chunk.start
+            assert not chunk.file.startswith(("metrics", "events")) or content.endswith(b"\n")
+            self.duplicated_bytes += max(0, min(len(stored), chunk.end) - chunk.start)
+            if chunk.start <= len(stored) < chunk.end:
+                self.files[chunk.file] = stored + content[len(stored) - chunk.start :]
+            acknowledged[chunk.file] = len(self.files[chunk.file])
+        self.answers |= report.answers
+        self.requests = [one for one in self.requests if one.id not in self.answers]
+        if report.exit is not None:
+            self.exit = report.exit
+            self.exits += 1
+        self.reports.append(report)
+        return ReportReply(
+            acknowledged=acknowledged, desired=self.desired, requests=tuple(self.requests)
+        )
+
+
+class FakeServer:
+    """Answers the four calls of workers; may go away and come back on the same port."""
+
+    def __init__(self) -> None:
+        self.attempts: dict[str, FakeAttempt] = {}
+        self.heartbeats: list[NodeHeartbeat] = []
+        self.registrations: list[Registration] = []
+        self.lose_replies = 0
+        """Replies to reports that are lost after the content was stored."""
+        self.refuse_content = False
+        """Answer 422 to every report with chunks."""
+        self.unreadable: bytes | None = None
+        """A line that is skipped when it comes alone; among others it refuses the report (422)."""
+        self.lock = threading.Lock()
+        self._http: ThreadingHTTPServer | None = None
+        self._thread: threading.Thread | None = None
+        self._port = 0
+        self.open()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def open(self) -> None:
+        """Answer again, on the port of before."""
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                fake.answer(self)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        ThreadingHTTPServer.allow_reuse_address = True
+        ThreadingHTTPServer.daemon_threads = True
+        self._http = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
+        self._port = self._http.server_address[1]
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,))
+        self._thread.start()
+        self._away = False
+
+    def move(self) -> None:
+        """Come back on another port."""
+        self._port = 0
+
+    def close(self) -> None:
+        """Answer no more; open connections are cut at their next call."""
+        if self._http is None:
+            return
+        assert self._thread is not None
+        self._away = True
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+        self._http = None
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        """Answer one call."""
+        body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        token = handler.headers.get("Authorization", "").removeprefix("Bearer ")
+        if self._away:  # a connection that was kept open
+            handler.close_connection = True
+            return
+        try:
+            with self.lock:
+                reply = self._dispatch(handler.path, token, body)
+        except NoError as error:
+            self._send(handler, error.status, json.dumps({"detail": "no"}).encode())
+            return
+        if reply is None:
+            handler.close_connection = True
+            return
+        self._send(handler, 200, reply.model_dump_json().encode())
+
+    def _dispatch(self, path: str, token: str, body: bytes) -> RecordModel | None:
+        words = path.removeprefix("/api/v1/workers/").split("/")
+        if words == ["register"]:
+            return self._register(Registration.model_validate_json(body), token)
+        if words == ["heartbeat"]:
+            self._need(token == NODE_TOKEN, 401)
+            return self._heartbeat(NodeHeartbeat.model_validate_json(body))
+        _, attempt_id, verb = words
+        attempt = self.attempts.get(attempt_id)
+        if verb == "claim":
+            self._need(token == NODE_TOKEN, 401)
+            return self._claim(attempt, Claim.model_validate_json(body))
+        return self._report(attempt, token, body)
+
+    def _register(self, registration: Registration, token: str) -> RegistrationReply:
+        self._need(token in (JOIN_TOKEN, NODE_TOKEN), 401)
+        self.registrations.append(registration)
+        joined = token == JOIN_TOKEN
+        return RegistrationReply(node_token=NODE_TOKEN if joined else None, heartbeat_seconds=0.2)
+
+    def _heartbeat(self, heartbeat: NodeHeartbeat) -> NodeHeartbeatReply:
+        self.heartbeats.append(heartbeat)
+        for attempt_id in heartbeat.gone:
+            self.attempts[attempt_id].current = False
+        return NodeHeartbeatReply(
+            expected=tuple(
+                attempt_id
+                for attempt_id, attempt in self.attempts.items()
+                if attempt.claimed and attempt.current and attempt.exit is None
+            )
+        )
+
+    def _claim(self, attempt: FakeAttempt | None, claim: Claim) -> ClaimReply:
+        if attempt is None or attempt.claimed:
+            raise NoError(409)
+        attempt.claimed = True
+        return attempt.claim
+
+    def _report(self, attempt: FakeAttempt | None, token: str, body: bytes) -> ReportReply | None:
+        self._need(len(body) <= MAX_REPORT_BYTES, 413)
+        if attempt is None or token != attempt.claim.attempt_token:
+            raise NoError(401)
+        self._need(attempt.current, 409)
+        report = Report.model_validate_json(body)
+        self._need(not (self.refuse_content and report.chunks), 422)
+        self._need(not any(self._holds_unreadable(chunk) for chunk in report.chunks), 422)
+        reply = attempt.store(report)
+        if self.lose_replies:
+            self.lose_replies -= 1
+            return None
+        return reply
+
+    def _holds_unreadable(self, chunk: Chunk) -> bool:
+        lines = zlib.decompress(base64.b64decode(chunk.content)).splitlines()
+        return self.unreadable in lines and len(lines) > 1
+
+    @staticmethod
+    def _need(holds: bool, status: int) -> None:
+        if not holds:
+            raise NoError(status)
+
+    @staticmethod
+    def _send(handler: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
+        handler.send_response(status)
+        handler.send_header("Content-Type", "application/json")
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)

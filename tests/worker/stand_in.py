@@ -1,0 +1,145 @@
+"""Stands in for `python -m trainer` where a real one cannot be made to do something.
+
+What it does is named by the job's environment variable `STAND_IN`; it imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    if sys.argv[1] == "check":
+        check(os.environ["STAND_IN"])
+        return
+    run, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    say(f"rank {rank} of {os.environ['WORLD_SIZE']} begins")
+    BEHAVIOURS[os.environ["STAND_IN"]](run, rank)
+
+
+def check(behaviour: str) -> None:
+    if behaviour == "check_fails":
+        say("no such corpus")
+        raise SystemExit(1)
+    if behaviour == "check_lasts":
+        time.sleep(600)
+
+
+def loop(run: Path, rank: int) -> None:
+    """Never look up from an endless loop of Python."""
+    beat(run, rank)
+    while True:
+        pass
+
+
+def sleep(run: Path, rank: int) -> None:
+    """Heartbeat once, then nothing: a hang."""
+    beat(run, rank)
+    time.sleep(600)
+
+
+def brood(run: Path, rank: int) -> None:
+    """Leave a process behind that has a session of its own and is nobody's child."""
+    beat(run, rank)
+    script = "import os,time\nif os.fork(): os._exit(0)\nos.setsid()\ntime.sleep(600)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    time.sleep(600)
+
+
+def chatter(run: Path, rank: int) -> None:
+    """Print numbered lines and write metrics until asked to stop, then say that it stopped."""
+    beat(run, rank)
+    number = 0
+    while not (run / "stop").exists():
+        number += 1
+        say(f"rank {rank} line {number} " + "x" * 200)
+        if rank == 0:
+            line = json.dumps({"step": number, "time": 0.0, "values": {"train/loss": 1.0}})
+            append(run / "metrics.jsonl", line)
+        answer_requests(run, number)
+        time.sleep(0.002)
+    if rank == 0:
+        finish(run, "stopped", number)
+
+
+def answer_requests(run: Path, step: int) -> None:
+    for path in run.glob("requests/*.json"):
+        answer = path.with_name(f"{path.stem}.answer.json")
+        if not path.name.endswith(".answer.json") and not answer.exists():
+            record = {"ok": True, "message": path.read_text(), "step": step}
+            beside = answer.with_suffix(".part")
+            beside.write_text(json.dumps(record))
+            beside.rename(answer)
+
+
+def succeed(run: Path, rank: int) -> None:
+    """Say in which environment it ran, and end well."""
+    say(json.dumps(dict(os.environ)))
+    if os.environ["LOCAL_RANK"] == "0":
+        finish(run, "succeeded", 1)
+
+
+def abort_afterwards(run: Path, rank: int) -> None:
+    """Succeed, then die while the process is torn down."""
+    succeed(run, rank)
+    os.abort()
+
+
+def fail_silently(run: Path, rank: int) -> None:
+    """End with an exit code and no word."""
+    beat(run, rank)
+    if rank == 1:
+        raise SystemExit(7)
+    time.sleep(600)
+
+
+def write_late(run: Path, rank: int) -> None:
+    """Rank 1 fails; rank 0 needs a second to say what it saw."""
+    if rank == 1:
+        raise SystemExit(7)
+    time.sleep(1)
+    say("what rank 0 saw")
+    time.sleep(600)
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def beat(run: Path, rank: int) -> None:
+    if os.environ["LOCAL_RANK"] == "0":
+        record = {"phase": "training", "step": 3, "time": time.time()}
+        (run / "heartbeat.json").write_text(json.dumps(record))
+
+
+def finish(run: Path, outcome: str, step: int) -> None:
+    (run / "outcome.json").write_text(json.dumps({"outcome": outcome, "step": step}))
+
+
+def append(path: Path, line: str) -> None:
+    with path.open("a") as file:
+        file.write(line + "\n")
+
+
+BEHAVIOURS = {
+    one.__name__: one
+    for one in (
+        loop,
+        sleep,
+        brood,
+        chatter,
+        succeed,
+        abort_afterwards,
+        fail_silently,
+        write_late,
+    )
+}
+
+if __name__ == "__main__":
+    main()

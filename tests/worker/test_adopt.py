@@ -1,0 +1,132 @@
+"""What follows when a supervisor, a launch or the whole machine ends before its time."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from specs.reports import Identity
+from specs.rundir import Phase
+from tests.worker.conftest import NODE, Attempt, Place, wait_for
+from worker.adopt import adopt, prove_gone
+from worker.files import replace_file
+from worker.node import identity_of
+
+
+def kill_supervisor(attempt: Attempt) -> Identity:
+    identity = identity_of(attempt.run)
+    assert identity is not None
+    assert attempt.supervisor is not None
+    os.kill(identity.pid, signal.SIGKILL)
+    attempt.supervisor.wait()
+    return identity
+
+
+def test_a_living_supervisor_is_adopted(place: Place) -> None:
+    attempt = place.start(stand_in="loop")
+    attempt.phase(Phase.TRAINING)
+    assert adopt(place.node) == (attempt.id,)
+    assert prove_gone(place.node, [attempt.id], name=NODE) == ()
+    assert attempt.processes != []
+
+
+def test_ranks_end_with_their_supervisor(place: Place) -> None:
+    attempt = place.start(stand_in="loop")
+    attempt.phase(Phase.TRAINING)
+    kill_supervisor(attempt)
+    # By the kernel alone: nobody has looked yet.
+    wait_for(lambda: not attempt.processes, "end of the ranks", seconds=10)
+
+
+def test_the_end_of_a_supervisor_is_proved_and_reported(place: Place) -> None:
+    attempt = place.start(stand_in="brood")
+    wait_for(lambda: len(attempt.processes) >= 7, "two ranks with a child each")
+    wait_for(lambda: attempt.seen.reports, "report")
+    before = kill_supervisor(attempt)
+    assert adopt(place.node) == (attempt.id,)  # by another one, which speaks for it
+    record = attempt.exit()
+    assert record.outcome == "failed"
+    assert record.failure is not None
+    assert record.failure.reason == "launch_error"
+    assert f"pid {before.pid}" in record.failure.message
+    assert attempt.seen.reports[-1].identity == before
+    wait_for(lambda: not place.node.live(), "end of the attempt on the node")
+    assert attempt.seen.exits == 1
+
+
+def test_what_a_dead_supervisor_had_not_sent_is_sent(place: Place) -> None:
+    attempt = place.start(stand_in="chatter")
+    wait_for(lambda: attempt.log(), "output")
+    place.server.close()
+    (attempt.run.root / "stop").touch()
+    wait_for((attempt.run.root / "exit.json").exists, "exit record on the node")
+    kill_supervisor(attempt)
+    place.server.open()
+    adopt(place.node)
+    assert attempt.exit().outcome == "stopped"
+    assert attempt.seen.files["log:1"] == (attempt.run.root / "logs/rank-1.log").read_bytes()
+
+
+def test_a_restart_of_the_machine_is_a_lost_node(place: Place) -> None:
+    attempt = place.start(stand_in="loop")
+    attempt.phase(Phase.TRAINING)
+    before = kill_supervisor(attempt)
+    elsewhere = before.model_copy(update={"boot_id": "another-boot"})
+    replace_file(attempt.run.identity, elsewhere.model_dump_json())
+    adopt(place.node)
+    record = attempt.exit()
+    assert record.failure is not None
+    assert record.failure.reason == "node_lost"
+
+
+def test_another_process_of_the_same_pid_is_not_the_supervisor(place: Place) -> None:
+    attempt = place.start(stand_in="loop")
+    attempt.phase(Phase.TRAINING)
+    before = kill_supervisor(attempt)
+    recycled = before.model_copy(update={"pid": os.getpid()})  # alive, but another start time
+    replace_file(attempt.run.identity, recycled.model_dump_json())
+    adopt(place.node)
+    record = attempt.exit()
+    assert record.failure is not None
+    assert record.failure.reason == "launch_error"
+
+
+def test_a_supervisor_that_cannot_read_its_run_reports_that(place: Place) -> None:
+    attempt = place.start(stand_in="succeed", nodes=1, ranks=2, damage="spec.json")
+    record = attempt.exit()
+    assert record.failure is not None
+    assert record.failure.reason == "launch_error"
+    assert "SpecError" in (record.failure.traceback or "")
+
+
+def test_an_attempt_that_cannot_even_be_reported_is_gone(place: Place) -> None:
+    attempt = place.start(stand_in="succeed", damage="attempt.json")
+    assert attempt.supervisor is not None
+    assert attempt.supervisor.wait(60) == 0
+    assert prove_gone(place.node, [attempt.id], name=NODE) == (attempt.id,)
+
+
+def test_a_claim_that_led_nowhere_is_gone(place: Place) -> None:
+    claimed = place.grant(stand_in="loop")
+    assert prove_gone(place.node, [claimed], name=NODE) == (claimed,)
+
+
+def test_a_claim_whose_launch_died_is_gone(place: Place) -> None:
+    claimed = place.grant(stand_in="loop")
+    lock = place.node.lock(claimed, create=True)
+    assert lock is not None
+    assert prove_gone(place.node, [claimed], name=NODE) == ()  # a launch is under way
+    lock.release()
+    assert prove_gone(place.node, [claimed], name=NODE) == (claimed,)
+    assert place.node.live() == []
+
+
+def test_a_removed_run_directory_is_forgotten(place: Place) -> None:
+    attempt_id = place.grant(stand_in="loop")
+    attempt = place.attempt(attempt_id)
+    lock = place.node.lock(attempt_id, create=True)
+    assert lock is not None
+    with lock:
+        lock.lead_to(attempt.run)
+    assert adopt(place.node) == ()
+    assert place.node.live() == []

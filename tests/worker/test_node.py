@@ -1,0 +1,188 @@
+"""What a node says of itself: settings, hardware, roots; and the watches of a run."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from specs.ids import make_id
+from specs.rundir import Heartbeat, Phase
+from tests.worker.fake_server import JOIN_TOKEN, NODE_TOKEN, FakeServer
+from worker.api import Refused, WorkerApi
+from worker.hang import HangWatch
+from worker.hardware import Gpu, find_devices, find_gpus, parse_gpus
+from worker.memory import MemoryWatch
+from worker.node import Node
+from worker.register import own_token, register
+from worker.roots import ROOT_FILE, identify_roots
+from worker.settings import Settings, parse_roots
+
+GPUS = [Gpu(0, "GPU-a", "H200", 150 << 30), Gpu(1, "GPU-b", "H200", 149 << 30)]
+ID = make_id(milliseconds=1, entropy=bytes(10))
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_NODE_NAME", "gpu-01")
+    monkeypatch.setenv("TRAINYARD_ROOTS", "checkpoints=/srv/c, data=/srv/d")
+    monkeypatch.setenv("TRAINYARD_SLOTS", "3")
+    settings = Settings()
+    assert (settings.node_name, settings.slots) == ("gpu-01", 3)
+    assert settings.root_paths() == {"checkpoints": Path("/srv/c"), "data": Path("/srv/d")}
+
+
+def test_without_roots_the_data_folder_holds_them(tmp_path: Path) -> None:
+    roots = Settings(data_dir=tmp_path).root_paths()
+    assert roots == {"checkpoints": tmp_path / "checkpoints", "data": tmp_path / "data"}
+
+
+@pytest.mark.parametrize("text", ["data", "data=relative", "Data=/a", "=/a", "data=/a,data=/b"])
+def test_bad_roots_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"root|name=path"):
+        parse_roots(text)
+    with pytest.raises(ValidationError):
+        Settings(roots=text)
+
+
+def test_a_cpu_node_offers_its_cores_but_at_least_four() -> None:
+    devices = find_devices(device="cpu")
+    cores = len(os.sched_getaffinity(0))
+    assert devices.hardware.slots == max(4, cores)
+    assert devices.hardware.device == "cpu"
+    assert devices.visible == ()
+    assert devices.threads_per_slot >= 1
+    assert devices.hardware.device_memory_bytes * devices.hardware.slots > 0
+    assert find_devices(device="cpu", slots=2).hardware.slots == 2
+
+
+def test_a_gpu_node_offers_its_gpus() -> None:
+    devices = find_devices(gpus=GPUS)
+    assert (devices.hardware.device, devices.hardware.slots) == ("cuda", 2)
+    assert devices.hardware.device_memory_bytes == 149 << 30
+    assert devices.visible == ("GPU-a", "GPU-b")
+    assert find_devices(gpus=GPUS, slots=1).visible == ("GPU-a",)
+    with pytest.raises(ValueError, match="slots=3, but this node has 2 GPUs"):
+        find_devices(gpus=GPUS, slots=3)
+    with pytest.raises(ValueError, match="names no GPU"):
+        find_devices(device="cuda", gpus=[])
+
+
+def test_the_listing_of_nvidia_smi_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = "0, GPU-a, NVIDIA H200, 143771\n1, GPU-b, NVIDIA GB10, [N/A]\n\n"
+    assert parse_gpus(listing) == [
+        Gpu(0, "GPU-a", "NVIDIA H200", 143771 << 20),
+        Gpu(1, "GPU-b", "NVIDIA GB10", 0),
+    ]
+    command = tmp_path / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\nprintf '%s' '{listing}'\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [gpu.index for gpu in find_gpus()] == [0, 1]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert [gpu.uuid for gpu in find_gpus()] == ["GPU-b"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert find_gpus() == []
+    command.write_text("#!/bin/sh\nexit 9\n")  # no driver
+    assert find_gpus() == []
+
+
+def test_a_node_whose_token_was_revoked_joins_anew(tmp_path: Path, server: FakeServer) -> None:
+    node = Node(tmp_path)
+    node.token.write_text("revoked")
+    hardware = find_devices(device="cpu").hardware
+    settings = Settings(url=server.url, node_name="n", join_token=JOIN_TOKEN)
+    with WorkerApi(server.url, token=None) as api:
+        assert register(settings, node, api, hardware=hardware, roots={}) == 0.2
+        assert own_token(node) == api.token == NODE_TOKEN
+        assert node.server_url == server.url
+        node.token.write_text("revoked")
+        with pytest.raises(Refused, match="401"):
+            register(Settings(url=server.url), node, api, hardware=hardware, roots={})
+
+
+def identify_in(folder: str) -> str:
+    return identify_roots({"data": Path(folder)})["data"]
+
+
+def test_all_who_see_a_root_say_the_same(tmp_path: Path) -> None:
+    folder = str(tmp_path / "root")
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        ids = pool.map(identify_in, [folder] * 16)
+    assert len(set(ids)) == 1
+    assert [path.name for path in Path(folder).iterdir()] == [ROOT_FILE]
+    assert identify_in(str(tmp_path / "other")) != ids[0]
+
+
+def test_a_root_that_cannot_prove_itself_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="root data="):
+        identify_roots({"data": tmp_path / "file" / "below"})
+    (tmp_path / ROOT_FILE).write_text("something else")
+    with pytest.raises(ValueError, match="no UUID"):
+        identify_roots({"data": tmp_path})
+
+
+def test_an_attempt_has_one_lock(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    assert node.lock(ID) is None
+    assert not node.is_held(ID)
+    lock = node.lock(ID, create=True)
+    assert lock is not None
+    assert node.lock(ID, create=True) is None
+    assert node.is_held(ID)
+    assert node.live() == [ID]
+    lock.release()
+    assert not node.is_held(ID)
+    for bad in ("../x", "", "x" * 26):
+        with pytest.raises(ValueError, match="no id"):
+            node.lock(bad, create=True)
+
+
+def test_each_phase_has_its_own_limit_of_silence(tmp_path: Path) -> None:
+    now = 0.0
+    path = tmp_path / "heartbeat.json"
+    watch = HangWatch(path, hang_seconds=30, clock=lambda: now)
+
+    def beat(phase: Phase, step: int) -> None:
+        path.write_text(Heartbeat(phase=phase, step=step, time=0).model_dump_json())
+        assert watch.silence() is None
+
+    now = 599
+    assert watch.silence() is None
+    now = 601
+    assert "phase starting" in (watch.silence() or "")
+    beat(Phase.TRAINING, 1)
+    now += 29
+    assert watch.silence() is None
+    now += 2
+    assert "phase training at step 1 (limit 30 s" in (watch.silence() or "")
+    beat(Phase.SAVING, 1)
+    now += 3599
+    assert watch.silence() is None
+    now += 2
+    assert "phase saving" in (watch.silence() or "")
+    path.write_text("half a rec")
+    assert watch.silence() is not None
+
+
+def test_memory_ran_out_when_the_count_rises_around_a_death(tmp_path: Path) -> None:
+    vmstat = tmp_path / "vmstat"
+
+    def watch_of(*counts: int) -> bool:
+        *before, last = counts
+        vmstat.write_text(f"pgfault 5\noom_kill {before[0]}\n")
+        watch = MemoryWatch(vmstat)
+        for count in before:
+            vmstat.write_text(f"oom_kill {count}\n")
+            watch.look(failed=False)
+        vmstat.write_text(f"oom_kill {last}\n")
+        watch.look(failed=True)
+        return watch.ran_out
+
+    assert watch_of(3, 3, 4)
+    assert not watch_of(3, 4, 4)  # earlier: another process
+    assert not MemoryWatch(tmp_path / "none").ran_out

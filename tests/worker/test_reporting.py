@@ -1,0 +1,183 @@
+"""Reports through outages, lost replies and refusals: every byte once, in order."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from specs.ids import make_id
+from specs.reports import PendingRequest
+from specs.rundir import Phase, Request
+from specs.states import DesiredState
+from tests.worker.conftest import Attempt, Place, wait_for
+from worker import reporter
+from worker.aftermath import own_identity
+from worker.files import read_record
+from worker.node import LaunchRecord
+from worker.orders import Orders
+from worker.spool import Spool
+
+
+def assert_everything_arrived(attempt: Attempt) -> None:
+    """What the server stored is what the files hold: nothing lost, doubled or out of order."""
+    for rank in (0, 1):
+        log = attempt.seen.files[f"log:{rank}"]
+        assert log == Path(attempt.run.log(rank)).read_bytes()
+        numbers = [int(n) for n in re.findall(rb"line (\d+) ", log)]
+        assert numbers == list(range(1, len(numbers) + 1))
+    assert attempt.seen.files["metrics"] == Path(attempt.run.metrics).read_bytes()
+
+
+def test_an_outage_costs_no_byte(place: Place) -> None:
+    attempt = place.start(stand_in="chatter")
+    wait_for(lambda: attempt.log(1), "output")
+    place.server.close()
+    log = Path(attempt.run.log(0))
+    before = log.stat().st_size
+    wait_for(lambda: log.stat().st_size > before + 200_000, "output while the server is away")
+    reports = len(attempt.seen.reports)
+    place.server.open()
+    wait_for(lambda: len(attempt.seen.reports) > reports + 2, "reports")
+    attempt.seen.desired = DesiredState.STOP
+    assert attempt.exit().outcome == "stopped"
+    assert_everything_arrived(attempt)
+    assert attempt.seen.duplicated_bytes == 0
+
+
+def test_the_end_is_reported_after_an_outage(place: Place) -> None:
+    attempt = place.start(stand_in="chatter")
+    wait_for(lambda: attempt.log(), "output")
+    place.server.close()
+    (attempt.run.root / "stop").touch()
+    wait_for((attempt.run.root / "exit.json").exists, "exit record on the node")
+    assert attempt.processes == []
+    assert attempt.seen.exit is None
+    place.server.open()
+    assert attempt.exit().outcome == "stopped"
+    assert_everything_arrived(attempt)
+
+
+def test_a_lost_reply_costs_nothing(place: Place) -> None:
+    attempt = place.start(stand_in="chatter")
+    wait_for(lambda: attempt.log(), "output")
+    for _ in range(3):
+        place.server.lose_replies = 1
+        wait_for(lambda: place.server.lose_replies == 0, "report")
+    attempt.seen.desired = DesiredState.STOP
+    attempt.exit()
+    assert_everything_arrived(attempt)
+    assert attempt.seen.duplicated_bytes > 0  # sent again, stored once
+
+
+def test_the_server_may_come_back_elsewhere(place: Place) -> None:
+    attempt = place.start(stand_in="chatter")
+    wait_for(lambda: attempt.log(), "output")
+    place.server.close()
+    place.server.move()
+    place.server.open()
+    place.node.remember_server(place.server.url)
+    reports = len(attempt.seen.reports)
+    wait_for(lambda: len(attempt.seen.reports) > reports, "report at the new address")
+    attempt.seen.desired = DesiredState.STOP
+    attempt.exit()
+    assert_everything_arrived(attempt)
+
+
+def test_a_stranger_at_the_address_of_the_server_ends_nothing(place: Place) -> None:
+    attempt = place.start(stand_in="chatter")
+    wait_for(lambda: attempt.log(), "output")
+    before = len(attempt.seen.reports)
+    known, place.server.attempts = place.server.attempts, {}  # it answers 401 from now on
+    log = attempt.run.supervisor_log
+    wait_for(lambda: log.read_text().count("spooling: 401") > 1, "refusals")
+    place.server.attempts = known
+    wait_for(lambda: len(attempt.seen.reports) > before + 1, "reports")
+    attempt.seen.desired = DesiredState.STOP
+    assert attempt.exit().outcome == "stopped"
+    assert_everything_arrived(attempt)
+
+
+def test_a_server_that_insists_on_not_knowing_an_attempt_is_believed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter, "UNKNOWN_SECONDS", 0.5)
+    attempt = place.attempt(place.grant())
+    place.launcher.prepare(attempt.id, attempt.seen.claim)
+    launch = read_record(attempt.run.launch, LaunchRecord)
+    assert launch is not None
+    place.server.attempts.clear()
+    orders = Orders(attempt.run, leads=True)
+    spool = Spool(attempt.run, ranks=range(2))
+    started = time.monotonic()
+    reporter.Reporter(
+        attempt.run, launch, identity=own_identity(), orders=orders, spool=spool
+    ).report_until_over()
+    assert orders.outrun
+    assert time.monotonic() - started >= 0.5
+
+
+def test_a_server_that_lost_bytes_gets_them_again(place: Place) -> None:
+    attempt = place.start(stand_in="chatter")
+    wait_for(lambda: len(attempt.log()) > 10_000, "output")
+    with place.server.lock:  # restored from an older copy
+        attempt.seen.files["log:0"] = attempt.seen.files["log:0"][:5000]
+    attempt.seen.desired = DesiredState.STOP
+    attempt.exit()
+    assert_everything_arrived(attempt)
+
+
+def test_refused_content_keeps_neither_lease_nor_exit_from_the_server(place: Place) -> None:
+    place.server.refuse_content = True
+    attempt = place.start(stand_in="chatter")
+    attempt.phase(Phase.TRAINING)
+    attempt.seen.desired = DesiredState.STOP
+    assert attempt.exit().outcome == "stopped"
+    assert attempt.log() == ""
+
+
+def test_one_line_that_nobody_can_read_holds_nothing_up(place: Place) -> None:
+    place.server.unreadable = b"{torn"
+    attempt = place.start(stand_in="chatter")
+    metrics = Path(attempt.run.metrics)
+    wait_for(lambda: metrics.exists() and metrics.stat().st_size > 500, "metrics")
+    place.server.close()  # so that the line comes among many others
+    with metrics.open("ab") as file:
+        file.write(b"{torn\n")
+    size = metrics.stat().st_size
+    wait_for(lambda: metrics.stat().st_size > size + 500, "more metrics")
+    place.server.open()
+    wait_for(lambda: len(attempt.seen.files["metrics"]) > size + 500, "what follows the line")
+    attempt.seen.desired = DesiredState.STOP
+    attempt.exit()
+    assert_everything_arrived(attempt)
+
+
+def test_requests_are_passed_on_and_answered_once(place: Place) -> None:
+    attempt = place.start(stand_in="chatter")
+    wait_for(lambda: attempt.log(), "output")
+    request_id = make_id(milliseconds=1, entropy=bytes(10))
+    evil = PendingRequest(id="../../stop", request=Request(kind="save"))
+    attempt.seen.requests = [PendingRequest(id=request_id, request=Request(kind="save")), evil]
+    wait_for(lambda: attempt.seen.answers, "answer")
+    answer = attempt.seen.answers[request_id]
+    assert answer.ok
+    assert Request.model_validate_json(answer.message).kind == "save"
+    count = sum(request_id in report.answers for report in attempt.seen.reports)
+    attempt.seen.desired = DesiredState.STOP
+    attempt.exit()
+    assert count == 1 == sum(request_id in report.answers for report in attempt.seen.reports)
+    written = sorted(path.name for path in Path(attempt.run.requests).iterdir())
+    assert written == [f"{request_id}.answer.json", f"{request_id}.json"]
+
+
+def test_reports_keep_the_lease_while_nothing_is_new(place: Place) -> None:
+    attempt = place.start(stand_in="sleep")
+    attempt.phase(Phase.TRAINING)
+    seen, started = len(attempt.seen.reports), time.monotonic()
+    wait_for(lambda: len(attempt.seen.reports) > seen + 10, "reports")
+    assert time.monotonic() - started > 10 * 0.05  # no busy loop: 0.1 s apart
+    attempt.seen.desired = DesiredState.CANCEL
+    attempt.exit()

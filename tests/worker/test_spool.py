@@ -1,0 +1,135 @@
+"""The spool cuts files into chunks that put together are the files."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specs.reports import MAX_REPORT_BYTES, Chunk
+from worker.node import WorkerRun
+from worker.spool import CHUNK_BYTES, REPORT_BYTES, Spool, SpoolFile
+
+
+def content(chunk: Chunk) -> bytes:
+    return zlib.decompress(base64.b64decode(chunk.content))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> WorkerRun:
+    made = WorkerRun(tmp_path)
+    Path(made.logs).mkdir()
+    return made
+
+
+@given(
+    parts=st.lists(st.binary(max_size=40), max_size=8),
+    limit=st.integers(1, 50),
+    whole_lines=st.booleans(),
+)
+def test_chunks_put_together_are_the_file(
+    tmp_path_factory: pytest.TempPathFactory,
+    parts: list[bytes],
+    limit: int,
+    *,
+    whole_lines: bool,
+) -> None:
+    path = tmp_path_factory.mktemp("spool") / "file"
+    file = SpoolFile("metrics", path, whole_lines=whole_lines)
+    got, written = b"", b""
+    for part in parts:
+        written += part
+        path.write_bytes(written)
+        while chunk := file.next_chunk(limit):
+            piece = content(chunk)
+            assert (chunk.start, chunk.end) == (len(got), len(got) + len(piece))
+            assert len(piece) <= limit or (whole_lines and piece.count(b"\n") == 1)
+            assert not whole_lines or piece.endswith(b"\n")
+            got += piece
+            file.acknowledged = chunk.end
+        assert file.drained
+    expected = written[: written.rfind(b"\n") + 1] if whole_lines else written
+    assert got == expected
+
+
+def test_a_line_larger_than_a_chunk_goes_whole(run: WorkerRun) -> None:
+    line = b"x" * (3 * CHUNK_BYTES) + b"\n"
+    Path(run.events).write_bytes(line + b"unfinished")
+    (chunk,) = Spool(run, ranks=[]).chunks()
+    assert content(chunk) == line
+
+
+def test_a_report_stays_below_the_limit_and_every_log_gets_its_turn(run: WorkerRun) -> None:
+    ranks = range(6)
+    noise = bytes(range(256)) * (CHUNK_BYTES // 256) * 2
+    for rank in ranks:
+        Path(run.log(rank)).write_bytes(noise)
+    Path(run.metrics).write_bytes(b"{}\n")
+    spool = Spool(run, ranks=ranks)
+    served = set()
+    for turn in range(6):
+        chunks = spool.chunks()
+        assert sum(chunk.end - chunk.start for chunk in chunks) <= REPORT_BYTES
+        assert sum(len(chunk.content) for chunk in chunks) < MAX_REPORT_BYTES
+        assert all(chunk.end - chunk.start <= CHUNK_BYTES for chunk in chunks)
+        assert ("metrics" in {chunk.file for chunk in chunks}) == (turn == 0)
+        assert spool.acknowledge({chunk.file: chunk.end for chunk in chunks})
+        served |= {chunk.file for chunk in chunks}
+    assert {f"log:{rank}" for rank in ranks} <= served
+
+
+def test_what_the_server_has_gives_its_disk_space_back(run: WorkerRun) -> None:
+    kept = 64 * 1024
+    path = Path(run.log(0))
+    path.write_bytes(b"x" * kept * 4)
+    spool = Spool(run, ranks=[0], log_kept_bytes=kept)
+    before = path.stat()
+    spool.acknowledge({"log:0": kept * 4})
+    after = path.stat()
+    assert after.st_size == before.st_size
+    assert after.st_blocks <= before.st_blocks // 2
+    assert path.read_bytes().endswith(b"x" * kept)
+    with path.open("ab") as file:  # the writer goes on where it was
+        file.write(b"more")
+    (chunk,) = spool.chunks()
+    assert (chunk.start, content(chunk)) == (kept * 4, b"more")
+
+
+def test_what_the_server_lacks_keeps_its_space_up_to_a_limit(run: WorkerRun) -> None:
+    kept, held = 16 * 1024, 128 * 1024
+    path = Path(run.log(0))
+    path.write_bytes(b"x" * held)
+    spool = Spool(run, ranks=[0], log_kept_bytes=kept, log_held_bytes=held)
+    spool.acknowledge({"log:0": 0})
+    assert path.read_bytes() == b"x" * held
+    path.write_bytes(b"x" * (held + kept * 2))
+    spool.acknowledge({"log:0": 0})
+    assert path.read_bytes() == b"\0" * kept * 2 + b"x" * held
+
+
+def test_after_a_refusal_records_come_in_shorter_stretches_down_to_single_lines(
+    run: WorkerRun,
+) -> None:
+    lines = [f"{number}\n".encode() for number in range(64)]
+    Path(run.metrics).write_bytes(b"".join(lines))
+    Path(run.log(0)).write_bytes(b"x" * 1000)
+    spool = Spool(run, ranks=[0])
+    assert not spool.narrow()  # nothing was sent yet
+    counts = []
+    while True:
+        metrics, log = spool.chunks()
+        counts.append(content(metrics).count(b"\n"))
+        assert log.end == 1000
+        if not spool.narrow():
+            break
+    assert counts[0] == 64
+    assert counts[-1] == 1
+    assert counts == sorted(counts, reverse=True)
+    assert len(counts) < 10
+    for _ in range(10):
+        spool.widen()
+    assert content(spool.chunks()[0]).count(b"\n") == 64

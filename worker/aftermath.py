@@ -1,0 +1,103 @@
+"""Speaks for a supervisor that was ended itself: sends what it had not sent, and how it ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+
+from specs.attempt import AttemptSpec
+from specs.failures import Failure, FailureReason
+from specs.reports import Identity
+from specs.rundir import ExitRecord
+from worker.cgroup import end_cgroup, make_cgroup, remove_cgroup
+from worker.files import read_record, replace_file
+from worker.identity import boot_id, identify
+from worker.node import LaunchRecord, WorkerRun
+from worker.orders import Orders
+from worker.processes import end_marked
+from worker.ranks import RankWatch
+from worker.reporter import Reporter
+from worker.spool import Spool
+from worker.torchrun import Share, tail
+from worker.verdict import Findings, judge, last_words
+
+logger = logging.getLogger(__name__)
+
+
+def speak_for(run: WorkerRun, predecessor: Identity) -> bool:
+    """End what the former supervisor left behind and report its attempt to the end.
+
+    Checkpoints that were committed but not reported yet are not lost in this way, and the end of
+    the attempt is known as soon as the server is. Returns whether nobody needs to see to it any
+    more.
+    """
+    launch = read_record(run.launch, LaunchRecord)
+    if launch is None:
+        raise ValueError(f"{run.launch} is missing or no launch record")
+    said = tail(run.supervisor_log)  # before this process writes there itself
+    _end_leftovers(launch)
+    attempt = AttemptSpec.model_validate_json(Path(run.attempt).read_bytes())
+    ranks = Share.of(attempt, launch).ranks
+    orders = Orders(run, leads=False)
+    reporter = Reporter(
+        run,
+        launch,
+        identity=predecessor,
+        orders=orders,
+        spool=Spool(run, ranks=ranks),
+    )
+    reporter.finish(_exit_record(run, launch, predecessor, ranks, said))
+    reporter.report_until_over()
+    return reporter.delivered or orders.outrun
+
+
+def _end_leftovers(launch: LaunchRecord) -> None:
+    cgroup = make_cgroup(launch.attempt_id, node=launch.node)
+    if cgroup is not None:
+        end_cgroup(cgroup)
+    ended = end_marked(launch.attempt_id, node=launch.node)
+    if cgroup is not None:
+        remove_cgroup(cgroup)
+    logger.warning("the supervisor is gone; ended %d processes that it left", ended)
+
+
+def _exit_record(
+    run: WorkerRun, launch: LaunchRecord, predecessor: Identity, ranks: range, said: str
+) -> ExitRecord:
+    written = read_record(Path(run.exit), ExitRecord)
+    if written is not None:
+        return written
+    watch = RankWatch(run, ranks)
+    watch.look()
+    watch.close()
+    outcome, error = last_words(run)
+    findings = Findings(
+        node=launch.node,
+        fault=_fault(launch, predecessor, said) if error is None else None,
+        ranks=watch.exits,
+        started=watch.started,
+        outcome=outcome,
+        error=error,
+    )
+    record = judge(findings, time=time.time())
+    replace_file(Path(run.exit), record.model_dump_json(indent=1) + "\n")
+    return record
+
+
+def _fault(launch: LaunchRecord, predecessor: Identity, said: str) -> Failure:
+    """Say why there is no supervisor: the machine went down, or something ended it alone."""
+    if predecessor.boot_id != boot_id():
+        reason, what = FailureReason.NODE_LOST, "the machine was restarted"
+    else:
+        reason = FailureReason.LAUNCH_ERROR
+        what = f"the supervisor (pid {predecessor.pid}) was ended, and its ranks with it"
+    return Failure(reason=reason, message=what, node=launch.node, traceback=said or None)
+
+
+def own_identity() -> Identity:
+    """Return the identity of this process."""
+    identity = identify(os.getpid())
+    assert identity is not None
+    return identity

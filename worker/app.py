@@ -1,0 +1,58 @@
+"""The Celery app of one node: one queue, one short task that launches."""
+
+from __future__ import annotations
+
+import logging
+
+from celery import Celery
+
+from specs.reports import LaunchMessage
+from worker.api import ServerAway, WorkerApi
+from worker.launch import Launcher
+from worker.register import own_token
+from worker.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+TASK = "worker.launch"
+
+
+def create_app(settings: Settings, launcher: Launcher) -> Celery:
+    """Return the app that launches what the server grants; messages come from `node.<name>`."""
+    app = Celery("trainyard", broker=settings.broker_url)
+    app.conf.update(
+        task_default_queue=f"node.{settings.node_name}",
+        task_ignore_result=True,
+        # A message that a dying worker had in its hands comes again; doubled ones do no harm.
+        task_acks_late=True,
+        worker_prefetch_multiplier=1,
+        task_serializer="json",
+        worker_pool="prefork",
+        worker_concurrency=2,
+        accept_content=["json"],
+        broker_connection_retry_on_startup=True,
+        worker_hijack_root_logger=False,
+        # Whoever can write to the broker could shut the worker down by remote control.
+        worker_enable_remote_control=False,
+    )
+
+    @app.task(name=TASK)
+    def launch(**message: object) -> None:
+        _launch(LaunchMessage.model_validate(message), settings, launcher)
+
+    return app
+
+
+def _launch(message: LaunchMessage, settings: Settings, launcher: Launcher) -> None:
+    with WorkerApi(settings.url, own_token(launcher.node)) as api:
+        try:
+            launcher.launch(message, api)
+        except ServerAway as error:
+            logger.warning("attempt %s is not claimed: %s", message.attempt_id, error)
+
+
+def consume(app: Celery) -> None:
+    """Take messages until SIGTERM. Needs the main thread."""
+    app.Worker(
+        loglevel="INFO", without_gossip=True, without_mingle=True, without_heartbeat=True
+    ).start()

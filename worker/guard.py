@@ -1,0 +1,111 @@
+"""Ties processes to their parents, and sees each rank of torchrun end; run as a file, alone.
+
+`guard.py tie PARENT -- COMMAND` becomes COMMAND, which the kernel ends when its parent does.
+`guard.py rank RUN -- COMMAND` is what torchrun starts as a rank. It runs COMMAND as its child with
+both outputs appended to `logs/rank-<r>.log`, and writes `ranks/<r>.start` and `ranks/<r>.end`:
+torchrun reaps its ranks itself and tells nobody how they ended, so that only a parent in between
+sees every exit code, signal and time. It ignores SIGTERM: when torchrun ends the other ranks after
+a failure, they keep the seconds that the supervisor grants them to write their errors.
+"""
+
+# Imports nothing but the standard library: there is one such process a rank, and it starts in a
+# few hundredths of a second (`python -I -S`).
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LAUNCHER_PID = "TRAINYARD_LAUNCHER_PID"
+CGROUP = "TRAINYARD_CGROUP"
+CANNOT_START = 127  # what a shell returns for it
+
+
+def main(words: list[str]) -> int:
+    """Run one of the two commands."""
+    kind, subject, dashes, *command = words
+    if dashes != "--" or not command:
+        raise SystemExit("guard.py tie PARENT -- COMMAND | guard.py rank RUN -- COMMAND")
+    if kind == "tie":
+        tie(int(subject), command)
+        return CANNOT_START
+    return guard_rank(Path(subject), command)
+
+
+def tie(parent: int, command: list[str]) -> None:
+    """Become `command`, in the cgroup of the attempt where it has one."""
+    die_with(parent)
+    if cgroup := os.environ.pop(CGROUP, None):
+        Path(cgroup, "cgroup.procs").write_text("0", encoding="ascii")
+    os.environ[LAUNCHER_PID] = str(os.getpid())
+    os.execvp(command[0], command)
+
+
+def guard_rank(run: Path, command: list[str]) -> int:
+    """Run a rank to its end; returns its exit code, or 128 plus the number of its signal."""
+    rank = int(os.environ["RANK"])
+    die_with(int(os.environ.pop(LAUNCHER_PID)))
+    for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    log = os.open(run / "logs" / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    may_start, start = os.pipe()
+    guard = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        become_rank(guard, log, may_start, command)
+    write_record(run / "ranks" / f"{rank}.start", {"pid": pid, "start_time": start_time(pid)})
+    os.write(start, b"1")
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    ended: dict[str, object] = {
+        "exit_code": code if code >= 0 else None,
+        "signal": signal.Signals(-code).name if code < 0 else None,
+        "time": time.time(),
+    }
+    write_record(run / "ranks" / f"{rank}.end", ended)
+    return code if code >= 0 else 128 - code
+
+
+def become_rank(guard: int, log: int, may_start: int, command: list[str]) -> None:
+    """Become the rank, once the guard has written who it is."""
+    try:
+        os.setsid()  # torchrun signals the guard's group
+        die_with(guard)
+        for default in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(default, signal.SIG_DFL)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.read(may_start, 1)
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error}\n".encode())
+    finally:
+        os._exit(CANNOT_START)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process when its parent ends, also if it just has."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(CANNOT_START)
+
+
+def start_time(pid: int) -> int:
+    """Return when a process began, in clock ticks after boot."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return int(stat[stat.rindex(")") + 2 :].split()[19])
+
+
+def write_record(path: Path, record: dict[str, object]) -> None:
+    """Write a whole file at once."""
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_text(json.dumps(record), encoding="ascii")
+    beside.rename(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,55 @@
+"""Tells a trainer that hangs from one that is busy: each phase has its own limit of silence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from specs.rundir import Heartbeat, Phase
+from worker.files import read_record
+
+PHASE_SECONDS = {
+    Phase.STARTING: 600.0,
+    Phase.BUILDING_CACHE: 600.0,  # it beats while it builds
+    Phase.LOADING: 1800.0,
+    Phase.COMPILING: 3600.0,
+    Phase.TRAINING: 0.0,  # the job's own limit alone
+    Phase.SAVING: 3600.0,
+    Phase.ENDING: 3600.0,
+}
+
+
+class HangWatch:
+    """Measures, by a clock that nobody sets, for how long `heartbeat.json` has not changed."""
+
+    def __init__(
+        self,
+        heartbeat: Path,
+        *,
+        hang_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = heartbeat
+        self._hang_seconds = hang_seconds
+        self._clock = clock
+        self._changed_at = clock()
+        self.heartbeat: Heartbeat | None = None
+        """The last heartbeat that was seen."""
+
+    def silence(self) -> str | None:
+        """Return what hangs, in words, or None while nothing does."""
+        beat = read_record(self._path, Heartbeat)
+        now = self._clock()
+        if beat is not None and beat != self.heartbeat:
+            self.heartbeat, self._changed_at = beat, now
+        phase = self.heartbeat.phase if self.heartbeat else Phase.STARTING
+        limit = max(PHASE_SECONDS[phase], self._hang_seconds)
+        silent = now - self._changed_at
+        if silent <= limit:
+            return None
+        step = self.heartbeat.step if self.heartbeat else 0
+        return (
+            f"no heartbeat for {silent:.0f} s in phase {phase} at step {step} "
+            f"(limit {limit:.0f} s; guard.hang_seconds={self._hang_seconds:g})"
+        )

@@ -1,0 +1,98 @@
+"""The first process of a worker's container: reaps, keeps the worker running, drains at the end.
+
+The worker is its child and may be restarted; supervisors become its children when the worker that
+launched them ends, so that a crash of Celery does not end training. SIGTERM, with which a container
+is stopped, becomes a drain: every supervisor is asked to save and leave, and this process stays
+until they have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from worker.identity import open_process
+from worker.node import Node, identity_of
+from worker.processes import become_subreaper, reap
+from worker.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+WORKER = (sys.executable, "-m", "worker")
+RESTART_SECONDS = 2.0
+SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+
+
+class Init:
+    """Keeps `command` running until a signal asks to drain the node."""
+
+    def __init__(self, command: Sequence[str] = WORKER, *, node: Node | None = None) -> None:
+        self._command = command
+        self._node = node or Node(Settings().data_dir.resolve())
+        self._child: int | None = None
+        self._restart_at = 0.0
+        self._draining = False
+
+    def run(self) -> int:
+        """Run until a SIGTERM or SIGINT has been carried out; returns 0."""
+        become_subreaper()
+        # Blocked and waited for: none is lost between two looks.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        while not (self._draining and self._ask_supervisors() == 0 and self._child is None):
+            self._keep()
+            got = signal.sigtimedwait(SIGNALS, 1.0)
+            if got is not None and got.si_signo != signal.SIGCHLD:
+                self._drain()
+            self._take_note(reap())
+        logger.info("drained")
+        return 0
+
+    def _keep(self) -> None:
+        """Start the worker unless it runs, has just crashed, or is to run no more."""
+        if self._child is None and not self._draining and time.monotonic() >= self._restart_at:
+            self._child = _spawn(self._command)
+            logger.info("worker started (pid %d)", self._child)
+
+    def _take_note(self, ended: dict[int, int]) -> None:
+        if self._child in ended:
+            logger.warning("worker ended with status %d", ended[self._child])
+            self._child = None
+            self._restart_at = time.monotonic() + RESTART_SECONDS
+
+    def _drain(self) -> None:
+        """Ask the worker to take no more messages."""
+        self._draining = True
+        if self._child is not None:
+            os.kill(self._child, signal.SIGTERM)
+
+    def _ask_supervisors(self) -> int:
+        """Ask every supervisor to save and leave; return how many there are.
+
+        Asked again and again, because a launch that was under way may have brought one more.
+        """
+        pidfds = self._supervisors()
+        for pidfd in pidfds:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+            os.close(pidfd)
+        return len(pidfds)
+
+    def _supervisors(self) -> list[int]:
+        pidfds = []
+        for attempt_id in self._node.live():
+            run = self._node.run_of(attempt_id)
+            identity = identity_of(run) if run else None
+            pidfd = open_process(identity) if identity else None
+            if pidfd is not None:
+                pidfds.append(pidfd)
+        return pidfds
+
+
+def _spawn(command: Sequence[str]) -> int:
+    # Not subprocess.Popen: this process reaps every child itself.
+    return os.posix_spawnp(command[0], list(command), os.environ, setsigmask=[])

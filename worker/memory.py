@@ -1,0 +1,34 @@
+"""Tells whether the kernel has just ended a process for want of memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class MemoryWatch:
+    """Compares the kernel's count of such ends around the first abnormal end of a rank.
+
+    The count is that of the machine: short looks keep the chance small that it was another job's
+    process. Where the count cannot be read, memory never runs out.
+    """
+
+    def __init__(self, vmstat: Path = Path("/proc/vmstat")) -> None:
+        self._vmstat = vmstat
+        self._before = self._count()
+        self.ran_out = False
+        """Whether the count rose just before or after the first abnormal end."""
+
+    def look(self, *, failed: bool) -> None:
+        """Take note of the count; `failed` says whether a rank has ended abnormally by now."""
+        count = self._count()
+        if failed:
+            self.ran_out |= count > self._before
+        else:
+            self._before = count
+
+    def _count(self) -> int:
+        try:
+            lines = self._vmstat.read_text(encoding="ascii").splitlines()
+        except OSError:
+            return 0
+        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -1,0 +1,227 @@
+"""The node's own files: run directories, the attempts that live here, its token, the server's URL.
+
+```
+<data_dir>/node.token          the node's token (0600)
+<data_dir>/server.url          URL of the server, as the worker last knew it
+<data_dir>/cache/              token caches, shared by all attempts
+<data_dir>/attempts/<id>       one file an attempt that is not over: locked by whoever sees to it
+<data_dir>/runs/<job>/<n>/     run directories
+```
+
+The lock of an attempt is what makes a second supervisor impossible, and what proves that a
+supervisor is gone: the kernel drops it with the last process that holds it, however that ended.
+`worker.launch` takes it before it claims and hands it down to the supervisor.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from specs.base import RecordModel
+from specs.ids import is_id
+from specs.reports import Identity
+from specs.rundir import RunDirectory
+from worker.files import read_record, replace_file
+
+
+class LaunchRecord(RecordModel):
+    """`launch.json`: what the supervisor needs to know beside `spec.json` and `attempt.json`."""
+
+    attempt_id: str
+    """Id of the attempt."""
+    node: str
+    """Name of this node."""
+    node_rank: int
+    """Position of the node in the attempt."""
+    rendezvous: str
+    """`host:port` at which the nodes of the attempt meet."""
+    report_seconds: float
+    """Longest pause between two reports."""
+    data_dir: str
+    """The node's folder."""
+    environment: dict[str, str]
+    """Variables of the ranks that come from the node: visible GPUs, number of threads."""
+
+
+@dataclass(frozen=True)
+class WorkerRun(RunDirectory):
+    """A run directory with the files that only the worker knows."""
+
+    root: Path
+
+    @property
+    def launch(self) -> Path:
+        """The `LaunchRecord`; written last: with it the directory is complete."""
+        return self.root / "launch.json"
+
+    @property
+    def identity(self) -> Path:
+        """The `Identity` of the supervisor that runs, or ran, the attempt."""
+        return self.root / "supervisor.json"
+
+    @property
+    def ranks(self) -> Path:
+        """Folder of what the guards say: `<rank>.start` and `<rank>.end`."""
+        return self.root / "ranks"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """Output of the supervisor."""
+        return self.root / "logs" / "supervisor.log"
+
+    @property
+    def torchrun_log(self) -> Path:
+        """Output of torchrun itself."""
+        return self.root / "logs" / "torchrun.log"
+
+
+class AttemptLock:
+    """The lock of one attempt, held by this process until it ends or `release` is called."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    @property
+    def run(self) -> WorkerRun | None:
+        """The run directory of the attempt, once it has one."""
+        return _read_run(self.path)
+
+    def lead_to(self, run: WorkerRun) -> None:
+        """Say which run directory is the attempt's."""
+        os.pwrite(self.fd, f"{run.root}\n".encode(), 0)
+        os.fsync(self.fd)
+
+    def forget(self) -> None:
+        """The attempt is over here: nobody needs to see to it any more."""
+        self.path.unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Let go, unless another process holds the same lock."""
+        os.close(self.fd)
+
+
+@dataclass(frozen=True)
+class Node:
+    """The files of one node; `data_dir` is absolute."""
+
+    data_dir: Path
+
+    @property
+    def token(self) -> Path:
+        """The node's token."""
+        return self.data_dir / "node.token"
+
+    @property
+    def cache_dir(self) -> Path:
+        """Folder of the token caches."""
+        return self.data_dir / "cache"
+
+    @property
+    def attempts(self) -> Path:
+        """Folder of the locks."""
+        return self.data_dir / "attempts"
+
+    def run(self, job_id: str, attempt: int) -> WorkerRun:
+        """Return the run directory of an attempt."""
+        return WorkerRun(self.data_dir / "runs" / job_id / str(attempt))
+
+    @property
+    def server_url(self) -> str | None:
+        """URL of the server as the worker last knew it: supervisors outlive its changes."""
+        try:
+            return self._server_url_file.read_text(encoding="utf-8").strip() or None
+        except OSError:
+            return None
+
+    def remember_server(self, url: str) -> None:
+        """Tell all supervisors of the node where the server is."""
+        if self.server_url != url:
+            replace_file(self._server_url_file, f"{url}\n")
+
+    @property
+    def _server_url_file(self) -> Path:
+        return self.data_dir / "server.url"
+
+    def live(self) -> list[str]:
+        """Return the ids of the attempts that are not over here."""
+        if not self.attempts.is_dir():
+            return []
+        return sorted(path.name for path in self.attempts.iterdir() if is_id(path.name))
+
+    def lock(self, attempt_id: str, *, create: bool = False) -> AttemptLock | None:
+        """Take the lock of an attempt, or return None when another process holds it.
+
+        Args:
+            attempt_id: id of the attempt.
+            create: begin to see to an attempt that is not known here; otherwise None for such.
+
+        Raises:
+            ValueError: `attempt_id` is no id (it becomes a file name).
+        """
+        if not is_id(attempt_id):
+            raise ValueError(f"{attempt_id!r} is no id of an attempt")
+        path = self.attempts / attempt_id
+        if create:
+            self.attempts.mkdir(parents=True, exist_ok=True)
+        try:
+            fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0) | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        if not _is_at(path, fd):  # its holder removed it between our two calls
+            os.close(fd)
+            return None
+        return AttemptLock(path, fd)
+
+    def run_of(self, attempt_id: str) -> WorkerRun | None:
+        """Return the run directory of an attempt that is not over here, once it has one."""
+        return _read_run(self.attempts / attempt_id)
+
+    def is_held(self, attempt_id: str) -> bool:
+        """Return whether some process launches or supervises the attempt."""
+        lock = self.lock(attempt_id)
+        if lock is None:
+            return (self.attempts / attempt_id).exists()
+        lock.release()
+        return False
+
+
+def identity_of(run: WorkerRun) -> Identity | None:
+    """Return the identity of the supervisor that runs, or ran, an attempt."""
+    return read_record(run.identity, Identity)
+
+
+def _read_run(path: Path) -> WorkerRun | None:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    return WorkerRun(Path(text)) if text else None
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(fd))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,78 @@
+"""What is wanted of an attempt: told by the server and by signals, obeyed by the main thread."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from specs.ids import is_id
+from specs.reports import PendingRequest, ReportReply
+from specs.states import DesiredState
+from worker.files import create_file
+from worker.node import WorkerRun
+
+
+class Orders:
+    """The newest orders of one attempt; `wake_fd` becomes readable when they change."""
+
+    def __init__(self, run: WorkerRun, *, leads: bool) -> None:
+        self._run = run
+        self._leads = leads
+        self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Readable when there is something new."""
+        self.desired = DesiredState.RUN
+        """What the server wants."""
+        self.preempted = False
+        """Whether this node told the attempt to leave, by a SIGTERM to the supervisor."""
+        self.outrun = False
+        """Whether the server said that the attempt is no longer current."""
+
+    @property
+    def leave_now(self) -> bool:
+        """Whether the ranks are to be ended without a save."""
+        return self.outrun or self.desired is DesiredState.CANCEL
+
+    @property
+    def leave(self) -> bool:
+        """Whether the ranks are to end, with or without a save."""
+        return self.leave_now or self.preempted or self.desired is DesiredState.STOP
+
+    def obey(self, reply: ReportReply) -> None:
+        """Take the orders of a reply: a level, so that saying them again changes nothing.
+
+        Raises:
+            OSError: an order could not be written into the run directory; the next reply repeats
+                it.
+        """
+        # A cancel is never taken back: the ranks are being ended.
+        if self.desired is not DesiredState.CANCEL and reply.desired is not self.desired:
+            self.desired = reply.desired
+            self.wake()
+        if reply.desired is DesiredState.STOP:
+            self._ask_to_stop()
+        for pending in reply.requests:
+            self._pass_on(pending)
+
+    def preempt(self) -> None:
+        """Ask the trainer to save and leave because this node must."""
+        self.preempted = True
+        self._ask_to_stop()
+        self.wake()
+
+    def give_way(self) -> None:
+        """The server has said that another attempt is current."""
+        self.outrun = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the main thread look."""
+        os.eventfd_write(self.wake_fd, 1)
+
+    def _ask_to_stop(self) -> None:
+        Path(self._run.stop).touch()
+
+    def _pass_on(self, pending: PendingRequest) -> None:
+        if self._leads and is_id(pending.id):
+            folder = Path(self._run.requests)
+            folder.mkdir(exist_ok=True)
+            create_file(folder / f"{pending.id}.json", pending.request.model_dump_json() + "\n")

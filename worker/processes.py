@@ -1,0 +1,149 @@
+"""Starts, reaps and ends processes: every descendant of a supervisor, and all of an attempt."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from worker.identity import ProcessStat, open_started_at, process_stat
+
+logger = logging.getLogger(__name__)
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+GUARD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")))
+"""Command that starts a guard: `tie` or `rank`."""
+MARKER, NODE_MARKER = "TRAINYARD_ATTEMPT_ID", "TRAINYARD_NODE"
+"""Environment variables of every process of an attempt on a node but its supervisor."""
+STUBBORN_SECONDS = 10.0
+
+
+def become_subreaper() -> None:
+    """Become the parent of every descendant whose own parent ends: none can slip away."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def spawn_tied(command: Sequence[str], *, environment: Mapping[str, str], output: Path) -> int:
+    """Start a command in a session of its own that ends when this process ends; return its pid.
+
+    Call it from the main thread: the kernel means the end of the thread that started the child.
+    """
+    words = [*GUARD, "tie", str(os.getpid()), "--", *command]
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    return os.posix_spawn(
+        words[0],
+        words,
+        dict(environment),
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(output), flags, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+        setsigdef=[signal.SIGPIPE],  # which Python ignores, and an ignored signal is inherited
+    )
+
+
+def reap() -> dict[int, int]:
+    """Reap every child that has ended; return exit codes by pid, negative numbers for signals."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = os.waitstatus_to_exitcode(status)
+
+
+def descendants(of: int) -> list[ProcessStat]:
+    """Return the processes below `of` that have not ended."""
+    children: dict[int, list[ProcessStat]] = {}
+    for stat in _all_processes():
+        children.setdefault(stat.parent, []).append(stat)
+    found: list[ProcessStat] = []
+    parents = [of]
+    while parents:
+        below = children.get(parents.pop(), [])
+        found += below
+        parents += [stat.pid for stat in below]
+    return [stat for stat in found if not stat.ended]
+
+
+def end_descendants() -> dict[int, int]:
+    """End all descendants of this subreaper; return the exit codes of those that were its children.
+
+    Looks again until there are none: one may start others while they are counted. Returns only
+    then, because whoever holds a slot still must be seen to hold it.
+    """
+    reaped: dict[int, int] = {}
+    for _ in _patiently("descendants"):
+        left = descendants(os.getpid())
+        for stat in left:
+            _kill(stat)
+        reaped |= reap()
+        if not left:
+            return reaped
+    raise AssertionError("patience has no end")
+
+
+def end_marked(attempt_id: str, *, node: str) -> int:
+    """End each process whose environment names attempt and node; return how many there were.
+
+    For what a supervisor that was ended itself left behind: descendants of ranks, which the kernel
+    does not end with them.
+    """
+    marks = {f"{MARKER}={attempt_id}".encode(), f"{NODE_MARKER}={node}".encode()}
+    ended: set[int] = set()
+    for _ in _patiently(f"processes of attempt {attempt_id}"):
+        left = [stat for stat in _all_processes() if not stat.ended and _is_marked(stat.pid, marks)]
+        for stat in left:
+            _kill(stat)
+            ended.add(stat.pid)
+        if not left:
+            return len(ended)
+    raise AssertionError("patience has no end")
+
+
+def _patiently(what: str) -> Iterator[None]:
+    """Yield for ever, with growing pauses, and log when it takes long."""
+    pause, started, warned = 0.005, time.monotonic(), False
+    while True:
+        yield
+        time.sleep(pause)
+        pause = min(2 * pause, 0.2)
+        if not warned and time.monotonic() - started > STUBBORN_SECONDS:
+            logger.warning("%s do not end, as in a driver that hangs; waiting for them", what)
+            warned = True
+
+
+def _kill(stat: ProcessStat) -> None:
+    pidfd = open_started_at(stat.pid, stat.start_time)  # its pid may have passed to another one
+    if pidfd is None:
+        return
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError) as error:
+        logger.debug("pid %d: %s", stat.pid, error)
+    finally:
+        os.close(pidfd)
+
+
+def _all_processes() -> Iterator[ProcessStat]:
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and (stat := process_stat(int(folder.name))):
+            yield stat
+
+
+def _is_marked(pid: int, marks: set[bytes]) -> bool:
+    try:
+        return marks <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+    except OSError:  # ended, or of another user
+        return False

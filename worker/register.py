@@ -1,0 +1,82 @@
+"""Introduces the node to the server: with a join token the first time, with its own afterwards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from specs.reports import PROTOCOL, Hardware, Registration, RegistrationReply
+from worker.api import Refused, WorkerApi, persist
+from worker.files import replace_file
+from worker.node import Node
+from worker.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+FOR_EVER = float("inf")
+
+
+def register(
+    settings: Settings,
+    node: Node,
+    api: WorkerApi,
+    *,
+    hardware: Hardware,
+    roots: Mapping[str, str],
+) -> float:
+    """Register the node, waiting for the server as long as it takes; return the heartbeat's period.
+
+    Afterwards `api` carries the node's token.
+
+    Raises:
+        ValueError: the node has neither a token of its own nor one to join with.
+        Refused: the server does not accept the node.
+    """
+    registration = Registration(
+        protocol=PROTOCOL,
+        node=settings.node_name,
+        address=settings.address,
+        hardware=hardware,
+        roots=dict(roots),
+        version=_version(),
+    )
+    own = own_token(node)
+    if own is None and settings.join_token is None:
+        raise ValueError(
+            f"node {settings.node_name} has not joined yet: make a join token at the server and "
+            "set TRAINYARD_JOIN_TOKEN to it"
+        )
+    api.token = own or settings.join_token
+    try:
+        reply = _register(api, registration)
+    except Refused as refusal:
+        if refusal.status != 401 or own is None or settings.join_token is None:
+            raise
+        logger.warning("the node's token is not valid any more; joining anew")
+        api.token = settings.join_token
+        reply = _register(api, registration)
+    if reply.node_token is not None:
+        replace_file(node.token, f"{reply.node_token}\n", mode=0o600)
+        api.token = reply.node_token
+    node.remember_server(settings.url)
+    return reply.heartbeat_seconds
+
+
+def own_token(node: Node) -> str | None:
+    """Return the token that the node was given when it joined."""
+    try:
+        return node.token.read_text(encoding="ascii").strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def _register(api: WorkerApi, registration: Registration) -> RegistrationReply:
+    return persist(lambda: api.register(registration), for_seconds=FOR_EVER)
+
+
+def _version() -> str:
+    try:
+        return version("trainyard")
+    except PackageNotFoundError:  # run from a source tree
+        return "0"

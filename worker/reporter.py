@@ -1,0 +1,191 @@
+"""Reports an attempt to the server until its exit is known there, through outages of any length."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from specs.reports import PROTOCOL, Identity, Report, ReportReply
+from specs.rundir import ExitRecord, Heartbeat, RequestAnswer
+from worker.api import Refused, ServerAway, WorkerApi, pauses
+from worker.files import read_record
+from worker.node import LaunchRecord, Node, WorkerRun
+from worker.orders import Orders
+from worker.spool import Spool
+
+logger = logging.getLogger(__name__)
+
+NOT_CURRENT, UNKNOWN = 409, 401
+UNKNOWN_SECONDS = 600.0
+"""How long a server must say that it does not know the attempt before it is believed: it may be a
+stranger on the port of ours, which is away."""
+ANSWER_SUFFIX = ".answer.json"
+
+
+class Reporter:
+    """Says what is new of an attempt, again and again, from a thread of its own.
+
+    `report_until_over` is the thread; the other methods are called from outside.
+    """
+
+    def __init__(
+        self,
+        run: WorkerRun,
+        launch: LaunchRecord,
+        *,
+        identity: Identity,
+        orders: Orders,
+        spool: Spool,
+        rank_pids: Callable[[], dict[int, int]] = dict,
+    ) -> None:
+        self._run = run
+        self._launch = launch
+        self._identity = identity
+        self._orders = orders
+        self._spool = spool
+        self._rank_pids = rank_pids
+        self._exit: ExitRecord | None = None
+        self._nudge = threading.Event()
+        self._pending: set[str] = set()
+        self._answered: set[str] = set()
+        self._provenance_sent = False
+        self._refused = False
+        self._stuck = False
+        self._unknown_since: float | None = None  # monotonic
+        self.delivered = False
+        """Whether the server has the exit record."""
+
+    def finish(self, record: ExitRecord) -> None:
+        """Nothing runs any more: report the rest, then this."""
+        self._exit = record
+        self._nudge.set()
+
+    def nudge(self) -> None:
+        """Report at once instead of at the next turn."""
+        self._nudge.set()
+
+    def report_until_over(self) -> None:
+        """Report until the server has the exit record, or says that it wants no more."""
+        token = Path(self._run.secret).read_text(encoding="ascii").strip()
+        url = Node(Path(self._launch.data_dir)).server_url
+        with WorkerApi(url or "", token) as api:
+            waits = pauses()
+            while not (self.delivered or self._orders.outrun):
+                try:
+                    pause = 0.0 if self._report(api) else self._launch.report_seconds
+                    waits = pauses()
+                except ServerAway as error:
+                    pause = self._note_outage(api, error, waits)
+                except Exception:  # a full disk, a file that cannot be read: the lease must go on
+                    logger.exception("a report could not be made")
+                    pause = next(waits)
+                if not self.delivered and not self._orders.outrun:
+                    self._nudge.wait(pause)
+                    self._nudge.clear()
+
+    def _note_outage(self, api: WorkerApi, error: ServerAway, waits: Iterator[float]) -> float:
+        """Return how long to wait; the server may have another URL when it comes back."""
+        logger.info("spooling: %s", error)
+        api.url = Node(Path(self._launch.data_dir)).server_url or api.url
+        return next(waits)
+
+    def _report(self, api: WorkerApi) -> bool:
+        """Report once; say whether there is more to report at once."""
+        report = self._make()
+        try:
+            reply = api.report(self._launch.attempt_id, report)
+        except Refused as refusal:
+            if self._is_outrun(refusal):
+                logger.warning("the server wants no more of this attempt: %s", refusal)
+                self._orders.give_way()
+                return False
+            if refusal.status != UNKNOWN:
+                self._send_less(report, refusal)
+            raise ServerAway(str(refusal)) from refusal
+        except ServerAway:
+            self._unknown_since = None
+            raise
+        progress = self._take(report, reply)
+        self.delivered = report.exit is not None
+        if report.exit is None and self._exit is not None and self._spool.drained:
+            return True
+        return progress and not self._spool.drained
+
+    def _is_outrun(self, refusal: Refused) -> bool:
+        """Return whether a refusal means that this attempt is over for the server."""
+        if refusal.status != UNKNOWN:
+            self._unknown_since = None
+            return refusal.status == NOT_CURRENT
+        now = time.monotonic()
+        if self._unknown_since is None:
+            self._unknown_since = now
+        return now - self._unknown_since >= UNKNOWN_SECONDS
+
+    def _send_less(self, report: Report, refusal: Refused) -> None:
+        """Leave out what the server may have refused.
+
+        Whatever it dislikes lies in the content: the next report comes without, so that the lease
+        is renewed, and the one after that with less, down to the line at fault. When that does not
+        help either, the exit still gets through.
+        """
+        logger.error("the server refused a report: %s", refusal)
+        if report.chunks:
+            self._stuck = not self._spool.narrow()
+        self._refused = not self._refused
+
+    def _make(self) -> Report:
+        over = self._exit  # read first: what is drained afterwards is all that there will be
+        chunks = () if self._refused else self._spool.chunks()
+        drained = not chunks and self._spool.drained
+        return Report(
+            protocol=PROTOCOL,
+            node=self._launch.node,
+            identity=self._identity,
+            heartbeat=read_record(Path(self._run.heartbeat), Heartbeat),
+            rank_pids=self._rank_pids(),
+            provenance=None if self._refused else self._provenance(),
+            chunks=chunks,
+            answers={} if self._refused else self._answers(),
+            exit=over if drained or (self._refused and self._stuck) else None,
+        )
+
+    def _take(self, report: Report, reply: ReportReply) -> bool:
+        """Take note of a reply; say whether the server has more bytes than before."""
+        self._refused = False
+        self._unknown_since = None
+        if report.chunks:
+            self._stuck = False
+            self._spool.widen()
+        self._provenance_sent |= report.provenance is not None
+        self._pending = {pending.id for pending in reply.requests}
+        self._answered = (self._answered | set(report.answers)) - self._pending
+        try:
+            self._orders.obey(reply)
+        except OSError:
+            logger.exception("an order could not be written; the server repeats it")
+        return self._spool.acknowledge(reply.acknowledged)
+
+    def _provenance(self) -> dict[str, object] | None:
+        if self._provenance_sent or self._launch.node_rank != 0:
+            return None
+        try:
+            found = json.loads(Path(self._run.provenance).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _answers(self) -> dict[str, RequestAnswer]:
+        """Return the answers that the server does not have yet, at most a report's worth."""
+        answers: dict[str, RequestAnswer] = {}
+        for path in sorted(Path(self._run.requests).glob(f"*{ANSWER_SUFFIX}"))[:1000]:
+            request_id = path.name.removesuffix(ANSWER_SUFFIX)
+            answer = None
+            if request_id not in self._answered:
+                answer = read_record(path, RequestAnswer)
+            if answer is not None:
+                answers[request_id] = answer
+        return answers

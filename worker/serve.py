@@ -1,0 +1,51 @@
+"""`python -m worker`: registers the node, adopts what runs on it, then takes messages."""
+
+from __future__ import annotations
+
+import logging
+
+from worker.adopt import adopt
+from worker.api import WorkerApi
+from worker.app import consume, create_app
+from worker.hardware import find_devices
+from worker.heart import Heart
+from worker.launch import Launcher
+from worker.node import Node
+from worker.register import register
+from worker.roots import identify_roots
+from worker.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+def serve() -> None:
+    """Serve this node until SIGTERM; what trains goes on training.
+
+    Raises:
+        ValueError: the settings cannot work here.
+        Refused: the server does not accept the node.
+    """
+    settings = Settings()
+    node = Node(settings.data_dir.resolve())
+    node.data_dir.mkdir(parents=True, exist_ok=True)
+    devices = find_devices(device=settings.device, slots=settings.slots)
+    roots = settings.root_paths()
+    with WorkerApi(settings.url, token=None) as api:
+        seconds = register(
+            settings, node, api, hardware=devices.hardware, roots=identify_roots(roots)
+        )
+        logger.info(
+            "node %s offers %d slots (%s)",
+            settings.node_name,
+            devices.hardware.slots,
+            devices.hardware.device_name,
+        )
+        for attempt_id in adopt(node):
+            logger.info("attempt %s is supervised", attempt_id)
+        heart = Heart(node, api, name=settings.node_name, seconds=seconds)
+        heart.beat()
+        heart.start()
+        launcher = Launcher(node, settings.node_name, roots, devices)
+        consume(create_app(settings, launcher))
+        heart.stop()
+        heart.join()

@@ -1,0 +1,77 @@
+"""Settings of a node's worker, from `TRAINYARD_*` environment variables."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from specs.places import ROOT_PATTERN
+from specs.reports import NodeName
+
+
+def _node_name() -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-") or "node"
+
+
+def _check_roots(text: str) -> str:
+    parse_roots(text)
+    return text
+
+
+def parse_roots(text: str) -> dict[str, Path]:
+    """Return the path of each root named in `name=path,name=path`.
+
+    Raises:
+        ValueError: a pair has no name, no absolute path, or a name twice.
+    """
+    roots: dict[str, Path] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, path = pair.partition("=")
+        if not equals or not ROOT_PATTERN.fullmatch(name):
+            raise ValueError(f"{pair!r} is not name=path, as in checkpoints=/srv/checkpoints")
+        if not Path(path).is_absolute():
+            raise ValueError(f"root {name}={path!r} needs an absolute path")
+        if name in roots:
+            raise ValueError(f"root {name!r} is given twice")
+        roots[name] = Path(path)
+    return roots
+
+
+class Settings(BaseSettings):
+    """What the worker of a node needs to know; every field is one environment variable."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="TRAINYARD_", frozen=True, use_attribute_docstrings=True
+    )
+
+    url: str = "http://127.0.0.1:8470"
+    """URL of the server."""
+    broker_url: str = "redis://127.0.0.1:6379/0"
+    """Redis URL of the Celery broker."""
+    node_name: NodeName = Field(default_factory=_node_name)
+    """Name of the node; its host name when absent."""
+    address: str = Field(default_factory=socket.gethostname)
+    """Host name or address at which the other nodes of an attempt reach this one."""
+    data_dir: Path = Path("trainyard-node")
+    """Node-local folder: run directories, token caches, the node's token."""
+    join_token: str | None = None
+    """Token with which the node joins; needed once."""
+    roots: Annotated[str, AfterValidator(_check_roots)] = ""
+    """Storage roots as `name=path,name=path`; `checkpoints` and `data` in `data_dir` when empty."""
+    slots: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Slots that the node offers; when absent its GPUs, or without any its cores but at least 4."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Kind of slots; `auto` takes GPUs where `nvidia-smi` names some."""
+
+    def root_paths(self) -> dict[str, Path]:
+        """Return the path of each storage root."""
+        named = parse_roots(self.roots)
+        if named:
+            return named
+        data_dir = self.data_dir.resolve()
+        return {name: data_dir / name for name in ("checkpoints", "data")}

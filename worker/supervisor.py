@@ -1,0 +1,247 @@
+"""Owns one torchrun: checks, starts, watches and ends it, and sees to it that the server hears."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from specs.attempt import AttemptSpec
+from specs.failures import Failure, FailureReason
+from specs.job import parse_job_spec
+from specs.rundir import ExitRecord
+from worker.cgroup import end_cgroup, make_cgroup, remove_cgroup
+from worker.files import read_record, replace_file
+from worker.guard import CGROUP
+from worker.hang import HangWatch
+from worker.identity import identify
+from worker.memory import MemoryWatch
+from worker.node import LaunchRecord, WorkerRun
+from worker.orders import Orders
+from worker.processes import become_subreaper, end_descendants, reap, spawn_tied
+from worker.ranks import RankWatch, is_abnormal
+from worker.reporter import Reporter
+from worker.spool import Spool
+from worker.torchrun import TRAINER, Share, rank_environment, tail, torchrun_command
+from worker.verdict import Findings, judge, last_words
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS = 3.0
+"""Time that the others get to write their errors after the first abnormal end."""
+LEAVING_SECONDS = 10.0
+"""Time that torchrun gets to leave when its ranks have."""
+CHECK_SECONDS = 600.0
+LONG_LOOK_SECONDS, SHORT_LOOK_SECONDS = 0.25, 0.02
+
+
+class Supervisor:
+    """The parent of one node's share of one attempt.
+
+    Use it in a process of its own, from the main thread: it becomes a subreaper, reaps every child
+    and ends every descendant.
+    """
+
+    def __init__(self, run: WorkerRun, *, trainer: Sequence[str] = TRAINER) -> None:
+        launch = read_record(run.launch, LaunchRecord)
+        if launch is None:
+            raise ValueError(f"{run.launch} is missing or no launch record")
+        identity = identify(os.getpid())
+        assert identity is not None
+        self._run = run
+        self._launch = launch
+        self._trainer = trainer
+        self._spec = parse_job_spec(Path(run.spec).read_bytes())
+        attempt = AttemptSpec.model_validate_json(Path(run.attempt).read_bytes())
+        self._share = Share.of(attempt, launch)
+        self._environment = rank_environment(
+            attempt.overrides.apply(self._spec), launch, inherited=os.environ
+        )
+        self._watch = RankWatch(run, self._share.ranks)
+        self._memory = MemoryWatch()
+        self._statuses: dict[int, int] = {}
+        self._orders = Orders(run, leads=launch.node_rank == 0)
+        self._reporter = Reporter(
+            run,
+            launch,
+            identity=identity,
+            orders=self._orders,
+            spool=Spool(run, ranks=self._share.ranks),
+            rank_pids=lambda: self._watch.pids,
+        )
+        replace_file(run.identity, identity.model_dump_json() + "\n")
+
+    def supervise(self) -> ExitRecord:
+        """Run the node's share to its end, and report until the server knows how it ended."""
+        become_subreaper()
+        signal.signal(signal.SIGTERM, lambda _number, _frame: self._orders.preempt())
+        reporting = threading.Thread(target=self._reporter.report_until_over, name="reporter")
+        reporting.start()
+        cgroup = make_cgroup(self._launch.attempt_id, node=self._launch.node)
+        if cgroup is not None:
+            self._environment[CGROUP] = str(cgroup)
+        fault: Failure | None = None
+        try:
+            fault = self._check() or self._train()
+        except Exception as error:
+            logger.exception("supervising failed")
+            fault = self._fault(FailureReason.LAUNCH_ERROR, f"the supervisor failed: {error!r}")
+        finally:
+            if cgroup is not None:
+                end_cgroup(cgroup)
+            self._statuses |= end_descendants()
+            if cgroup is not None:
+                remove_cgroup(cgroup)
+        record = self._record(fault)
+        self._reporter.finish(record)
+        reporting.join()
+        return record
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody needs to see to the attempt any more on this node."""
+        return self._reporter.delivered or self._orders.outrun
+
+    def _record(self, fault: Failure | None) -> ExitRecord:
+        outcome, error = last_words(self._run)
+        self._watch.look()
+        self._watch.close()
+        findings = Findings(
+            node=self._launch.node,
+            desired=self._orders.desired,
+            preempted=self._orders.preempted,
+            outrun=self._orders.outrun,
+            fault=fault,
+            ranks=self._watch.exits,
+            started=self._watch.started,
+            memory_ran_out=self._memory.ran_out,
+            outcome=outcome,
+            error=error,
+        )
+        record = judge(findings, time=time.time())
+        logger.info("%s: %s", record.outcome, record.failure.message if record.failure else "")
+        try:
+            replace_file(Path(self._run.exit), record.model_dump_json(indent=1) + "\n")
+        except OSError:
+            logger.exception("%s could not be written", self._run.exit)
+        return record
+
+    # ---- the check ------------------------------------------------------------------------------
+
+    def _check(self) -> Failure | None:
+        """Look at spec, places and input before any rank starts; return what is wrong."""
+        log = Path(self._run.log(self._share.ranks[0]))
+        command = [*self._trainer, "check", str(self._run.root)]
+        pid = spawn_tied(command, environment=self._environment, output=log)
+        deadline = time.monotonic() + CHECK_SECONDS
+        pidfd = os.pidfd_open(pid)
+        try:
+            while not self._has_ended(pid) and not self._orders.leave:
+                if time.monotonic() > deadline:
+                    message = f"looking at the input took longer than {CHECK_SECONDS:.0f} s"
+                    return self._fault(FailureReason.DATA_ERROR, message)
+                _sleep(LONG_LOOK_SECONDS, wake_fd=self._orders.wake_fd, pidfds=[pidfd])
+        finally:
+            os.close(pidfd)
+        status = self._statuses.get(pid, 0)
+        if status == 0 or self._orders.leave:
+            return None
+        _, error = last_words(self._run)
+        if error is not None:
+            return error.model_copy(update={"rank": None, "node": self._launch.node})
+        message = f"the check of spec and input ended with status {status}"
+        return self._fault(FailureReason.DATA_ERROR, message, said=tail(log))
+
+    # ---- the ranks ------------------------------------------------------------------------------
+
+    def _train(self) -> Failure | None:
+        """Run torchrun until it ends or must be ended; return what the supervisor found wrong."""
+        if self._orders.leave:
+            return None
+        torchrun = spawn_tied(
+            torchrun_command(self._run, self._launch, self._share, self._trainer),
+            environment=self._environment,
+            output=self._run.torchrun_log,
+        )
+        hang = HangWatch(Path(self._run.heartbeat), hang_seconds=self._spec.guard.hang_seconds)
+        leaving = _Leaving()
+        while not self._orders.leave_now:
+            self._watch.look()
+            failed = any(map(is_abnormal, self._watch.exits))
+            self._memory.look(failed=failed)
+            if leaving.is_over(
+                failed=failed,
+                ranks_over=self._watch.over,
+                torchrun_ended=self._has_ended(torchrun),
+                settled=not self._watch.unsettled,
+            ):
+                break
+            if not failed and (silence := hang.silence()):
+                return self._fault(FailureReason.HANG, silence)
+            _sleep(
+                SHORT_LOOK_SECONDS if self._watch.unsettled else LONG_LOOK_SECONDS,
+                wake_fd=self._orders.wake_fd,
+                pidfds=self._watch.pidfds,
+            )
+        return self._never_started(self._statuses.get(torchrun))
+
+    def _never_started(self, status: int | None) -> Failure | None:
+        """Return why torchrun ended before it started a rank, if that is what happened."""
+        if self._watch.started or self._orders.leave:
+            return None
+        message = f"torchrun ended (status {status}) before any rank began"
+        said = tail(self._run.torchrun_log)
+        return self._fault(FailureReason.LAUNCH_ERROR, message, said=said)
+
+    def _has_ended(self, pid: int) -> bool:
+        self._statuses |= reap()
+        return pid in self._statuses
+
+    def _fault(self, reason: FailureReason, message: str, *, said: str = "") -> Failure:
+        return Failure(
+            reason=reason, message=message, node=self._launch.node, traceback=said or None
+        )
+
+
+class _Leaving:
+    """Grants time: to other ranks after a failure, to torchrun when its ranks have left."""
+
+    def __init__(self) -> None:
+        self._failed_at: float | None = None
+        self._over_at: float | None = None
+        self._alone_at: float | None = None
+
+    def is_over(
+        self, *, failed: bool, ranks_over: bool, torchrun_ended: bool, settled: bool
+    ) -> bool:
+        now = time.monotonic()
+        if failed and self._failed_at is None:
+            self._failed_at = now
+        if ranks_over and self._over_at is None:
+            self._over_at = now
+        if torchrun_ended and self._alone_at is None:
+            self._alone_at = now
+        return (
+            (torchrun_ended and (settled or _since(self._alone_at, now) > GRACE_SECONDS))
+            or (failed and (ranks_over or _since(self._failed_at, now) > GRACE_SECONDS))
+            or _since(self._over_at, now) > LEAVING_SECONDS
+        )
+
+
+def _since(then: float | None, now: float) -> float:
+    return 0.0 if then is None else now - then
+
+
+def _sleep(seconds: float, *, wake_fd: int, pidfds: Sequence[int]) -> None:
+    """Sleep until an order comes or a process ends, but no longer than so many seconds."""
+    poll = select.poll()
+    for fd in (wake_fd, *pidfds):
+        poll.register(fd, select.POLLIN)
+    for fd, _ in poll.poll(seconds * 1000):
+        if fd == wake_fd:
+            os.eventfd_read(fd)

@@ -1,0 +1,129 @@
+"""The command line and the environment of one node's torchrun."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specs.attempt import AttemptSpec
+from specs.job import JobSpec
+from worker.node import LaunchRecord, WorkerRun
+from worker.processes import GUARD, MARKER, NODE_MARKER
+
+TRAINER = (sys.executable, "-m", "trainer")
+RENDEZVOUS_SECONDS = 300
+"""Time within which all nodes of an attempt must have come."""
+HIDDEN_PREFIXES = ("TRAINYARD_", "CELERY_", "C_FORCE_ROOT")
+HIDDEN_NAMES = frozenset({"REDIS_URL", "_MP_FORK_LOGLEVEL_"})
+
+
+@dataclass(frozen=True)
+class Share:
+    """The ranks of an attempt that run on one node."""
+
+    nodes: int
+    """Nodes of the attempt."""
+    node_rank: int
+    """Position of this one."""
+    local_ranks: int
+    """Ranks on each node."""
+
+    @classmethod
+    def of(cls, attempt: AttemptSpec, launch: LaunchRecord) -> Share:
+        """Return the share of the node that the launch record names.
+
+        Raises:
+            ValueError: the nodes hold different numbers of slots, or fewer than there are ranks.
+        """
+        counts = {len(node.slots) for node in attempt.allocation}
+        nodes = len(attempt.allocation)
+        if len(counts) != 1 or nodes * max(counts) != attempt.layout.world_size:
+            raise ValueError(
+                f"world_size={attempt.layout.world_size} needs as many slots on each node, "
+                f"but the allocation has {[len(node.slots) for node in attempt.allocation]}"
+            )
+        return cls(nodes, launch.node_rank, counts.pop())
+
+    @property
+    def ranks(self) -> range:
+        """Global ranks of this node."""
+        first = self.node_rank * self.local_ranks
+        return range(first, first + self.local_ranks)
+
+
+def torchrun_command(
+    run: WorkerRun, launch: LaunchRecord, share: Share, trainer: Sequence[str]
+) -> list[str]:
+    """Return the command that runs the ranks of this node, each behind a guard."""
+    return [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={share.nodes}",
+        f"--nproc-per-node={share.local_ranks}",
+        *_rendezvous(launch, share),
+        "--max-restarts=0",  # retries have one owner, the server
+        "--no-python",
+        *GUARD,
+        "rank",
+        str(run.root),
+        "--",
+        *trainer,
+        str(run.root),
+    ]
+
+
+def _rendezvous(launch: LaunchRecord, share: Share) -> list[str]:
+    if share.nodes == 1:  # on a free port of its own: none can be taken
+        return ["--standalone", "--local-addr=127.0.0.1"]
+    host, _, port = launch.rendezvous.rpartition(":")
+    # Static: the group rank is the node rank that was allocated, whoever comes first.
+    return [
+        "--rdzv-backend=static",
+        f"--rdzv-id={launch.attempt_id}",
+        f"--rdzv-conf=timeout={RENDEZVOUS_SECONDS}",
+        f"--node-rank={share.node_rank}",
+        f"--master-addr={host}",
+        f"--master-port={port}",
+    ]
+
+
+def rank_environment(
+    spec: JobSpec, launch: LaunchRecord, *, inherited: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return the environment of torchrun and its ranks.
+
+    The job's own variables prevail over those of the node, and the launcher's over both; only the
+    number of threads anybody may choose. What belongs to the worker, such as the broker's password,
+    is not passed on.
+    """
+    node = {name: value for name, value in inherited.items() if not hidden_from_ranks(name)}
+    chosen = spec.env.get("OMP_NUM_THREADS") or node.get("OMP_NUM_THREADS")
+    threads = {"OMP_NUM_THREADS": chosen} if chosen else {}
+    return {
+        **node,
+        "PYTHONUNBUFFERED": "1",  # a line reaches the log when it is printed, not when rank ends
+        **spec.env,
+        **launch.environment,  # the GPUs of its slots above all: no job sees those of another
+        **threads,
+        MARKER: launch.attempt_id,
+        NODE_MARKER: launch.node,
+    }
+
+
+def hidden_from_ranks(name: str) -> bool:
+    """Return whether a variable is the worker's own business."""
+    return name.startswith(HIDDEN_PREFIXES) or name in HIDDEN_NAMES
+
+
+def tail(path: Path, *, limit: int = 2000) -> str:
+    """Return the last characters of a file, for a message."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - limit))
+            return file.read().decode("utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,133 @@
+"""Decides how the node's share of an attempt ended, from everything that was seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from specs.failures import Failure, FailureReason
+from specs.rundir import ExitRecord, Outcome, RankExit
+from specs.states import DesiredState
+from worker.files import read_record
+from worker.node import WorkerRun
+from worker.ranks import is_abnormal
+
+Verdict = Literal["succeeded", "stopped", "failed", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the supervisor knows when nothing of the attempt runs any more."""
+
+    node: str
+    """Name of the node."""
+    desired: DesiredState = DesiredState.RUN
+    """What the server wanted last."""
+    preempted: bool = False
+    """Whether the node told the attempt to leave."""
+    outrun: bool = False
+    """Whether the server said that the attempt is no longer current."""
+    fault: Failure | None = None
+    """What the supervisor itself found: a failed check, a hang, ranks that never started."""
+    ranks: tuple[RankExit, ...] = ()
+    """The ranks' ends, in order of time."""
+    started: bool = False
+    """Whether ranks began."""
+    memory_ran_out: bool = False
+    """Whether the kernel ended processes for want of memory when the first rank ended."""
+    outcome: Outcome | None = None
+    """The trainer's last word."""
+    error: Failure | None = None
+    """The error of the first failing rank of the node."""
+
+
+def last_words(run: WorkerRun) -> tuple[Outcome | None, Failure | None]:
+    """Return the trainer's outcome and error, where it left them."""
+    return (
+        read_record(Path(run.outcome), Outcome),
+        read_record(Path(run.error), Failure),
+    )
+
+
+def judge(findings: Findings, *, time: float) -> ExitRecord:
+    """Return the exit record.
+
+    What happened counts, not what was asked for: a trainer that has saved and said so has
+    succeeded or stopped, whatever its processes did afterwards.
+    """
+    outcome, failure = _judge(findings)
+    return ExitRecord(outcome=outcome, failure=failure, ranks=findings.ranks, time=time)
+
+
+def _judge(found: Findings) -> tuple[Verdict, Failure | None]:
+    said = found.outcome.outcome if found.outcome else None
+    if said == "succeeded":
+        return "succeeded", None
+    if found.outrun or found.desired is DesiredState.CANCEL:
+        return "cancelled", None
+    if said == "stopped":
+        return _stopped(found)
+    if not found.started and found.fault is None and _was_asked_to_leave(found):
+        return _stopped(found)  # nothing was trained that could be saved
+    return "failed", found.fault or _failure_of_ranks(found)
+
+
+def _was_asked_to_leave(found: Findings) -> bool:
+    return found.preempted or found.desired is DesiredState.STOP
+
+
+def _stopped(found: Findings) -> tuple[Verdict, Failure | None]:
+    if found.preempted and found.desired is DesiredState.RUN:
+        return "failed", _preempted(found)
+    return "stopped", None
+
+
+def _preempted(found: Findings) -> Failure:
+    step = found.outcome.step if found.outcome else None
+    saved = found.outcome.checkpoint_id if found.outcome else None
+    return Failure(
+        reason=FailureReason.PREEMPTED,
+        message=f"node {found.node} was told to end its work; "
+        + (f"saved as {saved}" if saved else "nothing was saved"),
+        node=found.node,
+        step=step,
+    )
+
+
+def _failure_of_ranks(found: Findings) -> Failure:
+    first = next((end for end in found.ranks if is_abnormal(end)), None)
+    if first is None:
+        message = "the ranks ended without an outcome"
+        return found.error or Failure(
+            reason=FailureReason.TRAINER_ERROR, message=message, node=found.node
+        )
+    if found.preempted and first.signal == "SIGTERM":
+        return _preempted(found)
+    # A rank that was killed is the cause, and what the others wrote about it is not; of ranks that
+    # raise, the first has written the error.
+    if first.exit_code is not None and found.error is not None:
+        exit_code = first.exit_code if found.error.rank == first.rank else None
+        return found.error.model_copy(update={"node": found.node, "exit_code": exit_code})
+    return _failure_of(first, found)
+
+
+def _failure_of(first: RankExit, found: Findings) -> Failure:
+    reason = FailureReason.TRAINER_ERROR
+    if first.signal is not None:
+        message = f"rank {first.rank} (pid {first.pid}) was ended by {first.signal}"
+    elif first.exit_code is not None:
+        message = f"rank {first.rank} (pid {first.pid}) ended with exit code {first.exit_code}"
+    else:
+        message = f"rank {first.rank} (pid {first.pid}) is gone, and nobody saw how it ended"
+    if first.signal == "SIGKILL" and found.memory_ran_out:
+        reason = FailureReason.OUT_OF_MEMORY
+        message += " while the kernel ended processes for want of memory"
+    return Failure(
+        reason=reason,
+        message=message,
+        rank=first.rank,
+        node=found.node,
+        signal=first.signal,
+        exit_code=first.exit_code,
+    )
