@@ -1,0 +1,306 @@
+"""Plays workers and trainers against the real services, so that a dashboard has things to show."""
+
+from __future__ import annotations
+
+import base64
+import math
+import zlib
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from server.auth.service import authenticate_token, create_token
+from server.auth.tokens import hash_token
+from server.context import Context
+from server.jobs.resume import resume
+from server.jobs.service import stop
+from server.nodes.service import register
+from server.settings import Settings
+from server.telemetry.ingest import store_report
+from specs.api.access import TokenRequest
+from specs.api.resume import ResumeRequest
+from specs.checkpoint import (
+    DCP_METADATA,
+    DataState,
+    Manifest,
+    ManifestFile,
+    TrainState,
+    checkpoint_id,
+)
+from specs.failures import Failure
+from specs.job import JobSpec
+from specs.lr_schedule import learning_rate
+from specs.reports import PROTOCOL, Chunk, Hardware, Registration, Report, ReportReply
+from specs.rundir import EventLine, ExitRecord, Heartbeat, MetricLine, Phase, RequestAnswer
+from tests.server.harness import FakeClock, Harness, Supervisor
+
+CHUNK_LINES = 2000
+PROVENANCE: dict[str, object] = {
+    "git_commit": "3f9c2d17b0e84a6f9d1c5e2a7b8046f3d2c1a09e",
+    "git_diff": (
+        "diff --git a/trainer/loop.py b/trainer/loop.py\n"
+        "--- a/trainer/loop.py\n+++ b/trainer/loop.py\n@@ -41,4 +41,4 @@ def run() -> None:\n"
+        "     step = state.step\n-    clip = 1.0\n+    clip = spec.training.max_grad_norm or 1.0\n"
+    ),
+    "git_diff_truncated": False,
+    "packages": {f"package-{n:02}": f"{n % 7}.{n % 11}.{n % 13}" for n in range(60)}
+    | {"torch": "2.13.0", "numpy": "2.4.2", "pydantic": "2.13.1"},
+    "python": "3.13.5",
+    "torch": "2.13.0+cu130",
+    "cuda": "13.0",
+    "cuda_driver": "590.44",
+    "nccl": "2.30.3",
+    "host": "gpu-rack-07.cluster.example",
+    "platform": "Linux-6.12.48-x86_64-with-glibc2.41",
+    "cpu_count": 96,
+    "gpus": ["NVIDIA H200"] * 4,
+}
+
+
+class Stage(Harness):
+    """Jobs, nodes and time, at the command of a scene."""
+
+    def __init__(self, context: Context, clock: FakeClock) -> None:
+        super().__init__(context, clock)
+        self.clock = clock
+
+    @classmethod
+    def open(cls, context: Context, *, at: datetime) -> Stage:
+        """Return a stage whose time begins at `at`."""
+        clock = FakeClock()
+        clock.advance((at - clock.now()).total_seconds())
+        return cls(
+            Context(settings=context.settings, database=context.database, clock=clock), clock
+        )
+
+    def join(self, name: str, *, slots: int, device_name: str, gib: int) -> None:
+        """Let a node of GPUs join, as its worker does."""
+        _, token = create_token(self.context, TokenRequest(name=f"join-{name}", kind="join"))
+        hardware = Hardware(
+            device="cuda",
+            slots=slots,
+            device_name=device_name,
+            device_memory_bytes=gib * 2**30,
+            cores=96,
+            memory_bytes=1024 * 2**30,
+        )
+        registration = Registration(
+            protocol=PROTOCOL,
+            node=name,
+            address=f"{name}.cluster.example",
+            hardware=hardware,
+            roots={"checkpoints": str(UUID(int=1)), "data": str(UUID(int=2))},
+            version="0.1.0",
+        )
+        register(self.context, registration, principal=authenticate_token(self.context, token))
+
+    def start(self, job_id: str, *, seconds: float = 20) -> Run:
+        """Place a queued job and claim it, and return the run of its newest attempt."""
+        self.clock.advance(seconds)
+        assert self.place() >= 1
+        return Run(self, job_id, self.claim_all(job_id))
+
+    def resume(self, job_id: str, *, seconds: float = 300, **fields: Any) -> Run:
+        """Go on with a job that has ended, and return the run of the new attempt."""
+        self.clock.advance(seconds)
+        request = ResumeRequest.model_validate(fields)
+        resume(self.context, job_id, request, actor="ada")
+        return self.start(job_id)
+
+
+class Run:
+    """The trainer and the supervisors of one attempt, which report as they do."""
+
+    def __init__(self, stage: Stage, job_id: str, supervisors: Sequence[Supervisor]) -> None:
+        self._stage = stage
+        self._job_id = job_id
+        self._supervisors = list(supervisors)
+        self._sent: dict[str, int] = {}
+        attempt = stage.attempt(job_id)
+        job = stage.job(job_id)
+        self.spec: JobSpec = attempt.overrides.apply(job.spec)
+        self.attempt: int = attempt.number
+        self.step: int = attempt.start_step
+        self._parent: str | None = attempt.parent_checkpoint_id
+        self._layout = attempt.layout
+        self.report(Phase.STARTING, provenance=PROVENANCE | {"attempt_note": f"#{self.attempt}"})
+        if self._parent is not None:
+            self.tell("resumed", {"checkpoint_id": self._parent})
+
+    def train(
+        self,
+        to_step: int,
+        *,
+        seconds_per_step: float = 2.0,
+        strange: dict[int, dict[str, float]] | None = None,
+        save_every: int = 0,
+        batch: int = 500,
+    ) -> None:
+        """Report steps up to `to_step`, with these values in place of smooth ones."""
+        while self.step < to_step:
+            steps = range(self.step + 1, min(self.step + batch, to_step) + 1)
+            lines = []
+            for step in steps:
+                now = self._stage.clock.advance(seconds_per_step)
+                values = self._values(step, seconds_per_step) | (strange or {}).get(step, {})
+                digest = f"{step * 2654435761 % 2**64:016x}"
+                lines.append(
+                    MetricLine(step=step, time=now.timestamp(), values=values, data_digest=digest)
+                )
+            self.step = steps[-1]
+            self.report(
+                Phase.TRAINING,
+                {"metrics": "".join(line.model_dump_json() + "\n" for line in lines).encode()},
+            )
+            for step in steps:
+                if save_every and step % save_every == 0:
+                    self.save(step)
+
+    def save(self, step: int | None = None, *, kind: str = "interval") -> str:
+        """Commit a checkpoint and return its id."""
+        step = self.step if step is None else step
+        batch = self.spec.training.global_batch_size
+        identifier = checkpoint_id(self._job_id, self.attempt, step)
+        manifest = Manifest(
+            checkpoint_id=identifier,
+            job_id=self._job_id,
+            attempt=self.attempt,
+            created_at=self._stage.clock.now(),
+            train_state=TrainState(
+                step=step,
+                tokens=step * self.spec.tokens_per_step,
+                data=DataState(
+                    position=step * batch, consumed=step * batch, dataset_digest="d" * 32
+                ),
+            ),
+            layout=self._layout,
+            seed=self.spec.training.seed,
+            spec_digest="5" * 64,
+            parent=self._parent,
+            kind=kind,
+            param_dtype="float32",
+            torch_version="2.13.0",
+            save_seconds=3.4,
+            files=(
+                ManifestFile(path=DCP_METADATA, size=48_112, xxh3_128="a" * 32),
+                ManifestFile(path="__0_0.distcp", size=1_900_544_000, xxh3_128="b" * 32),
+            ),
+        )
+        self.tell("checkpoint_committed", manifest.model_dump(mode="json"), at=step)
+        return identifier
+
+    def write(self, rank: int, lines: Iterable[str]) -> None:
+        """Report output of a rank."""
+        listed = list(lines)
+        for start in range(0, len(listed), CHUNK_LINES * 10):
+            part = listed[start : start + CHUNK_LINES * 10]
+            self.report(None, {f"log:{rank}": "".join(f"{line}\n" for line in part).encode()})
+
+    def tell(self, kind: str, data: dict[str, object], *, at: int | None = None) -> None:
+        """Report an event of the trainer."""
+        time = self._stage.clock.now().timestamp()
+        step = self.step if at is None else at
+        line = EventLine.model_validate({"time": time, "kind": kind, "step": step, "data": data})
+        self.report(None, {"events": line.model_dump_json().encode() + b"\n"})
+
+    def answer_requests(self, message: str) -> bool:
+        """Answer what was asked, as the reply to a report names it; return whether anything was."""
+        supervisor = self._supervisors[0]
+        reply = self._send(supervisor, Report(**_sender(supervisor)))
+        answer = RequestAnswer(ok=True, message=message, step=self.step)
+        answers = {pending.id: answer for pending in reply.requests}
+        self._send(supervisor, Report(**_sender(supervisor), answers=answers))
+        return bool(answers)
+
+    def ask_to_stop(self) -> None:
+        """Ask for a stop, as a person does."""
+        stop(self._stage.context, self._job_id, actor="ada", reason="")
+
+    def end(self, outcome: str, failure: Failure | None = None) -> None:
+        """Report the end on every node."""
+        self._stage.clock.advance(4)
+        record = ExitRecord.model_validate(
+            {
+                "outcome": outcome,
+                "failure": failure,
+                "ranks": (),
+                "time": self._stage.clock.now().timestamp(),
+            }
+        )
+        for supervisor in self._supervisors:
+            self._send(supervisor, Report(**_sender(supervisor), exit=record))
+
+    def report(
+        self,
+        phase: Phase | None,
+        files: dict[str, bytes] | None = None,
+        *,
+        provenance: dict[str, object] | None = None,
+    ) -> None:
+        """Send a heartbeat from every node, and new bytes of files from the first one."""
+        now = self._stage.clock.now().timestamp()
+        beat = Heartbeat(phase=phase, step=self.step, time=now) if phase is not None else None
+        chunks = [self._chunk(file, content) for file, content in (files or {}).items()]
+        for index, supervisor in enumerate(self._supervisors):
+            leads = index == 0
+            self._send(
+                supervisor,
+                Report(
+                    **_sender(supervisor),
+                    heartbeat=beat,
+                    provenance=provenance if leads else None,
+                    chunks=tuple(chunks) if leads else (),
+                ),
+            )
+
+    def _send(self, supervisor: Supervisor, report: Report) -> ReportReply:
+        token_hash = hash_token(supervisor.reply.attempt_token)
+        return store_report(self._stage.context, supervisor.attempt_id, token_hash, report)
+
+    def _chunk(self, file: str, content: bytes) -> Chunk:
+        start = self._sent.get(file, 0)
+        self._sent[file] = end = start + len(content)
+        packed = base64.b64encode(zlib.compress(content)).decode()
+        return Chunk(file=file, start=start, end=end, content=packed)
+
+    def _values(self, step: int, seconds: float) -> dict[str, float]:
+        wave = math.sin(step * 12.9898) * 43758.5453 % 1 - 0.5
+        loss = 1.6 + 9 / (1 + step / 60) ** 0.7 + wave * 0.12
+        per_device = self.spec.tokens_per_step / seconds / self._layout.world_size
+        values = {
+            "train/loss": loss,
+            "train/grad_norm": 0.4 + 2 / (1 + step / 90) + abs(wave) * 0.5,
+            "train/lr": learning_rate(self.spec, step),
+            "train/tokens": float(step * self.spec.tokens_per_step),
+            "train/sequences": float(step * self.spec.training.global_batch_size),
+            "perf/tokens_per_second_per_device": per_device * (1 + wave * 0.04),
+            "perf/step_seconds": seconds * (1 + wave * 0.04),
+            "perf/data_seconds": 0.01 + abs(wave) * 0.01,
+            "memory/peak_reserved_gib": 61.2 + (step % 50 == 0) * 3.5,
+        }
+        if step % 100 == 0:
+            values |= {"checkpoint/stall_seconds": 3.1 + wave, "checkpoint/save_seconds": 3.4}
+        return values
+
+
+def open_context(folder: Path) -> Context:
+    """Return the surroundings of a server on a SQLite file in `folder`, whose schema is current."""
+    from server.clock import SystemClock
+    from server.database import Database
+    from server.migrate import upgrade
+
+    url = f"sqlite:///{folder / 'trainyard.db'}"
+    settings = Settings(database_url=url, state_dir=folder)
+    context = Context(settings=settings, database=Database(url), clock=SystemClock())
+    upgrade(context.database)
+    return context
+
+
+def _sender(supervisor: Supervisor) -> dict[str, Any]:
+    return {
+        "protocol": PROTOCOL,
+        "node": supervisor.node,
+        "identity": supervisor.identity,
+    }

@@ -1,0 +1,146 @@
+"""What the tests of the dashboard ask a page: what is painted, what is wrong, how it looks."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Error,
+    Locator,
+    Page,
+    Playwright,
+    expect,
+    sync_playwright,
+)
+
+REPOSITORY = Path(__file__).parents[2]
+BUILT = REPOSITORY / "web" / "dist" / "index.html"
+SCREENSHOTS = REPOSITORY / ".screenshots"
+PATIENCE_MS = 60_000
+"""The machine may be busy; what must be quick is measured elsewhere."""
+
+PAINTED = """(figure, colour) => {
+  const canvas = figure.querySelector('canvas');
+  if (!canvas) return 0;
+  const copy = document.createElement('canvas');
+  copy.width = canvas.width;
+  copy.height = canvas.height;
+  const context = copy.getContext('2d', { willReadFrequently: true });
+  context.fillStyle = getComputedStyle(figure).getPropertyValue(colour).trim();
+  context.fillRect(0, 0, 1, 1);
+  const [red, green, blue] = context.getImageData(0, 0, 1, 1).data;
+  context.clearRect(0, 0, 1, 1);
+  context.drawImage(canvas, 0, 0);
+  const { data } = context.getImageData(0, 0, copy.width, copy.height);
+  let painted = 0;
+  for (let at = 0; at < data.length; at += 4) {
+    const far = Math.abs(data[at] - red) + Math.abs(data[at + 1] - green)
+      + Math.abs(data[at + 2] - blue);
+    if (data[at + 3] > 200 && far < 24) painted += 1;
+  }
+  return painted;
+}"""
+"""Pixels of a chart's canvas in a colour of the theme: a blank chart has none."""
+
+SETTLED = """() => document.querySelector('main h1, dialog h2, main h2') &&
+  !document.querySelector('.skeleton, [aria-busy="true"]')"""
+
+NAMELESS = """() => [...document.querySelectorAll('button, a[href], input, select, textarea')]
+  .filter(element => element.checkVisibility() && !(
+    element.textContent.trim() || element.ariaLabel || element.title || element.labels?.length
+  ))
+  .map(element => element.outerHTML.slice(0, 200))"""
+"""Controls that a screen reader could not name."""
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Run the Chromium of the PATH until the block ends.
+
+    Raises:
+        AssertionError: there is none, or the dashboard is not built.
+    """
+    path = shutil.which("chromium")
+    assert path, "no chromium on the PATH: `make browser` installs it"
+    assert BUILT.is_file(), "the dashboard is not built: `make setup` builds it"
+    with sync_playwright() as playwright:
+        yield _launched(playwright, path)
+
+
+def _launched(playwright: Playwright, path: str) -> Browser:
+    return playwright.chromium.launch(
+        executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
+    )
+
+
+class Watched:
+    """A page, and everything that went wrong in it."""
+
+    def __init__(self, page: Page, *, faults: list[str]) -> None:
+        self.page = page
+        self._faults = faults
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("console", self._hear)
+        page.on("pageerror", self._note)
+
+    def figure(self, series: str) -> Locator:
+        """Return the chart of a series."""
+        return self.page.locator(f'figure[data-series="{series}"]')
+
+    def points(self, series: str) -> int:
+        """Return how many points the chart of a series holds."""
+        return int(self.figure(series).get_attribute("data-points") or 0)
+
+    def painted(self, series: str, colour: str = "--accent") -> int:
+        """Return how many pixels of a chart have a colour of the theme, that of its line."""
+        count: int = self.figure(series).evaluate(PAINTED, colour)
+        return count
+
+    def settle(self) -> None:
+        """Wait until what the page asked for is there."""
+        self.page.wait_for_function(SETTLED)
+        self.page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+
+    def nameless(self) -> list[str]:
+        """Return the visible controls without a name."""
+        found: list[str] = self.page.evaluate(NAMELESS)
+        return found
+
+    def overflow(self) -> int:
+        """Return by how many pixels the page is wider than its window."""
+        width: int = self.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+        return width
+
+    def forgive(self, status: str) -> None:
+        """Forget that the browser told of a request which the server refused on purpose."""
+        self._faults[:] = [text for text in self._faults if f"status of {status}" not in text]
+
+    def forgive_lost(self) -> None:
+        """Forget that the browser told of a request that a test cut off."""
+        self._faults[:] = [text for text in self._faults if "net::ERR_FAILED" not in text]
+
+    def keep(self, name: str) -> None:
+        """Keep a picture of what is seen."""
+        SCREENSHOTS.mkdir(exist_ok=True)
+        self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            self._faults.append(message.text)
+
+    def _note(self, error: Error) -> None:
+        self._faults.append(str(error))
+
+
+def patiently(locator: Locator) -> Any:
+    """Return Playwright's expectations of a locator, with the time that a busy machine needs."""
+    expect.set_options(timeout=PATIENCE_MS)
+    return expect(locator)

@@ -1,0 +1,129 @@
+"""The main path in a browser: submit with the form, watch, stop, resume on 4 slots, go on."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.e2e.control_plane import ControlPlane, wait_for
+from tests.web.browser import Watched, patiently
+
+pytestmark = pytest.mark.timeout(400)
+LOSS = "train/loss"
+ENDLESS = "100000"
+FIELDS = {
+    "name": "by-browser",
+    "data-path": "data:text.txt",
+    "training-steps": ENDLESS,
+    "lr_schedule-warmup_steps": "1",
+    "resources-world_size": "2",
+}
+
+
+def test_a_job_is_submitted_watched_and_resumed_on_four_slots(
+    plane: ControlPlane, login_link: str, live: Watched
+) -> None:
+    page = live.page
+    log_in(page, login_link)
+    submit(page)
+    live.keep("live-starting")
+    page.evaluate("window.isFirstLoad = true")
+
+    see_points_arrive(live)
+    live.keep("live-first-attempt")
+    step = stop(page)
+    resume_on_four(live)
+    see_second_attempt(live, after=step)
+    live.keep("live-second-attempt")
+    cancel(page)
+    assert page.evaluate("window.isFirstLoad") is True  # all of it without reloading
+
+
+def log_in(page: Page, link: str) -> None:
+    page.goto(link)
+    page.wait_for_url("**/jobs")
+    patiently(page.get_by_role("heading", name="Jobs")).to_be_visible()
+
+
+def submit(page: Page) -> None:
+    """Fill the form in, see the plan, and submit."""
+    page.get_by_role("link", name="New job").first.click()
+    page.locator("#field-data-source").select_option("text")
+    for field, value in FIELDS.items():
+        page.locator(f"#field-{field}").fill(value)
+    plan = page.get_by_role("complementary", name="Plan")
+    patiently(plan.get_by_role("heading", name="FSDP 2")).to_be_visible()
+    page.get_by_role("button", name="Submit job").click()
+    page.wait_for_url("**/jobs/*")
+    patiently(page.get_by_role("heading", name=FIELDS["name"])).to_be_visible()
+
+
+def see_points_arrive(live: Watched) -> None:
+    """More points come, and more of the line is painted, while nobody touches the page."""
+    patiently(live.page.locator(".job-title .state")).to_have_attribute("data-state", "running")
+    wait_for(lambda: live.points(LOSS) >= 5, "points in the chart")
+    painted = wait_for(lambda: live.painted(LOSS), "a painted line")
+    assert painted > 50
+    first = live.points(LOSS)
+    wait_for(lambda: live.points(LOSS) > first + 5, "more points")
+    assert live.painted(LOSS) > 50
+
+
+def stop(page: Page) -> int:
+    """Stop by the button, and return the step at which the job stands."""
+    page.get_by_role("button", name="Stop", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    patiently(dialog.get_by_text(f"trainyard stop {FIELDS['name']}")).to_be_visible()
+    dialog.get_by_role("button", name="Stop", exact=True).click()
+    patiently(page.locator(".job-title .state")).to_have_attribute("data-state", "stopped")
+    return step_of(page)
+
+
+def step_of(page: Page) -> int:
+    return int(page.get_by_role("progressbar", name="Steps").get_attribute("aria-valuenow") or 0)
+
+
+def resume_on_four(live: Watched) -> None:
+    """Choose 4 slots, see what changes and what does not, and launch."""
+    page = live.page
+    page.get_by_role("button", name="Resume", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.locator('input[data-world-size="4"]').first.check()
+    changes = dialog.get_by_role("region", name="Changes")
+    same = dialog.get_by_role("region", name="Stays the same")
+    patiently(changes).to_contain_text("FSDP 2 → FSDP 4")
+    for kept in ("global batch size", "data position", "end of the schedule"):
+        patiently(same).to_contain_text(kept)
+    command = f"trainyard resume {FIELDS['name']} --world-size 4"
+    patiently(dialog.locator(".command-text")).to_contain_text(command)
+    live.keep("live-resume")
+    dialog.get_by_role("button", name="Resume on 4 slots").click()
+    patiently(dialog).to_have_count(0)
+
+
+def see_second_attempt(live: Watched, *, after: int) -> None:
+    """Attempt 2 goes on from the very step, its points come, and the badge says continuous."""
+    page = live.page
+    about = page.get_by_role("list", name="About the job")
+    patiently(about).to_contain_text("attempt 2")
+    patiently(about).to_contain_text("FSDP 4")
+    badge = page.locator(".job-title .continuity")
+    patiently(badge).to_have_text("continuous")
+    last = live.figure(LOSS)
+    wait_for(lambda: int(last.get_attribute("data-last-step") or 0) > after + 3, "later steps")
+    assert live.points(LOSS) > after
+    assert live.painted(LOSS) > 50
+    badge.click()
+    patiently(page.get_by_role("dialog", name="Continuity")).to_contain_text(
+        f"exactly where step {after:,} of attempt 1 stood"
+    )
+    page.keyboard.press("Escape")
+
+
+def cancel(page: Page) -> None:
+    """Cancel, after what would be lost was said."""
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    patiently(dialog).to_contain_text("would be lost")
+    dialog.get_by_role("button", name="Cancel the job").click()
+    patiently(page.locator(".job-title .state")).to_have_attribute("data-state", "cancelled")

@@ -1,0 +1,239 @@
+"""The job page at work: charts, logs, dialogs, by mouse and by keyboard."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from specs.rundir import Phase
+from tests.e2e.control_plane import wait_for
+from tests.web.browser import Watched, patiently
+from tests.web.conftest import Visit
+from tests.web.theatre import Theatre
+
+pytestmark = pytest.mark.timeout(240)
+LOSS, RATE = "train/loss", "train/lr"
+
+
+def test_nan_is_marked_where_it_happened(theatre: Theatre, visit: Visit) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.tale}?from=2400&to=2600")
+    watched.settle()
+    assert watched.painted(LOSS, "--bad") > 20
+    assert watched.painted(RATE, "--bad") == 0
+    slider = watched.page.get_by_role("slider", name=f"{LOSS} over steps")
+    slider.focus()
+    slider.press("ArrowLeft")
+    tip = watched.figure(LOSS).locator(".chart-tip")
+    watched.page.mouse.move(*centre_of(watched, LOSS, share=0.45))  # step 2490 or so
+    expect(tip).to_contain_text("attempt 3, abandoned: NaN")
+
+
+def test_a_spike_stays_in_the_chart_of_all_steps(theatre: Theatre, visit: Visit) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.tale}")
+    watched.settle()
+    assert watched.points(LOSS) == 5730  # each once, along the lineage
+    watched.page.mouse.move(*centre_of(watched, LOSS, share=2210 / 5730))
+    expect(watched.figure(LOSS).locator(".chart-tip")).to_contain_text("attempt 3, abandoned")
+    expect(watched.figure(RATE).locator(".chart-tip")).to_have_count(0)  # the cursor is elsewhere
+
+
+def test_a_chart_is_read_and_zoomed_by_keyboard(theatre: Theatre, visit: Visit) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.tale}")
+    watched.settle()
+    page = watched.page
+    slider = page.get_by_role("slider", name=f"{LOSS} over steps")
+    expect(slider).to_have_attribute("aria-valuenow", "5730")
+    slider.focus()
+    for _ in range(3):
+        slider.press("Shift+ArrowLeft")
+    step = int(slider.get_attribute("aria-valuenow") or 0)
+    assert step < 5730
+    rate = page.get_by_role("slider", name=f"{RATE} over steps")
+    expect(rate).to_have_attribute("aria-valuenow", str(step))  # one cursor for all charts
+    slider.press("+")
+    expect(page).to_have_url(re.compile(r"from=\d+&to=\d+"))
+    slider.press("Escape")
+    expect(page).not_to_have_url(re.compile(r"from="))
+
+
+def test_a_drag_zooms_all_charts_and_a_double_click_shows_everything(
+    theatre: Theatre, visit: Visit
+) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.tale}")
+    watched.settle()
+    page = watched.page
+    before = watched.points(LOSS)
+    page.mouse.move(*centre_of(watched, LOSS, share=0.3))
+    page.mouse.down()
+    page.mouse.move(*centre_of(watched, LOSS, share=0.5), steps=5)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"from=\d+&to=\d+"))
+    wait_for(lambda: watched.points(LOSS) < before, "the chosen steps alone")
+    assert watched.points(LOSS) == watched.points(RATE)
+    page.mouse.dblclick(*centre_of(watched, LOSS, share=0.5))
+    expect(page).not_to_have_url(re.compile(r"from="))
+
+
+def test_points_arrive_by_themselves(theatre: Theatre, visit: Visit) -> None:
+    run = theatre.scenes.running
+    watched = visit(f"/jobs/{theatre.scenes.fresh}")
+    expect(watched.page.get_by_role("heading", name="No points yet")).to_be_visible()
+    watched.page.goto(f"{theatre.url}/jobs/{theatre.scenes.tale}?from=5700&to=9000")
+    watched.settle()
+    first = watched.points(LOSS)
+    run.train(run.step + 10, batch=5)
+    wait_for(lambda: watched.points(LOSS) == first + 10, "ten more points, each once")
+    assert watched.figure(LOSS).get_attribute("data-last-step") == str(run.step)
+
+
+def test_a_log_is_followed_until_somebody_scrolls(theatre: Theatre, visit: Visit) -> None:
+    run = theatre.scenes.running
+    watched = visit(f"/jobs/{theatre.scenes.tale}?tab=logs")
+    page = watched.page
+    expect(page.get_by_label("Follow")).to_be_checked()
+    run.write(0, ["a line that comes late"])
+    expect(page.get_by_text("a line that comes late")).to_be_in_viewport()
+    page.get_by_role("region", name="Lines").hover()
+    page.mouse.wheel(0, -4000)
+    expect(page.get_by_label("Follow")).not_to_be_checked()
+    run.write(0, ["a line that nobody waits for"])
+    page.wait_for_timeout(1500)  # long enough for it to have come
+    expect(page.get_by_text("a line that nobody waits for")).to_have_count(0)
+    page.get_by_label("Follow").check()
+    expect(page.get_by_text("a line that nobody waits for")).to_be_in_viewport()
+
+
+def test_the_first_error_and_a_search_lead_into_a_long_log(theatre: Theatre, visit: Visit) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.tale}?tab=logs&attempt=3")
+    page = watched.page
+    page.get_by_role("button", name="First error").click()
+    expect(page).to_have_url(re.compile(r"line=150001"))
+    expect(page.locator(".log-selected")).to_contain_text("ERROR RuntimeError")  # no codes
+    expect(page.locator(".log-selected")).to_be_in_viewport()
+    assert page.locator(".log-row").count() < 200  # only what is in sight is there
+
+    search = page.get_by_role("searchbox")
+    search.fill("step 199998")
+    expect(page.get_by_role("status").filter(has_text="1 lines")).to_be_visible()
+    search.press("Enter")
+    expect(page.locator(".log-selected mark")).to_have_text("step 199998")
+    expect(page.locator(".log-selected")).to_be_in_viewport()
+
+
+def test_a_failure_says_what_to_do_and_the_button_does_it(theatre: Theatre, visit: Visit) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.oom}")
+    page = watched.page
+    notice = page.get_by_role("region", name="Attempt 1 failed: out of memory")
+    expect(notice).to_contain_text("smaller micro_batch_size")
+    notice.get_by_role("button", name="Log of rank 3").click()
+    expect(page.locator(".log-selected")).to_contain_text("Traceback")
+    page.go_back()
+    notice.get_by_role("button", name="Resume with less memory").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("Micro-batch (sequences)")).to_have_value("4")
+    changes = dialog.get_by_role("region", name="Changes")
+    expect(changes).to_contain_text(re.compile(r"micro-batch size\s*8 →\s*4"))
+    expect(dialog.locator(".command-text")).to_contain_text("--set training.micro_batch_size=4")
+
+
+def test_a_dialog_keeps_the_focus_and_gives_it_back(theatre: Theatre, visit: Visit) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.stopped}")
+    page = watched.page
+    page.get_by_role("button", name="Resume", exact=True).focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator("input:checked")).to_be_focused()
+    page.keyboard.press("ArrowDown")  # the next layout
+    expect(dialog.locator("input:checked")).to_have_attribute("data-layout", "HSDP 2x1")
+    seen = set()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate(FOCUS))
+    assert "outside" not in seen
+    assert len(seen) > 4
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("button", name="Resume", exact=True)).to_be_focused()
+
+
+FOCUS = """() => {
+  const { activeElement } = document;
+  if (activeElement === document.body) return 'the browser itself';
+  if (!activeElement.closest('dialog')) return 'outside';
+  return activeElement.id || activeElement.textContent || activeElement.tagName;
+}"""
+
+
+def test_an_older_checkpoint_makes_a_branch_and_the_dialog_says_so(
+    theatre: Theatre, visit: Visit
+) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.stopped}?tab=checkpoints")
+    page = watched.page
+    page.get_by_role("button", name="Resume from step 100 of attempt 1").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("This makes a branch.")
+    expect(dialog).to_contain_text("steps 101 to 180 are left behind")
+    expect(dialog.locator(".command-text")).to_contain_text("trainyard resume debug@a1.step-100")
+    dialog.get_by_label("Checkpoint").select_option(index=0)
+    expect(dialog.get_by_text("This makes a branch.")).to_have_count(0)
+
+
+def test_what_the_server_refuses_is_said_and_cannot_be_launched(
+    theatre: Theatre, visit: Visit
+) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.stopped}?do=resume")
+    dialog = watched.page.get_by_role("dialog")
+    launch = dialog.get_by_role("button", name="Resume on 2 slots")
+    patiently(launch).to_be_enabled()
+    dialog.get_by_label("Steps in all").fill("100")
+    patiently(dialog.get_by_role("alert")).to_contain_text("stands at step 180 already")
+    expect(launch).to_be_disabled()
+    watched.forgive("422")  # the browser itself tells of a refused request
+
+
+def test_the_continuity_badge_opens_its_checks(theatre: Theatre, visit: Visit) -> None:
+    page = visit(f"/jobs/{theatre.scenes.tale}?tab=attempts&attempt=4").page
+    row = page.get_by_role("row").filter(has_text="FSDP 3")
+    row.get_by_role("button", name="continuous").click()
+    checks = page.get_by_role("dialog", name="Continuity")
+    expect(checks).to_contain_text("step 2,000 of attempt 3")
+    expect(checks.get_by_role("row")).to_have_count(6)  # five checks and their head
+    page.keyboard.press("Escape")
+    expect(checks).to_be_hidden()
+
+
+def test_the_trainer_answers_a_request_to_save(theatre: Theatre, visit: Visit) -> None:
+    run = theatre.scenes.running
+    page = visit(f"/jobs/{theatre.scenes.tale}").page
+    page.get_by_role("button", name="Save now").click()
+    expect(page.get_by_role("button", name="Saving…")).to_be_disabled()
+    wait_for(lambda: run.answer_requests("saved step 5740"), "the request")
+    expect(page.get_by_text("saved step 5740")).to_be_visible()
+    expect(page.get_by_role("button", name="Save now")).to_be_enabled()
+
+
+def test_a_phase_and_a_loss_that_became_nan_are_told(theatre: Theatre, visit: Visit) -> None:
+    run = theatre.scenes.running
+    page = visit(f"/jobs/{theatre.scenes.tale}").page
+    expect(page.locator(".job-numbers")).to_contain_text("training")
+    run.tell("phase", {"phase": Phase.SAVING.value})
+    expect(page.locator(".job-numbers")).to_contain_text("saving a checkpoint")
+    run.train(run.step + 1, strange={run.step + 1: {LOSS: float("nan")}})
+    expect(page.locator(".job-numbers")).to_contain_text("NaN")
+
+
+def centre_of(watched: Watched, series: str, *, share: float) -> tuple[float, float]:
+    """Return the place in a chart at a share of its width, half way up."""
+    box = watched.figure(series).locator(".u-over").bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] * share, box["y"] + box["height"] / 2
+
+
+def test_a_page_of_no_job_says_so(theatre: Theatre, visit: Visit) -> None:
+    watched = visit("/jobs/01m7wwdtkg114ww1yt53bs6p4z")
+    page: Page = watched.page
+    expect(page.get_by_role("alert")).to_contain_text("no job has the id")
+    expect(page.get_by_role("link", name="All jobs")).to_be_visible()
+    watched.forgive("404")

@@ -1,0 +1,68 @@
+"""Every page with real and ugly data: looked at in each theme and width, and kept as a picture."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.web.conftest import Theme, Visit
+from tests.web.theatre import Theatre
+
+PAGES = {
+    "jobs": "/jobs",
+    "submit": "/jobs/new",
+    "submit-again": "/jobs/new?from={tale}",
+    "nodes": "/nodes",
+    "missing": "/nothing/here",
+    "charts": "/jobs/{tale}",
+    "charts-log": "/jobs/{tale}?y=log&more=1",
+    "zoom": "/jobs/{tale}?from=2100&to=2600",
+    "logs": "/jobs/{tale}?tab=logs&attempt=3&line=150001&q=NCCL",
+    "attempts": "/jobs/{tale}?tab=attempts&attempt=3",
+    "checkpoints": "/jobs/{tale}?tab=checkpoints",
+    "events": "/jobs/{tale}?tab=events",
+    "provenance": "/jobs/{tale}?tab=provenance",
+    "spec": "/jobs/{tale}?tab=spec",
+    "resize": "/jobs/{tale}?do=resize",
+    "cancel": "/jobs/{tale}?do=cancel",
+    "failed": "/jobs/{oom}",
+    "traceback": "/jobs/{oom}?tab=attempts",
+    "remedy": "/jobs/{oom}?do=resume&aim=memory",
+    "retrying": "/jobs/{retrying}",
+    "waiting": "/jobs/{waiting}",
+    "starting": "/jobs/{fresh}",
+    "starting-logs": "/jobs/{fresh}?tab=logs",
+    "succeeded": "/jobs/{done}",
+    "branch": "/jobs/{stopped}?do=resume&checkpoint={stopped}.a1.step-100",
+}
+
+
+@pytest.mark.parametrize(
+    ("theme", "width"), [("light", 1360), ("dark", 1360), ("light", 390), ("dark", 390)]
+)
+def test_every_page_is_whole(theatre: Theatre, visit: Visit, theme: Theme, width: int) -> None:
+    watched = visit("/jobs", theme=theme, width=width, height=900 if width > 600 else 844)
+    for name, path in PAGES.items():
+        watched.page.goto(theatre.url + path.format_map(vars(theatre.scenes)))
+        watched.settle()
+        watched.keep(f"{name}-{theme}-{width}")
+        assert watched.overflow() == 0, name
+        assert watched.nameless() == [], name
+        assert skips(headings(watched.page)) == [], name
+
+
+def headings(page: Page) -> list[int]:
+    """Return the levels of the visible headings, in order."""
+    levels: list[int] = page.evaluate(
+        """() => [...document.querySelectorAll('main :is(h1, h2, h3, h4, h5, h6)')]
+          .filter(element => element.checkVisibility())
+          .map(element => Number(element.tagName[1]))"""
+    )
+    return levels
+
+
+def skips(levels: list[int]) -> list[tuple[int, int]]:
+    """Return where a level is left out on the way down, and a title beside the one at the top."""
+    return [(a, b) for a, b in itertools.pairwise(levels) if b > a + 1 or b == 1]

@@ -1,0 +1,118 @@
+"""The submit form in a browser: problems at their fields, the plan, the command line."""
+
+from __future__ import annotations
+
+import json
+
+from playwright.sync_api import Locator, Page
+
+from tests.web.browser import patiently
+from tests.web.conftest import Visit
+from tests.web.theatre import Theatre
+
+
+def test_problems_stand_at_their_fields_and_open_what_is_closed(
+    theatre: Theatre, visit: Visit
+) -> None:
+    watched = visit("/jobs/new")
+    page = watched.page
+    fill(page, "name", "two words")
+    fill(page, "training-steps", "many")
+    patiently(said(page, "name")).to_contain_text("two words")
+    patiently(said(page, "training-steps")).to_contain_text("many")
+    patiently(page.locator("#field-name")).to_have_attribute("aria-invalid", "true")
+    fill(page, "name", "")
+    fill(page, "training-steps", "")
+    patiently(page.locator(".field-error")).to_have_count(0)
+    # What has no engine yet is said at the field too, in a section that was closed.
+    find = page.get_by_label("Find a field")
+    find.fill("recipe")
+    page.locator("#field-quantization-recipe").select_option("mxfp8")
+    find.fill("")
+    patiently(said(page, "quantization-recipe")).to_contain_text("not supported yet")
+    fill(page, "parallelism-dp_replicate", "3")
+    section = page.locator("details.section").filter(has_text="parallelism")
+    patiently(section.locator(".section-error")).to_contain_text("does not divide world_size=1")
+    page.get_by_role("button", name="quantization.recipe").click()
+    patiently(page.locator("#field-quantization-recipe")).to_be_focused()
+    watched.forgive("422")
+
+
+def test_the_plan_follows_the_form(theatre: Theatre, visit: Visit) -> None:
+    page = visit("/jobs/new").page
+    plan = page.get_by_role("complementary", name="Plan")
+    patiently(plan.get_by_role("heading", name="FSDP 1")).to_be_visible()
+    fill(page, "model-size", "8B")
+    fill(page, "resources-world_size", "4")
+    fill(page, "training-global_batch_size", "14")
+    fill(page, "training-micro_batch_size", "2")
+    patiently(plan).to_contain_text("8.03B")
+    patiently(plan).to_contain_text("14 sequences in 7 micro-batches of 2")
+    patiently(plan).to_contain_text("2 rounds on 4 data-parallel ranks, 12.5 % idle")
+    patiently(plan.locator(".deal-idle")).to_have_count(1)
+    patiently(plan.get_by_text("fits")).to_be_visible()
+    patiently(plan).to_contain_text("of 140 GiB")
+    patiently(said(page, "training-micro_batch_size")).to_contain_text("stay idle")
+    settings = (
+        "model.size=8B",
+        "resources.world_size=4",
+        "training.global_batch_size=14",
+        "training.micro_batch_size=2",
+    )
+    command = " \\\n  ".join(["$ trainyard submit", *(f"--set {each}" for each in settings)])
+    patiently(plan.locator(".command-text")).to_have_text(command)
+
+
+def test_form_and_text_are_one_draft(theatre: Theatre, visit: Visit) -> None:
+    page = visit("/jobs/new").page
+    fill(page, "optimizer-lr", "1e-4")
+    patiently(page.locator("#field-optimizer-lr")).to_have_value("1e-4")
+    page.get_by_role("tab", name="JSON").click()
+    text = page.get_by_label("The spec as JSON")
+    assert json.loads(text.input_value()) == {"optimizer": {"lr": 1e-4}}
+    text.fill('{"tags": ["a", "b"], "env": {"NCCL_DEBUG": "INFO"}, "training":')
+    patiently(page.locator(".spec-text .field-error")).to_contain_text("JSON")
+    text.fill('{"tags": ["a", "b"], "training": {"max_grad_norm": null}}')
+    page.get_by_role("tab", name="Form").click()
+    patiently(page.locator("#field-tags")).to_have_value("a, b")
+    page.locator("details.section").filter(has_text="seq_len").get_by_text("more field").click()
+    patiently(page.locator("#field-training-max_grad_norm")).to_have_value("")
+    # TOML has no null, so that no `--set` could say this.
+    patiently(page.locator(".command-text")).to_have_text("$ trainyard submit job.json")
+    page.locator(".field", has_text="max_grad_norm").get_by_role("button", name="reset").click()
+    patiently(page.locator("#field-training-max_grad_norm")).to_have_value("1")
+
+
+def test_a_submission_whose_answer_was_lost_makes_one_job(theatre: Theatre, visit: Visit) -> None:
+    watched = visit("/jobs/new")
+    page = watched.page
+    fill(page, "name", "only-once")
+    with theatre.api() as api:
+        page.route("**/api/v1/jobs", lambda route: (route.fetch(), route.abort()))
+        page.get_by_role("button", name="Submit job").click()
+        patiently(page.get_by_role("alert")).to_contain_text("The server does not answer")
+        page.unroute("**/api/v1/jobs")
+        page.get_by_role("button", name="Submit job").click()
+        page.wait_for_url("**/jobs/0*")
+        made = api.get("/jobs", params={"name": "only-once"}).json()["items"]
+        assert [job["id"] for job in made] == [page.url.rsplit("/", 1)[-1]]
+        api.post(f"/jobs/{made[0]['id']}/cancel", json={}).raise_for_status()
+    watched.forgive_lost()
+
+
+def test_a_copy_starts_with_the_spec_but_not_with_its_secrets(
+    theatre: Theatre, visit: Visit
+) -> None:
+    page = visit(f"/jobs/new?from={theatre.scenes.tale}&view=json").page
+    spec = json.loads(page.get_by_label("The spec as JSON").input_value())
+    assert spec["model"] == {"size": "8B"}
+    assert spec["env"] == {"NCCL_DEBUG": "INFO"}
+    assert "quantization" not in spec
+
+
+def fill(page: Page, field: str, value: str) -> None:
+    page.locator(f"#field-{field}").fill(value)
+
+
+def said(page: Page, field: str) -> Locator:
+    return page.locator(f"#field-{field}-said")

@@ -1,0 +1,38 @@
+// Which page stands at which path.
+import { createBrowserRouter, Navigate } from "react-router";
+import { JobsPage } from "@/features/jobs/JobsPage";
+import { NodesPage } from "@/features/nodes/NodesPage";
+import { LoginPage } from "@/features/session/LoginPage";
+import { TokensPage } from "@/features/tokens/TokensPage";
+import { NotFoundPage, PageError } from "./pages";
+import { Shell } from "./shell";
+
+/** The large pages come when they are first opened; until then the page before stays. */
+const jobPage = async () => ({ Component: (await import("@/features/job/JobPage")).JobPage });
+const submitPage = async () => ({
+  Component: (await import("@/features/submit/SubmitPage")).SubmitPage,
+});
+
+export const router = createBrowserRouter([
+  { path: "/login", element: <LoginPage />, errorElement: <PageError /> },
+  {
+    element: <Shell />,
+    errorElement: <PageError />,
+    hydrateFallbackElement: <></>,
+    children: [
+      {
+        // A page that fails leaves the navigation standing.
+        errorElement: <PageError />,
+        children: [
+          { index: true, element: <Navigate to="/jobs" replace /> },
+          { path: "/jobs", element: <JobsPage /> },
+          { path: "/jobs/new", lazy: submitPage },
+          { path: "/jobs/:jobId", lazy: jobPage },
+          { path: "/nodes", element: <NodesPage /> },
+          { path: "/tokens", element: <TokensPage /> },
+          { path: "*", element: <NotFoundPage /> },
+        ],
+      },
+    ],
+  },
+]);

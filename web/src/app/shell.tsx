@@ -1,0 +1,82 @@
+// The frame of every page for those who are logged in: navigation, connection, theme, logout.
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useEffect, useState } from "react";
+import { Navigate, NavLink, Outlet, useLocation } from "react-router";
+import { SessionMenu } from "@/features/session/SessionMenu";
+import { sessionQuery } from "@/shared/api/queries";
+import { Feed } from "@/shared/stream/feed";
+import { stream } from "@/shared/stream/stream";
+import { useStreamStatus } from "@/shared/stream/useStream";
+import { ErrorState } from "@/shared/ui/Notice";
+import { ThemeToggle } from "./ThemeToggle";
+import "./shell.css";
+
+export function Shell() {
+  const session = useQuery(sessionQuery);
+  const location = useLocation();
+  if (session.isError) {
+    return <ErrorState error={session.error} onRetry={() => void session.refetch()} />;
+  }
+  if (session.isPending) return null;
+  if (session.data === null) {
+    const next = location.pathname + location.search;
+    return <Navigate to={`/login?next=${encodeURIComponent(next)}`} replace />;
+  }
+  return <Frame isAdmin={session.data.kind === "admin"} name={session.data.name} />;
+}
+
+function Frame({ isAdmin, name }: { isAdmin: boolean; name: string }) {
+  useFeed();
+  return (
+    <>
+      <a className="skip-link" href="#main">
+        Skip to the page
+      </a>
+      <header className="bar">
+        <NavLink to="/jobs" className="brand">
+          <img src="/mark.svg" width="24" height="24" alt="" />
+          <span>Trainyard</span>
+        </NavLink>
+        <nav className="nav" aria-label="Pages">
+          <NavLink to="/jobs">Jobs</NavLink>
+          <NavLink to="/nodes">Nodes</NavLink>
+          {isAdmin && <NavLink to="/tokens">Tokens</NavLink>}
+        </nav>
+        <div className="bar-end">
+          <Connection />
+          <ThemeToggle />
+          <SessionMenu name={name} />
+        </div>
+      </header>
+      <main id="main" className="page" tabIndex={-1}>
+        <Outlet />
+      </main>
+    </>
+  );
+}
+
+/** Keep the query cache true by live events while somebody is logged in. */
+function useFeed(): void {
+  const client = useQueryClient();
+  useEffect(() => stream.subscribe(new Feed(client)), [client]);
+}
+
+const SILENT_MILLISECONDS = 2_000;
+
+/** Says when live updates stopped; a short break is not worth a word. */
+function Connection() {
+  const status = useStreamStatus();
+  const [isLong, setIsLong] = useState(false);
+  useEffect(() => {
+    setIsLong(false);
+    if (status === "live") return;
+    const timer = setTimeout(() => setIsLong(true), SILENT_MILLISECONDS);
+    return () => clearTimeout(timer);
+  }, [status]);
+  const isLost = status !== "live" && isLong;
+  return (
+    <span className={isLost ? "connection connection-lost" : "connection"} role="status">
+      {isLost ? "Reconnecting…" : <span className="visually-hidden">Live</span>}
+    </span>
+  );
+}

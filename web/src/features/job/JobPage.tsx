@@ -1,0 +1,72 @@
+// The page of one job: what it does and what may be done now, then everything that came of it.
+import { useQuery } from "@tanstack/react-query";
+import { useParams } from "react-router";
+import { ApiError } from "@/shared/api/errors";
+import { jobQuery } from "@/shared/api/queries";
+import type { Job } from "@/shared/api/types";
+import { ButtonLink } from "@/shared/ui/Button";
+import { ErrorState } from "@/shared/ui/Notice";
+import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { Tabs } from "@/shared/ui/Tabs";
+import { ActionDialog } from "./actions/ActionDialog";
+import { Attempts } from "./attempts/Attempts";
+import { Charts } from "./charts/Charts";
+import { Checkpoints } from "./checkpoints/Checkpoints";
+import { Events } from "./events/Events";
+import { JobHeader } from "./header/JobHeader";
+import { Logs } from "./logs/Logs";
+import { Provenance } from "./provenance/Provenance";
+import { SpecView } from "./spec/SpecView";
+import { useView } from "./view";
+import "./job.css";
+
+const TABS = [
+  { name: "charts", label: "Charts", Panel: Charts },
+  { name: "logs", label: "Logs", Panel: Logs },
+  { name: "attempts", label: "Attempts", Panel: Attempts },
+  { name: "checkpoints", label: "Checkpoints", Panel: Checkpoints },
+  { name: "events", label: "Events", Panel: Events },
+  { name: "provenance", label: "Provenance", Panel: Provenance },
+  { name: "spec", label: "Spec", Panel: SpecView },
+] as const;
+
+export function JobPage() {
+  const { jobId = "" } = useParams();
+  const job = useQuery(jobQuery(jobId));
+  // What another person deleted must not go on standing there.
+  const isGone = job.error instanceof ApiError && job.error.status === 404;
+  if (job.data && !isGone) return <LoadedJob key={jobId} job={job.data} />;
+  if (job.isError) {
+    return (
+      <>
+        <ErrorState error={job.error} onRetry={() => void job.refetch()} />
+        <p className="job-elsewhere">
+          <ButtonLink to="/jobs">All jobs</ButtonLink>
+        </p>
+      </>
+    );
+  }
+  return <SkeletonLines lines={12} />;
+}
+
+function LoadedJob({ job }: { job: Job }) {
+  const view = useView();
+  const active = TABS.find((tab) => tab.name === view.get("tab")) ?? TABS[0];
+  return (
+    <>
+      <title>{`${job.name} · Trainyard`}</title>
+      <JobHeader job={job} />
+      <Tabs
+        label="Parts of the job"
+        tabs={TABS}
+        active={active.name}
+        onSelect={(tab) => view.set({ tab: tab === "charts" ? null : tab }, "push")}
+      >
+        <div className="job-panel">
+          <active.Panel job={job} />
+        </div>
+      </Tabs>
+      <ActionDialog job={job} />
+    </>
+  );
+}

@@ -1,0 +1,52 @@
+// What may be done to a job: words, and the command lines that do the same.
+import type { Job, Verb } from "@/shared/api/types";
+import { command } from "@/shared/format/shell";
+
+interface VerbWords {
+  label: string;
+  /** What it does, in a sentence. */
+  means: string;
+}
+
+export const VERBS: Record<Verb, VerbWords> = {
+  stop: { label: "Stop", means: "Saves a checkpoint, then leaves. The job can go on from it." },
+  cancel: { label: "Cancel", means: "Leaves at once, without saving." },
+  resume: { label: "Resume", means: "Goes on from a checkpoint, on any legal number of slots." },
+  resize: { label: "Resize", means: "Saves, stops, and goes on with another number of slots." },
+  save: { label: "Save now", means: "Saves a checkpoint and goes on." },
+  delete: { label: "Delete", means: "Removes the job with its charts, logs and events." },
+};
+
+/** Names of the dialogs; `save` needs none. */
+export type DialogVerb = Exclude<Verb, "save">;
+
+export function isDialogVerb(word: string | null): word is DialogVerb {
+  return word !== null && word in VERBS && word !== "save";
+}
+
+/** Return the verb that goes on from a checkpoint in the job's present state. */
+export function goOnVerb(job: Job): "resume" | "resize" | null {
+  if (job.verbs.includes("resume")) return "resume";
+  return job.verbs.includes("resize") ? "resize" : null;
+}
+
+export function stopCommand(reference: string, reason: string): string {
+  return command("stop", reference, ...(reason ? ["--reason", reason] : []));
+}
+
+export function cancelCommand(reference: string, reason: string): string {
+  return command("cancel", reference, ...(reason ? ["--reason", reason] : []));
+}
+
+export function deleteCommand(reference: string, checkpoints: "keep" | "delete"): string {
+  return command("delete", reference, ...(checkpoints === "delete" ? ["--checkpoints"] : []));
+}
+
+/** A save has no command of its own: the API call by curl. */
+export function saveCommand(id: string): string {
+  return [
+    `curl -X POST "$TRAINYARD_URL/api/v1/jobs/${id}/requests"`,
+    `-H "Authorization: Bearer $TRAINYARD_TOKEN"`,
+    `-H "Content-Type: application/json" -d '{"kind": "save"}'`,
+  ].join(" ");
+}

@@ -1,0 +1,16 @@
+// Where a failure happened: rank, node, signal, step, path.
+import { count } from "@/shared/format/numbers";
+import type { Failure } from "./failures";
+
+export function FailureFacts({ failure }: { failure: Failure }) {
+  const { rank, node, signal, exit_code, step, path } = failure;
+  const facts = [
+    rank !== null && `rank ${rank}`,
+    node !== null && `on ${node}`,
+    signal !== null && `ended by ${signal}`,
+    signal === null && exit_code !== null && `exit code ${exit_code}`,
+    step !== null && `at step ${count(step)}`,
+    path !== null && path,
+  ].filter((fact) => fact !== false);
+  return facts.length > 0 ? <p className="muted">{facts.join(" · ")}</p> : null;
+}

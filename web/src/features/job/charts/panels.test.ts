@@ -1,0 +1,53 @@
+import { describe, expect, test } from "vitest";
+import type { Attempt } from "@/shared/api/types";
+import { formatOf, labelled, markAt, marksOf, panelsOf } from "./panels";
+
+const attempt = (number: number, start_step: number, on_lineage = true): Attempt =>
+  ({ number, start_step, on_lineage, layout_name: `FSDP ${number}` }) as Attempt;
+
+describe("panels", () => {
+  test("what most people want comes first, and nothing is left out", () => {
+    const names = ["perf/data_seconds", "train/loss", "train/lr", "own/metric"];
+    expect(panelsOf(names)).toEqual({
+      first: ["train/loss", "train/lr"],
+      more: ["perf/data_seconds", "own/metric"],
+    });
+  });
+
+  test("values are written in the unit that the name carries", () => {
+    expect(formatOf("checkpoint/stall_seconds")(90)).toBe("1 min 30 s");
+    expect(formatOf("memory/peak_reserved_gib")(61.25)).toBe("61.3 GiB");
+    expect(formatOf("train/tokens")(1_234_567)).toBe("1.23M");
+    expect(formatOf("train/loss")(2.34567)).toBe("2.3457");
+  });
+});
+
+describe("attempts in a chart", () => {
+  test("only those of the lineage are marked, at the step from which they went on", () => {
+    const marks = marksOf([attempt(4, 80), attempt(3, 60, false), attempt(2, 40), attempt(1, 0)]);
+    expect(marks.map(({ attempt: number, step }) => [number, step])).toEqual([
+      [1, 0],
+      [2, 40],
+      [4, 80],
+    ]);
+  });
+
+  test("of two that begin at one step the newest counts", () => {
+    expect(marksOf([attempt(3, 40), attempt(2, 40), attempt(1, 0)]).map((m) => m.attempt)).toEqual([
+      1, 3,
+    ]);
+  });
+
+  test("a layout is named where it changes", () => {
+    const layouts = ["FSDP 4", "FSDP 4", "FSDP 2", "FSDP 4"];
+    const marks = layouts.map((label, step) => ({ step, attempt: step + 1, label }));
+    expect(labelled(marks).map(({ label }) => label)).toEqual(["FSDP 4", "", "FSDP 2", "FSDP 4"]);
+  });
+
+  test("a step belongs to the attempt that took it", () => {
+    const marks = marksOf([attempt(2, 40), attempt(1, 0)]);
+    expect(markAt(marks, 40)?.attempt).toBe(1);
+    expect(markAt(marks, 41)?.attempt).toBe(2);
+    expect(markAt(marks, 0)).toBeUndefined();
+  });
+});

@@ -1,0 +1,124 @@
+// What stands in the job's way, and the button that does something about it.
+import type { ReactNode } from "react";
+import type { Attempt, Job } from "@/shared/api/types";
+import { duration } from "@/shared/format/time";
+import { Button, ButtonLink } from "@/shared/ui/Button";
+import { RelativeTime } from "@/shared/ui/RelativeTime";
+import { goOnVerb } from "../actions/verbs";
+import { FailureFacts } from "../attempts/FailureFacts";
+import { type Failure, remedyOf } from "../attempts/failures";
+import { useView } from "../view";
+
+export function Notices({ job }: { job: Job }) {
+  const attempt = job.current_attempt;
+  const retry = attempt?.overrides.retry ?? job.spec.retry;
+  const silent = attempt?.nodes.filter((node) => node.unreachable_since !== null) ?? [];
+  return (
+    <>
+      {silent.map((node) => (
+        <Notice key={node.node} tone="warn" title={`${node.node} is unreachable`}>
+          <p>
+            Silent for <RelativeTime at={node.unreachable_since ?? ""} />. Unreachable is not dead:
+            its ranks may go on training. Nothing is started in their place before they are proved
+            gone, or the silence has lasted {duration(retry.node_lost_after_seconds)}.
+          </p>
+        </Notice>
+      ))}
+      {attempt?.failure && attempt.state === "ended" && ["failed", "queued"].includes(job.state) ? (
+        <FailureNotice job={job} attempt={attempt} />
+      ) : (
+        job.reason && <Reason job={job} reason={job.reason} />
+      )}
+    </>
+  );
+}
+
+/** Why it waits, or why it ended, in the server's own words. */
+function Reason({ job, reason }: { job: Job; reason: string }) {
+  const isWaiting = job.state === "queued";
+  return (
+    <Notice tone={isWaiting ? "plain" : "warn"} title={isWaiting ? "Waiting" : undefined}>
+      <p className="job-reason">{reason}</p>
+      {isWaiting && job.attempt > 0 && (
+        <p className="muted">It goes on with {job.layout} as soon as it is placed.</p>
+      )}
+    </Notice>
+  );
+}
+
+function FailureNotice({ job, attempt }: { job: Job; attempt: Attempt }) {
+  const { failure } = attempt;
+  if (!failure) return null;
+  const isRetried = job.state === "queued";
+  const reason = failure.reason.replaceAll("_", " ");
+  return (
+    <Notice
+      tone={isRetried ? "warn" : "bad"}
+      title={`Attempt ${attempt.number} failed: ${reason}${isRetried ? "; it is tried again" : ""}`}
+    >
+      <p>{failure.message}</p>
+      <FailureFacts failure={failure} />
+      {isRetried ? (
+        <p className="job-reason">{waitingFor(job.reason)}</p>
+      ) : (
+        attempt.advice && <p className="job-advice">{attempt.advice}</p>
+      )}
+      <Remedies job={job} attempt={attempt} failure={failure} />
+    </Notice>
+  );
+}
+
+/** The server's reason without the failure, which stands above: `retry 1 of 2 in 5 s`. */
+function waitingFor(reason: string | null): string {
+  return reason?.replace(/ after \w+: .*$/s, "") ?? "";
+}
+
+interface RemediesProps {
+  job: Job;
+  attempt: Attempt;
+  failure: Failure;
+}
+
+function Remedies({ job, attempt, failure }: RemediesProps) {
+  const view = useView();
+  const remedy = remedyOf(failure);
+  const verb = goOnVerb(job);
+  const { rank, traceback } = failure;
+  const log = { tab: "logs", attempt: attempt.number, rank, line: "error" };
+  return (
+    <div className="job-remedies">
+      {verb && (
+        <Button
+          look="primary"
+          onClick={() => view.set({ do: verb, checkpoint: null, ...remedy.dialog })}
+        >
+          {remedy.label}
+        </Button>
+      )}
+      {traceback && (
+        <Button onClick={() => view.set({ tab: "attempts", attempt: attempt.number }, "push")}>
+          Traceback
+        </Button>
+      )}
+      {rank !== null && <Button onClick={() => view.set(log, "push")}>Log of rank {rank}</Button>}
+      {failure.reason === "non_finite_loss" && (
+        <ButtonLink to={`/jobs/new?from=${job.id}`}>New job like this</ButtonLink>
+      )}
+    </div>
+  );
+}
+
+interface NoticeProps {
+  tone: "plain" | "warn" | "bad";
+  title?: string;
+  children: ReactNode;
+}
+
+function Notice({ tone, title, children }: NoticeProps) {
+  return (
+    <section className={`job-notice job-notice-${tone}`} aria-label={title ?? "Note"}>
+      {title && <h2>{title}</h2>}
+      {children}
+    </section>
+  );
+}

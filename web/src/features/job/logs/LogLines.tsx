@@ -1,0 +1,129 @@
+// The lines of a log in a box that scrolls: only those in sight are there.
+import { type RefObject, useEffect, useLayoutEffect, useRef, useState } from "react";
+import { count } from "@/shared/format/numbers";
+import { cx } from "@/shared/ui/cx";
+import { looksLikeError, partsOf, plainText, ROW_CHARACTERS } from "./text";
+import { type LogName, useLogLines } from "./useLog";
+import { contentHeight, type Geometry, isAtEnd, ROW_HEIGHT, scrollTopOf, windowAt } from "./window";
+
+interface LogLinesProps {
+  name: LogName;
+  /** First line that is still stored. */
+  first: number;
+  total: number;
+  /** Line that is selected, and brought into sight when it changes. */
+  selected: number | null;
+  onSelect: (line: number) => void;
+  search: string;
+  /** Whether new lines scroll into sight. */
+  follows: boolean;
+  onFollow: (follows: boolean) => void;
+}
+
+export function LogLines(props: LogLinesProps) {
+  const { name, first, total, selected, onSelect, search, follows, onFollow } = props;
+  const box = useRef<HTMLDivElement>(null);
+  const height = useHeight(box);
+  const [scrollTop, setScrollTop] = useState(0);
+  const geometry: Geometry = { first, total, height };
+  const shown = windowAt(geometry, scrollTop);
+  const lines = useLogLines(name, shown.from, shown.to);
+
+  useLayoutEffect(() => {
+    if (follows && box.current) box.current.scrollTop = contentHeight({ first, total, height });
+  }, [follows, first, total, height]);
+
+  const latest = useRef(geometry);
+  latest.current = geometry;
+  const isReady = height > 0;
+  useLayoutEffect(() => {
+    if (selected === null || !isReady || !box.current) return;
+    box.current.scrollTop = scrollTopOf(latest.current, selected);
+    box.current.scrollIntoView({ block: "nearest" });
+  }, [selected, isReady]);
+
+  const onScroll = () => {
+    if (!box.current) return;
+    const at = box.current.scrollTop;
+    setScrollTop(at);
+    const isEnd = isAtEnd(geometry, at);
+    if (isEnd !== follows) onFollow(isEnd);
+  };
+  const digits = String(total).length;
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: the keys that scroll need the focus
+    <section className="log-box" ref={box} onScroll={onScroll} tabIndex={0} aria-label="Lines">
+      <div className="log-content" style={{ height: contentHeight(geometry) }}>
+        <div className="log-rows" style={{ transform: `translateY(${shown.top}px)` }}>
+          {range(shown.from, shown.to).map((number) => (
+            <Row
+              key={number}
+              number={number}
+              digits={digits}
+              text={lines.get(number)}
+              isSelected={number === selected}
+              search={search}
+              onSelect={onSelect}
+            />
+          ))}
+        </div>
+      </div>
+    </section>
+  );
+}
+
+interface RowProps {
+  number: number;
+  digits: number;
+  /** Undefined until it has come. */
+  text: string | undefined;
+  isSelected: boolean;
+  search: string;
+  onSelect: (line: number) => void;
+}
+
+function Row({ number, digits, text, isSelected, search, onSelect }: RowProps) {
+  const plain = text === undefined ? "" : plainText(text);
+  const cut = plain.slice(0, ROW_CHARACTERS);
+  const rest = plain.length - cut.length;
+  return (
+    <div
+      className={cx("log-row", isSelected && "log-selected", looksLikeError(plain) && "log-error")}
+      style={{ height: ROW_HEIGHT }}
+    >
+      <button
+        type="button"
+        className="log-number"
+        style={{ width: `calc(${digits}ch + 20px)` }}
+        tabIndex={-1}
+        aria-label={`Select line ${number + 1}`}
+        onClick={() => onSelect(number)}
+      >
+        {number + 1}
+      </button>
+      <span className="log-text">
+        {partsOf(cut, search).map((part, index) =>
+          // biome-ignore lint/suspicious/noArrayIndexKey: parts of one line stay in their order
+          part.isMatch ? <mark key={index}>{part.text}</mark> : part.text,
+        )}
+        {rest > 0 && <span className="log-rest"> … {count(rest)} more characters</span>}
+      </span>
+    </div>
+  );
+}
+
+function useHeight(box: RefObject<HTMLElement | null>): number {
+  const [height, setHeight] = useState(0);
+  useEffect(() => {
+    const element = box.current;
+    if (!element) return;
+    const watcher = new ResizeObserver(() => setHeight(element.clientHeight));
+    watcher.observe(element);
+    return () => watcher.disconnect();
+  }, [box]);
+  return height;
+}
+
+function range(from: number, to: number): number[] {
+  return Array.from({ length: to - from }, (_, index) => from + index);
+}

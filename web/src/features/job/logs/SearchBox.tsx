@@ -1,0 +1,77 @@
+// Searches a whole log, and goes from match to match.
+import { type KeyboardEvent, useEffect, useRef, useState } from "react";
+import { count } from "@/shared/format/numbers";
+import { Button } from "@/shared/ui/Button";
+import { nextMatch } from "./text";
+import type { Matches } from "./useLog";
+
+const TYPING_MILLISECONDS = 300;
+
+interface SearchBoxProps {
+  search: string;
+  onSearch: (text: string) => void;
+  matches: Matches;
+  selected: number | null;
+  onSelect: (line: number) => void;
+}
+
+export function SearchBox({ search, onSearch, matches, selected, onSelect }: SearchBoxProps) {
+  const [text, setText] = useState(search);
+  const ask = useRef(onSearch);
+  ask.current = onSearch; // lines that arrive draw the page anew and must not hold the timer up
+  useEffect(() => {
+    if (text === search) return;
+    const timer = setTimeout(() => ask.current(text), TYPING_MILLISECONDS);
+    return () => clearTimeout(timer);
+  }, [text, search]);
+  const go = (by: 1 | -1) => {
+    const line = nextMatch(matches.lines, selected, by);
+    if (line !== null) onSelect(line);
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    if (text === search) go(event.shiftKey ? -1 : 1);
+    else onSearch(text);
+  };
+  return (
+    <search className="log-search">
+      <input
+        className="input"
+        type="search"
+        placeholder="Search the whole log"
+        aria-label="Search the whole log; Enter goes to the next match"
+        maxLength={200}
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+        onKeyDown={onKeyDown}
+      />
+      <Button
+        small
+        aria-label="Previous match"
+        disabled={matches.lines.length === 0}
+        onClick={() => go(-1)}
+      >
+        ↑
+      </Button>
+      <Button
+        small
+        aria-label="Next match"
+        disabled={matches.lines.length === 0}
+        onClick={() => go(1)}
+      >
+        ↓
+      </Button>
+      <span className="log-found" role="status">
+        {search !== "" && found(matches, selected)}
+      </span>
+    </search>
+  );
+}
+
+function found({ lines, isSearching, isCut }: Matches, selected: number | null): string {
+  if (lines.length === 0) return isSearching ? "searching…" : "no match";
+  const at = selected === null ? -1 : lines.indexOf(selected);
+  const total = `${count(lines.length)}${isCut || isSearching ? "+" : ""}`;
+  return at >= 0 ? `${count(at + 1)} of ${total}` : `${total} lines`;
+}

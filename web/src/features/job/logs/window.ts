@@ -1,0 +1,75 @@
+// Which lines of a long log are in sight, and where they stand. Pure.
+
+export const ROW_HEIGHT = 18;
+/** Browsers end elements at some height, Firefox at 17.9 million pixels: longer logs are scaled. */
+export const MAX_PIXELS = 8_000_000;
+const OVERSCAN = 20;
+
+/** A log of lines `first` up to, but not including, `total`, in a box of some height. */
+export interface Geometry {
+  first: number;
+  total: number;
+  /** Pixels of the box. */
+  height: number;
+}
+
+export interface LineWindow {
+  /** First line to draw. */
+  from: number;
+  /** Line after the last one to draw. */
+  to: number;
+  /** Pixels from the top of the content to the first drawn line. */
+  top: number;
+}
+
+/** Pixels of the whole content. */
+export function contentHeight({ first, total }: Geometry): number {
+  return Math.min((total - first) * ROW_HEIGHT, MAX_PIXELS);
+}
+
+/** The lines in sight, with some more above and below. */
+export function windowAt(geometry: Geometry, scrollTop: number): LineWindow {
+  const { first, total, height } = geometry;
+  const top = topRow(geometry, scrollTop);
+  const from = Math.max(first, first + Math.floor(top) - OVERSCAN);
+  const to = Math.min(total, first + Math.ceil(top + height / ROW_HEIGHT) + OVERSCAN);
+  return { from, to: Math.max(from, to), top: scrollTop - (top + first - from) * ROW_HEIGHT };
+}
+
+/** The scroll position that puts a line into the middle of the box. */
+export function scrollTopOf(geometry: Geometry, line: number): number {
+  const { first, total, height } = geometry;
+  const rows = total - first;
+  const visible = height / ROW_HEIGHT;
+  const wanted = Math.min(
+    Math.max(line - first - visible / 2 + 0.5, 0),
+    Math.max(rows - visible, 0),
+  );
+  return wanted * scale(geometry);
+}
+
+export function isAtEnd(geometry: Geometry, scrollTop: number): boolean {
+  return contentHeight(geometry) - geometry.height - scrollTop < 2 * ROW_HEIGHT;
+}
+
+function topRow(geometry: Geometry, scrollTop: number): number {
+  return Math.max(scrollTop, 0) / scale(geometry);
+}
+
+/** Pixels of the scroll bar for one row: those of a row, unless the content is scaled. */
+function scale(geometry: Geometry): number {
+  const { first, total, height } = geometry;
+  const rows = total - first;
+  if (rows * ROW_HEIGHT <= MAX_PIXELS) return ROW_HEIGHT;
+  return (MAX_PIXELS - height) / (rows - height / ROW_HEIGHT);
+}
+
+export const CHUNK_LINES = 500;
+
+/** Numbers of the chunks that hold lines `from` up to `to`. */
+export function chunksOf({ from, to }: Pick<LineWindow, "from" | "to">): number[] {
+  if (to <= from) return [];
+  const first = Math.floor(from / CHUNK_LINES);
+  const last = Math.floor((to - 1) / CHUNK_LINES);
+  return Array.from({ length: last - first + 1 }, (_, index) => first + index);
+}

@@ -1,0 +1,23 @@
+// How command lines name a job and its checkpoints.
+import { useQuery } from "@tanstack/react-query";
+import type { Job } from "@/shared/api/types";
+import { nameIsUniqueQuery } from "./api";
+
+/** Return the job's name where no other job has it, else its id. */
+export function useReference(job: Job): string {
+  const { data: isUnique } = useQuery(nameIsUniqueQuery(job.name));
+  return isUnique ? job.name : job.id;
+}
+
+/** `JOB@a2.step-400` from a checkpoint's id. */
+export function checkpointReference(job: string, checkpointId: string): string {
+  const place = checkpointId.split(".").slice(-2).join(".");
+  return `${job}@${place}`;
+}
+
+/** `step 400 of attempt 2` from a checkpoint's id. */
+export function checkpointWords(checkpointId: string): string {
+  const match = /\.a(\d+)\.step-(\d+)$/.exec(checkpointId);
+  if (!match) return checkpointId;
+  return `step ${Number(match[2]).toLocaleString("en-US")} of attempt ${match[1]}`;
+}

@@ -1,0 +1,121 @@
+// Every number of slots with its legal layouts, or the reason why there is none; one is chosen.
+import { useEffect, useRef } from "react";
+import type { Plan } from "@/shared/api/types";
+import { bytes, percent, plural } from "@/shared/format/numbers";
+import { Badge } from "@/shared/ui/Badge";
+import { cx } from "@/shared/ui/cx";
+import type { LayoutOption, Row } from "./choice";
+
+interface LayoutTableProps {
+  rows: readonly Row[];
+  chosen: Row | undefined;
+  onChoose: (row: Row) => void;
+  /** What the chosen row amounts to with all that was typed; null until it is known. */
+  plan: Plan | null;
+  /** Memory of the smallest slot, in bytes; null when it is not known. */
+  deviceMemory: number | null;
+}
+
+export function LayoutTable({ rows, chosen, onChoose, plan, deviceMemory }: LayoutTableProps) {
+  const frame = useRef<HTMLFieldSetElement>(null);
+  const isReady = chosen !== undefined;
+  useEffect(() => {
+    if (!isReady) return;
+    const chosenRow = frame.current?.querySelector(".resume-chosen");
+    chosenRow?.scrollIntoView({ block: "nearest" });
+    // After the dialog, which gives the focus to its first button, has opened.
+    const timer = setTimeout(() => chosenRow?.querySelector("input")?.focus());
+    return () => clearTimeout(timer);
+  }, [isReady]);
+  return (
+    <fieldset className="resume-layouts" ref={frame}>
+      <legend className="visually-hidden">Slots and layout</legend>
+      <div className="resume-row resume-head" aria-hidden="true">
+        <span />
+        <span>Slots</span>
+        <span>Layout</span>
+        <span>Micro-batch</span>
+        <span>Idle</span>
+        <span>Memory of a slot</span>
+        <span>Slots are</span>
+      </div>
+      {rows.map((row) =>
+        row.option ? (
+          <LayoutRow
+            key={row.key}
+            row={row}
+            shown={row.key === chosen?.key && plan ? plan : row.option}
+            isChosen={row.key === chosen?.key}
+            onChoose={() => onChoose(row)}
+            deviceMemory={deviceMemory}
+          />
+        ) : (
+          <div key={row.key} className="resume-row resume-none">
+            <span />
+            <span>{row.worldSize}</span>
+            <span className="resume-why">{row.reason}</span>
+          </div>
+        ),
+      )}
+    </fieldset>
+  );
+}
+
+/** What a row tells of a layout, or of the plan that was made of it. */
+type Shown = Pick<LayoutOption, "name" | "batch" | "memory" | "fits">;
+
+interface LayoutRowProps {
+  row: Row;
+  shown: Shown;
+  isChosen: boolean;
+  onChoose: () => void;
+  deviceMemory: number | null;
+}
+
+function LayoutRow({ row, shown, isChosen, onChoose, deviceMemory }: LayoutRowProps) {
+  const { batch } = shown;
+  return (
+    <label className={cx("resume-row", isChosen && "resume-chosen")}>
+      <input
+        type="radio"
+        name="layout"
+        checked={isChosen}
+        onChange={onChoose}
+        data-world-size={row.worldSize}
+        data-layout={shown.name}
+      />
+      <span className={cx("resume-slots", !row.isFirst && "resume-again")}>{row.worldSize}</span>
+      <span className="resume-layout">
+        {shown.name} {row.isBefore && <Badge tone="accent">as before</Badge>}
+      </span>
+      <span className="resume-batch">
+        {batch.micro_batch_size} <small>× {plural(batch.rounds, "round")}</small>
+      </span>
+      <span className={cx("resume-idle", batch.idle_share > 0 && "resume-some")}>
+        {percent(batch.idle_share)}
+      </span>
+      <Memory shown={shown} deviceMemory={deviceMemory} />
+      <span className={row.freeNow ? "resume-free" : "resume-busy"}>
+        {row.freeNow ? "free now" : "waits"}
+      </span>
+    </label>
+  );
+}
+
+function Memory({ shown, deviceMemory }: { shown: Shown; deviceMemory: number | null }) {
+  const { total } = shown.memory;
+  const isOver = shown.fits === false;
+  const share = deviceMemory ? Math.min(total / deviceMemory, 1) : 0;
+  return (
+    <span className={cx("resume-memory", isOver && "resume-over")}>
+      <span className="resume-bar" aria-hidden="true">
+        <span style={{ width: `${share * 100}%` }} />
+      </span>
+      <span>
+        {bytes(total)}
+        {deviceMemory !== null && <small> of {bytes(deviceMemory)}</small>}
+        {isOver && <small> does not fit</small>}
+      </span>
+    </span>
+  );
+}

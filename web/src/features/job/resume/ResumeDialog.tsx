@@ -1,0 +1,167 @@
+// Going on: choose slots, layout and checkpoint, see what changes and what does not, launch.
+import { useEffect, useId, useRef } from "react";
+import type { Job } from "@/shared/api/types";
+import { count, plural } from "@/shared/format/numbers";
+import { Button } from "@/shared/ui/Button";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { Dialog } from "@/shared/ui/Dialog";
+import { Field } from "@/shared/ui/Field";
+import { ErrorState, InlineError } from "@/shared/ui/Notice";
+import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { useReference } from "../reference";
+import { Comparison } from "./Comparison";
+import { resumeCommand } from "./choice";
+import { LayoutTable } from "./LayoutTable";
+import { type Resume, useResume } from "./useResume";
+import "./resume.css";
+
+export function ResumeDialog({ job, onClose }: { job: Job; onClose: () => void }) {
+  const resume = useResume(job, onClose);
+  const reference = useReference(job);
+  const { choice, launch } = resume;
+  const isResize = job.verbs.includes("resize");
+  const verb = isResize ? "Resize" : "Resume";
+  return (
+    <Dialog
+      title={`${verb} ${job.name}`}
+      onClose={onClose}
+      wide
+      footer={
+        <>
+          {choice && (
+            <div className="resume-command">
+              <CommandLine
+                command={resumeCommand(reference, job, choice)}
+                label="The same by command line"
+              />
+            </div>
+          )}
+          <Button onClick={onClose}>Back</Button>
+          <Button
+            look="primary"
+            busy={launch.isPending}
+            disabled={choice === null || !resume.isCurrent}
+            onClick={() => choice && launch.mutate(choice)}
+          >
+            {verb} on {choice ? plural(choice.row.worldSize, "slot") : "…"}
+          </Button>
+        </>
+      }
+    >
+      {isResize && (
+        <p className="muted">
+          The attempt that runs saves a checkpoint and stops first; then the job goes on from it.
+        </p>
+      )}
+      <Choices job={job} resume={resume} />
+      {launch.isError && <InlineError error={launch.error} />}
+    </Dialog>
+  );
+}
+
+function Choices({ job, resume }: { job: Job; resume: Resume }) {
+  const { options, rows, row } = resume;
+  const plan = resume.preview.data?.preview.plan ?? null;
+  if (options.isError) {
+    return <ErrorState error={options.error} onRetry={() => void options.refetch()} />;
+  }
+  if (!options.data) return <SkeletonLines lines={10} />;
+  if (rows.length === 0) {
+    return (
+      <p>
+        No node is online, so that there is no number of slots to choose. The job waits when it is
+        resumed by command line; start a worker first to see what fits.
+      </p>
+    );
+  }
+  return (
+    <>
+      <LayoutTable
+        rows={rows}
+        chosen={row}
+        onChoose={resume.chooseRow}
+        plan={resume.isCurrent ? plan : null}
+        deviceMemory={plan?.device_memory_bytes ?? null}
+      />
+      <div className="resume-fields">
+        <CheckpointField resume={resume} />
+        <NumberField
+          label="Micro-batch"
+          unit="sequences"
+          value={resume.microBatchSize}
+          onChange={resume.setMicroBatchSize}
+          usual={row?.option?.batch.micro_batch_size}
+        />
+        <NumberField
+          label="Steps in all"
+          value={resume.steps}
+          onChange={resume.setSteps}
+          usual={job.progress.steps}
+        />
+      </div>
+      <Comparison job={job} resume={resume} />
+    </>
+  );
+}
+
+function CheckpointField({ resume }: { resume: Resume }) {
+  const id = useId();
+  const { options, checkpoints, choice, aim } = resume;
+  const select = useRef<HTMLSelectElement>(null);
+  useEffect(() => {
+    if (aim === "earlier") select.current?.focus();
+  }, [aim]);
+  const newest = options.data;
+  const known = checkpoints.filter((one) => one.id !== newest?.checkpoint_id);
+  const chosen = choice?.checkpointId ?? "";
+  const isListed = chosen === "" || known.some((one) => one.id === chosen);
+  return (
+    <Field htmlFor={id} label="Checkpoint" className="resume-checkpoint">
+      <select
+        ref={select}
+        id={id}
+        className="select"
+        value={chosen === newest?.checkpoint_id ? "" : chosen}
+        onChange={(event) => resume.chooseCheckpoint(event.target.value || null)}
+      >
+        <option value="">
+          {newest?.checkpoint_id ? `newest: step ${count(newest.step)}` : "none: from the start"}
+        </option>
+        {!isListed && <option value={chosen}>{chosen}</option>}
+        {known.map((one) => (
+          <option key={one.id} value={one.id}>
+            step {count(one.step)} · attempt {one.attempt} · {one.kind}
+            {one.on_lineage ? "" : " · abandoned branch"}
+          </option>
+        ))}
+      </select>
+    </Field>
+  );
+}
+
+interface NumberFieldProps {
+  label: string;
+  unit?: string;
+  value: string;
+  onChange: (value: string) => void;
+  /** What holds while nothing is typed. */
+  usual: number | undefined;
+}
+
+function NumberField({ label, unit, value, onChange, usual }: NumberFieldProps) {
+  const id = useId();
+  return (
+    <Field htmlFor={id} label={unit ? `${label} (${unit})` : label}>
+      <input
+        id={id}
+        className="input"
+        inputMode="numeric"
+        pattern="[0-9]*"
+        autoComplete="off"
+        placeholder={usual === undefined ? "" : String(usual)}
+        value={value}
+        onChange={(event) => onChange(event.target.value.replace(/\D/g, ""))}
+      />
+    </Field>
+  );
+}

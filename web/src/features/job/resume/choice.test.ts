@@ -1,0 +1,164 @@
+import { describe, expect, test } from "vitest";
+import type { Job, ResumeOptions } from "@/shared/api/types";
+import {
+  type Axes,
+  firstRow,
+  proposedMicroBatchSize,
+  requestOf,
+  resumeCommand,
+  rowsOf,
+} from "./choice";
+
+const axes = (dp_replicate: number, dp_shard: number): Axes => ({
+  dp_replicate,
+  dp_shard,
+  cp: 1,
+  tp: 1,
+  pp: 1,
+});
+
+const layout = (dp_replicate: number, dp_shard: number, fits: boolean | null = true) => ({
+  layout: axes(dp_replicate, dp_shard),
+  name: `HSDP ${dp_replicate}x${dp_shard}`,
+  batch: { micro_batch_size: 4 },
+  fits,
+});
+
+const size = (world_size: number, layouts: object[], free_now = true) => ({
+  world_size,
+  free_now,
+  layouts,
+  reason: layouts.length === 0 ? "no micro-batch size is legal" : null,
+});
+
+const options = {
+  checkpoint_id: "j.a1.step-40",
+  step: 40,
+  options: [
+    size(1, [layout(1, 1, false)]),
+    size(2, [layout(1, 2, false), layout(2, 1, false)]),
+    size(3, []),
+    size(4, [layout(1, 4), layout(2, 2)], false),
+  ],
+} as unknown as ResumeOptions;
+
+const job = {
+  id: "j",
+  spec: {
+    parallelism: { dp_replicate: 1, dp_shard: -1, cp: 1, tp: 1, pp: 1, cp_method: "ulysses" },
+    training: {},
+  },
+  current_attempt: {
+    layout: axes(1, 2),
+    overrides: {
+      parallelism: null,
+      activation_checkpoint: null,
+      compile: null,
+      checkpoint: null,
+      resources: null,
+      retry: null,
+      micro_batch_size: null,
+      steps: null,
+    },
+  },
+} as unknown as Job;
+
+const rows = rowsOf(options, axes(1, 2));
+const row = (key: string) => {
+  const found = rows.find((one) => one.key.startsWith(key));
+  if (!found) throw new Error(key);
+  return found;
+};
+const plain = { checkpointId: null, microBatchSize: null, steps: null };
+
+describe("rows", () => {
+  test("every layout of every size, and the reason where there is none", () => {
+    expect(rows.map(({ worldSize, isFirst, isBefore }) => [worldSize, isFirst, isBefore])).toEqual([
+      [1, true, false],
+      [2, true, true],
+      [2, false, false],
+      [3, true, false],
+      [4, true, false],
+      [4, false, false],
+    ]);
+    expect(row("3")).toMatchObject({ option: null, reason: "no micro-batch size is legal" });
+  });
+
+  test("the first choice is as before; a shortage of memory asks for more slots that fit", () => {
+    expect(firstRow(rows, null)?.key).toBe("2/1x2x1x1x1");
+    expect(firstRow(rows, "memory")?.worldSize).toBe(4);
+    expect(firstRow(rows, "free")?.worldSize).toBe(2);
+    expect(firstRow(rowsOf(options, axes(1, 4)), "free")?.worldSize).toBe(2);
+    expect(firstRow([], null)).toBeUndefined();
+  });
+});
+
+describe("after a shortage of memory", () => {
+  test("more slots that fit are enough; otherwise half of the sequences at once", () => {
+    expect(proposedMicroBatchSize(row("4/1x4"), "memory")).toBeNull();
+    expect(proposedMicroBatchSize(row("2/1x2"), "memory")).toBe(2);
+    expect(proposedMicroBatchSize(row("2/1x2"), null)).toBeNull();
+    const small = rowsOf({ ...options, options: options.options.slice(0, 2) }, axes(1, 2));
+    expect(firstRow(small, "memory")).toMatchObject({ worldSize: 2, isBefore: true });
+  });
+});
+
+describe("a choice", () => {
+  test("names no axes where the server takes them by itself", () => {
+    expect(requestOf(job, { ...plain, row: row("4/1x4") })).toEqual({
+      world_size: 4,
+      overrides: {},
+    });
+    expect(requestOf(job, { ...plain, row: row("2/1x2") })).toEqual({
+      world_size: 2,
+      overrides: {},
+    });
+    expect(resumeCommand("tiny", job, { ...plain, row: row("4/1x4") })).toBe(
+      "trainyard resume tiny --world-size 4",
+    );
+  });
+
+  test("names another layout with the whole section, so that its other fields stay", () => {
+    const request = requestOf(job, { ...plain, row: row("4/2x2") });
+    expect(request.overrides?.parallelism).toEqual({ cp_method: "ulysses", ...axes(2, 2) });
+    expect(requestOf(job, { ...plain, row: row("2/2x1") }).overrides?.parallelism).toMatchObject(
+      axes(2, 1),
+    );
+  });
+
+  test("carries checkpoint, micro-batch size and steps, and the command says the same", () => {
+    const choice = {
+      row: row("4/2x2"),
+      checkpointId: "j.a1.step-20",
+      microBatchSize: 2,
+      steps: 90,
+    };
+    expect(requestOf(job, choice)).toMatchObject({
+      checkpoint_id: "j.a1.step-20",
+      world_size: 4,
+      overrides: { micro_batch_size: 2 },
+      steps: 90,
+    });
+    expect(resumeCommand("tiny", job, choice)).toBe(
+      "trainyard resume tiny@a1.step-20 --world-size 4 --steps 90" +
+        " --set parallelism.dp_replicate=2 --set parallelism.dp_shard=2" +
+        " --set training.micro_batch_size=2",
+    );
+  });
+
+  test("before the first attempt another layout than the spec's own is named", () => {
+    const fresh = {
+      ...job,
+      current_attempt: null,
+      spec: { ...job.spec, resources: { world_size: 2 } },
+    } as unknown as Job;
+    const first = rowsOf(options, null);
+    const choose = (key: string) => {
+      const found = first.find((one) => one.key.startsWith(key));
+      if (!found) throw new Error(key);
+      return { ...plain, row: found };
+    };
+    expect(requestOf(fresh, choose("4/1x4")).overrides).toEqual({});
+    expect(requestOf(fresh, choose("2/1x2")).overrides?.parallelism).toMatchObject(axes(1, 2));
+  });
+});

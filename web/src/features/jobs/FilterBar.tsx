@@ -1,0 +1,81 @@
+// Search, states and tags of the jobs table.
+import { useEffect, useState } from "react";
+import type { JobFilter } from "@/shared/api/queries";
+import { STATE_TONES } from "@/shared/ui/Badge";
+import { Button } from "@/shared/ui/Button";
+import { cx } from "@/shared/ui/cx";
+import { StateGlyph } from "@/shared/ui/StateGlyph";
+import { legalSearch, STATES, toggled } from "./filter";
+import { SEARCH_ID } from "./useJobKeys";
+
+const TYPING_MILLISECONDS = 200;
+
+interface FilterBarProps {
+  filter: JobFilter;
+  onChange: (filter: JobFilter) => void;
+}
+
+export function FilterBar({ filter, onChange }: FilterBarProps) {
+  return (
+    <search className="filter" aria-label="Filter jobs">
+      <Search filter={filter} onChange={onChange} />
+      <fieldset className="filter-states">
+        <legend className="visually-hidden">State</legend>
+        {STATES.map((state) => (
+          <button
+            key={state}
+            type="button"
+            className="filter-state"
+            aria-pressed={filter.states.includes(state)}
+            onClick={() => onChange({ ...filter, states: toggled(filter.states, state) })}
+          >
+            <span className={cx("filter-glyph", `tone-${STATE_TONES[state]}`)}>
+              <StateGlyph state={state} />
+            </span>
+            {state}
+          </button>
+        ))}
+      </fieldset>
+      {filter.tags.map((tag) => (
+        <Button
+          key={tag}
+          small
+          aria-label={`Take the tag ${tag} out of the filter`}
+          onClick={() => onChange({ ...filter, tags: toggled(filter.tags, tag) })}
+        >
+          {tag} <span aria-hidden="true">✕</span>
+        </Button>
+      ))}
+    </search>
+  );
+}
+
+/** What is typed goes into the filter after a short rest; a filter set elsewhere shows here. */
+function Search({ filter, onChange }: FilterBarProps) {
+  const [typed, setTyped] = useState(filter.search);
+  useEffect(() => setTyped(filter.search), [filter.search]);
+  useEffect(() => {
+    if (typed === filter.search) return;
+    const timer = setTimeout(() => onChange({ ...filter, search: typed }), TYPING_MILLISECONDS);
+    return () => clearTimeout(timer);
+  }, [typed, filter, onChange]);
+  return (
+    <div className="filter-search">
+      <input
+        id={SEARCH_ID}
+        className="input"
+        type="search"
+        placeholder="Name or id"
+        aria-label="Search by a part of the name, or the beginning of an id"
+        aria-keyshortcuts="/"
+        autoComplete="off"
+        spellCheck={false}
+        value={typed}
+        onChange={(event) => setTyped(legalSearch(event.target.value))}
+      />
+      <span className="filter-key mono" aria-hidden="true">
+        /
+      </span>
+    </div>
+  );
+}

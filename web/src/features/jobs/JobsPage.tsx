@@ -1,0 +1,105 @@
+// The jobs table: one query, kept true by live events; the URL holds the filter.
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { useCallback, useMemo } from "react";
+import { useSearchParams } from "react-router";
+import { type JobFilter, jobsQuery } from "@/shared/api/queries";
+import { plural } from "@/shared/format/numbers";
+import { Button, ButtonLink } from "@/shared/ui/Button";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { EmptyState, ErrorState } from "@/shared/ui/Notice";
+import { FilterBar } from "./FilterBar";
+import { isEmpty, listCommand, readFilter, toggled, writeFilter } from "./filter";
+import { JobsTable } from "./JobsTable";
+import { LoadMore } from "./LoadMore";
+import { useJobKeys } from "./useJobKeys";
+import "./jobs.css";
+
+export function JobsPage() {
+  const [params, setParams] = useSearchParams();
+  const filter = useMemo(() => readFilter(params), [params]);
+  const change = useCallback(
+    (changed: JobFilter) => setParams(writeFilter(changed), { replace: true }),
+    [setParams],
+  );
+  const toggleTag = useCallback(
+    (tag: string) => change({ ...filter, tags: toggled(filter.tags, tag) }),
+    [change, filter],
+  );
+  useJobKeys();
+  return (
+    <>
+      <title>Jobs · Trainyard</title>
+      <header className="page-header">
+        <h1>Jobs</h1>
+        <ButtonLink look="primary" to="/jobs/new">
+          New job
+        </ButtonLink>
+      </header>
+      <FilterBar filter={filter} onChange={change} />
+      <JobList filter={filter} onTag={toggleTag} onClear={() => change(readFilter(NO_PARAMS))} />
+    </>
+  );
+}
+
+const NO_PARAMS = new URLSearchParams();
+
+interface JobListProps {
+  filter: JobFilter;
+  onTag: (tag: string) => void;
+  onClear: () => void;
+}
+
+function JobList({ filter, onTag, onClear }: JobListProps) {
+  // While another filter is being read, what the last one found stays.
+  const list = useInfiniteQuery({ ...jobsQuery(filter), placeholderData: (last) => last });
+  if (list.isError && !list.data) {
+    return <ErrorState error={list.error} onRetry={() => void list.refetch()} />;
+  }
+  const jobs = list.data?.pages.flatMap((page) => page.items);
+  if (jobs?.length === 0 && !list.isPlaceholderData) {
+    return isEmpty(filter) ? <FirstJob /> : <NoMatch onClear={onClear} />;
+  }
+  return (
+    <>
+      <JobsTable jobs={jobs} isOld={list.isPlaceholderData} onTag={onTag} />
+      <footer className="jobs-footer">
+        {jobs && (
+          <span>
+            {plural(jobs.length, "job")}
+            {list.hasNextPage ? " so far" : ""}
+          </span>
+        )}
+        {list.hasNextPage && (
+          <LoadMore isBusy={list.isFetchingNextPage} onMore={() => void list.fetchNextPage()} />
+        )}
+      </footer>
+      <div className="jobs-command">
+        <CommandLine command={listCommand(filter)} label="Lists the same jobs" />
+      </div>
+    </>
+  );
+}
+
+function FirstJob() {
+  return (
+    <EmptyState title="No job yet">
+      <p>
+        Every field of a job has a default, so this trains a small model on the source of Python’s
+        standard library in about a minute:
+      </p>
+      <CommandLine command="trainyard submit --set name=first --set training.steps=200" />
+      <ButtonLink look="primary" to="/jobs/new">
+        Or fill in the form
+      </ButtonLink>
+    </EmptyState>
+  );
+}
+
+function NoMatch({ onClear }: { onClear: () => void }) {
+  return (
+    <EmptyState title="No job matches">
+      <p>Take a state or a tag out of the filter, or search for another part of the name.</p>
+      <Button onClick={onClear}>Clear the filter</Button>
+    </EmptyState>
+  );
+}

@@ -1,0 +1,126 @@
+// The rows of the jobs table; only those that changed are drawn anew.
+import { memo } from "react";
+import { Link } from "react-router";
+import type { JobState, JobSummary } from "@/shared/api/types";
+import { count, metric, NONE, numberOf, short } from "@/shared/format/numbers";
+import { duration } from "@/shared/format/time";
+import { STATE_TONES, StateBadge } from "@/shared/ui/Badge";
+import { cx } from "@/shared/ui/cx";
+import { RelativeTime } from "@/shared/ui/RelativeTime";
+import { Skeleton } from "@/shared/ui/Skeleton";
+import { type Column, Table } from "@/shared/ui/Table";
+
+const COLUMNS: readonly Column[] = [
+  { name: "state", label: "State", className: "row-state" },
+  { name: "name", label: "Name", className: "row-name" },
+  { name: "layout", label: "Layout", className: "row-layout" },
+  { name: "world", label: "World size", number: true, className: "row-world" },
+  { name: "step", label: "Step", number: true, className: "row-step" },
+  { name: "loss", label: "Loss", number: true, className: "row-loss" },
+  { name: "rate", label: "Tokens/s", number: true, className: "row-rate" },
+  { name: "left", label: "Time left", number: true, className: "row-left" },
+  { name: "age", label: "Age", number: true, className: "row-age" },
+];
+const SKELETON_ROWS = 12;
+
+interface JobsTableProps {
+  /** Absent while the first page is on its way. */
+  jobs: readonly JobSummary[] | undefined;
+  /** The rows are those of the last filter. */
+  isOld: boolean;
+  onTag: (tag: string) => void;
+}
+
+export function JobsTable({ jobs, isOld, onTag }: JobsTableProps) {
+  return (
+    <Table label="Jobs" columns={COLUMNS} className={cx("jobs", isOld && "jobs-old")}>
+      {jobs
+        ? jobs.map((job) => <JobRow key={job.id} job={job} onTag={onTag} />)
+        : Array.from({ length: SKELETON_ROWS }, (_, row) => (
+            // biome-ignore lint/suspicious/noArrayIndexKey: the rows never change places
+            <SkeletonRow key={row} />
+          ))}
+    </Table>
+  );
+}
+
+interface JobRowProps {
+  job: JobSummary;
+  onTag: (tag: string) => void;
+}
+
+const JobRow = memo(function JobRow({ job, onTag }: JobRowProps) {
+  const { progress } = job;
+  return (
+    <tr data-job={job.id}>
+      <td className="row-state">
+        <StateBadge state={job.state} />
+      </td>
+      <td className="row-name">
+        <Link className="row-link" to={`/jobs/${job.id}`} title={job.name}>
+          {job.name}
+        </Link>
+        <div className="row-more">
+          {job.tags.map((tag) => (
+            <button key={tag} type="button" className="row-tag" onClick={() => onTag(tag)}>
+              {tag}
+            </button>
+          ))}
+          {job.reason && (
+            <span className="row-reason" title={job.reason}>
+              {job.reason}
+            </span>
+          )}
+        </div>
+      </td>
+      <td className="row-layout">{job.layout}</td>
+      <td className="row-world number">{count(job.world_size)}</td>
+      <td className="row-step number">
+        <Steps state={job.state} step={progress.step} steps={progress.steps} />
+      </td>
+      <td className={cx("row-loss number", isBroken(progress.loss) && "tone-bad")}>
+        {metric(progress.loss)}
+      </td>
+      <td className="row-rate number">{short(numberOf(progress.tokens_per_second))}</td>
+      <td className="row-left number">
+        {job.state === "running" ? duration(progress.seconds_left) : NONE}
+      </td>
+      <td className="row-age number">
+        <RelativeTime at={job.created_at} />
+      </td>
+    </tr>
+  );
+});
+
+function Steps({ state, step, steps }: { state: JobState; step: number; steps: number }) {
+  const share = steps > 0 ? Math.min(1, step / steps) : 0;
+  return (
+    <>
+      <span>{count(step)}</span>
+      <span className="row-steps"> / {count(steps)}</span>
+      <span className="progress" aria-hidden="true">
+        <span
+          className={cx("progress-done", `tone-${STATE_TONES[state]}`)}
+          style={{ transform: `scaleX(${share})` }}
+        />
+      </span>
+    </>
+  );
+}
+
+function isBroken(loss: unknown): boolean {
+  const number = numberOf(loss);
+  return number !== null && !Number.isFinite(number);
+}
+
+function SkeletonRow() {
+  return (
+    <tr>
+      {COLUMNS.map((column) => (
+        <td key={column.name} className={cx(column.number && "number", column.className)}>
+          <Skeleton width={column.name === "name" ? "60%" : "70%"} />
+        </td>
+      ))}
+    </tr>
+  );
+}

@@ -1,0 +1,27 @@
+import { describe, expect, it } from "vitest";
+import { legalSearch, listCommand, readFilter, toggled, writeFilter } from "./filter";
+
+describe("the filter in the URL", () => {
+  it("survives the way there and back", () => {
+    const filter = { states: ["queued" as const, "failed" as const], tags: ["a/b"], search: "x" };
+    expect(readFilter(writeFilter(filter))).toEqual(filter);
+    expect(writeFilter({ states: [], tags: [], search: "" }).toString()).toBe("");
+  });
+
+  it("leaves out what the server would refuse", () => {
+    const params = new URLSearchParams("state=running&state=sleeping&tag=ok&tag=%20no&q=a%20b%25");
+    expect(readFilter(params)).toEqual({ states: ["running"], tags: ["ok"], search: "ab" });
+    expect(legalSearch("x".repeat(200))).toHaveLength(80);
+  });
+
+  it("toggles one value", () => {
+    expect(toggled(["a"], "b")).toEqual(["a", "b"]);
+    expect(toggled(["a", "b"], "a")).toEqual(["b"]);
+  });
+
+  it("has its command line", () => {
+    expect(listCommand({ states: ["failed"], tags: ["a/b"], search: "llama" })).toBe(
+      "trainyard ps --state failed --tag a/b --search llama",
+    );
+  });
+});

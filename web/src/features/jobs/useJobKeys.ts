@@ -1,0 +1,56 @@
+// The keyboard on the jobs page: j and k (or arrows) walk the rows, Enter opens, / searches.
+import { useEffect } from "react";
+import { useNavigate } from "react-router";
+
+export const SEARCH_ID = "job-search";
+
+type Action = () => boolean;
+
+/** Keys that work anywhere but in a control. */
+const ANYWHERE: Record<string, Action> = {
+  j: () => moveFocus(1),
+  k: () => moveFocus(-1),
+  "/": () => focus(document.getElementById(SEARCH_ID)),
+};
+/** Elsewhere arrows scroll the page. */
+const IN_ROWS: Record<string, Action> = {
+  ArrowDown: () => moveFocus(1),
+  ArrowUp: () => moveFocus(-1),
+};
+const IN_SEARCH: Record<string, Action> = { ArrowDown: () => moveFocus(1) };
+
+export function useJobKeys(): void {
+  const navigate = useNavigate();
+  useEffect(() => {
+    const onKeyDown = (event: KeyboardEvent) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const keys = keysAt(document.activeElement);
+      const action = event.key === "n" && keys !== IN_SEARCH ? openForm : keys[event.key];
+      if (action?.()) event.preventDefault();
+    };
+    const openForm = () => {
+      void navigate("/jobs/new");
+      return true;
+    };
+    window.addEventListener("keydown", onKeyDown);
+    return () => window.removeEventListener("keydown", onKeyDown);
+  }, [navigate]);
+}
+
+/** Return the keys that work while an element has the focus. */
+function keysAt(focused: Element | null): Record<string, Action> {
+  if (focused?.matches("input, textarea, select")) return IN_SEARCH;
+  return focused?.closest("tr[data-job]") ? { ...ANYWHERE, ...IN_ROWS } : ANYWHERE;
+}
+
+/** Focus the row after or before the one that has the focus; the first one when none has. */
+function moveFocus(by: 1 | -1): boolean {
+  const links = [...document.querySelectorAll<HTMLElement>("tr[data-job] .row-link")];
+  const at = links.findIndex((link) => link.closest("tr")?.contains(document.activeElement));
+  return focus(links[at < 0 ? 0 : Math.min(Math.max(at + by, 0), links.length - 1)]);
+}
+
+function focus(element: HTMLElement | null | undefined): boolean {
+  element?.focus();
+  return element != null;
+}

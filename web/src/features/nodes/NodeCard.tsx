@@ -1,0 +1,78 @@
+// One machine.
+import type { NodeView } from "@/shared/api/types";
+import { bytes, count, plural } from "@/shared/format/numbers";
+import { moment } from "@/shared/format/time";
+import { Badge } from "@/shared/ui/Badge";
+import { cx } from "@/shared/ui/cx";
+import { RelativeTime } from "@/shared/ui/RelativeTime";
+import { DrainButton } from "./DrainButton";
+import { Slots } from "./Slots";
+
+export function NodeCard({ node }: { node: NodeView }) {
+  const { hardware } = node;
+  return (
+    <li className={cx("node", !node.online && "node-offline")}>
+      <header className="node-head">
+        <h2 className="node-name" title={node.name}>
+          {node.name}
+        </h2>
+        <Status node={node} />
+        <DrainButton node={node} />
+      </header>
+      <Slots node={node} />
+      <dl className="node-facts">
+        <Fact name="Device">
+          {hardware.device_name} · {bytes(hardware.device_memory_bytes)} a slot
+        </Fact>
+        <Fact name="Host">
+          {plural(hardware.cores, "core")} · {bytes(hardware.memory_bytes)}
+        </Fact>
+        <Fact name="Storage roots">{node.roots.join(", ") || "none"}</Fact>
+        <Fact name="Address">
+          <span className="mono">{node.address}</span> · version {node.version}
+        </Fact>
+        <Fact name="Heartbeat">
+          <RelativeTime at={node.heartbeat_at} />
+          <span title={moment(node.registered_at)}>
+            {" "}
+            · joined <RelativeTime at={node.registered_at} /> ago
+          </span>
+        </Fact>
+      </dl>
+    </li>
+  );
+}
+
+function Status({ node }: { node: NodeView }) {
+  if (!node.online) {
+    return (
+      <Badge
+        tone="bad"
+        title="Its worker's heartbeats stay away; what it runs goes on until proved otherwise"
+      >
+        ✕ offline
+      </Badge>
+    );
+  }
+  if (node.draining) {
+    return (
+      <Badge tone="warn" title="What runs goes on; nothing new is placed">
+        ◑ draining
+      </Badge>
+    );
+  }
+  return (
+    <Badge tone="ok" title={`${count(node.free_slots)} slots free`}>
+      ● online
+    </Badge>
+  );
+}
+
+function Fact({ name, children }: { name: string; children: React.ReactNode }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
+}

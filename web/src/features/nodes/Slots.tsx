@@ -1,0 +1,48 @@
+// The slots of a node as squares, and the jobs that hold them.
+import { Link } from "react-router";
+import type { NodeView } from "@/shared/api/types";
+import { plural } from "@/shared/format/numbers";
+import { cx } from "@/shared/ui/cx";
+import { holdersBySlot } from "./holders";
+
+/** Colours that colour-blind people tell apart; a seventh holder starts anew. */
+const COLOURS = 6;
+
+export function Slots({ node }: { node: NodeView }) {
+  const holders = holdersBySlot(node);
+  const jobs = node.allocations;
+  return (
+    <div className="slots">
+      <div className="slots-row" role="img" aria-label={words(node)}>
+        {holders.map((holder, slot) => (
+          <span
+            // biome-ignore lint/suspicious/noArrayIndexKey: a slot is its index
+            key={slot}
+            className={cx("slot", holder !== null && `part-${(holder % COLOURS) + 1}`)}
+            title={`slot ${slot}: ${holder === null ? "free" : jobs[holder]?.job_name}`}
+          />
+        ))}
+      </div>
+      <ul className="slots-jobs">
+        {jobs.map(({ job_id, job_name, allocation }, holder) => (
+          <li key={job_id}>
+            <span className={`legend-mark part-${(holder % COLOURS) + 1}`} />
+            <Link to={`/jobs/${job_id}`} title={job_name}>
+              {job_name}
+            </Link>
+            <span className="muted">{plural(allocation.slots.length, "slot")}</span>
+          </li>
+        ))}
+        {node.free_slots > 0 && (
+          <li className="muted">
+            {plural(node.free_slots, "slot")} {node.online ? "free" : "out of reach"}
+          </li>
+        )}
+      </ul>
+    </div>
+  );
+}
+
+function words(node: NodeView): string {
+  return `${node.free_slots} of ${plural(node.hardware.slots, "slot")} free`;
+}

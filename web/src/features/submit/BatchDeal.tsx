@@ -1,0 +1,60 @@
+// How the global batch is dealt to the data-parallel ranks: a square for each micro-batch.
+import type { BatchPlan } from "@/shared/api/types";
+import { count, percent, plural } from "@/shared/format/numbers";
+import { cx } from "@/shared/ui/cx";
+
+/** Above so many ranks or rounds, words alone say it. */
+const MOST_SQUARES = 16;
+
+export function BatchDeal({ batch }: { batch: BatchPlan }) {
+  const isDrawn = batch.dp <= MOST_SQUARES && batch.rounds <= MOST_SQUARES;
+  return (
+    <>
+      <h3>
+        Batch{" "}
+        <span className="muted">
+          {plural(batch.global_batch_size, "sequence")} in {count(batch.micro_batches)}{" "}
+          micro-batches of {count(batch.micro_batch_size)}
+        </span>
+      </h3>
+      {isDrawn && <Squares batch={batch} />}
+      <p className={cx("plan-note", batch.idle_share > 0 && "tone-warn")}>
+        {plural(batch.rounds, "round")} on {plural(batch.dp, "data-parallel rank")},{" "}
+        {percent(batch.idle_share)} idle
+        {batch.less_idle_micro_batch_size
+          ? `; a micro-batch of ${batch.less_idle_micro_batch_size} leaves less idle`
+          : ""}
+      </p>
+    </>
+  );
+}
+
+/** Micro-batch i goes to rank i mod dp; in the last round ranks without one run weight zero. */
+function Squares({ batch }: { batch: BatchPlan }) {
+  const { dp, rounds } = batch;
+  // A line is a round or a rank, whichever makes fewer lines.
+  const width = Math.max(dp, rounds);
+  return (
+    <div
+      className="deal"
+      style={{ gridTemplateColumns: `repeat(${width}, 12px)` }}
+      aria-hidden="true"
+    >
+      {Array.from({ length: dp * rounds }, (_, square) => {
+        const along = square % width;
+        const line = Math.floor(square / width);
+        const [rank, round] = dp === width ? [along, line] : [line, along];
+        const microBatch = round * dp + rank;
+        const isIdle = microBatch >= batch.micro_batches;
+        return (
+          <span
+            // biome-ignore lint/suspicious/noArrayIndexKey: a square is its place
+            key={square}
+            className={cx("deal-square", isIdle && "deal-idle")}
+            title={`round ${round}, rank ${rank}: ${isIdle ? "idle" : `micro-batch ${microBatch}`}`}
+          />
+        );
+      })}
+    </div>
+  );
+}

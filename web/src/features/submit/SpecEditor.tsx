@@ -1,0 +1,98 @@
+// One draft of a spec, as form and as text, its plan, and the button that submits it.
+import { useCallback, useMemo, useState } from "react";
+import { useSearchParams } from "react-router";
+import { ApiError } from "@/shared/api/errors";
+import { Button } from "@/shared/ui/Button";
+import { InlineError } from "@/shared/ui/Notice";
+import { type Tab, Tabs } from "@/shared/ui/Tabs";
+import { PlanPanel } from "./PlanPanel";
+import { NO_PROBLEMS, placeProblems } from "./problems";
+import { type Edit, SpecForm } from "./SpecForm";
+import { SpecText } from "./SpecText";
+import type { FormSection, JsonObject } from "./schema";
+import { usePlan } from "./usePlan";
+import { useSubmit } from "./useSubmit";
+
+type View = "form" | "json";
+
+const VIEWS: readonly Tab<View>[] = [
+  { name: "form", label: "Form" },
+  { name: "json", label: "JSON" },
+];
+
+interface SpecEditorProps {
+  sections: FormSection[];
+  start: JsonObject;
+  /** Name of the job whose spec it starts with. */
+  from: string | undefined;
+}
+
+export function SpecEditor({ sections, start, from }: SpecEditorProps) {
+  const [spec, setSpec] = useState(start);
+  const [params, setParams] = useSearchParams();
+  const view: View = params.get("view") === "json" ? "json" : "form";
+  const plan = usePlan(spec);
+  const submit = useSubmit(spec);
+  // A submission may find what the plan did not; a change of the spec makes both anew.
+  const refusal = submit.error instanceof ApiError ? submit.error : plan.refusal;
+  const problems = useMemo(
+    () => (refusal ? placeProblems(refusal.errors, sections) : NO_PROBLEMS),
+    [refusal, sections],
+  );
+  const warnings = useMemo(
+    () => placeProblems(refusal ? [] : (plan.plan?.warnings ?? []), sections),
+    [refusal, plan.plan, sections],
+  );
+  const { reset } = submit;
+  const edit: Edit = useCallback(
+    (change) => {
+      reset();
+      setSpec(change);
+    },
+    [reset],
+  );
+  const show = (name: View) =>
+    setParams(
+      (before) => {
+        before.set("view", name);
+        return before;
+      },
+      { replace: true },
+    );
+  const button = (
+    <Button look="primary" busy={submit.isPending} onClick={() => submit.mutate()}>
+      Submit job
+    </Button>
+  );
+  return (
+    <>
+      <title>New job · Trainyard</title>
+      <header className="page-header">
+        <h1>{from ? `New job like ${from}` : "New job"}</h1>
+      </header>
+      <div className="submit">
+        <div className="submit-form">
+          <Tabs label="How the spec is written" tabs={VIEWS} active={view} onSelect={show}>
+            {view === "form" ? (
+              <SpecForm
+                sections={sections}
+                spec={spec}
+                problems={problems}
+                warnings={warnings}
+                edit={edit}
+              />
+            ) : (
+              <SpecText spec={spec} edit={edit} />
+            )}
+          </Tabs>
+        </div>
+        <PlanPanel spec={spec} planned={plan} refusal={refusal} elsewhere={problems.elsewhere}>
+          {submit.isError && !(submit.error instanceof ApiError && submit.error.errors.length) && (
+            <InlineError error={submit.error} />
+          )}
+          {button}
+        </PlanPanel>
+      </div>
+    </>
+  );
+}

@@ -1,0 +1,33 @@
+// Submits a job: a form drawn from the schema, beside what the job would amount to.
+import { useQuery } from "@tanstack/react-query";
+import { useSearchParams } from "react-router";
+import { jobQuery, schemaQuery } from "@/shared/api/queries";
+import type { Job } from "@/shared/api/types";
+import { ErrorState } from "@/shared/ui/Notice";
+import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { SpecEditor } from "./SpecEditor";
+import { formOf, type JsonObject } from "./schema";
+import { sparseSpec } from "./spec";
+import "./submit.css";
+
+/** `?from=<job id>` starts with the spec of another job. */
+export function SubmitPage() {
+  const [params] = useSearchParams();
+  const from = params.get("from");
+  const schema = useQuery(schemaQuery);
+  const source = useQuery({ ...jobQuery(from ?? ""), enabled: from !== null });
+  const failed = schema.error ?? source.error;
+  if (failed) {
+    const retry = () => void Promise.all([schema.refetch(), from && source.refetch()]);
+    return <ErrorState error={failed} onRetry={retry} />;
+  }
+  if (!schema.data || (from && !source.data)) return <SkeletonLines lines={14} />;
+  const sections = formOf(schema.data);
+  const start = source.data ? sparseSpec(specOf(source.data), sections) : {};
+  return <SpecEditor key={from} sections={sections} start={start} from={source.data?.name} />;
+}
+
+/** The spec came as JSON and is read as JSON again. */
+function specOf(job: Job): JsonObject {
+  return job.spec as unknown as JsonObject;
+}

@@ -1,0 +1,93 @@
+// The spec as it is written: a document that holds only what differs from the defaults.
+import type { FormField, FormSection, Json, JsonObject } from "./schema";
+
+/** Return the value at a JSON pointer; undefined where the document says nothing. */
+export function valueAt(spec: JsonObject, pointer: string): Json | undefined {
+  let value: Json | undefined = spec;
+  for (const key of keysOf(pointer)) {
+    if (!isObject(value)) return undefined;
+    value = value[key];
+  }
+  return value;
+}
+
+/** Return the document with a value set; undefined takes it out, and its section once empty. */
+export function withValue(spec: JsonObject, pointer: string, value: Json | undefined): JsonObject {
+  const [key, ...rest] = keysOf(pointer);
+  if (key === undefined) return spec;
+  const changed = { ...spec };
+  if (rest.length > 0) {
+    const inner = isObject(spec[key]) ? spec[key] : {};
+    const section = withValue(inner, `/${rest.map(escaped).join("/")}`, value);
+    if (Object.keys(section).length > 0) changed[key] = section;
+    else delete changed[key];
+  } else if (value === undefined) delete changed[key];
+  else changed[key] = value;
+  return changed;
+}
+
+/** Return what a field holds: what the document says, else the default. */
+export function fieldValue(spec: JsonObject, field: FormField): Json {
+  const value = valueAt(spec, field.pointer);
+  return value === undefined ? field.default : value;
+}
+
+/** Return the document with a field set; its default is left out. */
+export function withField(spec: JsonObject, field: FormField, value: Json): JsonObject {
+  return withValue(spec, field.pointer, isEqual(value, field.default) ? undefined : value);
+}
+
+/** Return what a whole spec says beside the defaults; masked secrets are left out. */
+export function sparseSpec(whole: JsonObject, sections: readonly FormSection[]): JsonObject {
+  let spec: JsonObject = {};
+  for (const field of sections.flatMap((section) => section.fields)) {
+    const value = valueAt(whole, field.pointer);
+    if (value !== undefined) spec = withField(spec, field, withoutMasked(value));
+  }
+  return spec;
+}
+
+const MASK = "********";
+
+function withoutMasked(value: Json): Json {
+  if (!isObject(value)) return value;
+  return Object.fromEntries(Object.entries(value).filter(([, item]) => item !== MASK));
+}
+
+const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
+
+/** Return the number that a person typed, or the text: the server then says what is wrong. */
+export function numberTyped(text: string): number | string {
+  const plain = text.replaceAll(/[\s_]/g, "");
+  const number = Number(plain);
+  // Beyond 2^53 a number would quietly become another one.
+  const isExact = !Number.isInteger(number) || Number.isSafeInteger(number);
+  return NUMBER.test(plain) && isExact ? number : text.trim();
+}
+
+/** Return whether two values are the same JSON. */
+export function isEqual(one: Json, other: Json): boolean {
+  return JSON.stringify(sorted(one)) === JSON.stringify(sorted(other));
+}
+
+export function isObject(value: Json | undefined): value is JsonObject {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+function sorted(value: Json): Json {
+  if (Array.isArray(value)) return value.map(sorted);
+  if (!isObject(value)) return value;
+  const entries = Object.entries(value).map(([key, item]) => [key, sorted(item)] as const);
+  return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)));
+}
+
+function keysOf(pointer: string): string[] {
+  return pointer
+    .split("/")
+    .slice(1)
+    .map((key) => key.replaceAll("~1", "/").replaceAll("~0", "~"));
+}
+
+function escaped(key: string): string {
+  return key.replaceAll("~", "~0").replaceAll("/", "~1");
+}

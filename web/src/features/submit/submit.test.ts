@@ -1,0 +1,186 @@
+import { describe, expect, it } from "vitest";
+// The schema as the server gives it: a generated file whose freshness is checked.
+import document from "../../../../tests/specs/job.schema.json";
+import { submitCommand } from "./commandLine";
+import { COMMON } from "./common";
+import { placeProblems, problemsIn } from "./problems";
+import { type FormField, formOf, type JsonObject } from "./schema";
+import { fieldValue, numberTyped, sparseSpec, valueAt, withField, withValue } from "./spec";
+
+const sections = formOf(document);
+const fields = sections.flatMap((section) => section.fields);
+
+function field(pointer: string): FormField {
+  const found = fields.find((each) => each.pointer === pointer);
+  if (!found) throw new Error(`no field ${pointer}`);
+  return found;
+}
+
+describe("the form", () => {
+  it("has every section and field of the schema, in their order", () => {
+    const { properties, $defs } = document;
+    const own = sections[0]?.fields.map((each) => each.name) ?? [];
+    const names = sections.slice(1).map((section) => section.name);
+    expect([...own, ...names].sort()).toEqual(Object.keys(properties).sort());
+    const training = sections.find((section) => section.name === "training");
+    expect(training?.fields.map((each) => each.name)).toEqual(
+      Object.keys($defs.TrainingSection.properties),
+    );
+  });
+
+  it("has help for every field, and a control that is no raw JSON for all but nested lists", () => {
+    expect(fields.filter((each) => each.help === "")).toEqual([]);
+    const raw = fields.filter((each) => each.control.kind === "json");
+    expect(raw.map((each) => each.pointer)).toEqual(["/parallelism/pp_stage_modules"]);
+  });
+
+  it.each([
+    ["/training/steps", { kind: "number" }, "steps", 100, false],
+    ["/training/max_grad_norm", { kind: "number" }, null, 1, true],
+    ["/data/max_tokens", { kind: "number" }, "tokens", null, true],
+    ["/checkpoint/preflight", { kind: "switch" }, null, true, false],
+    ["/data/corpus", { kind: "choice", options: ["python-stdlib"] }, null, "python-stdlib", false],
+    ["/tags", { kind: "words" }, null, [], false],
+    ["/env", { kind: "pairs" }, null, {}, false],
+    [
+      "/checkpoint/writers",
+      { kind: "word-or-number", suggestions: ["auto", "all", "one_replica"] },
+      "ranks",
+      "auto",
+      false,
+    ],
+  ] as const)("draws %s", (pointer, control, unit, byDefault, isNullable) => {
+    expect(field(pointer)).toMatchObject({ control, unit, default: byDefault, isNullable });
+  });
+
+  it("offers the reasons of a failure as choices, through a reference", () => {
+    expect(field("/retry/on").control).toMatchObject({ kind: "choices" });
+  });
+
+  it("opens with fields that exist", () => {
+    const known = new Set(fields.map((each) => each.pointer));
+    expect([...COMMON].filter((pointer) => !known.has(pointer))).toEqual([]);
+  });
+});
+
+describe("the draft", () => {
+  it("holds only what differs from the defaults", () => {
+    const steps = field("/training/steps");
+    const set = withField({}, steps, 200);
+    expect(set).toEqual({ training: { steps: 200 } });
+    expect(fieldValue(set, steps)).toBe(200);
+    expect(withField(set, steps, 100)).toEqual({});
+    expect(fieldValue({}, steps)).toBe(100);
+  });
+
+  it("keeps an absence that is not the default", () => {
+    expect(withField({}, field("/training/max_grad_norm"), null)).toEqual({
+      training: { max_grad_norm: null },
+    });
+  });
+
+  it("does not change the draft before", () => {
+    const before: JsonObject = { model: { dim: 8 } };
+    expect(withValue(before, "/model/size", "8B")).toEqual({ model: { dim: 8, size: "8B" } });
+    expect(before).toEqual({ model: { dim: 8 } });
+  });
+
+  it("follows escaped pointers, and what is no section holds nothing", () => {
+    expect(valueAt({ "a/b": { "c~d": 1 } }, "/a~1b/c~0d")).toBe(1);
+    expect(valueAt({ model: 7 }, "/model/size")).toBeUndefined();
+  });
+
+  it("takes over another job's spec without defaults and without masked secrets", () => {
+    const whole = {
+      name: "old",
+      training: { steps: 100, seq_len: 64 },
+      env: { NCCL_DEBUG: "INFO", HF_TOKEN: "********" },
+      later: "a field of a newer server",
+    };
+    expect(sparseSpec(whole, sections)).toEqual({
+      name: "old",
+      training: { seq_len: 64 },
+      env: { NCCL_DEBUG: "INFO" },
+    });
+  });
+
+  it.each([
+    ["1e4", 10_000],
+    ["1_000", 1_000],
+    [" 3 ", 3],
+    [".5", 0.5],
+    ["1e", "1e"],
+    ["many", "many"],
+    ["0x10", "0x10"],
+    ["9223372036854775807", "9223372036854775807"],
+  ])("reads %s as %s", (text, value) => expect(numberTyped(text)).toBe(value));
+});
+
+describe("the command line", () => {
+  it("sets each value, in TOML, quoted for a shell", () => {
+    const spec: JsonObject = {
+      name: "a",
+      tags: ["x", "y z"],
+      compile: { enabled: true },
+      env: { NCCL_DEBUG: "", NOTE: "it's" },
+    };
+    expect(submitCommand(spec)).toBe(
+      [
+        "trainyard submit",
+        "--set name=a",
+        `--set 'tags=["x","y z"]'`,
+        "--set compile.enabled=true",
+        `--set 'env.NCCL_DEBUG=""'`,
+        `--set 'env.NOTE=it'\\''s'`,
+      ].join(" \\\n  "),
+    );
+    expect(submitCommand({})).toBe("trainyard submit");
+    expect(submitCommand({ name: "b" })).toBe("trainyard submit --set name=b");
+  });
+
+  it("names a file where no setting can say it", () => {
+    expect(submitCommand({ training: { max_grad_norm: null } })).toBe("trainyard submit job.json");
+    expect(submitCommand({ name: "b", training: { steps: 1, x: [null] } })).toBe(
+      "trainyard submit job.json",
+    );
+  });
+});
+
+describe("problems", () => {
+  const placed = placeProblems(
+    [
+      { pointer: "/training/steps", detail: "too few" },
+      { pointer: "/training/steps", detail: "odd" },
+      { pointer: "/retry/on/0", detail: "no reason" },
+      { pointer: "/parallelism", detail: "axes do not multiply" },
+      { pointer: "/env/A B", detail: "no name" },
+      { pointer: "", detail: "no object" },
+      { pointer: "/model/sise", detail: "unknown field" },
+      { pointer: "/modle", detail: "unknown field" },
+    ],
+    sections,
+  );
+
+  it("stand at their field, or at the field that holds them", () => {
+    expect(placed.byField.get("/training/steps")).toEqual(["too few", "odd"]);
+    expect(placed.byField.get("/retry/on")).toEqual(["no reason"]);
+    expect(placed.byField.get("/env")).toEqual(["no name"]);
+  });
+
+  it("stand at their section, or above the form, where no field is theirs", () => {
+    expect(placed.bySection.get("parallelism")).toEqual(["axes do not multiply"]);
+    expect(placed.bySection.get("model")).toEqual(["unknown field"]);
+    expect(placed.elsewhere.map((problem) => problem.pointer)).toEqual(["", "/modle"]);
+  });
+
+  it("are counted by section", () => {
+    const counts = sections.map((section) => [section.name, problemsIn(section, placed)] as const);
+    expect(counts.filter(([, found]) => found > 0)).toEqual([
+      ["", 1],
+      ["model", 1],
+      ["training", 2],
+      ["parallelism", 1],
+      ["retry", 1],
+    ]);
+  });
+});

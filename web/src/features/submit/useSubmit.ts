@@ -1,0 +1,34 @@
+// Submits a draft; a repeat of the same draft can make no second job.
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { useNavigate } from "react-router";
+import { api, ask } from "@/shared/api/client";
+import { keys } from "@/shared/api/queries";
+import type { JsonObject } from "./schema";
+import { bodyOf } from "./usePlan";
+
+export function useSubmit(spec: JsonObject) {
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  // biome-ignore lint/correctness/useExhaustiveDependencies: each draft has a key of its own
+  const key = useMemo(randomKey, [spec]);
+  return useMutation({
+    mutationFn: () =>
+      ask(
+        api.POST("/api/v1/jobs", {
+          body: bodyOf(spec),
+          params: { header: { "idempotency-key": key } },
+        }),
+      ),
+    onSuccess: (job) => {
+      client.setQueryData(keys.jobView(job.id), job);
+      void navigate(`/jobs/${job.id}`);
+    },
+  });
+}
+
+/** `crypto.randomUUID` is only there on HTTPS and on the own machine. */
+function randomKey(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

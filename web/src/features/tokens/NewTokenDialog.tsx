@@ -1,0 +1,148 @@
+// Makes a token, and shows its secret once, with what it is used for.
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { type FormEvent, useState } from "react";
+import { api, ask } from "@/shared/api/client";
+import { ApiError } from "@/shared/api/errors";
+import { keys } from "@/shared/api/queries";
+import type { Token, TokenRequest } from "@/shared/api/types";
+import { quoted } from "@/shared/format/shell";
+import { Button } from "@/shared/ui/Button";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { Dialog } from "@/shared/ui/Dialog";
+import { Field } from "@/shared/ui/Field";
+import { InlineError } from "@/shared/ui/Notice";
+
+type Kind = NonNullable<TokenRequest["kind"]>;
+
+const KINDS: Record<Kind, string> = {
+  api: "For a person or a program: the whole API but tokens.",
+  join: "Lets one new machine join, once.",
+  login: "A link that logs one browser in as admin, once.",
+};
+
+const LIFETIMES: Record<Kind, readonly (readonly [string, number])[]> = {
+  api: [
+    ["1 year", 365 * 86_400],
+    ["90 days", 90 * 86_400],
+    ["30 days", 30 * 86_400],
+    ["1 day", 86_400],
+  ],
+  join: [
+    ["1 hour", 3_600],
+    ["1 day", 86_400],
+  ],
+  login: [
+    ["10 minutes", 600],
+    ["1 hour", 3_600],
+  ],
+};
+
+export function NewTokenDialog({ onClose }: { onClose: () => void }) {
+  const [name, setName] = useState("");
+  const [kind, setKind] = useState<Kind>("api");
+  const [seconds, setSeconds] = useState(LIFETIMES.api[0]?.[1] ?? 0);
+  const client = useQueryClient();
+  const make = useMutation({
+    mutationFn: () =>
+      ask(api.POST("/api/v1/tokens", { body: { name, kind, expires_in_seconds: seconds } })),
+    onSuccess: () => client.invalidateQueries({ queryKey: keys.tokens }),
+  });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    make.mutate();
+  };
+  if (make.data?.secret) return <Made token={make.data} onClose={onClose} />;
+  const errors = make.error instanceof ApiError ? make.error.errors : [];
+  const nameError = errors.find((problem) => problem.pointer === "/name")?.detail;
+  return (
+    <Dialog
+      title="New token"
+      onClose={onClose}
+      footer={
+        <>
+          <Button onClick={onClose}>Leave it</Button>
+          <Button type="submit" form="new-token" look="primary" busy={make.isPending}>
+            Make the token
+          </Button>
+        </>
+      }
+    >
+      <form id="new-token" className="token-form" onSubmit={submit}>
+        <Field htmlFor="token-name" label="Name" help="What it is for." error={nameError}>
+          <input
+            id="token-name"
+            className="input"
+            required
+            maxLength={80}
+            placeholder="ada-laptop"
+            value={name}
+            aria-describedby="token-name-said"
+            onChange={(event) => setName(event.target.value)}
+          />
+        </Field>
+        <Field htmlFor="token-kind" label="Kind" help={KINDS[kind]}>
+          <select
+            id="token-kind"
+            className="select"
+            value={kind}
+            aria-describedby="token-kind-said"
+            onChange={(event) => {
+              const chosen = event.target.value as Kind;
+              setKind(chosen);
+              setSeconds(LIFETIMES[chosen][0]?.[1] ?? 0);
+            }}
+          >
+            {Object.keys(KINDS).map((each) => (
+              <option key={each}>{each}</option>
+            ))}
+          </select>
+        </Field>
+        <Field htmlFor="token-life" label="Lives for">
+          <select
+            id="token-life"
+            className="select"
+            value={seconds}
+            onChange={(event) => setSeconds(Number(event.target.value))}
+          >
+            {LIFETIMES[kind].map(([label, value]) => (
+              <option key={value} value={value}>
+                {label}
+              </option>
+            ))}
+          </select>
+        </Field>
+      </form>
+      {make.isError && !nameError && <InlineError error={make.error} />}
+    </Dialog>
+  );
+}
+
+function Made({ token, onClose }: { token: Token; onClose: () => void }) {
+  return (
+    <Dialog
+      title={`Token ${token.name}`}
+      onClose={onClose}
+      footer={
+        <Button look="primary" onClick={onClose}>
+          Done
+        </Button>
+      }
+    >
+      <p>This is shown once: the server keeps no copy that could be read again.</p>
+      <CommandLine command={useOf(token)} label="How it is used" isText={token.kind === "login"} />
+    </Dialog>
+  );
+}
+
+function useOf(token: Token): string {
+  const { origin } = window.location;
+  const secret = token.secret ?? "";
+  switch (token.kind) {
+    case "login":
+      return `${origin}/login?code=${encodeURIComponent(secret)}`;
+    case "join":
+      return `TRAINYARD_JOIN_TOKEN=${quoted(secret)} python -m worker`;
+    default:
+      return `export TRAINYARD_URL=${quoted(origin)} TRAINYARD_TOKEN=${quoted(secret)}`;
+  }
+}

@@ -1,0 +1,45 @@
+import { describe, expect, it } from "vitest";
+import { ask } from "./client";
+import { ApiError, isUnauthenticated, messageOf, UnreachableError } from "./errors";
+import { allPages } from "./queries";
+
+const refused = (status: number, error: unknown) =>
+  ask(Promise.resolve({ error, response: new Response(null, { status }) }));
+
+describe("answers", () => {
+  it("are what the server sent", async () => {
+    const response = new Response(null, { status: 200 });
+    expect(await ask(Promise.resolve({ data: { id: "x" }, response }))).toEqual({ id: "x" });
+  });
+
+  it("become a typed refusal with each field", async () => {
+    const errors = [{ pointer: "/name", detail: "taken" }];
+    const problem = { title: "Not valid", status: 422, detail: "name: taken", errors };
+    const error = await refused(422, problem).catch((thrown: unknown) => thrown);
+    expect(error).toBeInstanceOf(ApiError);
+    expect((error as ApiError).errors).toEqual(errors);
+    expect(messageOf(error)).toBe("name: taken");
+  });
+
+  it("of a proxy say their status", async () => {
+    const error = await refused(502, "<html>").catch((thrown: unknown) => thrown);
+    expect((error as ApiError).status).toBe(502);
+  });
+
+  it("that do not come are told apart from refusals", async () => {
+    const lost = ask(Promise.reject(new TypeError("fetch failed")));
+    await expect(lost).rejects.toBeInstanceOf(UnreachableError);
+    const error = await refused(401, null).catch((thrown: unknown) => thrown);
+    expect(isUnauthenticated(error)).toBe(true);
+  });
+});
+
+it("reads all pages of a short list", async () => {
+  const asked: (string | null)[] = [];
+  const items = await allPages<number>(async (token) => {
+    asked.push(token);
+    return token === null ? { items: [1, 2], next_page_token: "t" } : { items: [3] };
+  });
+  expect(items).toEqual([1, 2, 3]);
+  expect(asked).toEqual([null, "t"]);
+});

@@ -1,0 +1,63 @@
+// Refusals of the server as one error type, and what a person is told of any error.
+import type { Problem, ProblemDetails } from "./types";
+
+/** A refusal: the problem document (RFC 9457) that the server answered with. */
+export class ApiError extends Error {
+  override name = "ApiError";
+
+  constructor(readonly problem: ProblemDetails) {
+    super(problem.detail || problem.title);
+  }
+
+  get status(): number {
+    return this.problem.status;
+  }
+
+  /** Each field that is wrong, by JSON pointer. */
+  get errors(): readonly Problem[] {
+    return this.problem.errors ?? [];
+  }
+}
+
+/** No answer at all: the server is away, or the network is. */
+export class UnreachableError extends Error {
+  override name = "UnreachableError";
+
+  constructor(cause: unknown) {
+    super("The server does not answer. It may be restarting, or the connection may be lost.", {
+      cause,
+    });
+  }
+}
+
+/** Return the problem in an answer's body; a proxy may have answered with something else. */
+export function problemOf(body: unknown, response: Response): ProblemDetails {
+  if (isProblem(body)) return body;
+  return {
+    type: "about:blank",
+    title: response.statusText || `HTTP ${response.status}`,
+    status: response.status,
+    detail: `The server answered ${response.status} without saying why.`,
+    errors: [],
+    request_id: response.headers.get("x-request-id") ?? "",
+  };
+}
+
+export function isUnauthenticated(error: unknown): boolean {
+  return error instanceof ApiError && error.status === 401;
+}
+
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+function isProblem(body: unknown): body is ProblemDetails {
+  return (
+    typeof body === "object" &&
+    body !== null &&
+    "title" in body &&
+    "status" in body &&
+    "errors" in body &&
+    Array.isArray(body.errors)
+  );
+}

@@ -1,0 +1,119 @@
+// Every query of the dashboard: its key, and how it is read. Live events write to the same keys.
+import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
+import { api, ask } from "./client";
+import { isUnauthenticated } from "./errors";
+import type { JobState, Session } from "./types";
+
+export const JOBS_PAGE_SIZE = 100;
+
+/** Which jobs a table shows; what is empty does not restrict. */
+export interface JobFilter {
+  states: JobState[];
+  tags: string[];
+  search: string;
+}
+
+export const keys = {
+  session: ["session"] as const,
+  schema: ["schema"] as const,
+  jobs: ["jobs"] as const,
+  jobList: (filter: JobFilter) => ["jobs", filter] as const,
+  /** Everything of one job lies under this key; its parts are `[...keys.job(id), "attempts"]`... */
+  job: (id: string) => ["job", id] as const,
+  jobView: (id: string) => ["job", id, "view"] as const,
+  jobPart: (id: string, part: string, ...more: readonly unknown[]) =>
+    ["job", id, part, ...more] as const,
+  nodes: ["nodes"] as const,
+  plan: ["plan"] as const,
+  tokens: ["tokens"] as const,
+};
+
+/** Who is logged in; null when nobody is. */
+export const sessionQuery = queryOptions({
+  queryKey: keys.session,
+  queryFn: async ({ signal }): Promise<Session | null> => {
+    try {
+      return await ask(api.GET("/api/v1/auth/session", { signal }));
+    } catch (error) {
+      if (isUnauthenticated(error)) return null;
+      throw error;
+    }
+  },
+  staleTime: Number.POSITIVE_INFINITY,
+});
+
+export const jobsQuery = (filter: JobFilter) =>
+  infiniteQueryOptions({
+    queryKey: keys.jobList(filter),
+    queryFn: ({ pageParam, signal }) =>
+      ask(
+        api.GET("/api/v1/jobs", {
+          params: {
+            query: {
+              page_size: JOBS_PAGE_SIZE,
+              ...(pageParam ? { page_token: pageParam } : {}),
+              ...(filter.states.length ? { state: filter.states } : {}),
+              ...(filter.tags.length ? { tag: filter.tags } : {}),
+              ...(filter.search ? { search: filter.search } : {}),
+            },
+          },
+          signal,
+        }),
+      ),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_page_token,
+  });
+
+export const jobQuery = (id: string) =>
+  queryOptions({
+    queryKey: keys.jobView(id),
+    queryFn: ({ signal }) =>
+      ask(api.GET("/api/v1/jobs/{job_id}", { params: { path: { job_id: id } }, signal })),
+  });
+
+/** The JSON Schema of the job spec; it changes only with the server. */
+export const schemaQuery = queryOptions({
+  queryKey: keys.schema,
+  queryFn: ({ signal }) => ask(api.GET("/api/v1/schema/job", { signal })),
+  staleTime: Number.POSITIVE_INFINITY,
+});
+
+export const nodesQuery = queryOptions({
+  queryKey: keys.nodes,
+  queryFn: ({ signal }) =>
+    allPages((page_token) =>
+      ask(
+        api.GET("/api/v1/nodes", {
+          params: { query: { page_size: 200, ...(page_token ? { page_token } : {}) } },
+          signal,
+        }),
+      ),
+    ),
+});
+
+export const tokensQuery = queryOptions({
+  queryKey: keys.tokens,
+  queryFn: ({ signal }) =>
+    allPages((page_token) =>
+      ask(
+        api.GET("/api/v1/tokens", {
+          params: { query: { page_size: 200, ...(page_token ? { page_token } : {}) } },
+          signal,
+        }),
+      ),
+    ),
+});
+
+/** Return the items of every page of a list that is short by nature. */
+export async function allPages<Item>(
+  page: (token: string | null) => Promise<{ items: Item[]; next_page_token?: string | null }>,
+): Promise<Item[]> {
+  const items: Item[] = [];
+  let token: string | null = null;
+  do {
+    const next = await page(token);
+    items.push(...next.items);
+    token = next.next_page_token ?? null;
+  } while (token !== null);
+  return items;
+}

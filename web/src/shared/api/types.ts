@@ -1,0 +1,26 @@
+// Short names for the models of the server's OpenAPI document.
+import type { components } from "./schema";
+
+type Schemas = components["schemas"];
+
+export type Attempt = Schemas["AttemptView"];
+export type BatchPlan = Schemas["BatchPlan"];
+export type CheckpointView = Schemas["CheckpointView"];
+export type EventView = Schemas["EventView"];
+export type Job = Schemas["JobView"];
+export type JobState = Schemas["JobState"];
+export type JobSummary = Schemas["JobSummary"];
+export type MemoryEstimate = Schemas["MemoryEstimate"];
+export type MetricLine = Schemas["MetricLineView"];
+export type Metrics = Schemas["MetricsView"];
+export type NodeView = Schemas["NodeView"];
+export type Plan = Schemas["Plan"];
+export type Problem = Schemas["Problem"];
+export type ProblemDetails = Schemas["ProblemDetails"];
+export type Progress = Schemas["Progress"];
+export type ResumeOptions = Schemas["ResumeOptions"];
+export type ResumePreview = Schemas["ResumePreview"];
+export type Session = Schemas["SessionView"];
+export type Token = Schemas["TokenView"];
+export type TokenRequest = Schemas["TokenRequest"];
+export type Verb = Job["verbs"][number];

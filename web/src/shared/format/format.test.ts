@@ -1,0 +1,81 @@
+import { describe, expect, it } from "vitest";
+import { bytes, count, metric, numberOf, percent, plural, short, shortCount } from "./numbers";
+import { command, quoted } from "./shell";
+import { age, duration } from "./time";
+
+describe("numbers", () => {
+  it.each([
+    [2.34191234, "2.3419"],
+    [0.5, "0.50000"],
+    [12345.678, "12346"],
+    [123456.7, "123,457"],
+    [1.2345e-5, "1.234e-5"],
+    [7.1e6, "7.100e6"],
+    [0, "0"],
+    ["NaN", "NaN"],
+    ["-Infinity", "−∞"],
+    [null, "–"],
+  ])("writes the metric %s as %s", (value, text) => expect(metric(value)).toBe(text));
+
+  it.each([
+    [0, "0"],
+    [812.34, "812"],
+    [999.6, "1.00k"],
+    [45_120, "45.1k"],
+    [999_700, "1.00M"],
+    [1_204_000, "1.20M"],
+    [9.88e19, "98.8E"],
+    [null, "–"],
+  ])("shortens %s to %s", (value, text) => expect(short(value)).toBe(text));
+
+  it("counts parameters in billions, not in giga", () => expect(shortCount(8.03e9)).toBe("8.03B"));
+
+  it.each([
+    [0, "0 B"],
+    [999, "999 B"],
+    [1000, "0.977 KiB"],
+    [1536, "1.50 KiB"],
+    [139 * 2 ** 30, "139 GiB"],
+    [1023.7 * 2 ** 30, "1.00 TiB"],
+  ])("writes %s bytes as %s", (value, text) => expect(bytes(value)).toBe(text));
+
+  it("reads what JSON cannot say of a number", () => {
+    expect(numberOf("NaN")).toBeNaN();
+    expect(numberOf("Infinity")).toBe(Number.POSITIVE_INFINITY);
+    expect(numberOf("7")).toBeNull();
+  });
+
+  it("puts nouns into the plural", () => {
+    expect([plural(1, "slot"), plural(1200, "slot")]).toEqual(["1 slot", "1,200 slots"]);
+    expect(count(null)).toBe("–");
+    expect([percent(0.125), percent(0.5), percent(null)]).toEqual(["12.5 %", "50 %", "–"]);
+  });
+});
+
+describe("times", () => {
+  it.each([
+    [4.21, "4.2 s"],
+    [9.97, "10 s"],
+    [59.7, "1 min 00 s"],
+    [200, "3 min 20 s"],
+    [7_500, "2 h 05 min"],
+    [529_200, "6 d 03 h"],
+    [Number.NaN, "–"],
+  ])("writes %s seconds as %s", (seconds, text) => expect(duration(seconds)).toBe(text));
+
+  it.each([
+    [3, "now"],
+    [59.9, "59 s"],
+    [125, "2 min"],
+    [100_000, "27 h"],
+    [300_000, "3 d"],
+  ])("writes the age of %s seconds as %s", (seconds, text) => expect(age(seconds)).toBe(text));
+});
+
+describe("command lines", () => {
+  it("quotes what a shell would take apart", () => {
+    expect(quoted("training.steps=200")).toBe("training.steps=200");
+    expect(quoted("it's")).toBe(`'it'\\''s'`);
+    expect(command("ps", "--search", "a b")).toBe("trainyard ps --search 'a b'");
+  });
+});

@@ -1,0 +1,103 @@
+import { QueryClient } from "@tanstack/react-query";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { type JobFilter, jobQuery, keys } from "@/shared/api/queries";
+import type { EventView, Job, JobSummary } from "@/shared/api/types";
+import { BATCH_MILLISECONDS, Feed } from "./feed";
+import type { JobPage } from "./jobs";
+
+const ALL: JobFilter = { states: [], tags: [], search: "" };
+const row = (id: string, state = "running") =>
+  ({ id, name: id, tags: [], state, progress: { step: 0 } }) as unknown as JobSummary;
+const event = (kind: string, job_id: string | null, data = {}) =>
+  ({ kind, job_id, data, at: "2026-01-01T00:00:00Z" }) as unknown as EventView;
+
+let client: QueryClient;
+let feed: Feed;
+const fetched = vi.fn();
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  fetched.mockReset();
+  client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
+  client.setQueryData(keys.jobList(ALL), {
+    pages: [{ items: [row("b"), row("a")], next_page_token: null }],
+    pageParams: [""],
+  });
+  feed = new Feed(client, (id) => ({
+    ...jobQuery(id),
+    queryFn: async () => {
+      fetched(id);
+      return row(id, "queued") as Job;
+    },
+  }));
+});
+
+afterEach(() => vi.useRealTimers());
+
+const rows = () =>
+  client.getQueryData<{ pages: JobPage[] }>(keys.jobList(ALL))?.pages.flatMap((p) => p.items) ?? [];
+const flush = () => vi.advanceTimersByTimeAsync(BATCH_MILLISECONDS);
+
+describe("the feed", () => {
+  it("applies a burst of points in one go and asks the server for nothing", async () => {
+    let writes = 0;
+    const stop = client.getQueryCache().subscribe(({ type }) => {
+      writes += type === "updated" ? 1 : 0;
+    });
+    for (let step = 1; step <= 100; step += 1) {
+      feed.event(event("metrics", "a", { progress: { step } }));
+    }
+    await flush();
+    stop();
+    expect(rows().map((job) => job.progress.step)).toEqual([0, 100]);
+    expect(writes).toBe(1);
+    expect(fetched).not.toHaveBeenCalled();
+  });
+
+  it("reads a new job once, however many events it has, and puts it on top", async () => {
+    feed.event(event("submitted", "c"));
+    feed.event(event("queued", "c"));
+    await flush();
+    expect(fetched.mock.calls).toEqual([["c"]]);
+    expect(rows().map((job) => job.id)).toEqual(["c", "b", "a"]);
+  });
+
+  it("leaves jobs of pages that were not read alone", async () => {
+    feed.event(event("metrics", "unseen", { progress: { step: 3 } }));
+    await flush();
+    expect(fetched).not.toHaveBeenCalled();
+    expect(rows()).toHaveLength(2);
+  });
+
+  it("takes a deleted job out", async () => {
+    feed.event(event("job_deleted", "b"));
+    await flush();
+    expect(rows().map((job) => job.id)).toEqual(["a"]);
+  });
+
+  it("reads the list anew where very many jobs changed", async () => {
+    const invalidate = vi.spyOn(client, "invalidateQueries");
+    for (let number = 0; number < 50; number += 1) feed.event(event("submitted", `n${number}`));
+    await flush();
+    expect(fetched).not.toHaveBeenCalled();
+    expect(invalidate).toHaveBeenCalledWith({ queryKey: keys.jobs });
+  });
+
+  it("reads nodes anew when slots change hands", async () => {
+    client.setQueryData(keys.nodes, []);
+    feed.event(event("metrics", "a", {}));
+    await flush();
+    expect(client.getQueryState(keys.nodes)?.isInvalidated).toBe(false);
+    feed.event(event("node_offline", null));
+    await flush();
+    expect(client.getQueryState(keys.nodes)?.isInvalidated).toBe(true);
+  });
+
+  it("reads everything but session and schema anew after a reset", () => {
+    client.setQueryData(keys.session, null);
+    client.setQueryData(keys.jobView("a"), {});
+    feed.reset();
+    expect(client.getQueryState(keys.session)?.isInvalidated).toBe(false);
+    expect(client.getQueryState(keys.jobView("a"))?.isInvalidated).toBe(true);
+  });
+});

@@ -1,0 +1,134 @@
+// Brings the query cache forward by live events, so that no page asks for what it was told.
+import type { InfiniteData, QueryClient } from "@tanstack/react-query";
+import { type JobFilter, jobQuery, keys } from "@/shared/api/queries";
+import type { EventView, Job } from "@/shared/api/types";
+import {
+  type JobPage,
+  makesStale,
+  mayEnter,
+  placeJob,
+  reduceJob,
+  reducePages,
+  removeJob,
+} from "./jobs";
+import type { StreamListener } from "./stream";
+
+/** Events are gathered for so long and applied together: a busy cluster sends hundreds a second. */
+export const BATCH_MILLISECONDS = 200;
+/** Where more jobs than this must be read anew at once, the lists are read anew instead. */
+const MANY_JOBS = 12;
+/** Kinds that tell all their news; others change parts of a job's page, which are read anew. */
+const COMPLETE = new Set(["metrics", "log", "phase", "waiting"]);
+/** Kinds after which the slots of nodes are held or free. */
+const CHANGES_NODES = new Set(["placed", "attempt_ended"]);
+
+type JobList = InfiniteData<JobPage, string>;
+type Pages = readonly JobPage[];
+
+/** Feeds one query client. */
+export class Feed implements StreamListener {
+  private events: EventView[] = [];
+  private timer: ReturnType<typeof setTimeout> | null = null;
+
+  constructor(
+    private readonly client: QueryClient,
+    private readonly query = jobQuery,
+  ) {}
+
+  event = (event: EventView): void => {
+    this.events.push(event);
+    this.timer ??= setTimeout(this.flush, BATCH_MILLISECONDS);
+  };
+
+  reset = (): void => {
+    this.events = [];
+    void this.client.invalidateQueries({
+      predicate: ({ queryKey: [first] }) => first !== keys.session[0] && first !== keys.schema[0],
+    });
+  };
+
+  private flush = (): void => {
+    const events = this.events;
+    this.events = [];
+    this.timer = null;
+    const byJob = groupedByJob(events);
+    this.removeDeleted(byJob);
+    const known = this.reduce(byJob);
+    const isNews = (event: EventView, id: string) =>
+      makesStale(event) || (!known.has(id) && mayEnter(event));
+    const stale = [...byJob].filter(([id, own]) => own.some((event) => isNews(event, id)));
+    this.refreshJobs(stale.map(([id]) => id));
+    this.refreshParts(events, byJob);
+  };
+
+  private removeDeleted(byJob: Map<string, EventView[]>): void {
+    for (const [id, events] of byJob) {
+      if (!events.some((event) => event.kind === "job_deleted")) continue;
+      byJob.delete(id);
+      this.eachList((pages) => removeJob(pages, id));
+      void this.client.invalidateQueries({ queryKey: keys.job(id) });
+    }
+  }
+
+  /** Apply events to what is in the cache, and return the ids of the jobs that were there. */
+  private reduce(byJob: ReadonlyMap<string, readonly EventView[]>): Set<string> {
+    const known = new Set<string>();
+    for (const [id, events] of byJob) {
+      this.client.setQueryData<Job>(keys.jobView(id), (job) => job && reduceJob(job, events));
+    }
+    this.eachList((pages, filter) => {
+      for (const { id } of pages.flatMap((page) => page.items)) if (byJob.has(id)) known.add(id);
+      return reducePages(pages, byJob, filter);
+    });
+    return known;
+  }
+
+  private refreshJobs(ids: readonly string[]): void {
+    if (ids.length > MANY_JOBS) void this.client.invalidateQueries({ queryKey: keys.jobs });
+    else for (const id of ids) void this.refreshJob(id);
+  }
+
+  private async refreshJob(id: string): Promise<void> {
+    try {
+      const job = await this.client.fetchQuery({ ...this.query(id), staleTime: 0 });
+      this.eachList((pages, filter) => placeJob(pages, job, filter));
+    } catch {
+      // It may be gone by now, and then an event says so; a lost server ends in a reset.
+    }
+  }
+
+  private refreshParts(
+    events: readonly EventView[],
+    byJob: ReadonlyMap<string, readonly EventView[]>,
+  ): void {
+    for (const [id, own] of byJob) {
+      if (own.every((event) => COMPLETE.has(event.kind))) continue;
+      void this.client.invalidateQueries({ queryKey: keys.job(id) });
+    }
+    if (events.some(({ kind }) => kind.startsWith("node_") || CHANGES_NODES.has(kind))) {
+      void this.client.invalidateQueries({ queryKey: keys.nodes });
+    }
+  }
+
+  private eachList(change: (pages: Pages, filter: JobFilter) => Pages): void {
+    for (const { queryKey } of this.client.getQueryCache().findAll({ queryKey: keys.jobs })) {
+      this.client.setQueryData<JobList>(queryKey, (list) => {
+        if (!list) return list;
+        const pages = change(list.pages, queryKey[1] as JobFilter);
+        const isSame = pages.every((page, index) => page === list.pages[index]);
+        return isSame ? list : { ...list, pages: [...pages] };
+      });
+    }
+  }
+}
+
+function groupedByJob(events: readonly EventView[]): Map<string, EventView[]> {
+  const byJob = new Map<string, EventView[]>();
+  for (const event of events) {
+    if (event.job_id === null) continue;
+    const own = byJob.get(event.job_id);
+    if (own) own.push(event);
+    else byJob.set(event.job_id, [event]);
+  }
+  return byJob;
+}

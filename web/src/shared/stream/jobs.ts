@@ -1,0 +1,127 @@
+// What live events change in the rows of the jobs table, without asking the server.
+import type { JobFilter } from "@/shared/api/queries";
+import type { EventView, JobState, JobSummary, Progress } from "@/shared/api/types";
+
+type Patch = (job: JobSummary, event: EventView) => Partial<JobSummary>;
+
+/** Events that say what they change in a row. */
+const PATCHES: Record<string, Patch> = {
+  metrics: (job, { data }) => ({
+    progress: (data.progress as Progress | undefined) ?? job.progress,
+  }),
+  phase: (job, { data }) => ({
+    progress: { ...job.progress, phase: data.phase as Progress["phase"] },
+  }),
+  waiting: (_, event) => ({ reason: text(event, "reason") }),
+  placed: (job, event) => ({
+    state: "starting",
+    reason: null,
+    attempt: event.attempt ?? job.attempt,
+    layout: text(event, "layout") ?? job.layout,
+    started_at: job.started_at ?? event.at,
+  }),
+  running: () => ({ state: "running" }),
+  job_ended: (job, event) => ({
+    state: (event.data.state as JobState | undefined) ?? job.state,
+    reason: text(event, "reason"),
+    ended_at: event.at,
+    progress: { ...job.progress, phase: null, seconds_left: null },
+  }),
+};
+
+/** Events that change a row in ways that only the server knows, such as the world size. */
+const STALE = new Set([
+  "submitted",
+  "queued",
+  "placed",
+  "stop_requested",
+  "cancel_requested",
+  "resume_requested",
+]);
+
+/** Whether the server must be asked for the job after this event. */
+export function makesStale(event: EventView): boolean {
+  return STALE.has(event.kind);
+}
+
+/** Whether an event can bring a job into a table that does not show it yet. */
+export function mayEnter(event: EventView): boolean {
+  return STALE.has(event.kind) || event.kind === "running" || event.kind === "job_ended";
+}
+
+/** Return a row after events of its job, in their order. */
+export function reduceJob<Row extends JobSummary>(job: Row, events: readonly EventView[]): Row {
+  let row = job;
+  for (const event of events) {
+    const patch = PATCHES[event.kind];
+    if (patch) row = { ...row, ...patch(row, event) };
+  }
+  return row;
+}
+
+/** Whether a table with this filter shows the job, as the server decides it. */
+export function matches(job: JobSummary, filter: JobFilter): boolean {
+  const search = filter.search.toLowerCase();
+  return (
+    (filter.states.length === 0 || filter.states.includes(job.state)) &&
+    filter.tags.every((tag) => job.tags.includes(tag)) &&
+    (job.name.toLowerCase().includes(search) || job.id.startsWith(search))
+  );
+}
+
+export interface JobPage {
+  items: JobSummary[];
+  next_page_token?: string | null;
+}
+
+/** Return the pages after events by job id; rows that no longer match the filter leave. */
+export function reducePages(
+  pages: readonly JobPage[],
+  events: ReadonlyMap<string, readonly EventView[]>,
+  filter: JobFilter,
+): JobPage[] {
+  return pages.map((page) => {
+    if (!page.items.some((row) => events.has(row.id))) return page;
+    const items = page.items.map((row) => reduceJob(row, events.get(row.id) ?? []));
+    return { ...page, items: items.filter((row) => !events.has(row.id) || matches(row, filter)) };
+  });
+}
+
+/**
+ * Return the pages with a job in its place: replaced, added, or removed when it does not match.
+ *
+ * Ids sort by the time of submission, the newest first. A job beyond the pages that were read so
+ * far is left to the page that will bring it.
+ */
+export function placeJob(
+  pages: readonly JobPage[],
+  job: JobSummary,
+  filter: JobFilter,
+): readonly JobPage[] {
+  const without = removeJob(pages, job.id);
+  if (!matches(job, filter)) return without;
+  // Where a page ends is told by the rows that it came with, the job's own among them.
+  const into = pages.findIndex((page) => {
+    const last = page.items.at(-1);
+    return !page.next_page_token || (last !== undefined && job.id >= last.id);
+  });
+  return without.map((page, index) =>
+    index === into
+      ? { ...page, items: [...page.items, job].sort((a, b) => (a.id < b.id ? 1 : -1)) }
+      : page,
+  );
+}
+
+/** Return the pages without a job. */
+export function removeJob(pages: readonly JobPage[], id: string): JobPage[] {
+  return pages.map((page) =>
+    page.items.some((row) => row.id === id)
+      ? { ...page, items: page.items.filter((row) => row.id !== id) }
+      : page,
+  );
+}
+
+function text(event: EventView, name: string): string | null {
+  const value = event.data[name];
+  return typeof value === "string" ? value : null;
+}

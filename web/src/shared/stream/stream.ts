@@ -1,0 +1,98 @@
+// The one event stream of a tab: it resumes by itself, and says when something was missed.
+import type { EventView } from "@/shared/api/types";
+
+export type StreamStatus = "connecting" | "live" | "lost";
+
+export interface StreamListener {
+  /** Called for each event, in order. */
+  event?: (event: EventView) => void;
+  /** Called when events were missed for good: whatever is shown must be read afresh. */
+  reset?: () => void;
+}
+
+const FIRST_PAUSE = 1_000;
+const LONGEST_PAUSE = 15_000;
+
+/** Opens an EventSource while anybody listens, and hands every event to all listeners. */
+export class EventStream {
+  private source: EventSource | null = null;
+  private retry: ReturnType<typeof setTimeout> | null = null;
+  private pause = FIRST_PAUSE;
+  private current: StreamStatus = "connecting";
+  private readonly listeners = new Set<StreamListener>();
+  private readonly watchers = new Set<() => void>();
+
+  constructor(
+    private readonly url: string,
+    private readonly open: (url: string) => EventSource = (to) => new EventSource(to),
+  ) {}
+
+  get status(): StreamStatus {
+    return this.current;
+  }
+
+  /** Call `changed` whenever `status` changes, until the returned function is called. */
+  watchStatus = (changed: () => void): (() => void) => {
+    this.watchers.add(changed);
+    return () => this.watchers.delete(changed);
+  };
+
+  /** Hand events to a listener until the returned function is called. */
+  subscribe(listener: StreamListener): () => void {
+    this.listeners.add(listener);
+    if (this.listeners.size === 1) this.connect();
+    return () => {
+      this.listeners.delete(listener);
+      if (this.listeners.size === 0) this.close();
+    };
+  }
+
+  private connect(): void {
+    const source = this.open(this.url);
+    this.source = source;
+    source.onopen = () => {
+      this.pause = FIRST_PAUSE;
+      this.setStatus("live");
+      // A new EventSource knows no last id: what was read before it opened may be old by now.
+      this.reset();
+      source.onopen = () => this.setStatus("live");
+    };
+    source.onmessage = (message: MessageEvent<string>) => {
+      if (message.data) this.hand(JSON.parse(message.data) as EventView);
+    };
+    source.addEventListener("reset", () => this.reset());
+    source.onerror = () => this.failed(source);
+  }
+
+  /** The browser reconnects by itself after a broken connection, but not after a refusal. */
+  private failed(source: EventSource): void {
+    this.setStatus("lost");
+    if (source.readyState !== source.CLOSED) return;
+    this.retry = setTimeout(() => this.connect(), this.pause);
+    this.pause = Math.min(this.pause * 2, LONGEST_PAUSE);
+  }
+
+  private close(): void {
+    if (this.retry !== null) clearTimeout(this.retry);
+    this.source?.close();
+    this.source = null;
+    this.retry = null;
+    this.setStatus("connecting");
+  }
+
+  private hand(event: EventView): void {
+    for (const listener of this.listeners) listener.event?.(event);
+  }
+
+  private reset(): void {
+    for (const listener of this.listeners) listener.reset?.();
+  }
+
+  private setStatus(status: StreamStatus): void {
+    if (status === this.current) return;
+    this.current = status;
+    for (const changed of this.watchers) changed();
+  }
+}
+
+export const stream = new EventStream("/api/v1/stream");

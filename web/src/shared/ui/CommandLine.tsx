@@ -1,0 +1,53 @@
+// The command line that does the same as a button, ready to be copied.
+import { useState } from "react";
+import { Button } from "./Button";
+import "./CommandLine.css";
+
+interface CommandLineProps {
+  command: string;
+  /** What the command does, for those who do not see where it stands. */
+  label?: string;
+  /** It is a text to be copied and no command, such as a link. */
+  isText?: boolean;
+}
+
+export function CommandLine({ command, label = "Command line", isText }: CommandLineProps) {
+  return (
+    <div className="command">
+      <code className="command-text" title={label}>
+        {!isText && (
+          <span className="command-prompt" aria-hidden="true">
+            ${" "}
+          </span>
+        )}
+        {command}
+      </code>
+      <CopyButton text={command} />
+    </div>
+  );
+}
+
+const SHOWN_MILLISECONDS = 1500;
+
+export function CopyButton({ text, label = "Copy" }: { text: string; label?: string }) {
+  const [said, setSaid] = useState<string | null>(null);
+  const copy = async () => {
+    setSaid((await copied(text)) ? "Copied" : "Select and copy");
+    setTimeout(() => setSaid(null), SHOWN_MILLISECONDS);
+  };
+  return (
+    <Button look="quiet" small className="command-copy" onClick={copy}>
+      <span aria-live="polite">{said ?? label}</span>
+    </Button>
+  );
+}
+
+/** Return whether the text lies in the clipboard, to which a page without HTTPS has no access. */
+async function copied(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}

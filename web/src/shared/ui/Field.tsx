@@ -1,0 +1,33 @@
+// A labelled control with its unit, its help and what is wrong with it.
+import type { ReactNode } from "react";
+import { cx } from "./cx";
+import "./Field.css";
+
+interface FieldProps {
+  /** Id of the control, so that the label belongs to it. */
+  htmlFor: string;
+  label: ReactNode;
+  help?: ReactNode;
+  error?: ReactNode;
+  /** Something that is legal and probably not meant. */
+  warning?: ReactNode;
+  children: ReactNode;
+  className?: string;
+}
+
+/** The control names `${htmlFor}-said` in its `aria-describedby`. */
+export function Field({ htmlFor, label, help, error, warning, children, className }: FieldProps) {
+  return (
+    <div className={cx("field", Boolean(error) && "field-wrong", className)}>
+      <label className="field-label" htmlFor={htmlFor}>
+        {label}
+      </label>
+      <div className="field-control">{children}</div>
+      <div className="field-said" id={`${htmlFor}-said`}>
+        {error && <p className="field-error">{error}</p>}
+        {warning && <p className="field-warning">{warning}</p>}
+        {help && <p className="field-help">{help}</p>}
+      </div>
+    </div>
+  );
+}

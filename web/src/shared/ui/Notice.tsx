@@ -1,0 +1,57 @@
+// What stands where there is nothing to show, yet or at all, and what to do next.
+import type { ReactNode } from "react";
+import { ApiError, messageOf } from "@/shared/api/errors";
+import { Button } from "./Button";
+import { cx } from "./cx";
+import "./Notice.css";
+
+interface EmptyStateProps {
+  title: string;
+  /** What to do next. */
+  children?: ReactNode;
+}
+
+export function EmptyState({ title, children }: EmptyStateProps) {
+  return (
+    <div className="notice">
+      <h2>{title}</h2>
+      {children}
+    </div>
+  );
+}
+
+/** What went wrong, with the server's own words, and a way to try again. */
+export function ErrorState({ error, onRetry }: { error: unknown; onRetry?: () => void }) {
+  const problem = error instanceof ApiError ? error.problem : null;
+  return (
+    <div className="notice" role="alert">
+      <h2>{problem?.title ?? "Nothing to show"}</h2>
+      <p>{messageOf(error)}</p>
+      {(problem?.errors?.length ?? 0) > 1 && <ProblemList error={error} />}
+      {onRetry && <Button onClick={onRetry}>Try again</Button>}
+      {problem?.request_id && <p className="notice-small">Request {problem.request_id}</p>}
+    </div>
+  );
+}
+
+/** A refusal beside what was refused. */
+export function InlineError({ error, className }: { error: unknown; className?: string }) {
+  return (
+    <p className={cx("inline-error", className)} role="alert">
+      {messageOf(error)}
+    </p>
+  );
+}
+
+function ProblemList({ error }: { error: unknown }) {
+  if (!(error instanceof ApiError)) return null;
+  return (
+    <ul className="notice-problems">
+      {error.errors.map(({ pointer, detail }) => (
+        <li key={pointer + detail}>
+          <code>{pointer || "/"}</code> {detail}
+        </li>
+      ))}
+    </ul>
+  );
+}

@@ -1,0 +1,60 @@
+// A small panel that a button opens, on the browser's own popover: Esc and a click beside close it.
+import { type ReactNode, type ToggleEvent, useId, useRef } from "react";
+import { cx } from "./cx";
+import "./Popover.css";
+
+const GAP = 6;
+const MARGIN = 8;
+
+interface PopoverProps {
+  /** What the button shows. */
+  button: ReactNode;
+  buttonClassName?: string;
+  /** Name of the panel. */
+  label: string;
+  children: ReactNode;
+}
+
+export function Popover({ button, buttonClassName, label, children }: PopoverProps) {
+  const id = useId();
+  const opener = useRef<HTMLButtonElement>(null);
+  const place = (event: ToggleEvent<HTMLDivElement>) => {
+    if (event.newState === "open" && opener.current) {
+      putBeside(event.currentTarget, opener.current);
+    }
+  };
+  return (
+    <>
+      <button
+        ref={opener}
+        type="button"
+        className={cx("popover-button", buttonClassName)}
+        popoverTarget={id}
+        aria-haspopup="dialog"
+      >
+        {button}
+      </button>
+      <div
+        id={id}
+        popover="auto"
+        className="popover"
+        role="dialog"
+        aria-label={label}
+        onToggle={place}
+      >
+        {children}
+      </div>
+    </>
+  );
+}
+
+/** Below the opener, or above where there is no room, and within the window. */
+function putBeside(panel: HTMLElement, opener: HTMLElement): void {
+  const from = opener.getBoundingClientRect();
+  const { width, height } = panel.getBoundingClientRect();
+  const left = Math.min(from.left, window.innerWidth - width - MARGIN);
+  const isRoom = from.bottom + GAP + height < window.innerHeight - MARGIN;
+  const top = isRoom ? from.bottom + GAP : from.top - GAP - height;
+  panel.style.left = `${Math.max(MARGIN, left)}px`;
+  panel.style.top = `${Math.max(MARGIN, top)}px`;
+}

@@ -1,0 +1,43 @@
+// A plain table in a frame that scrolls sideways when the window is narrow.
+import type { ReactNode } from "react";
+import { cx } from "./cx";
+import "./Table.css";
+
+export interface Column {
+  name: string;
+  label: ReactNode;
+  /** Numbers stand at the right. */
+  number?: boolean;
+  className?: string;
+}
+
+interface TableProps {
+  label: string;
+  columns: readonly Column[];
+  /** Rows: `<tr>` elements. */
+  children: ReactNode;
+  className?: string;
+}
+
+export function Table({ label, columns, children, className }: TableProps) {
+  return (
+    <div className="table-frame">
+      <table className={cx("table", className)} aria-label={label}>
+        <thead>
+          <tr>
+            {columns.map((column) => (
+              <th
+                key={column.name}
+                scope="col"
+                className={cx(column.number && "number", column.className)}
+              >
+                {column.label}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>{children}</tbody>
+      </table>
+    </div>
+  );
+}

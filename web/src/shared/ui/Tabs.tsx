@@ -1,0 +1,75 @@
+// Tabs after the ARIA pattern: one stop of the Tab key, arrows move between them.
+import { type KeyboardEvent, type ReactNode, useId } from "react";
+import "./Tabs.css";
+
+export interface Tab<Name extends string> {
+  name: Name;
+  label: ReactNode;
+}
+
+interface TabsProps<Name extends string> {
+  label: string;
+  tabs: readonly Tab<Name>[];
+  active: Name;
+  onSelect: (name: Name) => void;
+  /** What the active tab shows. */
+  children: ReactNode;
+}
+
+const MOVES: Record<string, (index: number, last: number) => number> = {
+  ArrowLeft: (index, last) => (index === 0 ? last : index - 1),
+  ArrowRight: (index, last) => (index === last ? 0 : index + 1),
+  Home: () => 0,
+  End: (_, last) => last,
+};
+
+/** On a narrow screen the tabs scroll: the active one is never out of sight. */
+function intoSight(tab: HTMLElement | null): void {
+  tab?.scrollIntoView({ block: "nearest", inline: "nearest" });
+}
+
+/** The caller keeps which tab is active, best in the URL. */
+export function Tabs<Name extends string>({
+  label,
+  tabs,
+  active,
+  onSelect,
+  children,
+}: TabsProps<Name>) {
+  const id = useId();
+  const onKeyDown = (event: KeyboardEvent<HTMLElement>) => {
+    const move = MOVES[event.key];
+    if (!move) return;
+    event.preventDefault();
+    const index = tabs.findIndex((tab) => tab.name === active);
+    const next = tabs[move(index, tabs.length - 1)];
+    if (!next) return;
+    onSelect(next.name);
+    document.getElementById(`${id}-${next.name}`)?.focus();
+  };
+  return (
+    <>
+      <div className="tabs" role="tablist" aria-label={label} onKeyDown={onKeyDown}>
+        {tabs.map((tab) => (
+          <button
+            key={tab.name}
+            id={`${id}-${tab.name}`}
+            type="button"
+            role="tab"
+            className="tab"
+            aria-selected={tab.name === active}
+            aria-controls={`${id}-panel`}
+            ref={tab.name === active ? intoSight : undefined}
+            tabIndex={tab.name === active ? 0 : -1}
+            onClick={() => onSelect(tab.name)}
+          >
+            {tab.label}
+          </button>
+        ))}
+      </div>
+      <div id={`${id}-panel`} role="tabpanel" aria-labelledby={`${id}-${active}`}>
+        {children}
+      </div>
+    </>
+  );
+}

@@ -1,0 +1,33 @@
+// One cursor for several charts: the step at which all of them tell their values.
+import { useSyncExternalStore } from "react";
+
+export interface CursorPlace {
+  step: number;
+  /** Id of the chart in which the pointer or the keyboard is. */
+  source: string;
+}
+
+export class ChartCursor {
+  private current: CursorPlace | null = null;
+  private readonly listeners = new Set<() => void>();
+
+  get place(): CursorPlace | null {
+    return this.current;
+  }
+
+  move(place: CursorPlace | null): void {
+    const { current } = this;
+    if (current?.step === place?.step && current?.source === place?.source) return;
+    this.current = place;
+    for (const changed of this.listeners) changed();
+  }
+
+  watch = (changed: () => void): (() => void) => {
+    this.listeners.add(changed);
+    return () => this.listeners.delete(changed);
+  };
+}
+
+export function useCursorPlace(cursor: ChartCursor): CursorPlace | null {
+  return useSyncExternalStore(cursor.watch, () => cursor.place);
+}

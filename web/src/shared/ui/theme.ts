@@ -1,0 +1,44 @@
+// The choice between light, dark and the system's own theme, and colours for what CSS cannot paint.
+
+export type Theme = "system" | "light" | "dark";
+
+const STORED = "trainyard.theme"; // read by public/theme.js before the first paint
+
+/** Return the theme that was chosen. */
+export function chosenTheme(): Theme {
+  const stored = localStorage.getItem(STORED);
+  return stored === "light" || stored === "dark" ? stored : "system";
+}
+
+/** Show a theme, and keep the choice. */
+export function chooseTheme(theme: Theme): void {
+  if (theme === "system") {
+    localStorage.removeItem(STORED);
+    delete document.documentElement.dataset.theme;
+  } else {
+    localStorage.setItem(STORED, theme);
+    document.documentElement.dataset.theme = theme;
+  }
+  window.dispatchEvent(new Event("themechange"));
+}
+
+/** Call `changed` when colours change, by choice or by the system, until the result is called. */
+export function watchTheme(changed: () => void): () => void {
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+  system.addEventListener("change", changed);
+  window.addEventListener("themechange", changed);
+  return () => {
+    system.removeEventListener("change", changed);
+    window.removeEventListener("themechange", changed);
+  };
+}
+
+/** Return the present colour behind a custom property such as `--accent`, for a canvas. */
+export function colorOf(property: string): string {
+  const probe = document.createElement("span");
+  probe.style.color = `var(${property})`;
+  document.body.append(probe);
+  const color = getComputedStyle(probe).color;
+  probe.remove();
+  return color;
+}
