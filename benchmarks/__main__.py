@@ -1,0 +1,43 @@
+"""Runs every benchmark, one after the other: `python -m benchmarks [NAME ...]`.
+
+Each prints one JSON object per figure. Exits with 1 when a figure misses its target or a benchmark
+could not be run; the others are run all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+PROGRAMS = (
+    "submit_to_first_step",
+    "stream_latency",
+    "ingest",
+    "jobs_list",
+    "charts",
+    "trainer_overhead",
+)
+
+
+def main(names: list[str]) -> int:
+    """Run the named benchmarks, or all of them."""
+    if unknown := sorted(set(names) - set(PROGRAMS)):
+        print(
+            f"no benchmark {', '.join(unknown)}; there are {', '.join(PROGRAMS)}", file=sys.stderr
+        )
+        return 2
+    # As in a rank on a machine that is full: one thread each.
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    missed = []
+    for name in names or PROGRAMS:
+        command = [sys.executable, "-m", f"benchmarks.{name}"]
+        if subprocess.run(command, env=environment, check=False).returncode:
+            missed.append(name)
+    if missed:
+        print(f"missed or not run: {', '.join(missed)}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

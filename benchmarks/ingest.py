@@ -1,0 +1,136 @@
+"""Points per second through the report endpoint of a served API, on both databases.
+
+Each supervisor is a thread with a connection of its own that sends prepared reports one after the
+other, as a run does that catches up after an outage. A line holds ten values and a digest.
+
+    python -m benchmarks.ingest [--points 400000] [--values 1000] [--supervisors 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import random
+import sys
+import time
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+from sqlalchemy import func, select
+
+from benchmarks.report import emit
+from benchmarks.servers import PACKAGES, Running, Store, add_running, served, store
+from server.tables import metric_chunks, metric_tail
+from specs.reports import PROTOCOL, Chunk, Identity, Report
+from specs.rundir import Heartbeat, Phase
+
+SERIES = 10
+TARGETS = {"sqlite": 50_000, "postgresql": 30_000}
+
+
+def reports(running: Running, *, points: int, values: int, seed: int) -> list[bytes]:
+    """Return the bodies of reports with `values` values each, `points` in all."""
+    chance = random.Random(seed)
+    identity = Identity(boot_id="boot", pid_namespace="1", pid=1, start_time=1)
+    names = ["train/loss", *(f"bench/series_{number}" for number in range(1, SERIES))]
+    bodies = []
+    step = offset = 0
+    for _ in range(points // values):
+        lines = []
+        for _ in range(values // SERIES):
+            step += 1
+            line = {
+                "step": step,
+                "time": 1.7e9 + step / 10,
+                "values": {name: chance.gauss(2.0, 0.1) for name in names},
+                "data_digest": f"{chance.getrandbits(128):032x}",
+            }
+            lines.append(json.dumps(line, separators=(",", ":")))
+        content = ("\n".join(lines) + "\n").encode()
+        chunk = Chunk(
+            file="metrics",
+            start=offset,
+            end=offset + len(content),
+            content=base64.b64encode(zlib.compress(content, 1)).decode(),
+        )
+        offset = chunk.end
+        report = Report(
+            protocol=PROTOCOL,
+            node=running.node,
+            identity=identity,
+            heartbeat=Heartbeat(phase=Phase.TRAINING, step=step, time=1.7e9),
+            chunks=(chunk,),
+        )
+        bodies.append(report.model_dump_json().encode())
+    return bodies
+
+
+def send(url: str, running: Running, bodies: Sequence[bytes]) -> None:
+    """Send the reports of one supervisor."""
+    headers = {"authorization": f"Bearer {running.token}", "content-type": "application/json"}
+    path = f"{url}/api/v1/workers/attempts/{running.attempt_id}/report"
+    with httpx.Client(headers=headers, timeout=60) as client:
+        for body in bodies:
+            client.post(path, content=body).raise_for_status()
+
+
+def measure(opened: Store, *, points: int, values: int, supervisors: int) -> bool:
+    """Send all points and print the figure."""
+    runs = [add_running(opened.context, f"{values}-{number}") for number in range(supervisors)]
+    bodies = [
+        reports(run, points=points // supervisors, values=values, seed=seed)
+        for seed, run in enumerate(runs)
+    ]
+    before = _stored(opened)
+    with served(opened) as url, ThreadPoolExecutor(supervisors) as pool:
+        started = time.perf_counter()
+        for done in [pool.submit(send, url, run, b) for run, b in zip(runs, bodies, strict=True)]:
+            done.result()
+        seconds = time.perf_counter() - started
+    stored = _stored(opened) - before
+    sent = sum(map(len, bodies)) * values
+    assert stored == sent, f"sent {sent} points, but {stored} are stored"
+    return emit(
+        "ingest",
+        figure=stored / seconds,
+        unit="points/s",
+        target=TARGETS[opened.kind],
+        at_least=True,
+        packages=PACKAGES,
+        database=opened.kind,
+        points=stored,
+        values_per_report=values,
+        supervisors=supervisors,
+    )
+
+
+def _stored(opened: Store) -> int:
+    with opened.context.database.read() as connection:
+        tail = connection.scalar(select(func.count()).select_from(metric_tail))
+        chunks = connection.scalar(select(func.sum(metric_chunks.c.count)))
+    return (tail or 0) + (chunks or 0)
+
+
+def main() -> int:
+    """Measure on both databases."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--points", type=int, default=400_000)
+    parser.add_argument("--values", type=int, nargs="+", default=[1000, 10_000])
+    parser.add_argument("--supervisors", type=int, default=2)
+    parser.add_argument("--databases", nargs="+", default=["sqlite", "postgresql"])
+    given = parser.parse_args()
+    passed = True
+    for kind in given.databases:
+        with store(kind) as opened:
+            for values in given.values:
+                passed &= measure(
+                    opened, points=given.points, values=values, supervisors=given.supervisors
+                )
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

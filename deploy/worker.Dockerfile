@@ -1,0 +1,20 @@
+# Worker and trainer: torch with CUDA, no web stack, no database.
+FROM python:3.12-slim
+ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1
+# gcc: torch.compile and Triton build their launchers with it. git: provenance of own code.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends gcc libc6-dev git \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY pyproject.toml constraints.txt LICENSE README.md ./
+COPY specs specs
+COPY worker worker
+COPY trainer trainer
+# torch is left to pip, which takes the newest build with CUDA that fits `torch>=2.11`.
+RUN grep -v '^torch==' constraints.txt > /tmp/constraints.txt \
+    && pip install -c /tmp/constraints.txt -e '.[worker,trainer]' \
+    && useradd --system --uid 10002 trainyard \
+    && install -d -o trainyard -m 0700 /var/lib/trainyard \
+    && install -d -o trainyard /srv/checkpoints /srv/data
+USER trainyard
+CMD ["python", "-m", "worker", "init"]

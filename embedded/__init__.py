@@ -1,0 +1,1 @@
+"""`trainyard up`: starts broker, server, scheduler and one worker as subprocesses."""

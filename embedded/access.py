@@ -1,0 +1,72 @@
+"""Who may use an embedded control plane: its user's token, and one-time login links."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+
+import httpx
+
+from client.errors import UnauthenticatedError
+from client.sdk import Trainyard
+from client.settings import Connection, save
+from embedded.folders import Folders
+
+
+def let_user_in(folders: Folders, admin: Trainyard) -> str:
+    """Write the user's connection for the `trainyard` command, and return the name it goes by.
+
+    The token is kept with the data, so that it stays the same as long as it opens the server.
+    """
+    token = _saved_token(folders)
+    if token is None or not _opens(admin.url, token):
+        token = _new_token(folders, admin)
+    save(Connection(admin.url, token))
+    return _user_name()
+
+
+def login_link(admin: Trainyard) -> str | None:
+    """Return a link that logs one browser in, once; nothing where no dashboard is served."""
+    if not httpx.get(admin.url, timeout=5, follow_redirects=True).is_success:
+        return None
+    code = admin.create_token("login-link", kind="login")
+    return f"{admin.url}/login?code={code.secret}"
+
+
+def _saved_token(folders: Folders) -> str | None:
+    try:
+        return folders.user_token.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+def _opens(url: str, token: str) -> bool:
+    with Trainyard(url, token) as yard:
+        try:
+            yard.session()
+        except UnauthenticatedError:
+            return False
+    return True
+
+
+def _new_token(folders: Folders, admin: Trainyard) -> str:
+    name = _user_name()
+    for token in admin.tokens():
+        if token.kind == "api" and token.name == name:  # its secret is lost
+            admin.revoke_token(token.id)
+    secret = admin.create_token(name, kind="api").secret
+    assert secret is not None, "a new token comes with its secret"
+    folders.user_token.unlink(missing_ok=True)
+    descriptor = os.open(folders.user_token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(secret + "\n")
+    return secret
+
+
+def _user_name() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
+    return f"cli-{re.sub(r'[^A-Za-z0-9._-]', '-', user)}"[:80]

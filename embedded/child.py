@@ -1,0 +1,100 @@
+"""One process of the control plane: started with its log, started again when it crashes."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from embedded.record import ProcessRecord, identify
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
+STEADY_SECONDS = 60.0
+"""A process that lived for so long starts with a short pause again."""
+TAIL_BYTES = 4000
+TAIL_LINES = 15
+
+
+class Child:
+    """A process and the attempts to keep it running."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        log: Path,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._command = tuple(command)
+        self._environment = dict(environment)
+        self._now = now
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._failures = 0
+        self._start_at = 0.0
+        self.record: ProcessRecord | None = None
+        """The process; absent while there is none."""
+
+    def start(self) -> None:
+        """Start the process, in a session of its own: Ctrl-C in a terminal does not reach it."""
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._started_at = self._now()
+        self.record = identify(self._process.pid)
+
+    def exit_code(self) -> int | None:
+        """Return the exit code of a process that has ended, negative for a signal."""
+        return None if self._process is None else self._process.poll()
+
+    def tend(self) -> str | None:
+        """Start the process again when it has ended and its pause is over.
+
+        Returns:
+            What a person should know: that it ended, or that it runs again.
+        """
+        if self._process is None:
+            if self._now() < self._start_at:
+                return None
+            self.start()
+            return f"{self.name} runs again"
+        code = self._process.poll()
+        if code is None:
+            return None
+        self._process, self.record = None, None
+        lived = self._now() - self._started_at
+        self._failures = 0 if lived > STEADY_SECONDS else self._failures + 1
+        pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)
+        self._start_at = self._now() + pause
+        return f"{self.name} ended with {_words(code)}; again in {pause:g} s ({self.log})"
+
+    def reap(self) -> None:
+        """Wait for a process that was ended."""
+        if self._process is not None:
+            self._process.wait()
+        self._process, self.record = None, None
+
+    def last_lines(self) -> str:
+        """Return the end of its log."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log.stat().st_size - TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(text.splitlines()[-TAIL_LINES:])
+
+
+def _words(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

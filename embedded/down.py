@@ -1,0 +1,141 @@
+"""`down`: let running jobs save and stop, then end everything on a data folder."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+from client.errors import ConflictError, TrainyardError
+from client.sdk import Trainyard
+from embedded.folders import Folders
+from embedded.record import Recorder, RunRecord, is_alive, read_record, send, wait_gone
+from embedded.stack import END_SECONDS, Stack, StartError, StopRequestedError
+from embedded.up import Tell, address_of, described, end_leftovers
+from specs.api.jobs import JobSummary
+from specs.states import ACTIVE_JOB_STATES, JobState
+
+POLL_SECONDS = 0.5
+WHOLE_END_SECONDS = 6 * END_SECONDS
+"""Longest wait for an `up` to end all its processes, one after the other."""
+
+
+def down(folders: Folders, tell: Tell, *, keep_running: bool, timeout_seconds: float) -> int:
+    """End what runs on a data folder, and return the exit status.
+
+    Jobs that train are stopped first: each saves a checkpoint and leaves. With `keep_running` they
+    are left alone, as Ctrl-C does. Queued jobs wait for the next `up`.
+    """
+    record = read_record(folders.record)
+    if record is None:
+        tell(f"Nothing runs on {folders.root}.")
+        return 0
+    with folders.held() as mine:
+        if mine:
+            return _without_up(folders, record, tell, keep_running, timeout_seconds)
+    try:
+        return _with_up(folders, record, tell, keep_running, timeout_seconds)
+    except TrainyardError as error:
+        tell(f"Error: {error} `trainyard down --keep-running` ends it without stopping jobs.")
+        return 1
+
+
+def _with_up(
+    folders: Folders, record: RunRecord, tell: Tell, keep_running: bool, timeout_seconds: float
+) -> int:
+    """Tell the `up` that keeps things running to end them."""
+    if record.up is None or not is_alive(record.up):
+        tell(f"Trainyard is starting or ending on {folders.root} at this moment; try again.")
+        return 1
+    if not keep_running:
+        _stop_placing(folders, record)
+        with Trainyard(record.url, _admin_token(folders)) as yard:
+            if not save_jobs(yard, tell, timeout_seconds=timeout_seconds):
+                return 1
+    send(record.up, signal.SIGTERM)
+    if not wait_gone(record.up, seconds=WHOLE_END_SECONDS):
+        tell(f"Error: process {record.up.pid} does not end; its logs: {folders.root / 'logs'}")
+        return 1
+    tell("Trainyard has ended.")
+    return 0
+
+
+def _without_up(
+    folders: Folders, record: RunRecord, tell: Tell, keep_running: bool, timeout_seconds: float
+) -> int:
+    """End left-overs; where jobs may be training without a server, start one to stop them by."""
+    end_leftovers(folders)
+    if keep_running or record.training == ():
+        tell(f"Nothing {'else ' if keep_running else ''}runs on {folders.root}.")
+        return 0
+    tell("Starting the server once more, to stop the jobs that go on training.")
+    address = address_of(folders, host="127.0.0.1", port=None)
+    recorder = Recorder(folders.record, url=address.url, port=address.port)
+    stack = Stack(
+        folders, address, slots=None, stopping=threading.Event(), changed=recorder.running
+    )
+    training: tuple[str, ...] | None = record.training
+    try:
+        yard = stack.start_server()
+        stack.start_worker(yard)  # supervisors learn from it where the server is now
+        if not save_jobs(yard, tell, timeout_seconds=timeout_seconds):
+            return 1
+        training = ()
+    except (StartError, StopRequestedError, TrainyardError) as error:
+        tell(f"Error: {error}")
+        return 1
+    finally:
+        stack.end()
+        recorder.ended(training=training)
+    tell("Trainyard has ended.")
+    return 0
+
+
+def save_jobs(yard: Trainyard, tell: Tell, *, timeout_seconds: float) -> bool:
+    """Stop every job that holds slots and wait until none does; returns whether that is so."""
+    asked: set[str] = set()
+    deadline = time.monotonic() + timeout_seconds
+    while active := list(yard.jobs(states=sorted(ACTIVE_JOB_STATES))):
+        for job in active:
+            if job.id not in asked:
+                asked.add(job.id)
+                _stop(yard, job, tell)
+        if time.monotonic() > deadline:
+            names = ", ".join(described(job) for job in active)
+            tell(f"Error: still training after {timeout_seconds:g} s: {names}.")
+            tell("They go on saving, and nothing new is placed; `trainyard down` waits again.")
+            return False
+        time.sleep(POLL_SECONDS)
+    for job_id in asked:
+        job = yard.job(job_id)
+        tell(f"  {job.name}: {job.state} at step {job.progress.step:,}")
+    waiting = sum(1 for _ in yard.jobs(states=[JobState.QUEUED]))
+    if waiting:
+        tell(f"  {waiting} queued job{'s' if waiting != 1 else ''}: for the next `trainyard up`")
+    return True
+
+
+def _stop(yard: Trainyard, job: JobSummary, tell: Tell) -> None:
+    if job.state == JobState.STOPPING:
+        return
+    tell(f"Stopping {described(job)}: it saves a checkpoint first")
+    try:
+        yard.stop(job.id, reason="trainyard down")
+    except ConflictError:  # it has ended by itself meanwhile
+        return
+
+
+def _stop_placing(folders: Folders, record: RunRecord) -> None:
+    """Let `up` end the scheduler, so that nothing queued takes the slots that become free."""
+    if record.up is None or not send(record.up, signal.SIGUSR1):
+        return
+    deadline = time.monotonic() + WHOLE_END_SECONDS
+    while time.monotonic() < deadline:
+        now = read_record(folders.record)
+        if now is None or "scheduler" not in now.processes:
+            return
+        time.sleep(POLL_SECONDS / 5)
+
+
+def _admin_token(folders: Folders) -> str:
+    return folders.admin_token.read_text(encoding="utf-8").strip()

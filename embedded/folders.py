@@ -1,0 +1,98 @@
+"""The data folder of an embedded control plane: what lies where, and who holds it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def default_root() -> Path:
+    """Return `~/.local/share/trainyard`, or its counterpart below XDG_DATA_HOME."""
+    data_home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data_home) / "trainyard"
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Paths below the data folder."""
+
+    root: Path
+
+    @property
+    def database(self) -> Path:
+        """The SQLite database."""
+        return self.root / "trainyard.db"
+
+    @property
+    def state(self) -> Path:
+        """The server's own files: its admin token and that of the user."""
+        return self.root / "state"
+
+    @property
+    def admin_token(self) -> Path:
+        """Written by the server at its first start."""
+        return self.state / "admin.token"
+
+    @property
+    def user_token(self) -> Path:
+        """API token of the user who runs this, for the `trainyard` command."""
+        return self.state / "user.token"
+
+    @property
+    def broker(self) -> Path:
+        """The broker's configuration and append-only file."""
+        return self.root / "broker"
+
+    @property
+    def node(self) -> Path:
+        """Run directories, caches and token of this machine's worker."""
+        return self.root / "node"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Storage root `checkpoints`."""
+        return self.root / "checkpoints"
+
+    @property
+    def data(self) -> Path:
+        """Storage root `data`."""
+        return self.root / "data"
+
+    @property
+    def record(self) -> Path:
+        """What runs: `embedded.record.RunRecord`."""
+        return self.root / "run.json"
+
+    def log(self, name: str) -> Path:
+        """Return the log file of one process."""
+        return self.root / "logs" / f"{name}.log"
+
+    def make(self) -> None:
+        """Make the folders; only their owner may look into them.
+
+        Raises:
+            OSError: one cannot be made.
+        """
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (self.state, self.broker, self.node, self.root / "logs"):
+            folder.mkdir(exist_ok=True, mode=0o700)
+        for folder in (self.checkpoints, self.data):
+            folder.mkdir(exist_ok=True)
+
+    @contextmanager
+    def held(self) -> Iterator[bool]:
+        """Hold the folder while the block runs; yields whether nobody else does."""
+        descriptor = os.open(self.root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(descriptor)

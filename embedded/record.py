@@ -1,0 +1,125 @@
+"""`run.json`: what runs on a data folder, and whether a process is still the one that was meant."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from specs.base import RecordModel
+
+POLL_SECONDS = 0.05
+
+
+class ProcessRecord(RecordModel):
+    """A process that no other one can be mistaken for while the machine is up."""
+
+    pid: int
+    """Process id; also its process group."""
+    start_time: int
+    """Start time in clock ticks after boot."""
+
+
+class RunRecord(RecordModel):
+    """What runs on a data folder, or ran last."""
+
+    url: str
+    """Where the API listens; supervisors that outlive it look for it there again."""
+    port: int
+    """Its port."""
+    up: ProcessRecord | None = None
+    """The `up` that keeps the others running."""
+    processes: dict[str, ProcessRecord] = Field(default_factory=dict)
+    """Broker, server, scheduler and worker, by name."""
+    training: tuple[str, ...] | None = None
+    """Ids of jobs that were left training; absent while that is not known."""
+
+
+def read_record(path: Path) -> RunRecord | None:
+    """Return the record; nothing when there is none that can be read."""
+    try:
+        return RunRecord.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def write_record(path: Path, record: RunRecord) -> None:
+    """Replace the record as a whole."""
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    draft.write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+class Recorder:
+    """Keeps the record of one run true while its processes come and go."""
+
+    def __init__(self, path: Path, *, url: str, port: int) -> None:
+        self._path = path
+        self._record = RunRecord(url=url, port=port)
+
+    def running(self, processes: Mapping[str, ProcessRecord]) -> None:
+        """Write which processes this one keeps running."""
+        update = {"up": identify(os.getpid()), "processes": dict(processes)}
+        write_record(self._path, self._record.model_copy(update=update))
+
+    def ended(self, *, training: tuple[str, ...] | None) -> None:
+        """Write that they have ended, and which jobs were left training, if that is known."""
+        write_record(self._path, self._record.model_copy(update={"training": training}))
+
+
+def identify(pid: int) -> ProcessRecord | None:
+    """Return the identity of a process that lives; nothing for one that ended, reaped or not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    state, *fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
+    return None if state in "ZX" else ProcessRecord(pid=pid, start_time=int(fields[18]))
+
+
+def is_alive(process: ProcessRecord) -> bool:
+    """Return whether this very process still lives."""
+    return identify(process.pid) == process
+
+
+def end(processes: Collection[ProcessRecord], *, grace_seconds: float) -> None:
+    """Ask processes to end, all at once, and wait; then end by force, groups and all."""
+    asked = [process for process in processes if send(process, signal.SIGTERM)]
+    for process in asked:
+        if not wait_gone(process, seconds=grace_seconds):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            wait_gone(process, seconds=grace_seconds)
+
+
+def send(process: ProcessRecord, number: signal.Signals) -> bool:
+    """Send a signal to this very process and no other; returns whether it lives."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        # Compared while the handle holds on to it: the number cannot pass to another one meanwhile.
+        if not is_alive(process):
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def wait_gone(process: ProcessRecord, *, seconds: float) -> bool:
+    """Wait until a process has ended, at most so long; returns whether it has."""
+    deadline = time.monotonic() + seconds
+    while is_alive(process):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True

@@ -1,0 +1,245 @@
+"""The processes together: in which order they start, when each is ready, how they end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import httpx
+
+from client.errors import TrainyardError
+from client.sdk import Trainyard
+from embedded.broker import Broker, answers, choose_broker
+from embedded.child import Child
+from embedded.folders import Folders
+from embedded.record import ProcessRecord, end
+
+READY_SECONDS = 90.0
+"""Longest wait for one process: a busy machine imports slowly."""
+END_SECONDS = 15.0
+POLL_SECONDS = 0.1
+BROKER = "broker"
+NOT_PASSED_ON = ("TRAINYARD_TOKEN", "TRAINYARD_JOIN_TOKEN")
+
+
+class StartError(Exception):
+    """A part of the control plane did not come up; the text says which, why, and where to look."""
+
+
+class StopRequestedError(Exception):
+    """Somebody asked to end while the parts were still coming up."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the API listens."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """URL that reaches it from this machine."""
+        everywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+        host = everywhere.get(self.host, f"[{self.host}]" if ":" in self.host else self.host)
+        return f"http://{host}:{self.port}"
+
+
+class Stack:
+    """Broker, server, scheduler and worker on one data folder.
+
+    Args:
+        folders: the data folder.
+        address: where the API is to listen.
+        slots: slots that the worker offers; what it finds when absent.
+        stopping: set when somebody asks to end.
+        changed: told the processes that live, whenever one came or went.
+    """
+
+    def __init__(
+        self,
+        folders: Folders,
+        address: Address,
+        *,
+        slots: int | None,
+        stopping: threading.Event,
+        changed: Callable[[Mapping[str, ProcessRecord]], None],
+    ) -> None:
+        self.folders = folders
+        self.address = address
+        self.children: dict[str, Child] = {}
+        self._slots = slots
+        self._stopping = stopping
+        self._changed = changed
+        self._environment: dict[str, str] = {}
+
+    @property
+    def records(self) -> dict[str, ProcessRecord]:
+        """The processes that live, by name."""
+        return {name: c.record for name, c in self.children.items() if c.record is not None}
+
+    def start_server(self) -> Trainyard:
+        """Start broker and API, and return a connection with the admin token.
+
+        Raises:
+            StartError: one of them did not come up.
+            StopRequestedError: somebody asked to end meanwhile.
+        """
+        broker = self._start_broker()
+        self._environment = self._settings(broker)
+        self._migrate()
+        self._start("server", "server", "api")
+        self._wait_for("server", self._is_ready, "the API at " + self.address.url)
+        return Trainyard(self.address.url, self._admin_token())
+
+    def start_scheduler(self) -> None:
+        """Start to place jobs."""
+        self._start("scheduler", "server", "scheduler")
+
+    def start_worker(self, yard: Trainyard) -> None:
+        """Start this machine's worker, and wait until its node is online.
+
+        Raises:
+            StartError: it did not come up.
+            StopRequestedError: somebody asked to end meanwhile.
+        """
+        settings = {
+            "TRAINYARD_URL": self.address.url,
+            "TRAINYARD_DATA_DIR": str(self.folders.node),
+            "TRAINYARD_ROOTS": f"checkpoints={self.folders.checkpoints},data={self.folders.data}",
+        }
+        if not (self.folders.node / "node.token").exists():
+            token = yard.create_token("embedded-worker", kind="join")
+            settings["TRAINYARD_JOIN_TOKEN"] = token.secret or ""
+        if self._slots is not None:
+            settings["TRAINYARD_SLOTS"] = str(self._slots)
+        since = datetime.now(UTC)
+        self._start("worker", "worker", **settings)
+        self._wait_for(
+            "worker",
+            lambda: any(node.online and node.heartbeat_at >= since for node in yard.nodes()),
+            "its node to register",
+        )
+
+    def check(self) -> None:
+        """Make sure that none of the processes ended right after its start.
+
+        Raises:
+            StartError: one did.
+        """
+        for name, child in self.children.items():
+            if child.exit_code() is not None:
+                raise StartError(_failure(f"the {name} ended while it was starting", child))
+
+    def tend(self, tell: Callable[[str], None]) -> None:
+        """Start again what has crashed, and say so."""
+        for child in self.children.values():
+            if news := child.tend():
+                self._changed(self.records)
+                tell(news)
+
+    def end(self, *names: str) -> None:
+        """End the named processes, or all of them, the broker last: the others talk to it."""
+        wanted = names or tuple(self.children)
+        for group in (set(wanted) - {BROKER}, set(wanted) & {BROKER}):
+            children = [self.children.pop(name) for name in group if name in self.children]
+            records = [child.record for child in children if child.record is not None]
+            end(records, grace_seconds=END_SECONDS)
+            for child in children:
+                child.reap()
+            if children:
+                self._changed(self.records)
+
+    def _start_broker(self) -> Broker:
+        try:
+            broker = choose_broker(self.folders.broker)
+        except RuntimeError as error:
+            raise StartError(str(error)) from None
+        if broker.command is None:
+            if not answers(broker.url):
+                raise StartError("the broker of REDIS_URL does not answer")
+            return broker
+        self._add(BROKER, broker.command, dict(os.environ))
+        self._wait_for(BROKER, lambda: answers(broker.url), "its answer to a ping")
+        return broker
+
+    def _settings(self, broker: Broker) -> dict[str, str]:
+        """Return what every part of ours gets: the caller's settings, but our places."""
+        passed_on = {k: v for k, v in os.environ.items() if k not in NOT_PASSED_ON}
+        return passed_on | {
+            "TRAINYARD_BROKER_URL": broker.url,
+            "TRAINYARD_DATABASE_URL": f"sqlite:///{self.folders.database}",
+            "TRAINYARD_STATE_DIR": str(self.folders.state),
+            "TRAINYARD_HOST": self.address.host,
+            "TRAINYARD_PORT": str(self.address.port),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _migrate(self) -> None:
+        log = self.folders.log("migrate")
+        with log.open("ab") as output:
+            done = subprocess.run(
+                (sys.executable, "-m", "server", "migrate"),
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+        if done.returncode:
+            child = Child("migrate", (), environment={}, log=log)
+            raise StartError(_failure("the database could not be brought up to date", child))
+
+    def _start(self, name: str, *module: str, **settings: str) -> None:
+        self._add(name, (sys.executable, "-m", *module), self._environment | settings)
+
+    def _add(self, name: str, command: tuple[str, ...], environment: dict[str, str]) -> None:
+        child = Child(name, command, environment=environment, log=self.folders.log(name))
+        child.start()
+        self.children[name] = child
+        self._changed(self.records)
+
+    def _wait_for(self, name: str, ready: Callable[[], bool], what: str) -> None:
+        child = self.children[name]
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            if child.exit_code() is not None:
+                raise StartError(_failure(f"the {name} ended while it was starting", child))
+            if _holds(ready):
+                return
+            if time.monotonic() > deadline:
+                text = f"waited {READY_SECONDS:g} s in vain for {what}"
+                raise StartError(_failure(text, child))
+            if self._stopping.wait(POLL_SECONDS):
+                raise StopRequestedError
+
+    def _is_ready(self) -> bool:
+        return httpx.get(f"{self.address.url}/readyz", timeout=5).is_success
+
+    def _admin_token(self) -> str:
+        try:
+            return self.folders.admin_token.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise StartError(
+                f"cannot read the admin token: {error}. `python -m server admin-token` makes a new "
+                f"one, which belongs into {self.folders.admin_token}"
+            ) from None
+
+
+def _holds(ready: Callable[[], bool]) -> bool:
+    try:
+        return ready()
+    except (httpx.TransportError, TrainyardError):
+        return False
+
+
+def _failure(text: str, child: Child) -> str:
+    lines = child.last_lines()
+    shown = "".join(f"\n  {line}" for line in lines.splitlines())
+    return f"{text}. The end of {child.log}:{shown}" if shown else f"{text}; see {child.log}"

@@ -1,0 +1,183 @@
+"""`up`: start everything on a data folder, keep it running, and on Ctrl-C leave jobs training."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import webbrowser
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from client.errors import TrainyardError
+from client.sdk import Trainyard
+from client.settings import config_path
+from embedded.access import let_user_in, login_link
+from embedded.folders import Folders
+from embedded.ports import next_free_port
+from embedded.record import Recorder, end, read_record, write_record
+from embedded.stack import END_SECONDS, Address, Stack, StartError, StopRequestedError
+from specs.api.jobs import JobSummary
+from specs.states import ACTIVE_JOB_STATES
+
+DEFAULT_PORT = 8470
+TEND_SECONDS = 0.25
+AWKWARD = ",?%#"
+"""Characters that the settings of the parts cannot carry in a path."""
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `up` was asked for."""
+
+    root: Path
+    host: str = "127.0.0.1"
+    port: int | None = None
+    slots: int | None = None
+    browser: bool = False
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What signals ask of a running `up`."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    """SIGINT, SIGTERM: end, and leave jobs training."""
+    wind_down: threading.Event = field(default_factory=threading.Event)
+    """SIGUSR1: place nothing more; `down` sends it before it stops the jobs."""
+
+    def listen(self) -> None:
+        """Take the signals of this process."""
+        signal.signal(signal.SIGINT, lambda *_: self.stop.set())
+        signal.signal(signal.SIGTERM, lambda *_: self.stop.set())
+        signal.signal(signal.SIGUSR1, lambda *_: self.wind_down.set())
+
+
+def up(options: Options, tell: Tell) -> int:
+    """Run until SIGINT or SIGTERM, and return the exit status."""
+    folders = Folders(options.root)
+    try:
+        _check(options.root)
+        folders.make()
+    except (OSError, ValueError) as error:
+        tell(f"Error: cannot keep data in {options.root}: {error}")
+        return 1
+    with folders.held() as mine:
+        if not mine:
+            tell(_already(folders))
+            return 0
+        orders = Orders()
+        orders.listen()
+        end_leftovers(folders)
+        try:
+            _run(folders, options, orders, tell)
+        except (StartError, OSError) as error:
+            tell(f"Error: {error}")
+            return 1
+        except StopRequestedError:
+            tell("Ended while starting.")
+        return 0
+
+
+def end_leftovers(folders: Folders) -> None:
+    """End what an `up` that was killed left behind; jobs go on training."""
+    record = read_record(folders.record)
+    if record is None:
+        return
+    end(record.processes.values(), grace_seconds=END_SECONDS)
+    write_record(folders.record, record.model_copy(update={"up": None, "processes": {}}))
+
+
+def address_of(folders: Folders, *, host: str, port: int | None) -> Address:
+    """Return where to listen: as asked for, else as last time, else the next free port.
+
+    Raises:
+        OSError: no port is free, or the host is none of this machine.
+    """
+    record = read_record(folders.record)
+    wanted = port or (record.port if record else DEFAULT_PORT)
+    return Address(host, next_free_port(host, wanted))
+
+
+def _run(folders: Folders, options: Options, orders: Orders, tell: Tell) -> None:
+    address = address_of(folders, host=options.host, port=options.port)
+    recorder = Recorder(folders.record, url=address.url, port=address.port)
+    stack = Stack(
+        folders,
+        address,
+        slots=options.slots,
+        stopping=orders.stop,
+        changed=recorder.running,
+    )
+    training: tuple[str, ...] | None = None
+    tell(f"Starting Trainyard on {folders.root}")
+    try:
+        yard = stack.start_server()
+        stack.start_scheduler()
+        stack.start_worker(yard)
+        stack.check()
+        _welcome(folders, options, yard, tell)
+        _keep_running(stack, orders, tell)
+        training = _say_goodbye(yard, tell)
+    finally:
+        stack.end()
+        recorder.ended(training=training)
+
+
+def _keep_running(stack: Stack, orders: Orders, tell: Tell) -> None:
+    while not orders.stop.wait(TEND_SECONDS):
+        if orders.wind_down.is_set():
+            stack.end("scheduler")
+        stack.tend(tell)
+
+
+def _welcome(folders: Folders, options: Options, yard: Trainyard, tell: Tell) -> None:
+    name = let_user_in(folders, yard)
+    link = login_link(yard)
+    if options.port not in (None, 0) and not yard.url.endswith(f":{options.port}"):
+        tell(f"Port {options.port} is taken.")
+    slots = sum(node.hardware.slots for node in yard.nodes() if node.online)
+    tell(f"Trainyard runs at {yard.url} with {slots} slot{'s' if slots != 1 else ''}.")
+    if link:
+        tell(f"  log in    {link}  (once, within ten minutes)")
+    tell(f"  commands  trainyard ps  (as {name}, by {config_path()})")
+    tell(f"  logs      {folders.log('server').parent}")
+    tell("Ctrl-C leaves jobs training; `trainyard down` saves and ends them.")
+    if link and options.browser:
+        webbrowser.open(link)
+
+
+def _say_goodbye(yard: Trainyard, tell: Tell) -> tuple[str, ...] | None:
+    """Say which jobs go on training, and return their ids; nothing when that cannot be known."""
+    try:
+        jobs = list(yard.jobs(states=sorted(ACTIVE_JOB_STATES)))
+    except TrainyardError:
+        return None
+    for job in jobs:
+        tell(f"  {described(job)} goes on training")
+    if jobs:
+        tell("`trainyard up` takes them back; `trainyard down` saves and ends them.")
+    return tuple(job.id for job in jobs)
+
+
+def described(job: JobSummary) -> str:
+    """Return a job's name, id and progress."""
+    return f"{job.name} ({job.id}, step {job.progress.step:,} of {job.progress.steps:,})"
+
+
+def _check(root: Path) -> None:
+    awkward = sorted({c for c in str(root) if c in AWKWARD or not c.isprintable()})
+    if awkward:
+        raise ValueError(f"the path holds {', '.join(map(repr, awkward))}")
+
+
+def _already(folders: Folders) -> str:
+    record = read_record(folders.record)
+    if record is None or record.up is None:
+        return f"Trainyard is starting or ending on {folders.root} at this moment."
+    return (
+        f"Trainyard runs already on {folders.root}: {record.url} (process {record.up.pid}). "
+        "`trainyard down` ends it."
+    )

@@ -1,0 +1,1 @@
+"""The demonstration: one job on changing numbers of ranks, laid over an uninterrupted run."""

@@ -1,0 +1,270 @@
+"""`make demo`: train on 2 slots, stop, resume on 4 and then 3; compare with a run without break.
+
+Nothing in it is prepared: it starts the control plane, submits two jobs to it, and compares what
+came back. It exits with 1 when a single sequence differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from client.errors import TrainyardError
+from client.sdk import Trainyard
+from embedded.folders import Folders
+from embedded.record import read_record
+from examples.demo.picture import Segment, draw
+from specs.api.jobs import JobView
+from specs.api.telemetry import EventView
+from specs.states import JobState
+
+STEPS = 60
+SPEC: dict[str, Any] = {
+    "description": "The demonstration: a small Llama on the source of Python's standard library",
+    "tags": ["demo"],
+    "model": {"size": "debug", "dropout": 0.1},
+    "training": {"steps": STEPS, "seq_len": 128, "global_batch_size": 16, "micro_batch_size": 4},
+    "optimizer": {"lr": 3e-3},
+    "checkpoint": {"interval_steps": 20},
+    "resources": {"world_size": 2, "device": "cpu"},
+}
+# Slots of each attempt, and the step at which it is asked to stop.
+LEGS: tuple[tuple[int, int | None], ...] = ((2, 18), (4, 38), (3, None))
+TOLERANCE = 1e-4
+READY_SECONDS = 120
+JOB_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a job did at each step."""
+
+    digests: dict[int, str]
+    """Digest of the very sequences of each step."""
+    losses: dict[int, float]
+    """Loss of each step."""
+    attempts: dict[int, int]
+    """Attempt that made each step."""
+
+
+def main() -> int:
+    """Run the demonstration and return the exit status."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path(".demo"), help="kept; %(default)s")
+    folders = Folders(parser.parse_args().data.absolute())
+    try:
+        with control_plane(folders) as yard:
+            same = tell_story(yard, folders)
+            if sys.stdout.isatty():
+                serve(yard)
+    except (TrainyardError, TimeoutError, RuntimeError) as error:
+        say(f"The demonstration failed: {error}")
+        say(f"Logs are in {folders.root / 'logs'}.")
+        return 1
+    say("\nEverything has ended; the data is kept.")
+    say(f"To see these jobs again: make up DATA={data(folders)}")
+    return 0 if same else 1
+
+
+def tell_story(yard: Trainyard, folders: Folders) -> bool:
+    """Train twice, compare, draw, and generate text; return whether both runs were the same."""
+    say("\n1. A run without a break, on 2 slots.")
+    whole = yard.submit(SPEC | {"name": "uninterrupted"})
+    finish(yard, whole.id)
+    say("\n2. The same job, stopped and resumed on other numbers of slots.")
+    broken = yard.submit(SPEC | {"name": "resumed"})
+    for index, (slots, stop_at) in enumerate(LEGS):
+        if index:
+            resume(yard, broken.id, slots)
+        if stop_at is not None:
+            stop_at_step(yard, broken.id, stop_at)
+        else:
+            finish(yard, broken.id)
+    say("\n3. Laid over each other.")
+    same = compare(yard, folders, whole.id, broken.id)
+    say("\n4. What the model has learned in a minute on a CPU, continuing `def `:")
+    say(sample(folders, yard, broken.id))
+    return same
+
+
+def resume(yard: Trainyard, job_id: str, slots: int) -> None:
+    """Resume on so many slots, saying what the server says that changes."""
+    reply = yard.resume(job_id, world_size=slots)
+    changes = [f"{c.name}: {c.before} -> {c.after}" for c in reply.preview.changes if c.changed]
+    say(f"   trainyard resume resumed --world-size {slots}")
+    say(f"   goes on from step {reply.preview.step}; changes {', '.join(changes)}")
+
+
+def stop_at_step(yard: Trainyard, job_id: str, step: int) -> None:
+    """Ask the job to stop once it has reported a step, and wait until it has saved and left."""
+    for event in followed(yard, job_id):
+        if event.kind == "metrics" and int(str(event.data["step"])) >= step:
+            break
+        refuse_failure(yard.job(job_id) if event.kind == "job_ended" else None)
+    yard.stop(job_id, reason="the demonstration resumes it elsewhere")
+    job = yard.wait(job_id, timeout=JOB_SECONDS, poll_seconds=0.2)
+    refuse_failure(job)
+    say(f"   stopped at step {job.progress.step} of {STEPS} on {job.layout}, checkpoint saved")
+
+
+def finish(yard: Trainyard, job_id: str) -> None:
+    """Wait until the job has succeeded."""
+    job = yard.wait(job_id, timeout=JOB_SECONDS, poll_seconds=0.2)
+    refuse_failure(job)
+    loss = job.progress.loss
+    say(f"   {job.state} at step {job.progress.step} on {job.layout}, loss {loss:.4f}")
+
+
+def followed(yard: Trainyard, job_id: str) -> Iterator[EventView]:
+    """Yield the job's events as they happen."""
+    for item in yard.stream(job_id=job_id):
+        if isinstance(item, EventView):
+            yield item
+
+
+def refuse_failure(job: JobView | None) -> None:
+    """Raise when a job has ended in another way than the story wants."""
+    if job is not None and job.state in {JobState.FAILED, JobState.CANCELLED}:
+        raise RuntimeError(f"job {job.name} is {job.state}: {job.reason}")
+
+
+def compare(yard: Trainyard, folders: Folders, whole_id: str, broken_id: str) -> bool:
+    """Compare both runs step by step, draw them, and return whether they are the same."""
+    whole, broken = course(yard, whole_id), course(yard, broken_id)
+    batch = SPEC["training"]["global_batch_size"]
+    steps = range(1, STEPS + 1)
+    differ = sum(
+        batch
+        for s in steps
+        if s not in whole.digests or whole.digests.get(s) != broken.digests.get(s)
+    )
+    deviation = max(
+        abs(broken.losses.get(s, float("inf")) / whole.losses[s] - 1) for s in whole.losses
+    )
+    say(f"   {differ} of {STEPS * batch} sequences differ")
+    say(f"   largest relative difference of the loss: {deviation:.1e}")
+    for attempt in sorted(yard.attempts(broken_id), key=lambda attempt: attempt.number):
+        if attempt.continuity is not None:
+            word = "continuous" if attempt.continuity.ok else "NOT continuous"
+            say(f"   attempt {attempt.number} on {attempt.layout_name}: {word}")
+    caption = f"{differ} of {STEPS * batch} sequences differ; loss within {deviation:.1e}"
+    picture = folders.root / "resume.svg"
+    picture.write_text(drawing(whole, broken, caption), encoding="utf-8")
+    say(f"   picture: {picture}")
+    return differ == 0 and deviation <= TOLERANCE
+
+
+def drawing(whole: Course, broken: Course, caption: str) -> str:
+    """Return the picture of both runs."""
+    segments = [
+        Segment(
+            f"attempt {number}: {slots} ranks",
+            [(s, loss) for s, loss in broken.losses.items() if broken.attempts[s] == number],
+        )
+        for number, (slots, _) in enumerate(LEGS, start=1)
+    ]
+    return draw(
+        Segment("uninterrupted, 2 ranks", list(whole.losses.items())), segments, caption=caption
+    )
+
+
+def course(yard: Trainyard, job_id: str) -> Course:
+    """Return what the server has stored of each step along the job's lineage."""
+    found = Course({}, {}, {})
+    for row in csv.DictReader(yard.metrics_csv(job_id)):
+        step = int(row["step"])
+        if row["name"] == "data_digest":
+            found.digests[step] = row["value"]
+        elif row["name"] == "train/loss":
+            found.losses[step] = float(row["value"])
+            found.attempts[step] = int(row["attempt"])
+    return Course(found.digests, dict(sorted(found.losses.items())), found.attempts)
+
+
+def sample(folders: Folders, yard: Trainyard, job_id: str) -> str:
+    """Return text that the job's newest checkpoint generates, by the trainer's own command."""
+    newest = max(yard.checkpoints(job_id), key=lambda c: (c.attempt, c.step))
+    _, _, path = newest.place.partition(":")
+    run = folders.node / "runs" / job_id / str(newest.attempt)
+    command = [sys.executable, "-m", "trainer.sample", str(run)]
+    command += ["--checkpoint", str(folders.checkpoints / path), "--prompt", "def ", "--seed", "1"]
+    text = subprocess.run(command, capture_output=True, text=True, check=False)
+    if text.returncode:
+        raise RuntimeError(f"no text could be generated: {text.stderr.strip()[-2000:]}")
+    return "\n".join(f"   | {line}" for line in text.stdout.rstrip().splitlines())
+
+
+@contextlib.contextmanager
+def control_plane(folders: Folders) -> Iterator[Trainyard]:
+    """Start the embedded control plane, and end it with all that it runs."""
+    folders.make()
+    say(f"Starting the control plane on {folders.root}")
+    with folders.log("up").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "embedded", "up", "--data", str(folders.root)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        with connect(folders, process) as yard:
+            say(f"Dashboard: {yard.url}")
+            yield yard
+    finally:
+        down = [sys.executable, "-m", "embedded", "down", "--data", str(folders.root)]
+        subprocess.run(down, check=False, stdout=subprocess.DEVNULL)
+        process.wait(timeout=60)
+
+
+def connect(folders: Folders, process: subprocess.Popen[bytes]) -> Trainyard:
+    """Return a connection once the server answers and its node offers slots."""
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the control plane did not start; see {folders.log('up')}")
+        record = read_record(folders.record)
+        if record is not None and record.up is not None and folders.admin_token.exists():
+            yard = Trainyard(record.url, folders.admin_token.read_text(encoding="utf-8").strip())
+            with contextlib.suppress(TrainyardError):
+                if any(node.online for node in yard.nodes()):
+                    return yard
+            yard.close()
+        time.sleep(0.2)
+    raise RuntimeError(f"the control plane was not ready after {READY_SECONDS} s")
+
+
+def serve(yard: Trainyard) -> None:
+    """Keep the dashboard up until Ctrl-C."""
+    code = yard.create_token("demo-login", kind="login").secret
+    say(f"\nLook at it: {yard.url}/login?code={code}")
+    say("Try next: press Resume on a job and choose another number of slots, or")
+    say("  .venv/bin/trainyard submit examples/debug.toml --wait")
+    say("Ctrl-C ends it.")
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(3600)
+
+
+def data(folders: Folders) -> str:
+    """Return the data folder as it is best typed."""
+    here = Path.cwd()
+    root = folders.root
+    return str(root.relative_to(here)) if root.is_relative_to(here) else str(root)
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

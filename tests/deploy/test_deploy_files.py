@@ -1,0 +1,145 @@
+"""The deployment files, parsed: what they start exists, what they set is read, nothing is open."""
+
+from __future__ import annotations
+
+import configparser
+import importlib.util
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from server.settings import Settings as ServerSettings
+from worker.settings import Settings as WorkerSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILES = sorted((ROOT / "deploy").glob("*.Dockerfile"))
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+INSTRUCTIONS = {"FROM", "ENV", "WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "CMD"}
+
+
+def environment_names(settings: type[ServerSettings] | type[WorkerSettings]) -> set[str]:
+    return {f"TRAINYARD_{name.upper()}" for name in settings.model_fields}
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """Return the instructions of a Dockerfile, continued lines joined."""
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    joined = re.sub(r"\\\n", " ", "\n".join(lines))
+    pairs = [line.split(maxsplit=1) for line in joined.splitlines() if line.strip()]
+    return [(word, rest) for word, rest in pairs]
+
+
+def modules_started(command: list[str]) -> str | None:
+    """Return the module of `python -m MODULE ...`."""
+    return command[2] if command[:2] == ["python", "-m"] else None
+
+
+def test_the_whole_control_plane_is_there() -> None:
+    assert SERVICES.keys() == {"postgres", "redis", "migrate", "server", "scheduler", "worker"}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_a_service_starts_exists(name: str) -> None:
+    module = modules_started(SERVICES[name].get("command", []))
+    if name in {"postgres", "redis"}:
+        assert module is None
+    else:
+        assert module is not None
+        assert importlib.util.find_spec(f"{module}.__main__") is not None
+        assert (ROOT / SERVICES[name]["build"]["dockerfile"]).is_file()
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_settings_are_ones_that_are_read(name: str) -> None:
+    given = {key for key in SERVICES[name]["environment"] if key.startswith("TRAINYARD_")}
+    known = environment_names(WorkerSettings if name == "worker" else ServerSettings)
+    assert given <= known, given - known
+
+
+def test_the_worker_has_no_way_to_the_database() -> None:
+    assert "TRAINYARD_DATABASE_URL" not in SERVICES["worker"]["environment"]
+    assert "postgres" not in json.dumps(SERVICES["worker"])
+
+
+def test_no_password_is_written_down_and_none_may_be_missing() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    passwords = re.findall(r"\$\{(\w+_PASSWORD)(:?[^}]*)\}", text)
+    assert {name for name, _ in passwords} == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
+    assert all(rest.startswith(":?") for _, rest in passwords), passwords
+    example = dict(
+        line.split("=", 1)
+        for line in (ROOT / "deploy" / "example.env").read_text().splitlines()
+        if line and not line.startswith("#")
+    )
+    assert example["POSTGRES_PASSWORD"] == example["REDIS_PASSWORD"] == ""
+    asked_for = set(re.findall(r"(?<!\$)\$\{(\w+)", text))
+    assert asked_for <= example.keys() | {"NODE_NAME", "NODE_ADDRESS"}
+
+
+def test_only_the_server_listens_and_on_loopback_unless_told() -> None:
+    assert {name for name, service in SERVICES.items() if "ports" in service} == {"server"}
+    assert SERVICES["server"]["ports"] == ["${LISTEN:-127.0.0.1:8470}:8470"]
+
+
+def test_volumes_and_dependencies_are_declared() -> None:
+    for service in SERVICES.values():
+        for mount in service.get("volumes", []):
+            source = mount.split(":")[0]
+            assert source in COMPOSE["volumes"] or source.startswith(("${", ".", "/"))
+        assert service.get("depends_on", {}).keys() <= SERVICES.keys()
+        for needed, how in service.get("depends_on", {}).items():
+            if how["condition"] == "service_healthy":
+                assert "healthcheck" in SERVICES[needed]
+
+
+def test_the_gpu_overlay_changes_a_service_that_exists() -> None:
+    overlay = yaml.safe_load((ROOT / "deploy" / "compose.gpu.yml").read_text())
+    assert overlay["services"].keys() <= SERVICES.keys()
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_a_dockerfile_copies_what_exists_and_ends_without_root(path: Path) -> None:
+    found = instructions(path)
+    assert {word for word, _ in found} <= INSTRUCTIONS
+    assert found[0][0] == "FROM"
+    for word, rest in found:
+        if word == "COPY" and not rest.startswith("--from"):
+            *sources, _ = rest.split()
+            assert all((ROOT / source).exists() for source in sources), rest
+    users = [rest for word, rest in found if word == "USER"]
+    assert users[-1:] == ["trainyard"]
+    command = json.loads(found[-1][1])
+    module = modules_started(command)
+    assert module is not None
+    assert importlib.util.find_spec(f"{module}.__main__") is not None
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_a_dockerfile_installs_extras_that_exist_with_their_packages(path: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = " ".join(rest for _, rest in instructions(path))
+    extras = re.findall(r"\.\[([a-z,]+)\]", text)
+    assert len(extras) == 1
+    parts = extras[0].split(",")
+    assert set(parts) <= project["optional-dependencies"].keys()
+    assert all(f"COPY {part} {part}" in path.read_text() for part in parts)
+    assert ("trainer" in parts) == (path.name == "worker.Dockerfile")
+    assert "torch" in text or "trainer" not in parts
+
+
+def test_the_unit_leaves_supervisors_alone() -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]  # systemd's names have case
+    unit.read(ROOT / "deploy" / "trainyard-worker.service")
+    service = unit["Service"]
+    assert service["KillMode"] == "process"
+    assert service["Restart"] == "always"
+    command = shlex.split(service["ExecStart"])
+    assert command[1:] == ["-m", "worker"]

@@ -1,0 +1,40 @@
+"""One control plane for all tests of this folder: it starts once, and each fault must heal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from client.sdk import Trainyard
+from tests.e2e.control_plane import ControlPlane, Follower, cancel_all
+
+
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Broker, server, scheduler and worker on a folder of their own."""
+    made = ControlPlane(tmp_path_factory.mktemp("e2e"))
+    try:
+        yard = made.connect()
+        yield made
+        cancel_all(yard)
+        yard.close()
+    finally:
+        made.end()
+
+
+@pytest.fixture
+def yard(plane: ControlPlane) -> Iterator[Trainyard]:
+    """A connection with the admin token; jobs that are left when the test ends are cancelled."""
+    with plane.connect() as connection:
+        yield connection
+        cancel_all(connection)
+
+
+@pytest.fixture
+def follower(plane: ControlPlane) -> Iterator[Follower]:
+    """A client of the stream, connected."""
+    with plane.connect() as connection:
+        made = Follower(connection)
+        made.start()
+        yield made

@@ -1,0 +1,145 @@
+"""The main path through the real parts: submit, watch, stop, go on with other slots, succeed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from client.sdk import Trainyard
+from specs.states import JobState
+from tests.e2e.control_plane import (
+    ControlPlane,
+    Follower,
+    assert_each_once,
+    assert_told_once,
+    finished,
+    spec,
+    wait_for,
+)
+
+pytestmark = pytest.mark.timeout(400)
+STEPS = 24
+TRAINYARD = Path(sys.executable).with_name("trainyard")
+
+
+def test_a_job_goes_on_with_other_slots_exactly_where_it_stood(
+    plane: ControlPlane, yard: Trainyard, follower: Follower
+) -> None:
+    job_id = yard.submit(spec("main-path", training={"steps": STEPS})).id
+    plane.run(job_id).hold_at(3)
+    wait_for(lambda: live_steps(follower, job_id), "points over the stream")
+    yard.stop(job_id, reason="other slots")
+    plane.run(job_id).go_on()
+    stopped = finished(yard, job_id)
+    assert (stopped.state, stopped.attempt) == (JobState.STOPPED, 1)
+    step = stopped.progress.step
+    assert 3 <= step < STEPS
+
+    compared = yard.resume(job_id, world_size=4, dry_run=True).preview
+    changes = {c.name: (c.before, c.after) for c in compared.changes if c.changed}
+    assert changes["layout"] == ("FSDP 2", "FSDP 4")
+    assert not {"global batch size", "data position", "seed"} & changes.keys()
+    assert yard.job(job_id).state == JobState.STOPPED
+
+    follower.events.clear()  # the job has one end behind it
+    reply = yard.resume(job_id, world_size=4)
+    assert reply.preview.step == step
+    done = finished(yard, job_id)
+    assert (done.state, done.attempt, done.progress.step) == (JobState.SUCCEEDED, 2, STEPS)
+    second, first = yard.attempts(job_id)
+    assert (first.outcome, first.last_step) == ("stopped", step)
+    assert (second.cause, second.layout_name, second.start_step) == ("resume", "FSDP 4", step)
+    assert second.continuity is not None
+    assert second.continuity.ok, second.continuity
+    assert {c.name for c in second.continuity.checks} >= {"sequences", "lr", "loss"}
+
+    course = assert_each_once(yard, job_id, steps=STEPS)
+    assert [course.attempts[s] for s in (1, step, step + 1, STEPS)] == [1, 1, 2, 2]
+    newest = next(yard.checkpoints(job_id))
+    assert (newest.step, newest.kind, newest.layout) == (STEPS, "final", "FSDP 4")
+    assert yard.checkpoint(newest.id).manifest.train_state.step == STEPS
+    kinds = [event.kind for event in follower.of(job_id)]
+    assert kinds.count("continuity_checked") == 1
+
+
+def live_steps(follower: Follower, job_id: str) -> list[int]:
+    """Return the steps whose points the stream has brought."""
+    return [
+        int(str(event.data["step"]))
+        for event in tuple(follower.events)
+        if event.kind == "metrics" and event.job_id == job_id
+    ]
+
+
+def test_a_job_without_a_break_is_told_once(
+    plane: ControlPlane, yard: Trainyard, follower: Follower
+) -> None:
+    job_id = yard.submit(spec("unbroken", training={"steps": 6})).id
+    assert finished(yard, job_id).state == JobState.SUCCEEDED
+    assert_each_once(yard, job_id, steps=6)
+    kinds = [event.kind for event in assert_told_once(yard, job_id, follower)]
+    assert (kinds[0], kinds[-1]) == ("submitted", "job_ended")
+    text = "\n".join(line.text for line in yard.logs(job_id, rank=0, limit=1000).lines)
+    assert "step 6/6" in text
+    assert [line.text for line in yard.search_logs(job_id, "STEP 6/6", rank=0)]
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path) -> Path:
+    """A spec file of a job of three steps on one slot."""
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(spec("by-hand", training={"steps": 3}, resources={"world_size": 1})))
+    return file
+
+
+def trainyard(plane: ControlPlane, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command with nothing but what `up` has written for it."""
+    return subprocess.run(
+        [TRAINYARD, *arguments],
+        env=plane.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def test_the_command_follows_a_job_to_its_end(
+    plane: ControlPlane, yard: Trainyard, spec_file: Path
+) -> None:
+    waited = trainyard(plane, "submit", str(spec_file), "--wait")
+    assert waited.returncode == 0, waited.stderr
+    assert waited.stdout.splitlines()[-1].startswith("by-hand  ✓ succeeded  step 3/3 (100%)")
+    assert re.search(r"by-hand +✓ succeeded +3/3", trainyard(plane, "ps").stdout)
+    csv = trainyard(plane, "metrics", "@last", "--csv").stdout.splitlines()
+    assert csv[0] == "attempt,step,time,name,value"
+    assert len([line for line in csv if ",train/loss," in line]) == 3
+    followed = trainyard(plane, "logs", "@last", "--follow").stdout
+    assert "succeeded at step 3" in followed
+
+
+def test_the_command_tells_failure_and_stop_by_its_exit_code(
+    plane: ControlPlane, yard: Trainyard, spec_file: Path
+) -> None:
+    failed = trainyard(plane, "submit", str(spec_file), "--wait", "--set", "data.path=data:none")
+    assert failed.returncode == 1, failed.stderr
+    shown = trainyard(plane, "show", "@last").stdout
+    assert "data_error" in shown
+    assert "Mend the data place" in shown
+
+    command = [str(TRAINYARD), "submit", str(spec_file), "--wait", "--json"]
+    settings = ("--set", "training.steps=100000", "--set", "name=endless")
+    with subprocess.Popen(
+        [*command, *settings], env=plane.environment, stdout=subprocess.PIPE
+    ) as waiting:
+        job = wait_for(lambda: next(yard.jobs(name="endless"), None), "job")
+        plane.run(job.id).wait_for_step(2)
+        assert trainyard(plane, "stop", "endless", "--wait").returncode == 0
+        out, _ = waiting.communicate(timeout=300)
+    assert waiting.returncode == 3
+    assert json.loads(out)["state"] == "stopped"

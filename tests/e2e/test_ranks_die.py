@@ -1,0 +1,159 @@
+"""A rank or the supervisor dies in the middle of training: named, cleaned up, retried."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from client.sdk import Trainyard
+from specs.failures import ADVICE, FailureReason
+from specs.rundir import ExitRecord
+from tests.e2e.control_plane import (
+    ControlPlane,
+    Follower,
+    Run,
+    assert_each_once,
+    assert_told_once,
+    course,
+    finished,
+    processes_with,
+    spec,
+    wait_for,
+)
+
+pytestmark = pytest.mark.timeout(400)
+SOON = 10.0
+
+
+def attempt_id(run: Run) -> str:
+    """Return the id that every process of the attempt carries."""
+    launch: dict[str, str] = json.loads(Path(run.files.root, "launch.json").read_bytes())
+    return launch["attempt_id"]
+
+
+def kill_rank_in_collective(run: Run, *, after: int) -> tuple[int, float]:
+    """End rank 1 while rank 0 waits for it; returns the step that was completed, and when."""
+    step = run.hold_at(after)
+    time.sleep(0.5)  # rank 0 comes to its collective meanwhile
+    os.kill(run.rank_pid(1), signal.SIGKILL)
+    return step, time.time()
+
+
+def assert_named_and_gone(plane: ControlPlane, run: Run, *, killed_at: float) -> None:
+    """The node's record names rank and signal within ten seconds, and no process remains."""
+    path = Path(run.files.exit)
+    wait_for(path.exists, "exit record")
+    mark = f"TRAINYARD_ATTEMPT_ID={attempt_id(run)}"
+    assert processes_with(mark, f"TRAINYARD_NODE={plane.node}") == []
+    record = ExitRecord.model_validate_json(path.read_bytes())
+    assert record.time - killed_at < SOON
+    assert record.failure is not None
+    assert (record.failure.rank, record.failure.signal) == (1, "SIGKILL")
+
+
+def test_a_killed_rank_is_named_and_the_job_goes_on(
+    plane: ControlPlane, yard: Trainyard, follower: Follower
+) -> None:
+    job_id = yard.submit(spec("wounded", retry={"max_retries": 1})).id
+    run = plane.run(job_id)
+    step, killed_at = kill_rank_in_collective(run, after=12)
+    assert 12 <= step < 40
+    assert_named_and_gone(plane, run, killed_at=killed_at)
+    job = finished(yard, job_id)
+    second, first = yard.attempts(job_id)
+    assert (job.state, job.retries_left) == ("succeeded", 0)
+    assert first.failure is not None
+    assert first.ended_at is not None
+    assert (first.outcome, first.failure.reason) == ("failed", "trainer_error")
+    assert (first.failure.rank, first.failure.signal) == (1, "SIGKILL")
+    assert first.ended_at.timestamp() - killed_at < SOON
+    newest = step // 10 * 10
+    assert (second.cause, second.start_step) == ("retry", newest)
+    assert second.continuity is not None
+    assert second.continuity.ok
+    points = assert_each_once(yard, job_id, steps=40)
+    assert points.attempts == {s: 1 if s <= newest else 2 for s in range(1, 41)}
+    kinds = [event.kind for event in assert_told_once(yard, job_id, follower)]
+    assert kinds.count("attempt_ended") == 2
+    assert kinds.count("job_ended") == 1
+
+
+def test_without_a_budget_the_job_fails_with_advice(plane: ControlPlane, yard: Trainyard) -> None:
+    job_id = yard.submit(spec("mortal", retry={"max_retries": 0})).id
+    _, killed_at = kill_rank_in_collective(plane.run(job_id), after=1)
+    assert_named_and_gone(plane, plane.run(job_id), killed_at=killed_at)
+    job = finished(yard, job_id)
+    (attempt,) = yard.attempts(job_id)
+    assert job.state == "failed"
+    assert "rank 1" in str(job.reason)
+    assert "SIGKILL" in str(job.reason)
+    assert attempt.advice == ADVICE[FailureReason.TRAINER_ERROR]
+
+
+def test_a_branch_that_is_killed_stays_on_its_branch(plane: ControlPlane, yard: Trainyard) -> None:
+    job_id = yard.submit(spec("tree")).id
+    assert finished(yard, job_id).state == "succeeded"
+    older = {c.step: c.id for c in yard.checkpoints(job_id)}[10]
+    yard.resume(job_id, checkpoint_id=older)
+    run = plane.run(job_id, attempt=2)
+    step, _ = kill_rank_in_collective(run, after=22)
+    assert 22 <= step < 40
+    assert finished(yard, job_id).state == "succeeded"
+
+    third, second, first = yard.attempts(job_id)
+    assert [a.start_step for a in (first, second, third)] == [0, 10, step // 10 * 10]
+    assert [a.on_lineage for a in (first, second, third)] == [True, True, True]
+    assert second.parent_checkpoint_id == older
+    saved = {(c.attempt, c.step): c for c in yard.checkpoints(job_id)}
+    twice = step // 10 * 10
+    assert {(1, twice), (2, twice)} <= set(saved)  # the same step, beside the abandoned one
+    assert third.parent_checkpoint_id == saved[2, twice].id
+    assert not saved[1, twice].on_lineage
+    assert saved[2, twice].on_lineage
+
+    steps = {
+        line.branch: (line.first_steps[0], line.steps[-1])
+        for line in yard.metrics(job_id, names=("train/loss",)).lines
+    }
+    assert steps["lineage"] == (1, 40)
+    assert steps["attempt-1"][1] == 40
+    points = assert_each_once(yard, job_id, steps=40)
+    assert set(points.attempts.values()) == {1, 2, 3}
+    # The same sequences again, for the data order depends on the step alone.
+    abandoned = course_of_attempt(yard, job_id, 1)
+    assert {s: points.values["data_digest", s] for s in range(1, 41)} == abandoned
+
+
+def course_of_attempt(yard: Trainyard, job_id: str, attempt: int) -> dict[int, str]:
+    """Return the digests of one attempt's own steps."""
+    lines = yard.metrics_csv(job_id, names=("data_digest",), attempt=attempt)
+    next(lines)
+    cells = [line.split(",") for line in lines]
+    return {int(step): value for _, step, _, _, value in cells}
+
+
+def test_a_killed_supervisor_is_proved_gone_and_the_job_goes_on(
+    plane: ControlPlane, yard: Trainyard
+) -> None:
+    job_id = yard.submit(spec("orphan")).id
+    run = plane.run(job_id)
+    step = run.hold_at(12)
+    os.kill(run.supervisor_pid(), signal.SIGKILL)
+    mark = f"TRAINYARD_ATTEMPT_ID={attempt_id(run)}"
+    wait_for(lambda: not processes_with(mark), "end of the ranks")
+    job = finished(yard, job_id)
+    second, first = yard.attempts(job_id)
+    assert (job.state, first.outcome) == ("succeeded", "failed")
+    assert first.failure is not None
+    assert first.failure.reason == "launch_error"
+    assert "supervisor" in first.failure.message
+    assert (second.cause, second.start_step) == ("retry", step // 10 * 10)
+    points = assert_each_once(yard, job_id, steps=40)
+    # What it had not sent was sent in its place, as far as the lineage goes.
+    assert points.attempts[step // 10 * 10] == 1
+    assert course(yard, job_id) == points

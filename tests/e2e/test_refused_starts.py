@@ -1,0 +1,149 @@
+"""What cannot work ends before the first step, and says why; what nobody asked for never begins."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+import redis
+from celery import Celery
+
+from client.sdk import Trainyard
+from specs.failures import ADVICE, FailureReason
+from specs.ids import make_id
+from tests.e2e.control_plane import (
+    ControlPlane,
+    assert_each_once,
+    finished,
+    processes_with,
+    spec,
+    wait_for,
+)
+
+pytestmark = pytest.mark.timeout(400)
+SECONDS_TO_FAIL = 60.0  # a few on an idle machine, most of them torch's import
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+
+
+@contextmanager
+def full_disk(place: Path) -> Iterator[None]:
+    """Put a disk at a folder that has no room for a checkpoint."""
+    place.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place))
+    subprocess.run(mount, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(("umount", "--lazy", str(place)), check=True)
+
+
+def taken_by_a_file(place: Path) -> AbstractContextManager[None]:
+    """Put a file where a folder is wanted: not even root can write below it."""
+    place.write_text("in the way")
+    return nullcontext()
+
+
+@pytest.fixture
+def drained(yard: Trainyard) -> Iterator[str]:
+    """Name of the node, which takes nothing before the test lets it."""
+    name = next(yard.nodes()).name
+    yard.drain(name)
+    yield name
+    yard.undrain(name)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "cause"),
+    [
+        pytest.param(full_disk, "No space left on device", marks=needs_root),
+        (taken_by_a_file, "File exists"),
+    ],
+)
+def test_a_place_that_takes_no_checkpoint_fails_the_job_before_its_first_step(
+    plane: ControlPlane,
+    yard: Trainyard,
+    drained: str,
+    spoil: Callable[[Path], AbstractContextManager[None]],
+    cause: str,
+) -> None:
+    job_id = yard.submit(spec("no-room")).id
+    place = plane.folders.checkpoints / job_id
+    with spoil(place):
+        yard.undrain(drained)
+        job = finished(yard, job_id)
+    (attempt,) = yard.attempts(job_id)
+    assert (job.state, job.progress.step) == ("failed", 0)
+    failure = attempt.failure
+    assert failure is not None
+    assert failure.reason == "checkpoint_error"
+    assert cause in failure.message
+    assert failure.path is not None
+    assert Path(failure.path).is_relative_to(place)
+    assert failure.path in failure.message
+    assert attempt.advice == ADVICE[FailureReason.CHECKPOINT_ERROR]
+    assert plane.run(job_id).steps() == []
+    assert attempt.ended_at is not None
+    assert (attempt.ended_at - attempt.created_at).total_seconds() < SECONDS_TO_FAIL
+    assert list(yard.checkpoints(job_id)) == []
+
+
+def test_an_empty_corpus_fails_the_job_before_any_rank_starts(
+    plane: ControlPlane, yard: Trainyard
+) -> None:
+    (plane.folders.data / "empty.txt").touch()
+    job_id = yard.submit(spec("nothing", data={"path": "data:empty.txt"})).id
+    job = finished(yard, job_id)
+    (attempt,) = yard.attempts(job_id)
+    assert job.state == "failed"
+    assert attempt.failure is not None
+    assert (attempt.failure.reason, attempt.failure.rank) == ("data_error", None)
+    assert "empty.txt" in attempt.failure.message
+    assert attempt.started_at is None
+    assert list(Path(plane.run(job_id).files.root, "ranks").iterdir()) == []
+
+
+def test_a_message_written_by_hand_launches_nothing(plane: ControlPlane, yard: Trainyard) -> None:
+    job_id = yard.submit(spec("claimed", training={"steps": 20})).id
+    run = plane.run(job_id)
+    run.hold_at(2)
+    (attempt,) = yard.attempts(job_id)
+    marked = processes_with(f"TRAINYARD_ATTEMPT_ID={attempt.id}")
+    invented = make_id(milliseconds=1, entropy=os.urandom(10))
+    write_messages(plane, attempt.id, invented, "../../etc")
+    assert set(processes_with(f"TRAINYARD_ATTEMPT_ID={attempt.id}")) == set(marked)
+    assert processes_with(f"TRAINYARD_ATTEMPT_ID={invented}") == []
+    run.go_on()
+    assert finished(yard, job_id).state == "succeeded"
+    write_messages(plane, attempt.id)  # nor does it begin again
+    assert processes_with(f"TRAINYARD_ATTEMPT_ID={attempt.id}") == []
+    assert [a.number for a in yard.attempts(job_id)] == [1]
+    assert [path.name for path in (plane.folders.node / "runs" / job_id).iterdir()] == ["1"]
+    assert_each_once(yard, job_id, steps=20)
+
+
+def write_messages(plane: ControlPlane, *attempt_ids: str) -> None:
+    """Write launch messages as the scheduler does, and wait until the worker has seen to each."""
+    with Celery("forger", broker=plane.broker_url) as app:
+        sent = [
+            app.send_task(
+                "worker.launch",
+                kwargs={"attempt_id": attempt_id, "node": plane.node},
+                queue=f"node.{plane.node}",
+                ignore_result=True,
+            ).id
+            for attempt_id in attempt_ids
+        ]
+    log = plane.folders.log("worker")
+
+    def seen() -> bool:
+        lines = log.read_text(errors="replace").splitlines()
+        over = [line for line in lines if "succeeded in" in line or "raised" in line]
+        return all(any(f"[{id_}]" in line for line in over) for id_ in sent)
+
+    wait_for(seen, "end of the tasks")
+    with redis.Redis.from_url(plane.broker_url) as broker:
+        assert broker.llen(f"node.{plane.node}") == 0
