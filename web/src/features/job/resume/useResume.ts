@@ -34,10 +34,6 @@ export function useResume(job: Job, onClose: () => void) {
   const microBatchSize = typedSize ?? String(proposedMicroBatchSize(row, aim) ?? "");
   const typed = useSettled(`${microBatchSize}/${steps}`, TYPING_MILLISECONDS);
   const choice = row ? choiceOf(row, view.get("checkpoint"), typed) : null;
-  const preview = useQuery({
-    ...previewQuery(job.id, choice ? requestOf(job, choice) : {}),
-    enabled: choice !== null,
-  });
   const launch = useMutation({
     mutationFn: (chosen: Choice) => postResume(job.id, requestOf(job, chosen)),
     onSuccess: (reply) => {
@@ -46,6 +42,12 @@ export function useResume(job: Job, onClose: () => void) {
       onClose();
       view.set({ do: null, checkpoint: null, aim: null, tab: null, from: null, to: null });
     },
+  });
+  // A launched job is queued and refuses a preview; its own events would ask for one again.
+  const isLaunched = launch.isPending || launch.isSuccess;
+  const preview = useQuery({
+    ...previewQuery(job.id, choice ? requestOf(job, choice) : {}),
+    enabled: choice !== null && !isLaunched,
   });
   return {
     aim,
