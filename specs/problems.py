@@ -29,6 +29,15 @@ class SpecError(ValueError):
         super().__init__("; ".join(f"{p.pointer or '/'}: {p.detail}" for p in self.problems))
 
 
+def nearest(given: int, legal: Iterable[int]) -> str:
+    """Return words that name the legal values on both sides of the one given."""
+    values = list(legal)
+    below = max((value for value in values if value < given), default=None)
+    above = min((value for value in values if value > given), default=None)
+    shown = [str(value) for value in (below, above) if value is not None]
+    return f"nearest legal: {', '.join(shown)}" if shown else "no value is legal"
+
+
 def spec_error(error: ValidationError, text: str | bytes) -> SpecError:
     """Return what pydantic found in a JSON text, as problems that name place and value."""
     try:
