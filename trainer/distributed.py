@@ -12,7 +12,6 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from specs.layout import Layout
 from trainer.errors import LaunchError
 
 SHORTEST_TIMEOUT_SECONDS = 60.0
@@ -40,11 +39,6 @@ class Ranks:
     def leads(self) -> bool:
         """Whether this is global rank 0."""
         return self.rank == 0
-
-
-def dp_rank(layout: Layout, rank: int) -> int:
-    """Return the data-parallel rank of a global rank; rank order is pp, dp, cp, tp."""
-    return rank // (layout.cp * layout.tp) % layout.dp
 
 
 @contextmanager

@@ -23,13 +23,15 @@ from trainer.checkpoint.together import on_every_rank, on_rank_0
 from trainer.control import Control, Decision
 from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
-from trainer.distributed import Ranks, dp_rank, joined
+from trainer.distributed import Ranks, joined
 from trainer.errors import CheckpointError, DataError, NonFiniteError
+from trainer.forward_backward import MicroBatchLoop
 from trainer.model.init import init_weights
 from trainer.model.llama import Transformer, build_model
 from trainer.optimizer import build_optimizer, materialize_state
 from trainer.pace import Pace, peak_memory
-from trainer.parallelize import build_mesh, parallelize
+from trainer.parallel.mesh import Place, build_mesh
+from trainer.parallelize import parallelize
 from trainer.provenance import provenance
 from trainer.record import Recorder
 from trainer.run import Run
@@ -215,7 +217,9 @@ class Loop:
         self._optimizer = optimizer
         self._state = state
         self._after_step = after_step
-        self._train_step = TrainStep(model, optimizer, run.spec, ranks.device)
+        self._train_step = TrainStep(
+            MicroBatchLoop(model, run.spec, ranks.device), optimizer, run.spec
+        )
         self._log = StepLog(
             deal=run.deal, layout=run.attempt.layout, ranks=ranks, recorder=recorder
         )
@@ -239,7 +243,7 @@ class Loop:
             dataset,
             position=self._state.data.position,
             deal=self._run.deal,
-            dp_rank=dp_rank(self._run.attempt.layout, self._ranks.rank),
+            dp_rank=Place.of(self._ranks.rank, self._run.attempt.layout).dp,
             prefetch=self._spec.data.prefetch_batches,
         ) as batches:
             self._train(batches)

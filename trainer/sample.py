@@ -46,7 +46,7 @@ def load_weights(spec: JobSpec, folder: Path) -> Transformer:
     manifest = read_manifest(folder)
     model = build_model(spec)
     model.to_empty(device="cpu")
-    model.rotary.reset()
+    model.positions.reset()
     tensors = weight_tensors(model)
     reader = CheckedReader(folder)
     reader.open(_point(manifest, folder), tensors, part=WEIGHTS)
@@ -71,7 +71,7 @@ def generate(model: Transformer, prompt: str, *, tokens: int, temperature: float
     # A document begins with BOS, so that is what the model has seen before a first line.
     line = [BOS, *tokenizer.encode(prompt.encode()).tolist()]
     for _ in range(tokens):
-        window_1S = torch.tensor([line[-model.rotary.seq_len :]])
+        window_1S = torch.tensor([line[-model.positions.seq_len :]])
         logits_V = model(window_1S)[0, -1, : tokenizer.vocab_size].float()
         if temperature == 0:
             token = int(logits_V.argmax())

@@ -12,7 +12,8 @@ from specs.batch import BatchDeal
 from specs.layout import Layout
 from specs.rundir import MetricLine
 from trainer.data.digest import in_global_order, step_digest
-from trainer.distributed import Ranks, dp_rank
+from trainer.distributed import Ranks
+from trainer.parallel.mesh import Place
 from trainer.record import Recorder
 
 FLUSH_STEPS = 256
@@ -35,7 +36,9 @@ class StepLog:
         self._ranks = ranks
         self._recorder = recorder
         self._steps: list[_Step] = []
-        by_dp_rank = {dp_rank(layout, rank): rank for rank in reversed(range(layout.world_size))}
+        by_dp_rank = {
+            Place.of(rank, layout).dp: rank for rank in reversed(range(layout.world_size))
+        }
         self._sources = [by_dp_rank[rank] for rank in range(layout.dp)]
 
     @property

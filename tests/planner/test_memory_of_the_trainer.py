@@ -20,11 +20,12 @@ from specs.batch import BatchDeal
 from specs.job import JobSpec
 from tests.planner.specs_for_tests import job
 from tests.trainer.ranks import run_ranks
-from trainer.loss import token_loss_sum
 from trainer.model.llama import build_model
-from trainer.model.noise import SequenceNoise
+from trainer.model.noise import sequence_keys
 from trainer.optimizer import build_optimizer, materialize_state
-from trainer.parallelize import build_mesh, parallelize, set_gradient_sync
+from trainer.parallel.fsdp import set_gradient_sync
+from trainer.parallel.mesh import build_mesh
+from trainer.parallelize import parallelize
 
 
 class Case(NamedTuple):
@@ -109,7 +110,8 @@ def peak_of_a_step(spec: JobSpec, rounds: int) -> int:
         tokens = torch.zeros(
             spec.training.micro_batch_size, spec.training.seq_len, dtype=torch.int64
         )
-        noise = SequenceNoise(0, 1, torch.arange(tokens.shape[0])) if spec.model.dropout else None
+        places = torch.arange(tokens.shape[0])
+        keys = sequence_keys(0, 1, places) if spec.model.dropout else None
         tracker: MemTracker
         if layout.world_size > 1:
             tracker = FSDPMemTracker(model, optimizer)
@@ -121,9 +123,8 @@ def peak_of_a_step(spec: JobSpec, rounds: int) -> int:
             with context:
                 for index in range(rounds):
                     tracker.reset_mod_stats()
-                    set_gradient_sync(model, last_round=index == rounds - 1)
-                    logits = model(tokens, noise)
-                    token_loss_sum(logits, tokens).backward()
+                    set_gradient_sync(model, spec, last_round=index == rounds - 1)
+                    model(tokens, tokens, keys_B=keys).backward()
                 optimizer.step()
                 optimizer.zero_grad()
     return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])

@@ -12,7 +12,8 @@ from tests.trainer.ranks import run_ranks
 from trainer.model.init import init_weights
 from trainer.model.llama import Transformer, build_model
 from trainer.optimizer import build_optimizer, materialize_state
-from trainer.parallelize import build_mesh, parallelize
+from trainer.parallel.mesh import build_mesh
+from trainer.parallelize import parallelize
 
 
 def _states(optimizer: AdamW) -> list[dict[str, torch.Tensor]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,13 +16,15 @@ from specs.batch import BatchDeal
 from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
 from tests.trainer.ranks import run_ranks
+from trainer.data.batches import NO_LABEL, MicroBatch
+from trainer.forward_backward import MicroBatchLoop
 from trainer.gradients import clip_grad_norm
-from trainer.loss import token_loss_sum
 from trainer.model.init import init_weights
 from trainer.model.llama import Transformer, build_model
-from trainer.model.noise import SequenceNoise
 from trainer.optimizer import build_optimizer
-from trainer.parallelize import build_mesh, parallelize, reshard_after_forward, set_gradient_sync
+from trainer.parallel.fsdp import reshard_after_forward
+from trainer.parallel.mesh import Place, build_mesh
+from trainer.parallelize import parallelize
 
 STEPS = 5
 SEQ_LEN = 32
@@ -56,34 +59,24 @@ class Course:
     parameters: dict[str, torch.Tensor]
 
 
-def tokens_of(offsets: range, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return positions [B] and tokens [B, S + 1] of a step's sequences: a learnable pattern."""
-    positions = torch.tensor([(step - 1) * 16 + offset for offset in offsets])
-    start = positions * 37 % 256
-    return positions, (
-        start[:, None] + torch.arange(SEQ_LEN + 1) * (1 + positions[:, None] % 3)
-    ) % 256
+def micro_batch(offsets: range, step: int) -> MicroBatch:
+    """Return some of a step's sequences, which follow a pattern that can be learnt."""
+    positions = np.array(offsets or range(1)) + (step - 1) * 16
+    places = np.arange(SEQ_LEN + 1) * (1 + positions[:, None] % 3)
+    window_BS = (positions[:, None] * 37 % 256 + places) % 256
+    labels_BS = window_BS[:, 1:] if offsets else np.full((1, SEQ_LEN), NO_LABEL)
+    return MicroBatch(window_BS[:, :-1], labels_BS, positions, weight=int(bool(offsets)))
 
 
 def train(model: Transformer, spec: JobSpec, deal: BatchDeal, dp_rank: int) -> Course:
     """Train a few steps as the trainer's loop does, over any deal of the global batch."""
     optimizer = build_optimizer(model, spec)
+    run = MicroBatchLoop(model, spec, torch.device("cpu"))
     course = Course([], [], {}, {})
     for step in range(1, STEPS + 1):
-        rounds = deal.for_rank(dp_rank)
-        loss = torch.zeros(())
-        for index, offsets in enumerate(rounds):
-            set_gradient_sync(model, last_round=index == len(rounds) - 1)
-            weight = 1 if offsets else 0
-            positions_B, window_BS = tokens_of(offsets or range(1), step)
-            noise = SequenceNoise(spec.training.seed, step, positions_B)
-            logits_BSV = model(window_BS[:, :-1], noise)
-            share = token_loss_sum(logits_BSV, window_BS[:, 1:]) * weight / spec.tokens_per_step
-            share.backward()
-            loss += share.detach()
+        loss = run(step, [micro_batch(offsets, step) for offsets in deal.for_rank(dp_rank)])
         if dist.is_initialized():
             dist.all_reduce(loss)
-            assert spec.training.param_dtype != "float32" or logits_BSV.dtype == torch.float32
         if step == 1:
             course.gradients = {n: whole(p.grad).clone() for n, p in model.named_parameters()}
         norm = clip_grad_norm(model.parameters(), spec.training.max_grad_norm or 0)
@@ -115,7 +108,7 @@ def _train_on_layout(spec: JobSpec, layout: Layout) -> Course:
     model.to_empty(device="cpu")
     init_weights(model, spec.training.seed)
     deal = BatchDeal(16, spec.training.micro_batch_size, layout.dp)
-    return train(model, spec, deal, dist.get_rank())
+    return train(model, spec, deal, Place.of(dist.get_rank(), layout).dp)
 
 
 @pytest.mark.parametrize(

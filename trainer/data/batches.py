@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from specs.batch import BatchDeal
 from trainer.data.dataset import Dataset
 
+NO_LABEL = -100
+"""Label of a token that the loss leaves out."""
+
 
 @dataclass(frozen=True)
 class MicroBatch:
@@ -22,11 +25,13 @@ class MicroBatch:
     tokens: NDArray[np.int64]
     """Input token ids `[b, S]`."""
     labels: NDArray[np.int64]
-    """The token after each one `[b, S]`."""
+    """The token after each one `[b, S]`; -100 where none counts."""
     positions: NDArray[np.int64]
     """Global position of each sequence in the endless stream `[b]`."""
     weight: int
-    """1, or 0 in an idle round: then one sequence of zeros that must not count."""
+    """1, or 0 in an idle round: then one sequence of zeros without a label."""
+    segments: NDArray[np.int32] | None = None
+    """Document of each token, numbered from 0 in each sequence `[b, S]`; with document masks."""
 
 
 def micro_batches(
@@ -51,13 +56,16 @@ def micro_batches(
 def _micro_batch(dataset: Dataset, positions_B: NDArray[np.int64]) -> MicroBatch:
     if not positions_B.size:
         zeros = np.zeros((1, dataset.seq_len), dtype=np.int64)
-        return MicroBatch(zeros, zeros.copy(), np.zeros(1, dtype=np.int64), weight=0)
+        no_labels = np.full_like(zeros, NO_LABEL)
+        segments = np.zeros_like(zeros, dtype=np.int32) if dataset.document_masks else None
+        return MicroBatch(zeros, no_labels, np.zeros(1, dtype=np.int64), 0, segments)
     windows_BT = dataset.windows(positions_B)
     return MicroBatch(
         tokens=np.ascontiguousarray(windows_BT[:, :-1]),
         labels=np.ascontiguousarray(windows_BT[:, 1:]),
         positions=positions_B,
         weight=1,
+        segments=dataset.segments(positions_B) if dataset.document_masks else None,
     )
 
 

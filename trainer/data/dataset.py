@@ -19,7 +19,7 @@ from specs.job import JobSpec
 from trainer.data import token_cache
 from trainer.data.corpus import Corpus, open_corpus, shown, survey
 from trainer.data.permutation import Permutation
-from trainer.data.token_cache import TokenCache
+from trainer.data.token_cache import Piece, TokenCache
 from trainer.data.tokenizer import ByteTokenizer
 from trainer.errors import DataError
 
@@ -35,11 +35,23 @@ class Dataset:
     The documents lie one after another, each between BOS and EOS, and are cut into windows of
     `seq_len + 1` tokens. Neighbours share one token, so that every token but the first is a target
     once an epoch; what is left at the end is shorter than a window and not used. Windows cross the
-    boundaries of documents.
+    boundaries of documents; with `document_masks` they come with the number of the document that
+    each token belongs to.
     """
 
-    def __init__(self, cache: TokenCache, *, seq_len: int, seed: int, tokenizer: str) -> None:
+    def __init__(
+        self,
+        cache: TokenCache,
+        *,
+        seq_len: int,
+        seed: int,
+        tokenizer: str,
+        document_masks: bool = False,
+    ) -> None:
         self._tokens = cache.tokens
+        self._starts = cache.starts
+        self.document_masks = document_masks
+        """Whether documents are to be kept apart: `segments` then tells them apart."""
         self.seq_len = seq_len
         self.n_sequences = (cache.tokens.size - 1) // seq_len
         """Windows in one epoch."""
@@ -50,9 +62,10 @@ class Dataset:
                 "tokenizer": tokenizer,
                 "seq_len": seq_len,
                 "n_sequences": self.n_sequences,
+                **({"documents_xxh3_128": cache.starts_digest} if document_masks else {}),
             }
         )
-        """Covers content, tokenizer, `seq_len`, count and format: equal on every node."""
+        """Covers all that the model is given, and the format: equal on every node."""
         self._permutation = lru_cache(maxsize=2)(
             lambda epoch: Permutation(self.n_sequences, seed, epoch)
         )
@@ -70,6 +83,21 @@ class Dataset:
         for row, start in enumerate(self.order(positions_B) * self.seq_len):
             windows_BT[row] = self._tokens[start : start + self.seq_len + 1]
         return windows_BT
+
+    def segments(self, positions_B: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the document of each input token `[B, seq_len]`, numbered from 0 in each window.
+
+        Boundaries come from the index of the token cache, so they do not depend on which tokens
+        the tokenizer puts between documents.
+        """
+        segments_BS = np.zeros((positions_B.size, self.seq_len), dtype=np.int32)
+        first_B = self.order(positions_B) * self.seq_len
+        # A document that begins with the window's first token begins no further segment.
+        low_B = np.searchsorted(self._starts, first_B, side="right")
+        high_B = np.searchsorted(self._starts, first_B + self.seq_len, side="left")
+        for row, (first, low, high) in enumerate(zip(first_B, low_B, high_B, strict=True)):
+            segments_BS[row, self._starts[low:high] - first] = 1
+        return segments_BS.cumsum(axis=1, dtype=np.int32)
 
     def order(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return which window of the token file stands at each position `[B]`."""
@@ -118,13 +146,17 @@ def open_dataset(
         on_progress=on_progress,
     )
     return Dataset(
-        cache, seq_len=spec.training.seq_len, seed=spec.training.seed, tokenizer=tokenizer.name
+        cache,
+        seq_len=spec.training.seq_len,
+        seed=spec.training.seed,
+        tokenizer=tokenizer.name,
+        document_masks=spec.data.document_masks,
     )
 
 
 def _tokens(
     spec: JobSpec, corpus: Corpus, tokenizer: ByteTokenizer, identity: str
-) -> Iterator[NDArray[np.uint16]]:
+) -> Iterator[Piece]:
     """Yield the tokens of all documents, up to `max_tokens` of them, in pieces."""
     left = spec.data.max_tokens or sys.maxsize
     read = xxhash.xxh3_128()
@@ -132,9 +164,11 @@ def _tokens(
         read.update(document.identity)
         if left <= 0:
             continue
-        for piece in tokenizer.encode_document(corpus.read(document)):
-            yield piece[:left]
-            left -= piece.size
+        begins = True
+        for tokens in tokenizer.encode_document(corpus.read(document)):
+            yield Piece(tokens[:left], begins)
+            begins = False
+            left -= tokens.size
             if left <= 0:
                 break
     if read.hexdigest() != identity:

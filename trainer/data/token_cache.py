@@ -20,27 +20,44 @@ from pydantic import Field
 from specs.base import RecordModel
 from trainer.errors import DataError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 POLL_SECONDS = 0.1
 WRITE_BUFFER_BYTES = 4 << 20
 CHECKED_BLOCKS, BLOCK_BYTES = 1024, 1 << 20
 
-Produce = Callable[[], Iterator[NDArray[Any]]]
+START = np.dtype("<i8")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive tokens of one document."""
+
+    tokens: NDArray[Any]
+    """Token ids `[n]`."""
+    begins: bool
+    """Whether the first of them is the first of its document."""
+
+
+Produce = Callable[[], Iterator[Piece]]
 
 
 class TokenIndex(RecordModel):
-    """`<key>.json`: what the token file beside it holds, and how to know that it is whole."""
+    """`<key>.json`: what the files beside it hold, and how to know that they are whole."""
 
     format_version: int = FORMAT_VERSION
-    """Version of both files."""
+    """Version of the files."""
     dtype: str
     """Type of a token, as numpy writes it; little-endian."""
     tokens: Annotated[int, Field(ge=0)]
-    """Tokens in the file."""
+    """Tokens in `<key>.tokens`."""
+    documents: Annotated[int, Field(ge=0)]
+    """Documents of which `<key>.documents` tells the first token."""
     content_xxh3_128: str
     """Digest of all the tokens: part of the dataset's digest."""
+    documents_xxh3_128: str
+    """Digest of where the documents begin."""
     check_xxh3_128: str
-    """Digest of the fields above and of the file's blocks, compared at every opening."""
+    """Digest of the fields above and of the files' blocks, compared at every opening."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +66,12 @@ class TokenCache:
 
     tokens: NDArray[Any]
     """All the tokens `[n]`, mapped read-only."""
+    starts: NDArray[np.int64]
+    """Place of the first token of each document, in ascending order, mapped read-only."""
     digest: str
-    """XXH3-128 of them: the same for the same text on every node."""
+    """XXH3-128 of the tokens: the same for the same text on every node."""
+    starts_digest: str
+    """XXH3-128 of the starts."""
 
 
 def open_token_cache(
@@ -72,6 +93,7 @@ def open_token_cache(
         key: name of the cache; other content must have another name.
         dtype: type of a token.
         produce: yields the tokens, at least one, in pieces; called by the process that builds.
+            The first piece begins a document.
         on_progress: called for each piece while building, and ten times a second while waiting.
 
     Raises:
@@ -101,15 +123,18 @@ def _open(folder: Path, key: str, dtype: np.dtype[Any]) -> TokenCache | None:
     try:
         index = TokenIndex.model_validate_json((folder / f"{key}.json").read_bytes())
         tokens = np.memmap(folder / f"{key}.tokens", dtype=dtype, mode="r")
+        starts = np.memmap(folder / f"{key}.documents", dtype=START, mode="r")
     except (FileNotFoundError, ValueError):  # ValueError: no index, or no whole number of tokens
         return None
     whole = (
         index.format_version == FORMAT_VERSION
         and index.dtype == dtype.str
-        and index.tokens == tokens.size
-        and index.check_xxh3_128 == _check(index.dtype, index.content_xxh3_128, tokens)
+        and (index.tokens, index.documents) == (tokens.size, starts.size)
+        and index.check_xxh3_128 == _check(index, tokens, starts)
     )
-    return TokenCache(tokens=tokens, digest=index.content_xxh3_128) if whole else None
+    if not whole:
+        return None
+    return TokenCache(tokens, starts, index.content_xxh3_128, index.documents_xxh3_128)
 
 
 def _build(
@@ -119,47 +144,72 @@ def _build(
     produce: Produce,
     on_progress: Callable[[], None],
 ) -> None:
-    """Write both files beside their places and move them there, the index last."""
-    building = folder / f"{key}.building"
-    content = xxhash.xxh3_128()
+    """Write the files beside their places and move them there, the index last."""
+    building = [folder / f"{key}.{name}.building" for name in ("tokens", "documents", "json")]
     try:
-        with building.open("wb", buffering=WRITE_BUFFER_BYTES) as file:
-            for piece in produce():
-                assert piece.dtype == dtype
-                file.write(piece.data)
-                content.update(piece.data)
-                on_progress()
-            file.flush()
-            os.fsync(file.fileno())
-        tokens = np.memmap(building, dtype=dtype, mode="r")
-        digest = content.hexdigest()
-        index = TokenIndex(
-            dtype=dtype.str,
-            tokens=tokens.size,
-            content_xxh3_128=digest,
-            check_xxh3_128=_check(dtype.str, digest, tokens),
-        )
-        building.replace(folder / f"{key}.tokens")
-        with building.open("wb") as file:
+        index = _write(building[0], building[1], dtype, produce, on_progress)
+        with building[2].open("wb") as file:
             file.write(index.model_dump_json(indent=1).encode())
             file.flush()
             os.fsync(file.fileno())
-        building.replace(folder / f"{key}.json")
+        for path in building:
+            path.replace(path.with_suffix(""))
     finally:
-        building.unlink(missing_ok=True)
+        for path in building:
+            path.unlink(missing_ok=True)
 
 
-def _check(dtype: str, content_digest: str, tokens: NDArray[Any]) -> str:
-    """Digest the index's fields and up to a GiB of the file, in evenly spaced blocks.
+def _write(
+    tokens_path: Path,
+    starts_path: Path,
+    dtype: np.dtype[Any],
+    produce: Produce,
+    on_progress: Callable[[], None],
+) -> TokenIndex:
+    """Write tokens and starts, and return the index of what was written."""
+    content, documents, size = xxhash.xxh3_128(), xxhash.xxh3_128(), 0
+    with (
+        tokens_path.open("wb", buffering=WRITE_BUFFER_BYTES) as tokens_file,
+        starts_path.open("wb", buffering=WRITE_BUFFER_BYTES) as starts_file,
+    ):
+        for piece in produce():
+            assert piece.tokens.dtype == dtype
+            if piece.begins:
+                start = np.array([size], dtype=START)
+                starts_file.write(start.data)
+                documents.update(start.data)
+            tokens_file.write(piece.tokens.data)
+            content.update(piece.tokens.data)
+            size += piece.tokens.size
+            on_progress()
+        for file in (tokens_file, starts_file):
+            file.flush()
+            os.fsync(file.fileno())
+    tokens = np.memmap(tokens_path, dtype=dtype, mode="r")
+    starts = np.memmap(starts_path, dtype=START, mode="r")
+    index = TokenIndex(
+        dtype=dtype.str,
+        tokens=tokens.size,
+        documents=starts.size,
+        content_xxh3_128=content.hexdigest(),
+        documents_xxh3_128=documents.hexdigest(),
+        check_xxh3_128="",
+    )
+    return index.model_copy(update={"check_xxh3_128": _check(index, tokens, starts)})
+
+
+def _check(index: TokenIndex, *files: NDArray[Any]) -> str:
+    """Digest the index's fields and up to a GiB of each file, in evenly spaced blocks.
 
     A file of up to a GiB is covered whole; of a larger one enough is read to notice that it is cut,
     zeroed in part or another file, without reading terabytes at each start.
     """
-    check = xxhash.xxh3_128(f"{FORMAT_VERSION} {dtype} {tokens.size} {content_digest}".encode())
-    per_block = BLOCK_BYTES // tokens.itemsize
-    blocks = -(-tokens.size // per_block)
-    for block in np.linspace(0, blocks - 1, min(blocks, CHECKED_BLOCKS)).round().astype(int):
-        check.update(tokens[block * per_block : (block + 1) * per_block].data)
+    check = xxhash.xxh3_128(index.model_dump_json(exclude={"check_xxh3_128"}).encode())
+    for values in files:
+        per_block = BLOCK_BYTES // values.itemsize
+        blocks = -(-values.size // per_block)
+        for block in np.linspace(0, blocks - 1, min(blocks, CHECKED_BLOCKS)).round().astype(int):
+            check.update(values[block * per_block : (block + 1) * per_block].data)
     return check.hexdigest()
 
 

@@ -12,44 +12,69 @@ from torch import Tensor, nn
 from specs.architectures import Architecture
 
 
-class Rotary(nn.Module):
-    """Cosines and sines of the rotary position embedding (Su et al., RoFormer, 2021).
+class Positions(nn.Module):
+    """Which tokens of a sequence this process works on, and their rotary angles.
 
-    They are buffers outside the state dict. `reset` computes them anew, which a model that was
-    built on the meta device needs once it has memory.
+    The rotary position embedding is that of Su et al., RoFormer, 2021. All are buffers outside the
+    state dict. `reset` computes them anew, which a model that was built on the meta device needs
+    once it has memory.
     """
 
     cos: Tensor
     sin: Tensor
+    stream: Tensor
 
     def __init__(self, head_dim: int, seq_len: int, theta: float) -> None:
         super().__init__()
         self.head_dim, self.seq_len, self.theta = head_dim, seq_len, theta
-        self.register_buffer("cos", torch.empty(seq_len, head_dim), persistent=False)
-        self.register_buffer("sin", torch.empty(seq_len, head_dim), persistent=False)
+        tokens_S = torch.arange(seq_len, device="cpu")
+        self.take(attended_S=tokens_S, stream_S=tokens_S)
+
+    def take(self, *, attended_S: Tensor, stream_S: Tensor) -> None:
+        """Work on some tokens of each sequence only, by their places in it, int64 on the host.
+
+        Args:
+            attended_S: tokens whose queries, keys and values this process computes.
+            stream_S: tokens that its residual stream holds.
+        """
+        self._attended_S, self._stream_S = attended_S, stream_S
+        angles = attended_S.numel(), self.head_dim
+        self.register_buffer("cos", torch.empty(angles), persistent=False)
+        self.register_buffer("sin", torch.empty(angles), persistent=False)
+        self.register_buffer("stream", torch.empty_like(stream_S), persistent=False)
         self.reset()
+
+    @property
+    def attended(self) -> Tensor:
+        """Tokens whose queries, keys and values are computed here, int64 on the host."""
+        return self._attended_S
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Fill both buffers, computed in float64 on the host: the same on every device."""
+        """Fill the buffers; angles are computed in float64 on the host: the same everywhere."""
         if self.cos.is_meta:
             return
         pairs = torch.arange(0, self.head_dim, 2, dtype=torch.float64, device="cpu")
-        places = torch.arange(self.seq_len, dtype=torch.float64, device="cpu")
-        angles = torch.outer(places, self.theta ** (-pairs / self.head_dim))
+        angles = torch.outer(self._attended_S.double(), self.theta ** (-pairs / self.head_dim))
         cos, sin = angles.cos(), angles.sin()
         self.cos.copy_(torch.cat((cos, cos), dim=-1))
         self.sin.copy_(torch.cat((-sin, sin), dim=-1))
+        self.stream.copy_(self._stream_S)
 
-    def forward(self, seq_len: int) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines of the first `seq_len` places.
+    def forward(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return cosines, sines and the places of the stream, for so many tokens of the stream.
+
+        Fewer than the model was built for are the first ones of a sequence, as in inference.
 
         Raises:
             ValueError: that is more than the model was built for.
         """
-        if seq_len > self.seq_len:
-            raise ValueError(f"{seq_len} tokens are more than the model's seq_len={self.seq_len}")
-        return self.cos[:seq_len], self.sin[:seq_len]
+        if tokens == self.stream.numel():
+            return self.cos, self.sin, self.stream
+        if tokens > self.seq_len:
+            raise ValueError(f"{tokens} tokens are more than the model's seq_len={self.seq_len}")
+        assert self.stream.numel() == self.seq_len, "a part of a sequence has one length"
+        return self.cos[:tokens], self.sin[:tokens], self.stream[:tokens]
 
 
 def rotate(x_BHSW: Tensor, cos_SW: Tensor, sin_SW: Tensor) -> Tensor:
@@ -68,8 +93,11 @@ class CausalAttention(nn.Module):
     A module of its own, without weights, so that another way to attend can take its place.
     """
 
-    def forward(self, q_BHSW: Tensor, k_BKSW: Tensor, v_BKSW: Tensor) -> Tensor:
+    def forward(
+        self, q_BHSW: Tensor, k_BKSW: Tensor, v_BKSW: Tensor, segments_BS: Tensor | None = None
+    ) -> Tensor:
         """Return the mixed values, shaped as the queries; K divides H."""
+        assert segments_BS is None, "document masks have no engine yet"
         grouped = q_BHSW.shape[1] != k_BKSW.shape[1]
         return F.scaled_dot_product_attention(
             q_BHSW, k_BKSW, v_BKSW, is_causal=True, enable_gqa=grouped
@@ -88,12 +116,14 @@ class Attention(nn.Module):
         self.wo = nn.Linear(arch.n_heads * arch.head_dim, arch.dim, bias=False)
         self.attend = CausalAttention()
 
-    def forward(self, x_BSD: Tensor, cos_SW: Tensor, sin_SW: Tensor) -> Tensor:
+    def forward(
+        self, x_BSD: Tensor, cos_SW: Tensor, sin_SW: Tensor, segments_BS: Tensor | None = None
+    ) -> Tensor:
         """Return the attention's contribution to the residual stream, shaped as `x_BSD`."""
         q_BHSW = rotate(self._heads(self.wq(x_BSD)), cos_SW, sin_SW)
         k_BKSW = rotate(self._heads(self.wk(x_BSD)), cos_SW, sin_SW)
         v_BKSW = self._heads(self.wv(x_BSD))
-        mixed_BHSW = self.attend(q_BHSW, k_BKSW, v_BKSW)
+        mixed_BHSW = self.attend(q_BHSW, k_BKSW, v_BKSW, segments_BS)
         return self.wo(mixed_BHSW.transpose(1, 2).flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:

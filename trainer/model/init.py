@@ -42,7 +42,7 @@ def init_weights(model: Transformer, seed: int) -> None:
         else:
             std = residual_std if name.endswith(("wo.weight", "w2.weight")) else STD
             _fill_normal(local, offset, parameter.shape[1], std=std, key=f"{seed}:{name}")
-    model.rotary.reset()
+    model.positions.reset()
 
 
 def _local_part(parameter: nn.Parameter) -> tuple[Tensor, tuple[int, ...]]:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from specs.architectures import Architecture
 from specs.job import JobSpec
-from trainer.model.attention import Attention, Rotary
-from trainer.model.noise import SequenceNoise
+from trainer.model.attention import Attention, Positions
+from trainer.model.head import Head
+from trainer.model.noise import SequenceNoise, site_key
 
 
 def build_model(spec: JobSpec) -> Transformer:
@@ -30,38 +31,62 @@ def build_model(spec: JobSpec) -> Transformer:
 
 
 class Transformer(nn.Module):
-    """Token embedding, transformer blocks, final norm and projection to the vocabulary."""
+    """Token embedding, transformer blocks, final norm and projection to the vocabulary.
+
+    A part of a model is one too: embedding, norm and head may be None, and layers may be missing.
+    """
 
     def __init__(self, arch: Architecture, *, seq_len: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.arch = arch
-        self.tok_embeddings = nn.Embedding(arch.vocab_size, arch.dim)
-        self.rotary = Rotary(arch.head_dim, seq_len, arch.rope_theta)
+        self.tok_embeddings: nn.Embedding | None = nn.Embedding(arch.vocab_size, arch.dim)
+        self.positions = Positions(arch.head_dim, seq_len, arch.rope_theta)
         self.layers = nn.ModuleDict(
             {str(index): Block(arch, index, dropout) for index in range(arch.n_layers)}
         )
-        self.norm = nn.RMSNorm(arch.dim, eps=arch.norm_eps)
-        # With tied embeddings there is one weight, under one name, and no second module.
-        self.output = (
-            None if arch.tied_embeddings else nn.Linear(arch.dim, arch.vocab_size, bias=False)
-        )
+        self.norm: nn.RMSNorm | None = nn.RMSNorm(arch.dim, eps=arch.norm_eps)
+        self.output: Head | None = Head(arch)
 
-    def forward(self, tokens_BS: Tensor, noise: SequenceNoise | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        labels_BS: Tensor | None = None,
+        *,
+        keys_B: Tensor | None = None,
+        segments_BS: Tensor | None = None,
+    ) -> Tensor:
         """Return the logits of the token that follows each token, [B, S, V].
 
-        `noise` drives dropout while training; without it nothing is dropped.
+        Args:
+            x: token ids [B, S]; the residual stream [B, S, D] where there is no embedding.
+            labels_BS: the tokens that do follow. With them the sum of their losses is returned, a
+                float32 scalar in nats, to which labels of -100 add nothing.
+            keys_B: key of each sequence (`sequence_keys`), which drives dropout while training;
+                without it nothing is dropped.
+            segments_BS: document of each token of the whole sequence, int32; tokens attend to their
+                own document only. Without it to all before them.
+
+        Without a head the residual stream is returned, [B, S, D].
 
         Raises:
             ValueError: the sequences are longer than the model was built for.
         """
-        cos_SW, sin_SW = self.rotary(tokens_BS.shape[1])
-        x_BSD = self.tok_embeddings(tokens_BS)
+        cos_SW, sin_SW, tokens_S = self.positions(x.shape[1])
+        noise = None if keys_B is None else SequenceNoise(keys_B, tokens_S)
+        x_BSD = x if self.tok_embeddings is None else self.tok_embeddings(x)
         for layer in self.layers.values():
-            x_BSD = layer(x_BSD, cos_SW, sin_SW, noise)
-        x_BSD = self.norm(x_BSD)
+            x_BSD = layer(x_BSD, cos_SW, sin_SW, noise, segments_BS)
+        if self.norm is not None:
+            x_BSD = self.norm(x_BSD)
         if self.output is None:
-            return F.linear(x_BSD, self.tok_embeddings.weight)
-        return self.output(x_BSD)
+            return x_BSD
+        tied = self.tok_embeddings.weight if self.tied and self.tok_embeddings else None
+        return self.output(x_BSD, labels_BS, tied)
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head uses the weight of the embedding."""
+        return self.arch.tied_embeddings
 
 
 class Block(nn.Module):
@@ -70,23 +95,28 @@ class Block(nn.Module):
     def __init__(self, arch: Architecture, index: int, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
-        self.name = f"layers.{index}"
+        self.sites = site_key(f"layers.{index}.attention"), site_key(f"layers.{index}.feed_forward")
         self.attention_norm = nn.RMSNorm(arch.dim, eps=arch.norm_eps)
         self.attention = Attention(arch)
         self.feed_forward_norm = nn.RMSNorm(arch.dim, eps=arch.norm_eps)
         self.feed_forward = FeedForward(arch)
 
     def forward(
-        self, x_BSD: Tensor, cos_SW: Tensor, sin_SW: Tensor, noise: SequenceNoise | None
+        self,
+        x_BSD: Tensor,
+        cos_SW: Tensor,
+        sin_SW: Tensor,
+        noise: SequenceNoise | None,
+        segments_BS: Tensor | None,
     ) -> Tensor:
         """Return the residual stream after this layer, [B, S, D]."""
-        attended_BSD = self.attention(self.attention_norm(x_BSD), cos_SW, sin_SW)
+        attended_BSD = self.attention(self.attention_norm(x_BSD), cos_SW, sin_SW, segments_BS)
         if noise is not None:
-            attended_BSD = noise.dropout(attended_BSD, self.dropout, f"{self.name}.attention")
+            attended_BSD = noise.dropout(attended_BSD, self.dropout, self.sites[0])
         x_BSD = x_BSD + attended_BSD
         fed_BSD = self.feed_forward(self.feed_forward_norm(x_BSD))
         if noise is not None:
-            fed_BSD = noise.dropout(fed_BSD, self.dropout, f"{self.name}.feed_forward")
+            fed_BSD = noise.dropout(fed_BSD, self.dropout, self.sites[1])
         return x_BSD + fed_BSD
 
 

@@ -21,19 +21,35 @@ import torch
 from torch import Tensor
 
 
-class SequenceNoise:
-    """The randomness of one training step for a micro-batch.
+def sequence_keys(seed: int, step: int, positions_B: Tensor) -> Tensor:
+    """Return the key of each sequence of a step, int64 [B].
 
     `positions_B` holds the position of each sequence in the job's data stream, int64.
     """
+    return _splitmix64(positions_B ^ _key(f"{seed}:{step}"))
 
-    def __init__(self, seed: int, step: int, positions_B: Tensor) -> None:
-        self._keys_B = _splitmix64(positions_B ^ _key(f"{seed}:{step}"))
 
-    def dropout(self, x_BSD: Tensor, p: float, site: str) -> Tensor:
+def site_key(site: str) -> int:
+    """Return the key of a place in the model; its name is unique there."""
+    return _key(site)
+
+
+class SequenceNoise:
+    """The randomness of one training step for a micro-batch.
+
+    Args:
+        keys_B: key of each sequence, from `sequence_keys`.
+        tokens_S: which tokens of a sequence are asked for, int64.
+    """
+
+    def __init__(self, keys_B: Tensor, tokens_S: Tensor) -> None:
+        self._keys_B = keys_B
+        self._tokens_S = tokens_S * _GAMMA
+
+    def dropout(self, x_BSD: Tensor, p: float, site: int) -> Tensor:
         """Return `x_BSD` with each element zeroed with probability `p`, else scaled by 1/(1-p).
 
-        `site` names the place in the model and is unique in it.
+        `site` is the `site_key` of the place in the model.
         """
         if p == 0:
             return x_BSD
@@ -42,11 +58,10 @@ class SequenceNoise:
         dropped_BSD = self._bits(x_BSD, site) < limit
         return (x_BSD * (1 / (1 - p))).masked_fill_(dropped_BSD, 0)
 
-    def _bits(self, x_BSD: Tensor, site: str) -> Tensor:
+    def _bits(self, x_BSD: Tensor, site: int) -> Tensor:
         """Return 32 random bits for each element, as int32 [B, S, D]."""
         _, S, D = x_BSD.shape
-        tokens_S = torch.arange(S, device=x_BSD.device) * _GAMMA
-        keys_BS = _splitmix64((self._keys_B ^ _key(site))[:, None] + tokens_S)
+        keys_BS = _splitmix64((self._keys_B ^ site)[:, None] + self._tokens_S)
         halves_BS2 = keys_BS.view(torch.int32).view(-1, S, 2)
         features_D = torch.arange(D, dtype=torch.int32, device=x_BSD.device)
         bits_BSD = _mix(features_D ^ halves_BS2[..., :1], 16, 0x7FEB352D)

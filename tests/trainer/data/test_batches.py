@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from specs.batch import BatchDeal
 from tests.trainer.data.helpers import SEQ_LEN, open_text, text_root
-from trainer.data.batches import BatchReader, MicroBatch, micro_batches
+from trainer.data.batches import NO_LABEL, BatchReader, MicroBatch, micro_batches
 from trainer.data.dataset import Dataset
 
 
@@ -46,7 +46,8 @@ def test_a_rank_without_work_runs_one_sequence_of_weight_zero(dataset: Dataset) 
     deal = BatchDeal(5, 1, 3)
     idle = micro_batches(dataset, position=7, deal=deal, dp_rank=2)[1]
     assert idle.weight == 0
-    assert idle.tokens.tolist() == idle.labels.tolist() == [[0] * SEQ_LEN]
+    assert idle.tokens.tolist() == [[0] * SEQ_LEN]
+    assert idle.labels.tolist() == [[NO_LABEL] * SEQ_LEN]
     assert idle.positions.shape == (1,)
 
 

@@ -17,7 +17,13 @@ import pytest
 import xxhash
 from numpy.typing import NDArray
 
-from trainer.data.token_cache import BLOCK_BYTES, CHECKED_BLOCKS, TokenCache, open_token_cache
+from trainer.data.token_cache import (
+    BLOCK_BYTES,
+    CHECKED_BLOCKS,
+    Piece,
+    TokenCache,
+    open_token_cache,
+)
 from trainer.errors import DataError
 
 DTYPE = np.dtype("<u2")
@@ -25,19 +31,23 @@ TOKENS = np.arange(5000, dtype=DTYPE)
 PROCESSES = multiprocessing.get_context("forkserver")
 
 
-def pieces(tokens: NDArray[Any] = TOKENS) -> Iterator[NDArray[Any]]:
-    yield from np.array_split(tokens, 7)
+STARTS = [0, 1430, 2859, 4287]  # of the 7 pieces every other one begins a document
+
+
+def pieces(tokens: NDArray[Any] = TOKENS) -> Iterator[Piece]:
+    for number, part in enumerate(np.array_split(tokens, 7)):
+        yield Piece(part, begins=number % 2 == 0)
 
 
 def open_cache(
     folder: Path,
-    produce: Callable[[], Iterator[NDArray[Any]]] = pieces,
+    produce: Callable[[], Iterator[Piece]] = pieces,
     on_progress: Callable[[], None] = lambda: None,
 ) -> TokenCache:
     return open_token_cache(folder, "k", dtype=DTYPE, produce=produce, on_progress=on_progress)
 
 
-def never() -> Iterator[NDArray[Any]]:
+def never() -> Iterator[Piece]:
     raise AssertionError("a whole cache is not built again")
 
 
@@ -50,12 +60,16 @@ def test_the_cache_holds_what_was_produced(tmp_path: Path) -> None:
     for cache in (built, opened):
         assert np.array_equal(cache.tokens, TOKENS)
         assert cache.digest == xxhash.xxh3_128_hexdigest(TOKENS.tobytes())
+        assert cache.starts.tolist() == STARTS
+        assert cache.starts_digest == xxhash.xxh3_128_hexdigest(np.array(STARTS).tobytes())
         assert not cache.tokens.flags.writeable
-    assert {p.name for p in (tmp_path / "new/folder").iterdir()} == {"k.json", "k.lock", "k.tokens"}
+        assert not cache.starts.flags.writeable
+    names = {p.name for p in (tmp_path / "new/folder").iterdir()}
+    assert names == {"k.documents", "k.json", "k.lock", "k.tokens"}
 
 
 def test_the_digest_does_not_depend_on_the_pieces(tmp_path: Path) -> None:
-    whole = open_cache(tmp_path, lambda: iter([TOKENS]))
+    whole = open_cache(tmp_path, lambda: iter([Piece(TOKENS, begins=True)]))
     assert whole.digest == open_cache(tmp_path / "other").digest
 
 
@@ -116,7 +130,21 @@ def change_digest(folder: Path) -> None:
 
 def other_version(folder: Path) -> None:
     text = (folder / "k.json").read_text()
-    (folder / "k.json").write_text(text.replace('"format_version": 1', '"format_version": 2'))
+    (folder / "k.json").write_text(text.replace('"format_version": 2', '"format_version": 1'))
+
+
+def move_a_document(folder: Path) -> None:
+    with (folder / "k.documents").open("r+b") as file:
+        file.seek(8)
+        file.write(b"\x01")
+
+
+def drop_a_document(folder: Path) -> None:
+    os.truncate(folder / "k.documents", 24)
+
+
+def remove_documents(folder: Path) -> None:
+    (folder / "k.documents").unlink()
 
 
 DAMAGES = [
@@ -132,6 +160,9 @@ DAMAGES = [
     binary_index,
     change_digest,
     other_version,
+    move_a_document,
+    drop_a_document,
+    remove_documents,
 ]
 
 
@@ -143,7 +174,7 @@ def test_a_damaged_cache_is_built_again(tmp_path: Path, damage: Callable[[Path],
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} != before
     builds: list[int] = []
 
-    def produce() -> Iterator[NDArray[Any]]:
+    def produce() -> Iterator[Piece]:
         builds.append(1)
         return pieces()
 
@@ -185,8 +216,8 @@ def test_readers_keep_what_they_have_when_the_cache_is_replaced(tmp_path: Path) 
 
 
 def test_a_build_that_fails_leaves_nothing_that_counts(tmp_path: Path) -> None:
-    def fail() -> Iterator[NDArray[Any]]:
-        yield TOKENS
+    def fail() -> Iterator[Piece]:
+        yield Piece(TOKENS, begins=True)
         raise DataError("the input is bad", path="x")
 
     with pytest.raises(DataError, match="the input is bad"):
@@ -204,7 +235,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_its_cause(tmp_path: Path)
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device /dev/full")
 def test_a_full_disk_is_named_with_its_cause(tmp_path: Path) -> None:
-    (tmp_path / "k.building").symlink_to("/dev/full")
+    (tmp_path / "k.tokens.building").symlink_to("/dev/full")
     with pytest.raises(DataError, match="No space left on device") as caught:
         open_cache(tmp_path)
     assert "MiB free" in str(caught.value)
@@ -214,7 +245,7 @@ def test_a_full_disk_is_named_with_its_cause(tmp_path: Path) -> None:
 # ---- several processes --------------------------------------------------------------------------
 
 
-def build_slowly(folder: Path) -> Iterator[NDArray[Any]]:
+def build_slowly(folder: Path) -> Iterator[Piece]:
     with (folder / "builders").open("a") as file:
         file.write(f"{os.getpid()}\n")
     for piece in pieces():
@@ -254,8 +285,8 @@ def test_processes_that_start_together_build_once(tmp_path: Path) -> None:
 def build_and_hang(folder: Path) -> None:
     """Build, but stop for ever in the middle."""
 
-    def produce() -> Iterator[NDArray[Any]]:
-        yield TOKENS[:100]
+    def produce() -> Iterator[Piece]:
+        yield Piece(TOKENS[:100], begins=True)
         (folder / "in-the-middle").touch()
         signal.pause()
 
@@ -281,7 +312,7 @@ def test_another_process_takes_over_from_a_killed_builder(tmp_path: Path) -> Non
         digests = {other.result(timeout=60) for other in others}
     assert digests == {xxhash.xxh3_128_hexdigest(TOKENS.tobytes())}
     assert len((tmp_path / "builders").read_text().split()) == 1
-    assert not (tmp_path / "k.building").exists()
+    assert not (tmp_path / "k.tokens.building").exists()
 
 
 def test_what_a_killed_builder_leaves_does_not_count(tmp_path: Path) -> None:
@@ -290,7 +321,7 @@ def test_what_a_killed_builder_leaves_does_not_count(tmp_path: Path) -> None:
     wait_until((tmp_path / "in-the-middle").exists)
     builder.kill()
     builder.join(timeout=60)
-    assert (tmp_path / "k.building").exists()
+    assert (tmp_path / "k.tokens.building").exists()
     assert np.array_equal(open_cache(tmp_path).tokens, TOKENS)
 
 

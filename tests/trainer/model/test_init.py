@@ -13,7 +13,8 @@ from tests.trainer.ranks import run_ranks
 from trainer.model import init
 from trainer.model.init import init_weights
 from trainer.model.llama import Transformer, build_model
-from trainer.parallelize import build_mesh, parallelize
+from trainer.parallel.mesh import build_mesh
+from trainer.parallelize import parallelize
 
 # The embedding spans two blocks, and neither 2 nor 3 ranks are cut where blocks are.
 ARCH = Architecture(64, 2, 4, 2, 96, 80_003)

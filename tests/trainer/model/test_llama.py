@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from specs.architectures import ARCHITECTURES, Architecture
-from trainer.model.attention import CausalAttention, Rotary, rotate
+from trainer.model.attention import CausalAttention, Positions, rotate
 from trainer.model.init import init_weights
 from trainer.model.llama import Transformer
-from trainer.model.noise import SequenceNoise
+from trainer.model.noise import sequence_keys
 
 LLAMA3 = ARCHITECTURES["llama3"]
 TINY = Architecture(32, 2, 4, 2, 48, 64, rope_theta=10_000.0)
@@ -63,22 +63,22 @@ def test_no_token_sees_a_later_one(arch: Architecture) -> None:
 
 
 def test_rotation_is_that_of_complex_numbers() -> None:
-    rotary = Rotary(head_dim=8, seq_len=32, theta=10_000.0)
+    cos_SW, sin_SW, _ = Positions(head_dim=8, seq_len=32, theta=10_000.0)(32)
     x_BHSW = torch.randn(2, 3, 32, 8, dtype=torch.float64)
     pairs = torch.complex(x_BHSW[..., :4], x_BHSW[..., 4:])
     frequencies = 10_000.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
     turned = pairs * torch.exp(1j * torch.outer(torch.arange(32.0).double(), frequencies))
     expected = torch.cat((turned.real, turned.imag), dim=-1)
-    torch.testing.assert_close(rotate(x_BHSW, *rotary(32)), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(rotate(x_BHSW, cos_SW, sin_SW), expected, atol=1e-6, rtol=0)
 
 
 def test_rotation_keeps_the_type_and_uses_float32_angles() -> None:
-    rotary = Rotary(head_dim=8, seq_len=4096, theta=500_000.0)
+    cos_SW, sin_SW, _ = Positions(head_dim=8, seq_len=4096, theta=500_000.0)(4096)
     x = torch.ones(1, 1, 4096, 8)
-    turned = rotate(x.bfloat16(), *rotary(4096))
+    turned = rotate(x.bfloat16(), cos_SW, sin_SW)
     assert turned.dtype == torch.bfloat16
     # bfloat16 angles would be off by up to 8 at place 4000; one rounding is off by 2^-8.
-    torch.testing.assert_close(turned.float(), rotate(x, *rotary(4096)), atol=2**-7, rtol=2**-8)
+    torch.testing.assert_close(turned.float(), rotate(x, cos_SW, sin_SW), atol=2**-7, rtol=2**-8)
 
 
 def test_query_groups_share_a_key() -> None:
@@ -97,16 +97,16 @@ def test_a_model_from_the_meta_device_equals_one_built_in_memory() -> None:
     other = Transformer(TINY, seq_len=16, dropout=0.1)
     init_weights(other, 3)
     tokens_BS = torch.arange(32).view(2, 16)
-    noise = SequenceNoise(0, 1, torch.tensor([4, 5]))
-    assert torch.equal(model(tokens_BS, noise), other(tokens_BS, noise))
+    keys_B = sequence_keys(0, 1, torch.tensor([4, 5]))
+    assert torch.equal(model(tokens_BS, keys_B=keys_B), other(tokens_BS, keys_B=keys_B))
 
 
 def test_dropout_acts_only_with_noise() -> None:
     model = Transformer(TINY, seq_len=16, dropout=0.1)
     init_weights(model, 3)
     tokens_BS = torch.arange(16)[None]
-    noise = [SequenceNoise(0, step, torch.tensor([4])) for step in (1, 1, 2)]
-    first, again, later = (model(tokens_BS, n) for n in noise)
+    keys = [sequence_keys(0, step, torch.tensor([4])) for step in (1, 1, 2)]
+    first, again, later = (model(tokens_BS, keys_B=keys_B) for keys_B in keys)
     assert torch.equal(first, again)
     assert not torch.equal(first, later)
     assert not torch.equal(first, model(tokens_BS))

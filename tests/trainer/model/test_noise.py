@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from trainer.model import noise
-from trainer.model.noise import SequenceNoise
+from trainer.model.noise import SequenceNoise, sequence_keys, site_key
 
 S, D = 64, 96
+
+
+SITE = site_key("site")
+
+
+def noise_of(seed: int, step: int, positions: list[int], tokens: int = S) -> SequenceNoise:
+    keys_B = sequence_keys(seed, step, torch.tensor(positions))
+    return SequenceNoise(keys_B, torch.arange(tokens))
 
 
 def mask(
@@ -21,7 +29,7 @@ def mask(
 ) -> torch.Tensor:
     """Return which elements of [B, S, D] are kept at p = 0.5."""
     ones = torch.ones(len(positions), S, D)
-    return SequenceNoise(seed, step, torch.tensor(positions)).dropout(ones, 0.5, site) != 0
+    return noise_of(seed, step, positions).dropout(ones, 0.5, site_key(site)) != 0
 
 
 @given(
@@ -40,17 +48,18 @@ def test_masks_do_not_depend_on_the_micro_batch(
             assert torch.equal(whole[at + index], alone)
 
 
-def test_a_shorter_or_narrower_tensor_gets_the_same_elements() -> None:
-    generator = SequenceNoise(1, 1, torch.tensor([5]))
-    whole = generator.dropout(torch.ones(1, S, D), 0.3, "site")
-    part = generator.dropout(torch.ones(1, S // 2, D // 2), 0.3, "site")
-    assert torch.equal(part, whole[:, : S // 2, : D // 2])
+def test_some_tokens_or_features_get_the_elements_that_they_have_in_the_whole() -> None:
+    keys_B = sequence_keys(1, 1, torch.tensor([5]))
+    whole = SequenceNoise(keys_B, torch.arange(S)).dropout(torch.ones(1, S, D), 0.3, SITE)
+    tokens_T = torch.tensor([0, 7, 3, S - 1])
+    part = SequenceNoise(keys_B, tokens_T).dropout(torch.ones(1, 4, D // 2), 0.3, SITE)
+    assert torch.equal(part, whole[:, tokens_T, : D // 2])
 
 
 @pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
 def test_the_share_of_dropped_elements_is_p(p: float) -> None:
     shape = (16, 256, 256)
-    out = SequenceNoise(0, 1, torch.arange(16)).dropout(torch.ones(shape), p, "site")
+    out = noise_of(0, 1, list(range(16)), 256).dropout(torch.ones(shape), p, SITE)
     dropped = out == 0
     sigma = (p * (1 - p) / out.numel()) ** 0.5
     assert abs(dropped.double().mean().item() - p) < 4 * sigma
@@ -105,27 +114,27 @@ def test_the_hash_is_that_of_unsigned_arithmetic() -> None:
         return (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
 
     positions, site = [3, 2**50], "layers.2.feed_forward"
-    key, site_key = (np.int64(noise._key(text)).astype(np.uint64) for text in ("11:5", site))
+    key, place = (np.int64(noise._key(text)).astype(np.uint64) for text in ("11:5", site))
     keys_B = splitmix64(np.array(positions, np.uint64) ^ key)
     tokens_S = np.arange(S, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    keys_BS = splitmix64((keys_B ^ site_key)[:, None] + tokens_S)
+    keys_BS = splitmix64((keys_B ^ place)[:, None] + tokens_S)
     first = (keys_BS & np.uint64(0xFFFFFFFF)).astype(np.uint32)[..., None]
     second = (keys_BS >> np.uint64(32)).astype(np.uint32)[..., None]
     bits = mix(np.arange(D, dtype=np.uint32) ^ first, 16, 0x7FEB352D)
     expected = mix(bits + second, 15, 0x846CA68B).view(np.int32)
 
-    drawn = SequenceNoise(11, 5, torch.tensor(positions))._bits(torch.empty(2, S, D), site)
+    drawn = noise_of(11, 5, positions)._bits(torch.empty(2, S, D), site_key(site))
     np.testing.assert_array_equal(drawn.numpy(), expected)
 
 
 def test_no_dropout_costs_nothing() -> None:
     x = torch.randn(1, 4, 4)
-    assert SequenceNoise(0, 1, torch.tensor([0])).dropout(x, 0.0, "site") is x
+    assert noise_of(0, 1, [0]).dropout(x, 0.0, SITE) is x
 
 
 def test_the_gradient_passes_where_the_value_did() -> None:
     x = torch.randn(2, S, D, dtype=torch.bfloat16, requires_grad=True)
-    out = SequenceNoise(0, 1, torch.tensor([0, 1])).dropout(x, 0.25, "site")
+    out = noise_of(0, 1, [0, 1]).dropout(x, 0.25, SITE)
     out.sum().backward()
     assert out.dtype == torch.bfloat16
     assert x.grad is not None

@@ -1,0 +1,49 @@
+"""Forward and backward over the micro-batches of one step, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from specs.job import JobSpec
+from trainer.data.batches import MicroBatch
+from trainer.inputs import InputMaker
+from trainer.model.llama import Transformer
+from trainer.parallel.fsdp import set_gradient_sync
+
+
+class ForwardBackward(Protocol):
+    """Adds the gradients of a step's micro-batches to the parameters."""
+
+    def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
+        """Return this rank's share of the mean loss over the global batch, float32 `[]`."""
+        ...
+
+
+class MicroBatchLoop:
+    """Runs the whole model on each micro-batch in turn.
+
+    The loss of a micro-batch is the sum over its tokens divided by the tokens of the whole global
+    batch, so gradients need only be added up: over micro-batches here, and over ranks.
+    """
+
+    def __init__(self, model: Transformer, spec: JobSpec, device: torch.device) -> None:
+        self._model = model
+        self._spec = spec
+        self._device = device
+        self._inputs = InputMaker(spec, device=device, tokens_S=model.positions.attended)
+
+    def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
+        """Add up gradients, and return this rank's share of the mean loss, float32 `[]`."""
+        total = torch.zeros((), device=self._device)
+        for index, batch in enumerate(micro_batches):
+            last_round = index == len(micro_batches) - 1
+            set_gradient_sync(self._model, self._spec, last_round=last_round)
+            inputs = self._inputs(step, batch)
+            loss_sum = self._model(inputs.tokens, inputs.labels, keys_B=inputs.keys)
+            loss = loss_sum / self._spec.tokens_per_step
+            loss.backward()
+            total += loss.detach()
+        return total

@@ -1,0 +1,109 @@
+"""The head: logits over the vocabulary, or the loss of them without ever holding them all.
+
+Shapes: B sequences, S tokens, T = B x S tokens, D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from specs.architectures import Architecture
+from specs.loss import tokens_per_chunk
+
+NO_LABEL = -100
+"""A token that does not count in the loss; torch's own default."""
+
+
+class Head(nn.Module):
+    """Projection to the vocabulary; with tied embeddings the weight is that of the embedding."""
+
+    def __init__(self, arch: Architecture) -> None:
+        super().__init__()
+        self.weight = (
+            None if arch.tied_embeddings else nn.Parameter(torch.empty(arch.vocab_size, arch.dim))
+        )
+        self.token_loss = TokenLoss()
+
+    def forward(
+        self, x_BSD: Tensor, labels_BS: Tensor | None = None, tied_weight_VD: Tensor | None = None
+    ) -> Tensor:
+        """Return logits [B, S, V], or with labels the sum of the tokens' losses (see TokenLoss)."""
+        weight_VD = self.weight if tied_weight_VD is None else tied_weight_VD
+        assert weight_VD is not None, "a head of tied embeddings is given their weight"
+        if labels_BS is None:
+            return F.linear(x_BSD, weight_VD)
+        loss: Tensor = self.token_loss(x_BSD, weight_VD, labels_BS)
+        return loss
+
+
+class TokenLoss(nn.Module):
+    """The sum of the cross entropies of all tokens, a float32 scalar in nats.
+
+    Labels of -100 do not count. The caller divides by the valid tokens of the *global* batch, which
+    makes loss and gradients independent of how the batch is dealt to ranks.
+
+    A module of its own, without weights, so that another way to compute it can take its place.
+    """
+
+    def forward(self, x_BSD: Tensor, weight_VD: Tensor, labels_BS: Tensor) -> Tensor:
+        """Return the loss of the logits `x_BSD @ weight_VD.T`, chunk by chunk of tokens."""
+        arguments = x_BSD.flatten(0, 1), weight_VD, labels_BS.flatten()
+        if torch.is_grad_enabled():
+            loss: Tensor = _ChunkedLoss.apply(*arguments)  # type: ignore[no-untyped-call]
+            return loss
+        return _loss_and_gradients(*arguments, gradients=False)[0]
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Computes gradients in forward, while a chunk's logits are there: none is kept or redone."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, weight_VD: Tensor, labels_T: Tensor) -> Tensor:
+        loss, grad_x_TD, grad_weight_VD = _loss_and_gradients(
+            x_TD, weight_VD, labels_T, gradients=True
+        )
+        ctx.save_for_backward(grad_x_TD, grad_weight_VD)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        # Not in place: a schedule that splits backward in two comes here twice.
+        grad_x_TD, grad_weight_VD = ctx.saved_tensors
+        return grad_x_TD * grad.to(grad_x_TD.dtype), grad_weight_VD * grad, None
+
+
+def _loss_and_gradients(
+    x_TD: Tensor, weight_VD: Tensor, labels_T: Tensor, *, gradients: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    size = tokens_per_chunk(weight_VD.shape[0])
+    chunks = list(zip(x_TD.split(size), labels_T.split(size), strict=True))
+    loss = x_TD.new_zeros((), dtype=torch.float32)
+    grad_x_TD = torch.empty_like(x_TD) if gradients else None
+    grad_weight_VD: Tensor | None = None
+    for index, (x_CD, labels_C) in enumerate(chunks):
+        log_chances_CV = (x_CD @ weight_VD.T).float().log_softmax(-1)
+        loss += F.nll_loss(log_chances_CV, labels_C, ignore_index=NO_LABEL, reduction="sum")
+        if grad_x_TD is None:
+            continue
+        grad_CV = gradient_of_logits(log_chances_CV.exp_(), labels_C).to(x_TD.dtype)
+        torch.mm(grad_CV, weight_VD, out=grad_x_TD[index * size : index * size + len(labels_C)])
+        part_VD = grad_CV.T @ x_CD
+        if grad_weight_VD is None:
+            # Parts in low precision are added up in float32.
+            grad_weight_VD = part_VD if len(chunks) == 1 else part_VD.float()
+        else:
+            grad_weight_VD += part_VD
+    return loss, grad_x_TD, grad_weight_VD
+
+
+def gradient_of_logits(chances_CV: Tensor, labels_C: Tensor) -> Tensor:
+    """Return the gradient of the summed loss by the logits: probability minus one-hot; in place."""
+    counts_C1 = (labels_C != NO_LABEL)[:, None]
+    chances_CV.scatter_add_(1, labels_C.clamp_min(0)[:, None], -counts_C1.to(chances_CV.dtype))
+    return chances_CV.mul_(counts_C1)

@@ -1,0 +1,59 @@
+"""The mesh of all ranks, and where a rank stands in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from specs.layout import Layout
+
+FSDP_AXIS = "fsdp"
+"""dp_shard and cp together: weights are sharded over both."""
+
+
+def build_mesh(layout: Layout, device_type: str) -> DeviceMesh:
+    """Return the mesh of all ranks, slowest-varying axis first, with the axes that are in use.
+
+    `dp_shard` is always one of them. All ranks call it together, with a process group in place.
+    """
+    axes = {
+        "pp": layout.pp,
+        "dp_replicate": layout.dp_replicate,
+        "dp_shard": layout.dp_shard,
+        "cp": layout.cp,
+        "tp": layout.tp,
+    }
+    used = {name: size for name, size in axes.items() if size > 1 or name == "dp_shard"}
+    return init_device_mesh(device_type, tuple(used.values()), mesh_dim_names=tuple(used))
+
+
+def fsdp_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """Return the mesh over which weights are sharded; replicas, if any, are its first axis.
+
+    Context-parallel ranks hold the same weights and add up their gradients, so they share them.
+    """
+    names = mesh.mesh_dim_names or ()
+    sharding = "dp_shard"
+    if "cp" in names:
+        mesh["dp_shard", "cp"]._flatten(FSDP_AXIS)
+        sharding = FSDP_AXIS
+    return mesh["dp_replicate", sharding] if "dp_replicate" in names else mesh[sharding]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank stands on each axis, counted from 0."""
+
+    pp: int
+    dp: int
+    cp: int
+    tp: int
+
+    @classmethod
+    def of(cls, rank: int, layout: Layout) -> Place:
+        """Return the place of a global rank; rank order is pp, dp, cp, tp."""
+        rest, tp = divmod(rank, layout.tp)
+        rest, cp = divmod(rest, layout.cp)
+        pp, dp = divmod(rest, layout.dp)
+        return cls(pp=pp, dp=dp, cp=cp, tp=tp)
