@@ -51,6 +51,22 @@ def test_a_rank_without_work_runs_one_sequence_of_weight_zero(dataset: Dataset) 
     assert idle.positions.shape == (1,)
 
 
+def test_segments_come_with_document_masks_only(tmp_path: Path) -> None:
+    root = text_root(tmp_path, sequences=10)
+    deal = BatchDeal(5, 1, 3)
+    for masks in (False, True):
+        dataset = open_text(root, document_masks=masks)
+        busy, idle = micro_batches(dataset, position=7, deal=deal, dp_rank=2)
+        if not masks:
+            assert busy.segments is idle.segments is None
+            continue
+        assert busy.segments is not None
+        assert np.array_equal(busy.segments, dataset.segments(busy.positions))
+        assert idle.segments is not None
+        assert idle.segments.tolist() == [[0] * SEQ_LEN]
+        assert idle.segments.dtype == busy.segments.dtype == np.int32
+
+
 @pytest.mark.parametrize("dp_rank", [-1, 2])
 def test_a_rank_that_does_not_exist_is_refused(dataset: Dataset, dp_rank: int) -> None:
     with pytest.raises(ValueError, match=f"dp_rank={dp_rank} must be from 0 to 1"):

@@ -67,21 +67,22 @@ def test_one_window_is_what_many_are(tmp_path: Path) -> None:
         assert np.array_equal(dataset.window(int(position)), window)
 
 
-def test_segments_number_the_documents_of_a_window(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seq_len", [4, 9])
+def test_segments_number_the_documents_of_a_window(tmp_path: Path, seq_len: int) -> None:
     root = tmp_path / "data"
     root.mkdir()
     for name, text in (("a", b"abc"), ("b", b"d"), ("c", b"efghij"), ("d", b"k")):
         (root / name).write_bytes(text)
-    dataset = open_text(root, seq_len=4)
+    dataset = open_text(root, seq_len=seq_len)
     owner = np.repeat([0, 1, 2, 3], [5, 3, 8, 3])  # BOS, text, EOS of each
     positions = np.arange(2 * dataset.n_sequences)
     segments = dataset.segments(positions)
     assert segments.dtype == np.int32
-    assert segments.shape == (8, 4)
+    assert segments.shape == (positions.size, seq_len)
     for row, window in enumerate(dataset.order(positions)):
-        owners = owner[window * 4 : window * 4 + 4]
-        assert segments[row].tolist() == (np.unique(owners, return_inverse=True)[1]).tolist()
-    assert segments.max() == 2  # one window holds the whole of a document and parts of two others
+        owners = owner[window * seq_len : (window + 1) * seq_len]
+        assert segments[row].tolist() == np.unique(owners, return_inverse=True)[1].tolist()
+    assert segments.max() == (2 if seq_len == 9 else 1)
 
 
 def test_document_masks_are_part_of_the_digest(tmp_path: Path) -> None:
