@@ -1,0 +1,1 @@
+"""Each layout against one rank, by numbers: as a test, and as the table of docs/numerics.md."""

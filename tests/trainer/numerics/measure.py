@@ -1,0 +1,68 @@
+"""Runs a row of the numerics table and its reference through the trainer, and compares them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from specs.layout import Layout
+from tests.trainer.numerics.rows import SPEC, Row
+from tests.trainer.runs import SmallJob
+
+LOSS_TOLERANCE = 1e-4
+NORM_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a run measured, step by step."""
+
+    losses: tuple[float, ...]
+    norms: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The largest relative errors over all steps."""
+
+    loss: float
+    norm: float
+
+    @property
+    def within(self) -> bool:
+        """Whether both are within their tolerance."""
+        return self.loss <= LOSS_TOLERANCE and self.norm <= NORM_TOLERANCE
+
+
+def measure(row: Row) -> Errors:
+    """Train a row's layout and one rank for ten steps in float32, and compare their courses."""
+    expected = _reference(json.dumps(row.computes, sort_keys=True))
+    course = train({**row.sections, "parallelism": row.parallelism}, row.layout)
+    assert expected.losses[-1] < expected.losses[0] - 0.1, "the reference must learn"
+    return Errors(
+        loss=_relative(course.losses, expected.losses),
+        norm=_relative(course.norms, expected.norms),
+    )
+
+
+def train(sections: dict[str, dict[str, Any]], layout: Layout) -> Course:
+    """Train the job of the table on a layout, as a launch does, and return what it measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = SmallJob(Path(folder), SPEC).changed(Path(folder), **sections)
+        attempt = job.launch(1, layout)
+        losses, norms = attempt.values("train/loss"), attempt.values("train/grad_norm")
+    steps = range(1, SPEC["training"]["steps"] + 1)
+    return Course(tuple(losses[s] for s in steps), tuple(norms[s] for s in steps))
+
+
+@cache
+def _reference(computes: str) -> Course:
+    return train(json.loads(computes), Layout())
+
+
+def _relative(values: tuple[float, ...], expected: tuple[float, ...]) -> float:
+    return max(abs(v - e) / abs(e) for v, e in zip(values, expected, strict=True))
