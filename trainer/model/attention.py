@@ -62,18 +62,19 @@ class Positions(nn.Module):
         self.stream.copy_(self._stream_S)
 
     def forward(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return cosines, sines and the places of the stream, for so many tokens of the stream.
+        """Return cosines, sines and the places of the stream, for so many tokens of the input.
 
-        Fewer than the model was built for are the first ones of a sequence, as in inference.
+        The input is token ids, hence the attended tokens, or the residual stream. Fewer tokens than
+        the model was built for are the first ones of a sequence, as in inference.
 
         Raises:
             ValueError: that is more than the model was built for.
         """
-        if tokens == self.stream.numel():
+        if tokens in (self.cos.shape[0], self.stream.shape[0]):
             return self.cos, self.sin, self.stream
         if tokens > self.seq_len:
             raise ValueError(f"{tokens} tokens are more than the model's seq_len={self.seq_len}")
-        assert self.stream.numel() == self.seq_len, "a part of a sequence has one length"
+        assert self.stream.shape[0] == self.seq_len, "a part of a sequence has one length"
         return self.cos[:tokens], self.sin[:tokens], self.stream[:tokens]
 
 

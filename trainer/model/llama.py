@@ -16,7 +16,7 @@ from specs.architectures import Architecture
 from specs.job import JobSpec
 from trainer.model.attention import Attention, Positions
 from trainer.model.head import Head
-from trainer.model.noise import SequenceNoise, site_key
+from trainer.model.noise import dropout, keys_of_sites
 
 
 def build_model(spec: JobSpec) -> Transformer:
@@ -42,7 +42,7 @@ class Transformer(nn.Module):
         self.tok_embeddings: nn.Embedding | None = nn.Embedding(arch.vocab_size, arch.dim)
         self.positions = Positions(arch.head_dim, seq_len, arch.rope_theta)
         self.layers = nn.ModuleDict(
-            {str(index): Block(arch, index, dropout) for index in range(arch.n_layers)}
+            {str(index): Block(arch, dropout) for index in range(arch.n_layers)}
         )
         self.norm: nn.RMSNorm | None = nn.RMSNorm(arch.dim, eps=arch.norm_eps)
         self.output: Head | None = Head(arch)
@@ -72,10 +72,10 @@ class Transformer(nn.Module):
             ValueError: the sequences are longer than the model was built for.
         """
         cos_SW, sin_SW, tokens_S = self.positions(x.shape[1])
-        noise = None if keys_B is None else SequenceNoise(keys_B, tokens_S)
         x_BSD = x if self.tok_embeddings is None else self.tok_embeddings(x)
-        for layer in self.layers.values():
-            x_BSD = layer(x_BSD, cos_SW, sin_SW, noise, segments_BS)
+        for index, layer in self.layers.items():
+            keys_2B = None if keys_B is None else keys_of_sites(keys_B, _sites(index))
+            x_BSD = layer(x_BSD, cos_SW, sin_SW, tokens_S, keys_2B, segments_BS)
         if self.norm is not None:
             x_BSD = self.norm(x_BSD)
         if self.output is None:
@@ -89,13 +89,17 @@ class Transformer(nn.Module):
         return self.arch.tied_embeddings
 
 
+def _sites(index: str) -> tuple[str, str]:
+    """Return the names of the two places in a layer where dropout acts."""
+    return f"layers.{index}.attention", f"layers.{index}.feed_forward"
+
+
 class Block(nn.Module):
     """One layer: attention and feed-forward, each normed before and added to its input."""
 
-    def __init__(self, arch: Architecture, index: int, dropout: float) -> None:
+    def __init__(self, arch: Architecture, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
-        self.sites = site_key(f"layers.{index}.attention"), site_key(f"layers.{index}.feed_forward")
         self.attention_norm = nn.RMSNorm(arch.dim, eps=arch.norm_eps)
         self.attention = Attention(arch)
         self.feed_forward_norm = nn.RMSNorm(arch.dim, eps=arch.norm_eps)
@@ -106,17 +110,22 @@ class Block(nn.Module):
         x_BSD: Tensor,
         cos_SW: Tensor,
         sin_SW: Tensor,
-        noise: SequenceNoise | None,
+        tokens_S: Tensor,
+        keys_2B: Tensor | None,
         segments_BS: Tensor | None,
     ) -> Tensor:
-        """Return the residual stream after this layer, [B, S, D]."""
+        """Return the residual stream after this layer, [B, S, D].
+
+        All arguments are tensors, and no number differs between layers: one compiled program serves
+        them all. `keys_2B` are those of the two places where dropout acts.
+        """
         attended_BSD = self.attention(self.attention_norm(x_BSD), cos_SW, sin_SW, segments_BS)
-        if noise is not None:
-            attended_BSD = noise.dropout(attended_BSD, self.dropout, self.sites[0])
+        if keys_2B is not None:
+            attended_BSD = dropout(attended_BSD, self.dropout, keys_B=keys_2B[0], tokens_S=tokens_S)
         x_BSD = x_BSD + attended_BSD
         fed_BSD = self.feed_forward(self.feed_forward_norm(x_BSD))
-        if noise is not None:
-            fed_BSD = noise.dropout(fed_BSD, self.dropout, self.sites[1])
+        if keys_2B is not None:
+            fed_BSD = dropout(fed_BSD, self.dropout, keys_B=keys_2B[1], tokens_S=tokens_S)
         return x_BSD + fed_BSD
 
 

@@ -14,6 +14,7 @@ Shapes: B sequences, S tokens, D features.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -29,43 +30,38 @@ def sequence_keys(seed: int, step: int, positions_B: Tensor) -> Tensor:
     return _splitmix64(positions_B ^ _key(f"{seed}:{step}"))
 
 
-def site_key(site: str) -> int:
-    """Return the key of a place in the model; its name is unique there."""
-    return _key(site)
+def keys_of_sites(keys_B: Tensor, sites: Sequence[str]) -> Tensor:
+    """Return the key of each sequence at some places in the model, int64 [N, B].
+
+    A place has a name that is unique in the model.
+    """
+    return torch.stack([keys_B ^ _key(site) for site in sites])
 
 
-class SequenceNoise:
-    """The randomness of one training step for a micro-batch.
+def dropout(x_BSD: Tensor, p: float, *, keys_B: Tensor, tokens_S: Tensor) -> Tensor:
+    """Return `x_BSD` with each element zeroed with probability `p`, else scaled by 1/(1-p).
 
     Args:
-        keys_B: key of each sequence, from `sequence_keys`.
-        tokens_S: which tokens of a sequence are asked for, int64.
+        x_BSD: what is dropped from.
+        p: share that is dropped.
+        keys_B: key of each sequence at this place in the model, from `keys_of_sites`.
+        tokens_S: which tokens of a sequence `x_BSD` holds, int64.
     """
+    if p == 0:
+        return x_BSD
+    # Of the 2^32 values of a signed 32-bit integer, the lowest share of p is dropped.
+    limit = min(round(p * 2**32) - 2**31, 2**31 - 1)
+    dropped_BSD = random_bits(keys_B, tokens_S, features=x_BSD.shape[-1]) < limit
+    return (x_BSD * (1 / (1 - p))).masked_fill_(dropped_BSD, 0)
 
-    def __init__(self, keys_B: Tensor, tokens_S: Tensor) -> None:
-        self._keys_B = keys_B
-        self._tokens_S = tokens_S * _GAMMA
 
-    def dropout(self, x_BSD: Tensor, p: float, site: int) -> Tensor:
-        """Return `x_BSD` with each element zeroed with probability `p`, else scaled by 1/(1-p).
-
-        `site` is the `site_key` of the place in the model.
-        """
-        if p == 0:
-            return x_BSD
-        # Of the 2^32 values of a signed 32-bit integer, the lowest share of p is dropped.
-        limit = min(round(p * 2**32) - 2**31, 2**31 - 1)
-        dropped_BSD = self._bits(x_BSD, site) < limit
-        return (x_BSD * (1 / (1 - p))).masked_fill_(dropped_BSD, 0)
-
-    def _bits(self, x_BSD: Tensor, site: int) -> Tensor:
-        """Return 32 random bits for each element, as int32 [B, S, D]."""
-        _, S, D = x_BSD.shape
-        keys_BS = _splitmix64((self._keys_B ^ site)[:, None] + self._tokens_S)
-        halves_BS2 = keys_BS.view(torch.int32).view(-1, S, 2)
-        features_D = torch.arange(D, dtype=torch.int32, device=x_BSD.device)
-        bits_BSD = _mix(features_D ^ halves_BS2[..., :1], 16, 0x7FEB352D)
-        return _mix(bits_BSD.add_(halves_BS2[..., 1:]), 15, 0x846CA68B)
+def random_bits(keys_B: Tensor, tokens_S: Tensor, *, features: int) -> Tensor:
+    """Return 32 random bits for each element, as int32 [B, S, D]."""
+    keys_BS = _splitmix64(keys_B[:, None] + tokens_S * _GAMMA)
+    halves_BS2 = keys_BS.view(torch.int32).view(*keys_BS.shape, 2)
+    features_D = torch.arange(features, dtype=torch.int32, device=keys_B.device)
+    bits_BSD = _mix(features_D ^ halves_BS2[..., :1], 16, 0x7FEB352D)
+    return _mix(bits_BSD.add_(halves_BS2[..., 1:]), 15, 0x846CA68B)
 
 
 def _signed(value: int, bits: int) -> int:

@@ -11,17 +11,24 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from trainer.model import noise
-from trainer.model.noise import SequenceNoise, sequence_keys, site_key
+from trainer.model.noise import dropout, keys_of_sites, random_bits, sequence_keys
 
 S, D = 64, 96
 
 
-SITE = site_key("site")
-
-
-def noise_of(seed: int, step: int, positions: list[int], tokens: int = S) -> SequenceNoise:
-    keys_B = sequence_keys(seed, step, torch.tensor(positions))
-    return SequenceNoise(keys_B, torch.arange(tokens))
+def drop(
+    x_BSD: torch.Tensor,
+    p: float,
+    positions: list[int],
+    *,
+    seed: int = 0,
+    step: int = 1,
+    site: str = "site",
+    tokens_S: torch.Tensor | None = None,
+) -> torch.Tensor:
+    (keys_B,) = keys_of_sites(sequence_keys(seed, step, torch.tensor(positions)), [site])
+    tokens_S = torch.arange(x_BSD.shape[1]) if tokens_S is None else tokens_S
+    return dropout(x_BSD, p, keys_B=keys_B, tokens_S=tokens_S)
 
 
 def mask(
@@ -29,7 +36,7 @@ def mask(
 ) -> torch.Tensor:
     """Return which elements of [B, S, D] are kept at p = 0.5."""
     ones = torch.ones(len(positions), S, D)
-    return noise_of(seed, step, positions).dropout(ones, 0.5, site_key(site)) != 0
+    return drop(ones, 0.5, positions, seed=seed, step=step, site=site) != 0
 
 
 @given(
@@ -49,17 +56,16 @@ def test_masks_do_not_depend_on_the_micro_batch(
 
 
 def test_some_tokens_or_features_get_the_elements_that_they_have_in_the_whole() -> None:
-    keys_B = sequence_keys(1, 1, torch.tensor([5]))
-    whole = SequenceNoise(keys_B, torch.arange(S)).dropout(torch.ones(1, S, D), 0.3, SITE)
+    whole = drop(torch.ones(1, S, D), 0.3, [5])
     tokens_T = torch.tensor([0, 7, 3, S - 1])
-    part = SequenceNoise(keys_B, tokens_T).dropout(torch.ones(1, 4, D // 2), 0.3, SITE)
+    part = drop(torch.ones(1, 4, D // 2), 0.3, [5], tokens_S=tokens_T)
     assert torch.equal(part, whole[:, tokens_T, : D // 2])
 
 
 @pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
 def test_the_share_of_dropped_elements_is_p(p: float) -> None:
     shape = (16, 256, 256)
-    out = noise_of(0, 1, list(range(16)), 256).dropout(torch.ones(shape), p, SITE)
+    out = drop(torch.ones(shape), p, list(range(16)))
     dropped = out == 0
     sigma = (p * (1 - p) / out.numel()) ** 0.5
     assert abs(dropped.double().mean().item() - p) < 4 * sigma
@@ -123,18 +129,19 @@ def test_the_hash_is_that_of_unsigned_arithmetic() -> None:
     bits = mix(np.arange(D, dtype=np.uint32) ^ first, 16, 0x7FEB352D)
     expected = mix(bits + second, 15, 0x846CA68B).view(np.int32)
 
-    drawn = noise_of(11, 5, positions)._bits(torch.empty(2, S, D), site_key(site))
+    (drawn_from,) = keys_of_sites(sequence_keys(11, 5, torch.tensor(positions)), [site])
+    drawn = random_bits(drawn_from, torch.arange(S), features=D)
     np.testing.assert_array_equal(drawn.numpy(), expected)
 
 
 def test_no_dropout_costs_nothing() -> None:
     x = torch.randn(1, 4, 4)
-    assert noise_of(0, 1, [0]).dropout(x, 0.0, SITE) is x
+    assert drop(x, 0.0, [0]) is x
 
 
 def test_the_gradient_passes_where_the_value_did() -> None:
     x = torch.randn(2, S, D, dtype=torch.bfloat16, requires_grad=True)
-    out = noise_of(0, 1, [0, 1]).dropout(x, 0.25, SITE)
+    out = drop(x, 0.25, [0, 1])
     out.sum().backward()
     assert out.dtype == torch.bfloat16
     assert x.grad is not None
