@@ -30,6 +30,7 @@ from specs.api.resume import ResumeOptions, ResumeReply
 from specs.api.telemetry import (
     CheckpointDetails,
     CheckpointView,
+    ComparisonView,
     EventView,
     LogLine,
     LogMatches,
@@ -298,6 +299,31 @@ class Trainyard:
                 yield from response.iter_lines()
         except httpx.TransportError as error:
             raise unreachable(self.url, error) from error
+
+    def compare(
+        self,
+        job_ids: Sequence[str],
+        *,
+        names: Sequence[str] = (),
+        max_points: int | None = None,
+        x: Literal["step", "tokens", "seconds"] | None = None,
+        from_x: float | None = None,
+        to_x: float | None = None,
+    ) -> ComparisonView:
+        """Return buckets of the same series of up to eight jobs, each with its time and tokens.
+
+        Without `names` the answer tells only which each job has. `x` says what `from_x` and `to_x`
+        count, the ends of the stretch that is drawn; steps when absent.
+        """
+        query = {
+            "jobs": ",".join(job_ids),
+            "names": ",".join(names) or None,
+            "max_points": max_points,
+            "x": x,
+            "from_x": from_x,
+            "to_x": to_x,
+        }
+        return self.transport.get(ComparisonView, "/metrics/compare", query)
 
     def stream(
         self, *, job_id: str | None = None, give_up_seconds: float = 60.0

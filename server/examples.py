@@ -1,4 +1,4 @@
-"""Examples of request bodies for the OpenAPI document; a test reads each by its model."""
+"""Examples for the OpenAPI document; a test reads each by its model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from pydantic import BaseModel
 from specs.api.access import SessionRequest, TokenRequest
 from specs.api.jobs import JobRequest, StopRequest
 from specs.api.resume import ResumeRequest
+from specs.api.telemetry import ComparisonView
 from specs.job import JobSpec
 from specs.reports import PROTOCOL, Claim, NodeHeartbeat, Registration, Report
 
-EXAMPLES: Mapping[type[BaseModel], Mapping[str, Mapping[str, Any]]] = {
+Examples = Mapping[type[BaseModel], Mapping[str, Mapping[str, Any]]]
+
+EXAMPLES: Examples = {
     JobSpec: {
         "small": {
             "name": "first-run",
@@ -69,3 +72,50 @@ EXAMPLES: Mapping[type[BaseModel], Mapping[str, Mapping[str, Any]]] = {
         },
     },
 }
+"""Request bodies."""
+
+ANSWERS: Examples = {
+    ComparisonView: {
+        "loss_of_two_layouts": {
+            "jobs": [
+                {
+                    "id": "01jd3m6y0000000000000000a7",
+                    "name": "llama-fsdp",
+                    "state": "succeeded",
+                    "layout": "FSDP 4",
+                    "world_size": 4,
+                    "start_time": 1767225600.0,
+                    "last_step": 200,
+                    "names": ["train/loss", "train/tokens"],
+                    "lines": [
+                        {
+                            "name": "train/loss",
+                            "branch": "lineage",
+                            "steps": [100, 200],
+                            "first_steps": [1, 101],
+                            "min": [3.91, 2.84],
+                            "max": [10.98, 4.02],
+                            "last": [3.97, 2.87],
+                            "count": [100, 100],
+                            "non_finite": [0, 2],
+                            "times": [1767225750.0, 1767225900.0],
+                            "tokens": [3276800.0, 6553600.0],
+                        }
+                    ],
+                },
+                {
+                    "id": "01jd3m8b0000000000000000c3",
+                    "name": "llama-tensor",
+                    "state": "queued",
+                    "layout": "TP 4",
+                    "world_size": 4,
+                    "start_time": None,
+                    "last_step": 0,
+                    "names": [],
+                    "lines": [],
+                },
+            ]
+        }
+    },
+}
+"""Answers whose shape is best shown."""

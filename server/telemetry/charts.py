@@ -22,8 +22,8 @@ from server.telemetry.lineage import (
     lineage_of,
     own_steps,
 )
-from server.telemetry.points import Floats
-from server.telemetry.series import ChunkKey, Series, Values, decode, joined, read_series
+from server.telemetry.points import Floats, Points
+from server.telemetry.series import ChunkKey, Series, decode, read_series
 from server.views import check_job
 from specs.api.telemetry import MetricLineView, MetricsView
 
@@ -38,19 +38,22 @@ MAX_BRANCHES = 20
 
 
 @dataclass(frozen=True)
-class _Line:
-    """One line of the chart before its points are known."""
+class Line:
+    """One line of a chart before its points are known."""
 
     name: str
+    """Series."""
     branch: str
+    """`lineage`, or `attempt-<n>`."""
     segments: tuple[Segment, ...]
+    """The steps that it runs over."""
 
 
 @dataclass
 class _Course:
     """A line with what is stored of it."""
 
-    line: _Line
+    line: Line
     parts: list[tuple[Segment, Series]]
 
     @property
@@ -110,11 +113,11 @@ def chart(
         lineage = lineage_of(keys)
         lines = _lines(wanted, keys, lineage, attempt)
         limit = max(min(max_points, MAX_BUCKETS // max(len(lines), 1)), 1)
-        views = _views(connection, lines, first=first, last=last, limit=limit)
+        views = draw(connection, lines, first=first, last=last, limit=limit)
         return MetricsView(
             job_id=job_id,
             names=_names(connection, job_id),
-            last_step=_last_step(connection, job_id),
+            last_step=last_step_of(connection, job_id),
             lines=views,
         )
 
@@ -130,14 +133,14 @@ def _keys(connection: Connection, job_id: str, attempt: int | None) -> dict[int,
 
 def _lines(
     names: Iterable[str], keys: dict[int, AttemptKey], lineage: Lineage, attempt: int | None
-) -> list[_Line]:
+) -> list[Line]:
     if attempt is not None:
         segments = (own_steps(keys[attempt]),)
-        return [_Line(name, f"attempt-{attempt}", segments) for name in names]
+        return [Line(name, f"attempt-{attempt}", segments) for name in names]
     left = branches_of(keys, lineage)[:MAX_BRANCHES]
     courses = [("lineage", lineage.segments)]
     courses += [(f"attempt-{segment.number}", (segment,)) for segment in left]
-    return [_Line(name, branch, segments) for name in names for branch, segments in courses]
+    return [Line(name, branch, segments) for name in names for branch, segments in courses]
 
 
 def _names(connection: Connection, job_id: str) -> list[str]:
@@ -151,7 +154,8 @@ def _names(connection: Connection, job_id: str) -> list[str]:
     return list(connection.scalars(query))
 
 
-def _last_step(connection: Connection, job_id: str) -> int:
+def last_step_of(connection: Connection, job_id: str) -> int:
+    """Return the greatest step of the newest attempt; 0 before the first one."""
     query = (
         select(attempts.c.last_step, attempts.c.start_step)
         .where(attempts.c.job_id == job_id)
@@ -162,9 +166,10 @@ def _last_step(connection: Connection, job_id: str) -> int:
     return max(row) if row else 0
 
 
-def _views(
-    connection: Connection, lines: Sequence[_Line], *, first: int, last: int, limit: int
+def draw(
+    connection: Connection, lines: Sequence[Line], *, first: int, last: int, limit: int
 ) -> list[MetricLineView]:
+    """Return each line that holds anything of the steps `first..last`, in up to `limit` buckets."""
     courses = _courses(connection, lines, first=first, last=last)
     split = [_to_decode(course, limit) for course in courses]
     points = decode(connection, {key for keys in split for key in keys})
@@ -178,10 +183,10 @@ def _views(
 
 
 def _courses(
-    connection: Connection, lines: Sequence[_Line], *, first: int, last: int
+    connection: Connection, lines: Sequence[Line], *, first: int, last: int
 ) -> list[_Course]:
     """Return the lines that hold anything of these steps."""
-    ids = _series_ids(connection, lines)
+    ids = series_ids(connection, lines)
     series = read_series(connection, list(ids.values()), first=first, last=last)
     courses = []
     for line in lines:
@@ -199,7 +204,8 @@ def _courses(
     return courses
 
 
-def _series_ids(connection: Connection, lines: Sequence[_Line]) -> dict[tuple[str, str], int]:
+def series_ids(connection: Connection, lines: Sequence[Line]) -> dict[tuple[str, str], int]:
+    """Return the series of some lines by attempt and name."""
     attempt_ids = {segment.attempt_id for line in lines for segment in line.segments}
     columns = metric_series.c
     query = select(columns.attempt_id, columns.name, columns.id).where(
@@ -220,22 +226,22 @@ def _to_decode(course: _Course, limit: int) -> set[ChunkKey]:
     return keys
 
 
-def _spans(course: _Course, decoded: dict[ChunkKey, Values]) -> Spans:
+def _spans(course: _Course, decoded: dict[ChunkKey, Points]) -> Spans:
     found = []
     for segment, series in course.parts:
-        parts = [(series.tail.steps, series.tail.values)]
+        parts = []
         kept = np.ones(len(series.chunks), dtype=np.bool_)
         for index, first_step in enumerate(series.chunks.first.tolist()):
             if (series.id, first_step) in decoded:
                 kept[index] = False
                 parts.append(decoded[series.id, first_step])
         found.append(series.chunks[kept])
-        points = joined(parts, first=segment.after + 1, last=segment.until)
-        found.append(Spans.of_points(*points))
+        points = Points.joined([*parts, series.tail]).between(segment.after + 1, segment.until)
+        found.append(Spans.of_points(points.steps, points.values))
     return Spans.joined(found)
 
 
-def _view(line: _Line, spans: Spans) -> MetricLineView:
+def _view(line: Line, spans: Spans) -> MetricLineView:
     return MetricLineView(
         name=line.name,
         branch=line.branch,

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
 
 from server.auth.dependencies import person
 from server.dependencies import ServerContext
+from server.examples import ANSWERS
 from server.paging import PageRequest, page_by
 from server.parameters import CHECKPOINT_ID, CheckpointId, JobId
-from server.responses import reply
+from server.responses import JSON, reply
 from server.telemetry import catalog, logs
 from server.telemetry.charts import MAX_NAMES, MAX_POINTS, chart
+from server.telemetry.clock import Axis
+from server.telemetry.compare import END, MAX_JOBS, compare
 from server.telemetry.csv import csv_rows
 from specs.api.common import Page
-from specs.api.telemetry import CheckpointDetails, CheckpointView, LogMatches, LogPage, MetricsView
+from specs.api.telemetry import (
+    CheckpointDetails,
+    CheckpointView,
+    ComparisonView,
+    LogMatches,
+    LogPage,
+    MetricsView,
+)
+from specs.ids import ID_PATTERN
 
 CSV = "text/csv"
 MAX_STEP = 10**12
 MAX_LINE = 10**12
+
+ID = ID_PATTERN.strip("^$")
+NAMES = r"^[A-Za-z0-9_./-]+(,[A-Za-z0-9_./-]+)*$"
 
 router = APIRouter(dependencies=[person])
 
@@ -28,15 +43,23 @@ Names = Annotated[
     str | None,
     Query(
         max_length=5000,
-        pattern=r"^[A-Za-z0-9_./-]+(,[A-Za-z0-9_./-]+)*$",
+        pattern=NAMES,
         description=f"Series, divided by commas; the first {MAX_NAMES} by name when absent.",
         examples=["train/loss,train/lr"],
     ),
 ]
+Points = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Buckets of one line.")]
+Place = Annotated[float, Query(ge=0, le=END, description="An end of the stretch that is drawn.")]
 Step = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
 Attempt = Annotated[int | None, Query(ge=1, le=10**6, description="Number of an attempt.")]
 Rank = Annotated[int, Query(ge=0, le=65_535, description="Global rank.")]
 Limit = Annotated[int, Query(ge=1, le=logs.MAX_LINES, description="Lines.")]
+
+
+def _shown(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """Return the examples of an answer, as FastAPI wants them."""
+    examples = {name: {"value": value} for name, value in ANSWERS[model].items()}
+    return {200: {"content": {JSON: {"examples": examples}}}}
 
 
 @router.get(
@@ -50,9 +73,7 @@ def metrics(
     context: ServerContext,
     job_id: JobId,
     names: Names = None,
-    max_points: Annotated[
-        int, Query(ge=1, le=MAX_POINTS, description="Buckets of one line.")
-    ] = 1000,
+    max_points: Points = 1000,
     from_step: Step = None,
     to_step: Step = None,
     attempt: Attempt = None,
@@ -76,6 +97,57 @@ def metrics(
         from_step=from_step,
         to_step=to_step,
         attempt=attempt,
+    )
+    return reply(view)
+
+
+@router.get(
+    "/metrics/compare",
+    response_model=ComparisonView,
+    responses=_shown(ComparisonView),
+    tags=["metrics"],
+    summary="Charts of several jobs",
+)
+def compare_metrics(
+    context: ServerContext,
+    jobs: Annotated[
+        str,
+        Query(
+            pattern=rf"^{ID}(,{ID})*$",
+            json_schema_extra={"pattern": rf"^{ID}(,{ID}){{0,{MAX_JOBS - 1}}}$"},
+            description=f"Ids of jobs, divided by commas; at most {MAX_JOBS}.",
+            examples=["01jd3m6y0000000000000000a7,01jd3m8b0000000000000000c3"],
+        ),
+    ],
+    names: Annotated[
+        str | None,
+        Query(
+            max_length=5000,
+            pattern=NAMES,
+            description="Series, divided by commas; without it the jobs are told with the names "
+            "of their series alone.",
+            examples=["train/loss,train/lr"],
+        ),
+    ] = None,
+    max_points: Points = 1000,
+    x: Annotated[Axis, Query(description="What `from_x` and `to_x` count.")] = "step",
+    from_x: Place = 0.0,
+    to_x: Place = END,
+) -> Response:
+    """Return buckets of the same series of several jobs, each along its current lineage.
+
+    Each bucket also has the time and the tokens of its last step, so that curves may be laid over
+    each other by steps, tokens or time. With `x=tokens` or `x=seconds` the stretch is that of each
+    job's own count, seconds from its first point on, and buckets may reach over both ends.
+    """
+    view = compare(
+        context,
+        jobs.split(","),
+        names.split(",") if names is not None else (),
+        max_points=max_points,
+        axis=x,
+        low=from_x,
+        high=to_x,
     )
     return reply(view)
 

@@ -74,8 +74,8 @@ def read_series(
     }
 
 
-def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Values]:
-    """Return steps and values of these chunks."""
+def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Points]:
+    """Return the points of these chunks."""
     wanted = set(keys)
     series_ids = {series_id for series_id, _ in wanted}
     first_steps = sorted({first_step for _, first_step in wanted})
@@ -86,6 +86,7 @@ def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, V
         columns.last_step,
         columns.count,
         columns.steps,
+        columns.times,
         columns.numbers,
     ).where(columns.series_id.in_(series_ids))
     decoded = {}
@@ -94,12 +95,13 @@ def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, V
         # cut at the same steps, so hardly a chunk comes in vain.
         some = first_steps[start : start + STEPS_AT_ONCE]
         for row in connection.execute(query.where(columns.first_step.in_(some))):
-            series_id, first_step, last_step, count, steps, numbers = row
+            series_id, first_step, last_step, count, steps, times, numbers = row
             if (series_id, first_step) in wanted:
-                decoded[series_id, first_step] = (
+                decoded[series_id, first_step] = Points(
                     unpack_steps(
                         first_step=first_step, last_step=last_step, count=count, steps=steps
                     ),
+                    unpack_floats(times),
                     unpack_floats(numbers),
                 )
     return decoded
@@ -115,16 +117,9 @@ def read_values(
     found = {}
     for one in series.values():
         parts = [decoded[one.id, int(step)] for step in one.chunks.first]
-        found[one.id] = joined([*parts, (one.tail.steps, one.tail.values)], first=first, last=last)
+        inside = Points.joined([*parts, one.tail]).between(first, last)
+        found[one.id] = inside.steps, inside.values
     return found
-
-
-def joined(parts: Sequence[Values], *, first: int, last: int) -> Values:
-    """Return the points of at least one part that lie in `first..last`."""
-    steps = np.concatenate([part[0] for part in parts])
-    values = np.concatenate([part[1] for part in parts])
-    inside = (steps >= first) & (steps <= last)
-    return steps[inside], values[inside]
 
 
 def _series(series_id: int, chunks: Spans, tail: Points) -> Series:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from specs.base import RecordModel
 from specs.checkpoint import Manifest
+from specs.states import JobState
 
 
 class EventView(RecordModel):
@@ -103,6 +104,46 @@ class MetricsView(RecordModel):
     """Greatest step on the lineage."""
     lines: list[MetricLineView]
     """The lines asked for."""
+
+
+class ComparedLineView(MetricLineView):
+    """One series of one job in a comparison, along the job's current lineage."""
+
+    times: list[float | None]
+    """Unix time (seconds) of the last step of each bucket."""
+    tokens: list[float | None]
+    """Tokens trained on up to the last step of each bucket; null where `train/tokens` is not
+    known."""
+
+
+class ComparedJobView(RecordModel):
+    """A job in a comparison."""
+
+    id: str
+    """Id."""
+    name: str
+    """Name."""
+    state: JobState
+    """State."""
+    layout: str
+    """Layout of the newest attempt, else of the spec."""
+    world_size: int
+    """Ranks."""
+    start_time: float | None
+    """Unix time (seconds) of the first point along the lineage; null before it."""
+    last_step: int
+    """Greatest step of the newest attempt."""
+    names: list[str]
+    """All metric names that the job has."""
+    lines: list[ComparedLineView]
+    """Those of the series asked for that the job has points of."""
+
+
+class ComparisonView(RecordModel):
+    """Several jobs side by side."""
+
+    jobs: list[ComparedJobView]
+    """The jobs in the order in which they were named."""
 
 
 class LogLine(RecordModel):

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
 from server.app import routes_of
-from server.examples import EXAMPLES
+from server.examples import ANSWERS, EXAMPLES
 from server.openapi import openapi_text
 from tests.server.api.in_process import TestClient
 
@@ -63,7 +63,7 @@ def test_every_body_is_described_with_examples_that_are_legal() -> None:
     assert len(bodies) >= 8
     for key, body in bodies.items():
         assert body["content"]["application/json"]["examples"], key
-    for model, examples in EXAMPLES.items():
+    for model, examples in [*EXAMPLES.items(), *ANSWERS.items()]:
         for example in examples.values():
             model.model_validate_json(json.dumps(example))
 

@@ -318,6 +318,30 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/metrics/compare": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Charts of several jobs
+         * @description Return buckets of the same series of several jobs, each along its current lineage.
+         *
+         *     Each bucket also has the time and the tokens of its last step, so that curves may be laid over
+         *     each other by steps, tokens or time. With `x=tokens` or `x=seconds` the stretch is that of each
+         *     job's own count, seconds from its first point on, and buckets may reach over both ends.
+         */
+        get: operations["metrics_compare_metrics"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/logs": {
         parameters: {
             query?: never;
@@ -1327,6 +1351,127 @@ export interface components {
              * @description Longest pause between two reports.
              */
             report_seconds: number;
+        };
+        /**
+         * ComparedJobView
+         * @description A job in a comparison.
+         */
+        ComparedJobView: {
+            /**
+             * Id
+             * @description Id.
+             */
+            id: string;
+            /**
+             * Name
+             * @description Name.
+             */
+            name: string;
+            /** @description State. */
+            state: components["schemas"]["JobState"];
+            /**
+             * Layout
+             * @description Layout of the newest attempt, else of the spec.
+             */
+            layout: string;
+            /**
+             * World Size
+             * @description Ranks.
+             */
+            world_size: number;
+            /**
+             * Start Time
+             * @description Unix time (seconds) of the first point along the lineage; null before it.
+             */
+            start_time: number | null;
+            /**
+             * Last Step
+             * @description Greatest step of the newest attempt.
+             */
+            last_step: number;
+            /**
+             * Names
+             * @description All metric names that the job has.
+             */
+            names: string[];
+            /**
+             * Lines
+             * @description Those of the series asked for that the job has points of.
+             */
+            lines: components["schemas"]["ComparedLineView"][];
+        };
+        /**
+         * ComparedLineView
+         * @description One series of one job in a comparison, along the job's current lineage.
+         */
+        ComparedLineView: {
+            /**
+             * Name
+             * @description Metric name.
+             */
+            name: string;
+            /**
+             * Branch
+             * @description `lineage`, or `attempt-<n>` of an abandoned branch.
+             */
+            branch: string;
+            /**
+             * Steps
+             * @description Last step of each bucket.
+             */
+            steps: number[];
+            /**
+             * First Steps
+             * @description First step of each bucket.
+             */
+            first_steps: number[];
+            /**
+             * Min
+             * @description Least finite value of each bucket; null when it holds none.
+             */
+            min: (number | null)[];
+            /**
+             * Max
+             * @description Greatest finite value.
+             */
+            max: (number | null)[];
+            /**
+             * Last
+             * @description Last finite value.
+             */
+            last: (number | null)[];
+            /**
+             * Count
+             * @description Points in each bucket.
+             */
+            count: number[];
+            /**
+             * Non Finite
+             * @description NaN and infinite points in each bucket.
+             */
+            non_finite: number[];
+            /**
+             * Times
+             * @description Unix time (seconds) of the last step of each bucket.
+             */
+            times: (number | null)[];
+            /**
+             * Tokens
+             * @description Tokens trained on up to the last step of each bucket; null where `train/tokens` is not
+             *     known.
+             */
+            tokens: (number | null)[];
+        };
+        /**
+         * ComparisonView
+         * @description Several jobs side by side.
+         */
+        ComparisonView: {
+            /**
+             * Jobs
+             * @description The jobs in the order in which they were named.
+             */
+            jobs: components["schemas"]["ComparedJobView"][];
         };
         /**
          * CompileSection
@@ -6067,6 +6212,75 @@ export interface operations {
             };
             /** @description Nothing has this id */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    metrics_compare_metrics: {
+        parameters: {
+            query: {
+                /** @description Ids of jobs, divided by commas; at most 8. */
+                jobs: string;
+                /** @description Series, divided by commas; without it the jobs are told with the names of their series alone. */
+                names?: string | null;
+                /** @description Buckets of one line. */
+                max_points?: number;
+                /** @description What `from_x` and `to_x` count. */
+                x?: "step" | "tokens" | "seconds";
+                /** @description An end of the stretch that is drawn. */
+                from_x?: number;
+                /** @description An end of the stretch that is drawn. */
+                to_x?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ComparisonView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };
