@@ -8,6 +8,8 @@ from specs.job import JobSpec
 from specs.layout import Layout
 from trainer.model.llama import Transformer
 from trainer.parallel.fsdp import shard
+from trainer.parallel.mesh import Place
+from trainer.parallel.tokens import take_tokens
 
 
 def parallelize(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:
@@ -16,6 +18,7 @@ def parallelize(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Lay
     The order matters: what changes a single module comes before what wraps it, and sharding is
     last.
     """
+    take_tokens(model, spec, layout, Place.of(mesh.get_rank(), layout))
     # One float32 rank has nothing to shard and nothing to cast. Sharding would still copy weights
     # and gradients: 4 % of a step of a model of 5 M parameters, and the memory of one layer.
     if layout.world_size > 1 or spec.training.param_dtype != "float32":
