@@ -128,13 +128,32 @@ class JobSpec(SpecModel):
         )
 
     def on_layout(self, layout: Layout) -> JobSpec:
-        """Return the job moved to a layout: its axes, and as many slots."""
+        """Return the job moved to a layout: its axes, and as many slots.
+
+        What was chosen for one size of an axis does not follow to another: the stages of a pipeline
+        and its micro-batches are derived anew, and asynchronous tensor parallelism ends with `tp`.
+        """
+        update: dict[str, Any] = layout.model_dump()
+        if layout.pp != self.parallelism.pp:
+            update |= {"pp_stage_modules": (), "pp_layers_per_stage": None}
+        if not self._has_pipelines_of(layout):
+            update["pp_microbatches"] = None
+        if layout.tp == 1 < self.parallelism.tp:
+            update["async_tp"] = False
         return self.model_copy(
             update={
-                "parallelism": self.parallelism.model_copy(update=layout.model_dump()),
+                "parallelism": self.parallelism.model_copy(update=update),
                 "resources": self.resources.model_copy(update={"world_size": layout.world_size}),
             }
         )
+
+    def _has_pipelines_of(self, layout: Layout) -> bool:
+        """Return whether the job's own axes give as many pipelines, with as many ranks each."""
+        try:
+            own = self.layout()
+        except ValueError:
+            return False
+        return (own.pp, own.dp) == (layout.pp, layout.dp)
 
 
 def parse_job_spec(source: str | bytes | Mapping[str, Any]) -> JobSpec:

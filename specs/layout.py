@@ -37,8 +37,10 @@ class Layout(SpecModel):
         return f"{self.world_size} slot{'' if self.world_size == 1 else 's'}"
 
     def __str__(self) -> str:
-        """Name the axes that are larger than one, as in `FSDP 4`, `HSDP 2x2` or `FSDP 2 x TP 2`."""
-        if self.dp_replicate > 1:
+        """Name the axes above one, as in `FSDP 4`, `DDP 4`, `HSDP 2x2` or `FSDP 2 x TP 2`."""
+        if self.dp_replicate > 1 and self.dp_shard == 1:
+            parts = [f"DDP {self.dp_replicate}"]
+        elif self.dp_replicate > 1:
             parts = [f"HSDP {self.dp_replicate}x{self.dp_shard}"]
         else:
             parts = [f"FSDP {self.dp_shard}"]

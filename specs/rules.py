@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from specs.architectures import ARCHITECTURES
+from specs.axes import AXES
 from specs.batch import BatchDeal
+from specs.hardware import Slot
 from specs.job import JobSpec
+from specs.precision import PRECISION, hardware
 from specs.problems import Problem, SpecError
 
 BYTE_VOCABULARY = 259
 """256 bytes, begin of text, end of text, padding."""
 
 
-def check_job_spec(spec: JobSpec) -> None:
+def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
     """Refuse what cannot run: unknown models, shapes or axes that disagree, missing engines.
+
+    Args:
+        spec: the job, or an attempt's `Overrides.apply` of it.
+        slots: what the nodes offer; nothing is refused because of hardware when that is not known.
 
     Raises:
         SpecError: naming every problem found.
     """
     problems = [problem for rule in RULES for problem in rule(spec)]
-    problems += [
-        Problem(pointer=pointer, detail=f"not supported yet: {what}")
-        for pointer, asked_for, what in NOT_SUPPORTED_YET
-        if asked_for(spec)
-    ]
+    problems += [*hardware(spec, slots), *missing_engines(spec)]
     if problems:
         raise SpecError(problems)
+
+
+def missing_engines(spec: JobSpec) -> Iterator[Problem]:
+    """Yield what a spec asks for that nothing can run yet."""
+    for pointer, asked_for, what in NOT_SUPPORTED_YET:
+        if asked_for(spec):
+            yield Problem(pointer=pointer, detail=f"not supported yet: {what}")
 
 
 def _model(spec: JobSpec) -> Iterator[Problem]:
@@ -76,6 +86,10 @@ def _layout(spec: JobSpec) -> Iterator[Problem]:
         BatchDeal(spec.training.global_batch_size, spec.training.micro_batch_size, layout.dp)
     except ValueError as error:
         yield Problem(pointer="/training/micro_batch_size", detail=str(error))
+        return
+    if spec.model.size in ARCHITECTURES.get(spec.model.family, {}):
+        for rule in (*AXES, *PRECISION):
+            yield from rule(spec, layout)
 
 
 def _resources(spec: JobSpec) -> Iterator[Problem]:

@@ -47,6 +47,8 @@ def test_axes_that_do_not_fill_the_slots(world_size: int, dp_shard: int, message
         (Layout(), "FSDP 1"),
         (Layout(dp_shard=4), "FSDP 4"),
         (Layout(dp_replicate=2, dp_shard=2), "HSDP 2x2"),
+        (Layout(dp_replicate=4), "DDP 4"),
+        (Layout(dp_replicate=2, tp=2), "DDP 2 x TP 2"),
         (Layout(dp_shard=2, tp=2, pp=3), "FSDP 2 x TP 2 x PP 3"),
     ],
 )

@@ -157,7 +157,7 @@ def test_every_row_without_an_engine_is_tried_below() -> None:
 @pytest.mark.parametrize(("pointer", "document"), ASKING, ids=[pointer for pointer, _ in ASKING])
 def test_what_has_no_engine_is_refused_at_the_door(pointer: str, document: dict[str, Any]) -> None:
     what = {row: what for row, _, what in NOT_SUPPORTED_YET}[pointer]
-    assert problems_of(document) == [(pointer, f"not supported yet: {what}")]
+    assert (pointer, f"not supported yet: {what}") in problems_of(document)
 
 
 def test_every_problem_is_named_at_once() -> None:

@@ -1,0 +1,128 @@
+"""What tensor, context and pipeline parallelism demand of a model, its sequences and its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from specs.job import JobSpec
+from specs.layout import Layout
+from specs.pipeline import microbatches_of, stages_of
+from specs.problems import Problem, SpecError, nearest
+
+WIDEST = 1024
+"""Axis sizes up to here are tried when nearest legal ones are named."""
+SPLIT_BACKWARD = ("InterleavedZeroBubble", "ZBVZeroBubble")
+"""Schedules that compute the gradients of inputs and of weights at different times."""
+
+
+def tensor_parallel(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
+    """Each rank has as many heads, feed-forward columns, vocabulary rows and tokens."""
+    tp = layout.tp
+    if tp == 1:
+        return
+    a = spec.architecture
+    sizes = {name: getattr(a, name) for name in ("n_heads", "n_kv_heads", "ffn_dim", "vocab_size")}
+    uneven = [f"{name}={size}" for name, size in sizes.items() if size % tp]
+    if uneven:
+        legal = _sizes(lambda n: not any(size % n for size in sizes.values()))
+        yield _problem("tp", f"tp={tp} does not divide {', '.join(uneven)}; {nearest(tp, legal)}")
+    parts, tokens = layout.cp * tp, spec.training.seq_len
+    if spec.parallelism.sequence_parallel and tokens % parts:
+        legal = _sizes(lambda n: tokens % (layout.cp * n) == 0)
+        yield _problem(
+            "tp",
+            f"tp={tp} with sequence_parallel cuts a sequence into cp x tp = {parts} parts, but "
+            f"seq_len={tokens}; {nearest(tp, legal)}, or sequence_parallel=false",
+        )
+
+
+def asynchronous(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
+    """torch.compile fuses the communication of sequence parallelism with products, on CUDA only."""
+    if not spec.parallelism.async_tp:
+        return
+    needed = {
+        f"tp above 1, but tp={layout.tp}": layout.tp > 1,
+        "sequence_parallel=true: there is nothing to overlap else": (
+            spec.parallelism.sequence_parallel
+        ),
+        "compile.enabled=true: torch.compile puts it in place": spec.compile.enabled,
+        "CUDA with symmetric memory, but device='cpu'": spec.resources.device != "cpu",
+    }
+    for what, given in needed.items():
+        if not given:
+            yield _problem("async_tp", f"async_tp needs {what}")
+
+
+def context_parallel(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
+    """Each rank has as many tokens; with `ulysses` each attends with as many heads."""
+    cp, tokens = layout.cp, spec.training.seq_len
+    if cp == 1:
+        return
+    method = spec.parallelism.cp_method
+    # Head-tail balancing gives a rank one part from the front and one from the back.
+    parts = 2 if method == "allgather_kv" else 1
+    if tokens % (parts * cp):
+        legal = _sizes(lambda n: n == 1 or tokens % (parts * n) == 0)
+        yield _problem(
+            "cp",
+            f"cp={cp} with {method} cuts a sequence into {parts * cp} parts, but "
+            f"seq_len={tokens}; {nearest(cp, legal)}",
+        )
+    if method != "ulysses":
+        return
+    a = spec.architecture
+    heads = {"n_heads": a.n_heads, "n_kv_heads": a.n_kv_heads}
+    uneven = [f"{name}={number}" for name, number in heads.items() if number % (cp * layout.tp)]
+    if uneven:
+        legal = _sizes(
+            lambda n: n == 1 or not any(number % (n * layout.tp) for number in heads.values())
+        )
+        yield _problem(
+            "cp",
+            f"cp={cp} with ulysses gives cp x tp = {cp * layout.tp} ranks heads of their own, but "
+            f"{', '.join(uneven)}; {nearest(cp, legal)}, or cp_method='allgather_kv'",
+        )
+
+
+def pipeline_parallel(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
+    """The model can be cut into the schedule's stages, and a step into its micro-batches."""
+    schedule = spec.parallelism.pp_schedule
+    if layout.pp > 1 and spec.architecture.tied_embeddings:
+        yield _problem(
+            "pp",
+            f"pp={layout.pp}, but embedding and head of model.size={spec.model.size!r} are one "
+            "weight, which one stage must hold; legal: pp=1",
+        )
+        return
+    if layout.pp > 1 and spec.compile.enabled and schedule in SPLIT_BACKWARD:
+        yield _problem(
+            "pp_schedule",
+            f"{schedule} computes gradients of inputs and of weights apart, which compiled blocks "
+            "cannot; legal: GPipe, 1F1B, Interleaved1F1B, or compile.enabled=false",
+        )
+    try:
+        stages_of(spec, layout)
+    except SpecError as error:
+        yield from error.problems
+        return
+    if layout.pp > 1:
+        try:
+            microbatches_of(spec, layout)
+        except SpecError as error:
+            yield from error.problems
+
+
+AXES: tuple[Callable[[JobSpec, Layout], Iterator[Problem]], ...] = (
+    tensor_parallel,
+    asynchronous,
+    context_parallel,
+    pipeline_parallel,
+)
+
+
+def _sizes(is_legal: Callable[[int], bool]) -> list[int]:
+    return [size for size in range(1, WIDEST + 1) if is_legal(size)]
+
+
+def _problem(field: str, detail: str) -> Problem:
+    return Problem(pointer=f"/parallelism/{field}", detail=detail)
