@@ -27,7 +27,7 @@ from specs.job import JobSpec, parse_job_spec
 from specs.rundir import RunDirectory
 from trainer.loop import train
 from trainer.model.init import init_weights
-from trainer.model.llama import Transformer
+from trainer.model.llama import Llama
 from trainer.optimizer import build_optimizer
 from trainer.record import Recorder
 from trainer.run import open_run
@@ -49,7 +49,7 @@ class BareLoop:
     """The same model and optimizer in a plain loop."""
 
     def __init__(self, spec: JobSpec) -> None:
-        self.model = Transformer(spec.architecture, seq_len=spec.training.seq_len)
+        self.model = Llama(spec.architecture, seq_len=spec.training.seq_len)
         init_weights(self.model, seed=0)
         self._optimizer = build_optimizer(self.model, spec)
         self._max_norm = spec.training.max_grad_norm or math.inf

@@ -1,6 +1,7 @@
 """Bytes that one micro-batch keeps for its backward.
 
-Letters: d width, k width of all keys, f feed-forward width, c bytes of a compute element.
+Letters: d width, q width of all queries, k width of all keys, f feed-forward width, c bytes of a
+compute element.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ BYTES = {"float32": 4, "bfloat16": 2}
 def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
     """Return the bytes that a block saves for its backward when nothing is recomputed.
 
-    6d + 2k + 4f elements a token: what each norm takes and gives, queries, keys, values, what
+    4d + 2q + 2k + 4f elements a token: what each norm takes and gives, queries, keys, values, what
     attention gives, gate, its SiLU, up, and their product; fused attention saves no scores, and
-    rotation saves nothing. Under tensor parallelism the inputs of column-wise products (what the
-    norms give) are whole on each rank; without sequence sharding what the norms take is whole too.
+    rotation saves nothing. Norms of queries and keys save what they take, q + k, once more. Under
+    tensor parallelism the inputs of column-wise products (what the norms give) are whole on each
+    rank; without sequence sharding what the norms take is whole too.
     """
     a = spec.architecture
     c = BYTES[spec.training.param_dtype]
     kv_dim = a.n_kv_heads * a.head_dim
     whole = 2 * a.dim * c
-    sharded = (2 * a.dim + 2 * kv_dim + 4 * a.ffn_dim) * c
+    sharded = (2 * a.attention_dim + 2 * kv_dim + 4 * a.ffn_dim) * c
+    if a.qk_norm:
+        sharded += (a.attention_dim + kv_dim) * _input_of_a_norm_per_feature(spec)
     if spec.model.dropout > 0:
         sharded += 2 * a.dim  # for each residual branch a mask of one byte an element
     if spec.parallelism.sequence_parallel:
@@ -53,7 +57,10 @@ def kept_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
             return block_input
         case "selective":
             kv_dim = a.n_kv_heads * a.head_dim
-            return block_input + tokens * (3 * a.dim + kv_dim + a.ffn_dim) * c // layout.tp
+            return (
+                block_input
+                + tokens * (2 * a.attention_dim + a.dim + kv_dim + a.ffn_dim) * c // layout.tp
+            )
         case "memory_budget":
             share = spec.activation_checkpoint.memory_budget
             return block_input + round(share * (everything - block_input))
@@ -66,12 +73,16 @@ def activations_of_the_head(spec: JobSpec, *, tokens: int) -> int:
 
 
 def _input_of_a_norm(spec: JobSpec) -> int:
-    """Return the bytes a token that an RMS norm saves, its output left out.
+    """Return the bytes a token that a norm of the residual stream saves, its output left out."""
+    return spec.architecture.dim * _input_of_a_norm_per_feature(spec)
+
+
+def _input_of_a_norm_per_feature(spec: JobSpec) -> int:
+    """Return the bytes that an RMS norm saves for each feature, its output left out.
 
     CUDA has it as one operation, which saves its input. On a CPU it is composed of several, which
     save a float32 input (a copy, unless it is float32 already) and the normalized values.
     """
-    width = spec.architecture.dim
     if spec.resources.device == "cpu":
-        return 2 * width * BYTES["float32"]
-    return width * BYTES[spec.training.param_dtype]
+        return 2 * BYTES["float32"]
+    return BYTES[spec.training.param_dtype]

@@ -10,12 +10,12 @@ from specs.job import JobSpec
 def training_flops_per_token(architecture: Architecture, seq_len: int) -> int:
     """Return the FLOPs of forward and backward for one token of a sequence of `seq_len`.
 
-    6 for each weight of a matrix product (2 forward, 4 backward) and 6 x layers x dim x seq_len for
-    attention: PaLM (Chowdhery et al. 2022, appendix B) counts 12 there, for every pair of tokens;
-    a causal model attends to half of them. Norms, rotary positions, softmax, the loss, the
-    optimizer and anything that is computed twice do not count.
+    6 for each weight of a matrix product (2 forward, 4 backward) and 6 x layers x (heads x head
+    width) x seq_len for attention: PaLM (Chowdhery et al. 2022, appendix B) counts 12 there, for
+    every pair of tokens; a causal model attends to half of them. Norms, rotary positions, softmax,
+    the loss, the optimizer and anything that is computed twice do not count.
     """
-    attention = 6 * architecture.n_layers * architecture.dim * seq_len
+    attention = 6 * architecture.n_layers * architecture.attention_dim * seq_len
     return 6 * matmul_parameters(architecture) + attention
 
 

@@ -10,10 +10,11 @@ def count_parameters(architecture: Architecture) -> ParameterCount:
     """Count the parameters of each part; tied embeddings count once, as embedding."""
     a = architecture
     kv_dim = a.n_kv_heads * a.head_dim
+    qk_norms = 2 * a.head_dim if a.qk_norm else 0
     embedding = a.vocab_size * a.dim
-    attention = 2 * a.dim * a.dim + 2 * a.dim * kv_dim
+    attention = 2 * a.dim * a.attention_dim + 2 * a.dim * kv_dim
     feed_forward = 3 * a.dim * a.ffn_dim
-    norms = 2 * a.dim
+    norms = 2 * a.dim + qk_norms
     head = 0 if a.tied_embeddings else embedding
     return ParameterCount(
         embedding=embedding,

@@ -3,6 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """How Llama 3.1 stretches rotary positions to contexts longer than it was first trained on.
+
+    Frequencies that turn less than `low_freq_factor` times within the original context are divided
+    by `factor`, those that turn more than `high_freq_factor` times stay, the others lie between.
+    """
+
+    factor: float
+    """Divides the low frequencies."""
+    low_freq_factor: float = 1.0
+    """Turns within the original context up to which a frequency counts as low."""
+    high_freq_factor: float = 4.0
+    """Turns from which on it counts as high."""
+    original_context: int = 8192
+    """Tokens of the context before it was stretched."""
 
 
 @dataclass(frozen=True)
@@ -14,36 +33,81 @@ class Architecture:
     n_layers: int
     """Transformer blocks."""
     n_heads: int
-    """Query heads; each is `dim / n_heads` wide."""
+    """Query heads."""
     n_kv_heads: int
     """Key and value heads; divides `n_heads`."""
     ffn_dim: int
     """Width of the SwiGLU hidden layer."""
     vocab_size: int
     """Rows of the embedding."""
+    own_head_dim: int | None = None
+    """Width of one attention head where it is not `dim / n_heads`."""
     rope_theta: float = 500_000.0
     """Base of the rotary position frequencies."""
+    rope_scaling: RopeScaling | None = None
+    """How rotary positions are stretched; not at all when absent."""
     norm_eps: float = 1e-5
     """Epsilon of the RMS norms."""
     tied_embeddings: bool = False
     """Whether the head is the embedding, transposed."""
+    qk_norm: bool = False
+    """Whether each head's queries and keys pass an RMS norm before they are rotated."""
 
     @property
     def head_dim(self) -> int:
         """Width of one attention head."""
-        return self.dim // self.n_heads
+        return self.own_head_dim or self.dim // self.n_heads
+
+    @property
+    def attention_dim(self) -> int:
+        """Width of all query heads together; `dim` unless heads have a width of their own."""
+        return self.n_heads * self.head_dim
 
 
-# The Llama 3 family as published ("The Llama 3 Herd of Models", table 3, and the model cards of
-# 3.2). `debug` trains in seconds on one CPU core; 320 rows hold the 256 bytes, three special
-# tokens, and padding to a multiple of 64.
+_LLAMA = partial(Architecture, vocab_size=128_256)
+_QWEN = partial(
+    Architecture,
+    vocab_size=151_936,
+    own_head_dim=128,
+    rope_theta=1_000_000.0,
+    norm_eps=1e-6,
+    qk_norm=True,
+)
+_LLAMA_3_1, _LLAMA_3_2 = RopeScaling(factor=8.0), RopeScaling(factor=32.0)
+
+# As published: each number is that of the model's config.json on the Hugging Face hub
+# (meta-llama/Llama-3.2-1B and -3B, Llama-3.1-8B, -70B and -405B; Qwen/Qwen3-0.6B to -32B). Columns:
+# dim, n_layers, n_heads, n_kv_heads and ffn_dim. `debug` trains in seconds on one CPU core; 320
+# rows hold the 256 bytes, three special tokens, and padding to a multiple of 64; that of Qwen has
+# heads wider than dim / n_heads, as most of its family.
 ARCHITECTURES: dict[str, dict[str, Architecture]] = {
     "llama3": {
         "debug": Architecture(64, 4, 4, 2, 192, 320, rope_theta=10_000.0),
-        "1B": Architecture(2048, 16, 32, 8, 8192, 128_256, tied_embeddings=True),
-        "3B": Architecture(3072, 28, 24, 8, 8192, 128_256, tied_embeddings=True),
-        "8B": Architecture(4096, 32, 32, 8, 14_336, 128_256),
-        "70B": Architecture(8192, 80, 64, 8, 28_672, 128_256),
-        "405B": Architecture(16_384, 126, 128, 8, 53_248, 128_256),
+        "1B": _LLAMA(2048, 16, 32, 8, 8192, rope_scaling=_LLAMA_3_2, tied_embeddings=True),
+        "3B": _LLAMA(3072, 28, 24, 8, 8192, rope_scaling=_LLAMA_3_2, tied_embeddings=True),
+        "8B": _LLAMA(4096, 32, 32, 8, 14_336, rope_scaling=_LLAMA_3_1),
+        "70B": _LLAMA(8192, 80, 64, 8, 28_672, rope_scaling=_LLAMA_3_1),
+        "405B": _LLAMA(16_384, 126, 128, 8, 53_248, rope_scaling=_LLAMA_3_1),
+    },
+    "qwen3": {
+        "debug": Architecture(
+            64,
+            4,
+            4,
+            2,
+            192,
+            320,
+            own_head_dim=32,
+            rope_theta=10_000.0,
+            norm_eps=1e-6,
+            tied_embeddings=True,
+            qk_norm=True,
+        ),
+        "0.6B": _QWEN(1024, 28, 16, 8, 3072, tied_embeddings=True),
+        "1.7B": _QWEN(2048, 28, 16, 8, 6144, tied_embeddings=True),
+        "4B": _QWEN(2560, 36, 32, 8, 9728, tied_embeddings=True),
+        "8B": _QWEN(4096, 36, 32, 8, 12_288),
+        "14B": _QWEN(5120, 40, 40, 8, 17_408),
+        "32B": _QWEN(5120, 64, 64, 8, 25_600),
     },
 }

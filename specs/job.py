@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
@@ -34,8 +33,6 @@ JobName = Annotated[
     str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80, examples=["llama-7"])
 ]
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$", max_length=64)]
-
-SHAPE_FIELDS = ("dim", "n_layers", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size")
 
 
 class JobSpec(SpecModel):
@@ -88,9 +85,7 @@ class JobSpec(SpecModel):
         Raises:
             KeyError: the family or the size is unknown (`specs.rules` refuses it first).
         """
-        given = {name: getattr(self.model, name) for name in SHAPE_FIELDS}
-        changed = {name: value for name, value in given.items() if value is not None}
-        return dataclasses.replace(ARCHITECTURES[self.model.family][self.model.size], **changed)
+        return self.model.shape_of(ARCHITECTURES[self.model.family][self.model.size])
 
     @property
     def schedule_steps(self) -> int:

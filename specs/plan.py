@@ -27,7 +27,7 @@ class ParameterCount(RecordModel):
     feed_forward: Count
     """The three SwiGLU matrices of one block."""
     norms: Count
-    """Both RMS norms of one block."""
+    """RMS norms of one block."""
     final_norm: Count
     """RMS norm before the head."""
     head: Count

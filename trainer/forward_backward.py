@@ -10,7 +10,7 @@ import torch
 from specs.job import JobSpec
 from trainer.data.batches import MicroBatch
 from trainer.inputs import InputMaker
-from trainer.model.llama import Transformer
+from trainer.model.decoder import Transformer
 from trainer.parallel.fsdp import set_gradient_sync
 
 

@@ -26,8 +26,9 @@ from trainer.data.dataset import Dataset, open_dataset
 from trainer.distributed import Ranks, joined
 from trainer.errors import CheckpointError, DataError, NonFiniteError
 from trainer.forward_backward import MicroBatchLoop
+from trainer.model.build import build_model
+from trainer.model.decoder import Transformer
 from trainer.model.init import init_weights
-from trainer.model.llama import Transformer, build_model
 from trainer.optimizer import build_optimizer, materialize_state
 from trainer.pace import Pace, peak_memory
 from trainer.parallel.mesh import Place, build_mesh

@@ -6,7 +6,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from specs.job import JobSpec
 from specs.layout import Layout
-from trainer.model.llama import Transformer
+from trainer.model.decoder import Transformer
 from trainer.parallel.fsdp import shard
 from trainer.parallel.mesh import Place
 from trainer.parallel.tokens import take_tokens

@@ -17,7 +17,8 @@ from trainer.checkpoint.state import WEIGHTS, weight_tensors
 from trainer.checkpoint.store import metadata_digest, read_manifest
 from trainer.data.tokenizer import BOS, EOS, ByteTokenizer
 from trainer.errors import RunError
-from trainer.model.llama import Transformer, build_model
+from trainer.model.build import build_model
+from trainer.model.decoder import Transformer
 from trainer.run import open_run
 
 

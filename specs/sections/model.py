@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from specs.architectures import ARCHITECTURES
+from specs.architectures import ARCHITECTURES, Architecture, RopeScaling
 from specs.base import Fraction, SpecModel, Tokens
 from specs.places import Place
 
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
 SIZES = list(dict.fromkeys(size for sizes in ARCHITECTURES.values() for size in sizes))
+
+# Fields of the section that are those of `Architecture` by the same name.
+SHAPE_FIELDS = (
+    "dim",
+    "n_layers",
+    "n_heads",
+    "n_kv_heads",
+    "ffn_dim",
+    "vocab_size",
+    "tied_embeddings",
+    "rope_theta",
+    "norm_eps",
+)
 
 
 class ModelSection(SpecModel):
@@ -39,8 +53,30 @@ class ModelSection(SpecModel):
     """Width of the feed-forward hidden layer, in place of the size's own."""
     vocab_size: Width | None = None
     """Rows of the embedding, in place of the size's own; at least the tokenizer's vocabulary."""
+    head_dim: Width | None = None
+    """Width of one attention head, in place of the size's own (`dim / n_heads` if it has none)."""
+    tied_embeddings: bool | None = None
+    """Whether the head is the embedding, transposed; in place of the size's own."""
+    rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None
+    """Base of the rotary position frequencies, in place of the size's own."""
+    rope_factor: Annotated[float, Field(ge=1, le=1e6)] | None = None
+    """Factor of Llama 3.1's scaling of rotary positions, in place of the size's own; 1 is none."""
+    norm_eps: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Epsilon of the RMS norms, in place of the size's own."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability of dropping an element of the residual branches while training."""
+
+    def shape_of(self, size: Architecture) -> Architecture:
+        """Return a size's shape with the shapes given here in place of its own."""
+        given = {name: getattr(self, name) for name in SHAPE_FIELDS}
+        changed = {name: value for name, value in given.items() if value is not None}
+        if self.head_dim is not None:
+            changed["own_head_dim"] = self.head_dim
+        if self.rope_factor is not None:
+            scaling = size.rope_scaling or RopeScaling(self.rope_factor)
+            scaled = dataclasses.replace(scaling, factor=self.rope_factor)
+            changed["rope_scaling"] = scaled if self.rope_factor > 1 else None
+        return dataclasses.replace(size, **changed)
 
 
 class DataSection(SpecModel):

@@ -13,15 +13,16 @@ def product(rows: int, inner: int, columns: int) -> int:
     return 2 * rows * inner * columns
 
 
-def test_a_tiny_shape_equals_a_count_of_every_product() -> None:
+@pytest.mark.parametrize("head_dim", [2, 5])
+def test_a_tiny_shape_equals_a_count_of_every_product(head_dim: int) -> None:
     d, layers, heads, kv_heads, ffn, vocabulary, seq = 8, 3, 4, 2, 10, 7, 6
-    head_dim, kv = d // heads, kv_heads * d // heads
-    projections = 2 * product(seq, d, d) + 2 * product(seq, d, kv)
+    width, kv = heads * head_dim, kv_heads * head_dim
+    projections = product(seq, d, width) + product(seq, width, d) + 2 * product(seq, d, kv)
     # Scores and their product with the values, over half of the pairs of positions.
     attention = heads * (product(seq, head_dim, seq) + product(seq, seq, head_dim)) // 2
     feed_forward = 2 * product(seq, d, ffn) + product(seq, ffn, d)
     forward = layers * (projections + attention + feed_forward) + product(seq, d, vocabulary)
-    shape = Architecture(d, layers, heads, kv_heads, ffn, vocabulary)
+    shape = Architecture(d, layers, heads, kv_heads, ffn, vocabulary, own_head_dim=head_dim)
     assert training_flops_per_token(shape, seq) * seq == 3 * forward
 
 

@@ -20,7 +20,7 @@ from specs.batch import BatchDeal
 from specs.job import JobSpec
 from tests.planner.specs_for_tests import job
 from tests.trainer.ranks import run_ranks
-from trainer.model.llama import build_model
+from trainer.model.build import build_model
 from trainer.model.noise import sequence_keys
 from trainer.optimizer import build_optimizer, materialize_state
 from trainer.parallel.fsdp import set_gradient_sync

@@ -18,8 +18,9 @@ def problems_of(document: dict[str, Any]) -> list[tuple[str, str]]:
 
 def test_the_defaults_and_every_size_may_run() -> None:
     check_job_spec(parse_job_spec({}))
-    for size in ARCHITECTURES["llama3"]:
-        check_job_spec(parse_job_spec({"model": {"size": size}}))
+    for family, sizes in ARCHITECTURES.items():
+        for size in sizes:
+            check_job_spec(parse_job_spec({"model": {"family": family, "size": size}}))
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,11 @@ def test_the_defaults_and_every_size_may_run() -> None:
             {"model": {"dim": 12}},  # heads of 3
             "/model/n_heads",
             "n_heads=4 must divide dim=12 into even head widths",
+        ),
+        (
+            {"model": {"family": "qwen3", "head_dim": 33}},
+            "/model/head_dim",
+            "head_dim=33 is odd, but features turn in pairs; nearest legal: 32, 34",
         ),
         (
             {"model": {"n_kv_heads": 3}},
@@ -106,7 +112,6 @@ def test_sixteen_sequences_may_run_on_three_ranks() -> None:
 
 # One document for each row of the table, in its order: it asks for what has no engine.
 ASKING: list[tuple[str, dict[str, Any]]] = [
-    ("/model/family", {"model": {"family": "qwen3"}}),
     ("/model/factory", {"model": {"factory": "package.module:build"}}),
     ("/model/code", {"model": {"code": "data:src"}}),
     ("/model/initial_weights", {"model": {"initial_weights": "data:weights"}}),

@@ -10,7 +10,8 @@ from specs.job import JobSpec
 from specs.layout import Layout
 from tests.trainer.ranks import run_ranks
 from trainer.model.init import init_weights
-from trainer.model.llama import Transformer, build_model
+from trainer.model.build import build_model
+from trainer.model.llama import Llama
 from trainer.optimizer import build_optimizer, materialize_state
 from trainer.parallel.mesh import build_mesh
 from trainer.parallelize import parallelize
@@ -29,7 +30,7 @@ def _train(*, materialize: bool) -> tuple[list[torch.Tensor], list[dict[str, tor
         parallelize(model, build_mesh(layout, "cpu"), spec, layout)
         model.to_empty(device="cpu")
     else:
-        model = Transformer(spec.architecture, seq_len=spec.training.seq_len)
+        model = Llama(spec.architecture, seq_len=spec.training.seq_len)
     init_weights(model, 0)
     optimizer = build_optimizer(model, spec)
     if materialize:
@@ -73,7 +74,7 @@ def test_materialized_state_changes_nothing_when_sharded(world_size: int) -> Non
 
 def test_matrices_decay_and_norms_do_not() -> None:
     spec = JobSpec()
-    model = Transformer(spec.architecture, seq_len=8)
+    model = Llama(spec.architecture, seq_len=8)
     decay = {
         parameter: group["weight_decay"]
         for group in build_optimizer(model, spec).param_groups

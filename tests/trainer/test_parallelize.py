@@ -19,8 +19,10 @@ from tests.trainer.ranks import run_ranks
 from trainer.data.batches import NO_LABEL, MicroBatch
 from trainer.forward_backward import MicroBatchLoop
 from trainer.gradients import clip_grad_norm
+from trainer.model.build import build_model
+from trainer.model.decoder import Transformer
 from trainer.model.init import init_weights
-from trainer.model.llama import Transformer, build_model
+from trainer.model.llama import Llama
 from trainer.optimizer import build_optimizer
 from trainer.parallel.fsdp import reshard_after_forward
 from trainer.parallel.mesh import Place, build_mesh
@@ -97,7 +99,7 @@ def whole(tensor: torch.Tensor | None) -> torch.Tensor:
 def reference(*, tied: bool = False) -> Course:
     """Train in this process, without any sharding, on the whole global batch at once."""
     spec = make_spec(tied=tied)
-    model = Transformer(spec.architecture, seq_len=SEQ_LEN, dropout=spec.model.dropout)
+    model = Llama(spec.architecture, seq_len=SEQ_LEN, dropout=spec.model.dropout)
     init_weights(model, spec.training.seed)
     return train(model, spec, BatchDeal(16, 16, 1), 0)
 

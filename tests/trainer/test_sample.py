@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from specs.job import parse_job_spec
+from trainer.model.build import build_model
+from trainer.model.decoder import Transformer
 from trainer.model.init import init_weights
-from trainer.model.llama import Transformer, build_model
 from trainer.sample import generate
 
 SPEC = parse_job_spec({"training": {"seq_len": 32}})

@@ -5,11 +5,13 @@ Shapes: B sequences, S tokens, D model width, H query heads, K key heads, W head
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specs.architectures import Architecture
+from specs.architectures import Architecture, RopeScaling
 
 
 class Positions(nn.Module):
@@ -24,9 +26,12 @@ class Positions(nn.Module):
     sin: Tensor
     stream: Tensor
 
-    def __init__(self, head_dim: int, seq_len: int, theta: float) -> None:
+    def __init__(
+        self, head_dim: int, seq_len: int, theta: float, scaling: RopeScaling | None = None
+    ) -> None:
         super().__init__()
-        self.head_dim, self.seq_len, self.theta = head_dim, seq_len, theta
+        self.head_dim, self.seq_len = head_dim, seq_len
+        self._frequencies_P = frequencies(head_dim, theta, scaling)
         tokens_S = torch.arange(seq_len, device="cpu")
         self.take(attended_S=tokens_S, stream_S=tokens_S)
 
@@ -54,8 +59,7 @@ class Positions(nn.Module):
         """Fill the buffers; angles are computed in float64 on the host: the same everywhere."""
         if self.cos.is_meta:
             return
-        pairs = torch.arange(0, self.head_dim, 2, dtype=torch.float64, device="cpu")
-        angles = torch.outer(self._attended_S.double(), self.theta ** (-pairs / self.head_dim))
+        angles = torch.outer(self._attended_S.double(), self._frequencies_P)
         cos, sin = angles.cos(), angles.sin()
         self.cos.copy_(torch.cat((cos, cos), dim=-1))
         self.sin.copy_(torch.cat((-sin, sin), dim=-1))
@@ -76,6 +80,22 @@ class Positions(nn.Module):
             raise ValueError(f"{tokens} tokens are more than the model's seq_len={self.seq_len}")
         assert self.stream.shape[0] == self.seq_len, "a part of a sequence has one length"
         return self.cos[:tokens], self.sin[:tokens], self.stream[:tokens]
+
+
+def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None) -> Tensor:
+    """Return by how much each pair of features turns from token to token, float64 [W / 2], in rad.
+
+    `scaling` is Llama 3.1's: frequencies that turn seldom within the context of the first training
+    are divided by its factor, those that turn often stay, in between the share shifts linearly.
+    """
+    pairs = torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu")
+    plain = theta ** (-pairs / head_dim)
+    if scaling is None:
+        return plain
+    turns = scaling.original_context * plain / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return plain * (kept + (1 - kept) / scaling.factor)
 
 
 def rotate(x_BHSW: Tensor, cos_SW: Tensor, sin_SW: Tensor) -> Tensor:
@@ -121,11 +141,14 @@ class Attention(nn.Module):
         self, x_BSD: Tensor, cos_SW: Tensor, sin_SW: Tensor, segments_BS: Tensor | None = None
     ) -> Tensor:
         """Return the attention's contribution to the residual stream, shaped as `x_BSD`."""
-        q_BHSW = rotate(self._heads(self.wq(x_BSD)), cos_SW, sin_SW)
-        k_BKSW = rotate(self._heads(self.wk(x_BSD)), cos_SW, sin_SW)
-        v_BKSW = self._heads(self.wv(x_BSD))
+        q_BHSW, k_BKSW, v_BKSW = self.project(x_BSD)
+        q_BHSW, k_BKSW = rotate(q_BHSW, cos_SW, sin_SW), rotate(k_BKSW, cos_SW, sin_SW)
         mixed_BHSW = self.attend(q_BHSW, k_BKSW, v_BKSW, segments_BS)
         return self.wo(mixed_BHSW.transpose(1, 2).flatten(2))
+
+    def project(self, x_BSD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries [B, H, S, W], keys and values [B, K, S, W] before their rotation."""
+        return self._heads(self.wq(x_BSD)), self._heads(self.wk(x_BSD)), self._heads(self.wv(x_BSD))
 
     def _heads(self, x: Tensor) -> Tensor:
         # The number of heads is left open: a shard of the projection holds fewer of them.

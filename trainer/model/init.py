@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from trainer.model.llama import Transformer
+from trainer.model.decoder import Transformer
 
 BLOCK_ELEMENTS = 1 << 22
 STD = 0.02

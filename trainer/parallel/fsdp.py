@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from specs.job import JobSpec
 from specs.layout import Layout
-from trainer.model.llama import Transformer
+from trainer.model.decoder import Transformer
 from trainer.parallel.mesh import fsdp_mesh
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specs.job import JobSpec
 from specs.layout import Layout
-from trainer.model.llama import Transformer
+from trainer.model.decoder import Transformer
 from trainer.parallel.mesh import Place
 
 

@@ -11,8 +11,9 @@ from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
 from tests.trainer.ranks import run_ranks
 from trainer.model import init
+from trainer.model.build import build_model
 from trainer.model.init import init_weights
-from trainer.model.llama import Transformer, build_model
+from trainer.model.llama import Llama
 from trainer.parallel.mesh import build_mesh
 from trainer.parallelize import parallelize
 
@@ -24,7 +25,7 @@ SPEC = parse_job_spec(
 
 
 def plain_weights(seed: int) -> dict[str, torch.Tensor]:
-    model = Transformer(ARCH, seq_len=8)
+    model = Llama(ARCH, seq_len=8)
     init_weights(model, seed)
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 

@@ -1,33 +1,16 @@
-"""The model against published sizes and independent formulas."""
+"""Llama, and what the families share, against independent formulas."""
 
 import pytest
 import torch
 
-from specs.architectures import ARCHITECTURES, Architecture
+from specs.architectures import Architecture
 from trainer.model.attention import CausalAttention, Positions, rotate
 from trainer.model.init import init_weights
-from trainer.model.llama import Transformer
+from trainer.model.llama import Llama
 from trainer.model.noise import sequence_keys
 
-LLAMA3 = ARCHITECTURES["llama3"]
 TINY = Architecture(32, 2, 4, 2, 48, 64, rope_theta=10_000.0)
 TIED = Architecture(32, 2, 4, 2, 48, 64, rope_theta=10_000.0, tied_embeddings=True)
-
-
-@pytest.mark.parametrize(
-    ("size", "parameters"),
-    [
-        ("1B", 1_235_814_400),
-        ("3B", 3_212_749_824),
-        ("8B", 8_030_261_248),
-        ("70B", 70_553_706_496),
-        ("405B", 405_853_388_800),
-    ],
-)
-def test_parameter_counts_are_the_published_ones(size: str, parameters: int) -> None:
-    with torch.device("meta"):
-        model = Transformer(LLAMA3[size], seq_len=8192)
-    assert sum(p.numel() for p in model.parameters()) == parameters
 
 
 def test_names_are_global_and_stable() -> None:
@@ -44,14 +27,14 @@ def test_names_are_global_and_stable() -> None:
     ]
     layers = [f"layers.{index}.{name}" for index in range(2) for name in layer]
     rest = ["norm.weight", "tok_embeddings.weight"]
-    assert sorted(Transformer(TIED, seq_len=8).state_dict()) == sorted(layers + rest)
-    names = sorted(Transformer(TINY, seq_len=8).state_dict())
+    assert sorted(Llama(TIED, seq_len=8).state_dict()) == sorted(layers + rest)
+    names = sorted(Llama(TINY, seq_len=8).state_dict())
     assert names == sorted([*layers, *rest, "output.weight"])
 
 
 @pytest.mark.parametrize("arch", [TINY, TIED])
 def test_no_token_sees_a_later_one(arch: Architecture) -> None:
-    model = Transformer(arch, seq_len=16)
+    model = Llama(arch, seq_len=16)
     init_weights(model, 0)
     tokens_BS = torch.arange(32).view(2, 16)
     changed_BS = tokens_BS.clone()
@@ -91,10 +74,10 @@ def test_query_groups_share_a_key() -> None:
 
 def test_a_model_from_the_meta_device_equals_one_built_in_memory() -> None:
     with torch.device("meta"):
-        model = Transformer(TINY, seq_len=16, dropout=0.1)
+        model = Llama(TINY, seq_len=16, dropout=0.1)
     model.to_empty(device="cpu")
     init_weights(model, 3)
-    other = Transformer(TINY, seq_len=16, dropout=0.1)
+    other = Llama(TINY, seq_len=16, dropout=0.1)
     init_weights(other, 3)
     tokens_BS = torch.arange(32).view(2, 16)
     keys_B = sequence_keys(0, 1, torch.tensor([4, 5]))
@@ -102,7 +85,7 @@ def test_a_model_from_the_meta_device_equals_one_built_in_memory() -> None:
 
 
 def test_dropout_acts_only_with_noise() -> None:
-    model = Transformer(TINY, seq_len=16, dropout=0.1)
+    model = Llama(TINY, seq_len=16, dropout=0.1)
     init_weights(model, 3)
     tokens_BS = torch.arange(16)[None]
     keys = [sequence_keys(0, step, torch.tensor([4])) for step in (1, 1, 2)]
@@ -115,4 +98,4 @@ def test_dropout_acts_only_with_noise() -> None:
 
 def test_a_sequence_that_is_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="17 tokens are more than the model's seq_len=16"):
-        Transformer(TINY, seq_len=16)(torch.zeros(1, 17, dtype=torch.int64))
+        Llama(TINY, seq_len=16)(torch.zeros(1, 17, dtype=torch.int64))
