@@ -42,7 +42,9 @@ class MicroBatchLoop:
             last_round = index == len(micro_batches) - 1
             set_gradient_sync(self._model, self._spec, last_round=last_round)
             inputs = self._inputs(step, batch)
-            loss_sum = self._model(inputs.tokens, inputs.labels, keys_B=inputs.keys)
+            loss_sum = self._model(
+                inputs.tokens, inputs.labels, keys_B=inputs.keys, segments_BS=inputs.segments
+            )
             loss = loss_sum / self._spec.tokens_per_step
             loss.backward()
             total += loss.detach()

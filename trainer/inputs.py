@@ -27,6 +27,8 @@ class Inputs:
     """The token after each one [B, S]."""
     keys: Tensor | None
     """Noise key of each sequence [B]; None without dropout."""
+    segments: Tensor | None
+    """Document of each token of the whole sequence, int32; None without document masks."""
 
 
 class InputMaker:
@@ -52,12 +54,13 @@ class InputMaker:
             tokens=self._on_device(self._mine(batch.tokens)),
             labels=self._on_device(self._mine(batch.labels)),
             keys=keys_B,
+            segments=None if batch.segments is None else self._on_device(batch.segments),
         )
 
     def _mine(self, array_BS: NDArray[np.int64]) -> NDArray[np.int64]:
         return array_BS if self._tokens_S is None else array_BS[:, self._tokens_S]
 
-    def _on_device(self, array: NDArray[np.int64]) -> Tensor:
+    def _on_device(self, array: NDArray[np.int64] | NDArray[np.int32]) -> Tensor:
         tensor = torch.from_numpy(array)
         if self._device.type == "cpu":
             return tensor

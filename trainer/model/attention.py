@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specs.architectures import Architecture, RopeScaling
+from trainer.model.documents import Mask, attend_within_documents, document_mask
 
 
 class Positions(nn.Module):
@@ -25,6 +26,7 @@ class Positions(nn.Module):
     cos: Tensor
     sin: Tensor
     stream: Tensor
+    queries: Tensor
 
     def __init__(
         self, head_dim: int, seq_len: int, theta: float, scaling: RopeScaling | None = None
@@ -35,18 +37,23 @@ class Positions(nn.Module):
         tokens_S = torch.arange(seq_len, device="cpu")
         self.take(attended_S=tokens_S, stream_S=tokens_S)
 
-    def take(self, *, attended_S: Tensor, stream_S: Tensor) -> None:
+    def take(
+        self, *, attended_S: Tensor, stream_S: Tensor, queries_S: Tensor | None = None
+    ) -> None:
         """Work on some tokens of each sequence only, by their places in it, int64 on the host.
 
         Args:
             attended_S: tokens whose queries, keys and values this process computes.
             stream_S: tokens that its residual stream holds.
+            queries_S: tokens with whose queries it attends; without it those that it computes.
         """
         self._attended_S, self._stream_S = attended_S, stream_S
+        self._queries_S = attended_S if queries_S is None else queries_S
         angles = attended_S.numel(), self.head_dim
         self.register_buffer("cos", torch.empty(angles), persistent=False)
         self.register_buffer("sin", torch.empty(angles), persistent=False)
         self.register_buffer("stream", torch.empty_like(stream_S), persistent=False)
+        self.register_buffer("queries", torch.empty_like(self._queries_S), persistent=False)
         self.reset()
 
     @property
@@ -64,6 +71,7 @@ class Positions(nn.Module):
         self.cos.copy_(torch.cat((cos, cos), dim=-1))
         self.sin.copy_(torch.cat((-sin, sin), dim=-1))
         self.stream.copy_(self._stream_S)
+        self.queries.copy_(self._queries_S)
 
     def forward(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return cosines, sines and the places of the stream, for so many tokens of the input.
@@ -80,6 +88,13 @@ class Positions(nn.Module):
             raise ValueError(f"{tokens} tokens are more than the model's seq_len={self.seq_len}")
         assert self.stream.shape[0] == self.seq_len, "a part of a sequence has one length"
         return self.cos[:tokens], self.sin[:tokens], self.stream[:tokens]
+
+    def document_mask(self, segments_BS: Tensor) -> Mask:
+        """Return the mask that keeps documents apart, of whole sequences; one does for all layers.
+
+        `segments_BS` holds the document of each token of the whole sequence, int32.
+        """
+        return document_mask(segments_BS, self.queries[: segments_BS.shape[1]])
 
 
 def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None) -> Tensor:
@@ -115,10 +130,14 @@ class CausalAttention(nn.Module):
     """
 
     def forward(
-        self, q_BHSW: Tensor, k_BKSW: Tensor, v_BKSW: Tensor, segments_BS: Tensor | None = None
+        self, q_BHSW: Tensor, k_BKSW: Tensor, v_BKSW: Tensor, mask: Mask | None = None
     ) -> Tensor:
-        """Return the mixed values, shaped as the queries; K divides H."""
-        assert segments_BS is None, "document masks have no engine yet"
+        """Return the mixed values, shaped as the queries; K divides H.
+
+        With a `mask` of documents (`Positions.document_mask`), tokens see their own document only.
+        """
+        if mask is not None:
+            return attend_within_documents(q_BHSW, k_BKSW, v_BKSW, mask)
         grouped = q_BHSW.shape[1] != k_BKSW.shape[1]
         return F.scaled_dot_product_attention(
             q_BHSW, k_BKSW, v_BKSW, is_causal=True, enable_gqa=grouped
@@ -138,12 +157,12 @@ class Attention(nn.Module):
         self.attend = CausalAttention()
 
     def forward(
-        self, x_BSD: Tensor, cos_SW: Tensor, sin_SW: Tensor, segments_BS: Tensor | None = None
+        self, x_BSD: Tensor, cos_SW: Tensor, sin_SW: Tensor, mask: Mask | None = None
     ) -> Tensor:
         """Return the attention's contribution to the residual stream, shaped as `x_BSD`."""
         q_BHSW, k_BKSW, v_BKSW = self.project(x_BSD)
         q_BHSW, k_BKSW = rotate(q_BHSW, cos_SW, sin_SW), rotate(k_BKSW, cos_SW, sin_SW)
-        mixed_BHSW = self.attend(q_BHSW, k_BKSW, v_BKSW, segments_BS)
+        mixed_BHSW = self.attend(q_BHSW, k_BKSW, v_BKSW, mask)
         return self.wo(mixed_BHSW.transpose(1, 2).flatten(2))
 
     def project(self, x_BSD: Tensor) -> tuple[Tensor, Tensor, Tensor]:

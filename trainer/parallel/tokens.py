@@ -17,8 +17,11 @@ from trainer.parallel.mesh import Place
 def take_tokens(model: Transformer, spec: JobSpec, layout: Layout, place: Place) -> None:
     """Tell a model which tokens it is given, and which of them its residual stream holds."""
     attended_S = attended_tokens(spec, layout, place)
+    exchanged = spec.parallelism.cp_method == "ulysses"
     model.positions.take(
-        attended_S=attended_S, stream_S=stream_tokens(attended_S, spec, layout, place)
+        attended_S=attended_S,
+        stream_S=stream_tokens(attended_S, spec, layout, place),
+        queries_S=torch.arange(spec.training.seq_len, device="cpu") if exchanged else attended_S,
     )
 
 
