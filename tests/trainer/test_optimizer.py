@@ -9,8 +9,8 @@ from torch.optim import AdamW
 from specs.job import JobSpec
 from specs.layout import Layout
 from tests.trainer.ranks import run_ranks
-from trainer.model.init import init_weights
 from trainer.model.build import build_model
+from trainer.model.init import init_weights
 from trainer.model.llama import Llama
 from trainer.optimizer import build_optimizer, materialize_state
 from trainer.parallel.mesh import build_mesh

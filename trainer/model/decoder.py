@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from specs.architectures import Architecture
 from trainer.model.attention import Positions
-from trainer.model.documents import Mask
 from trainer.model.head import Head
 from trainer.model.noise import dropout, keys_of_sites
 
@@ -25,19 +24,20 @@ class Transformer(nn.Module):
     A part of a model is one too: embedding, norm and head may be None, and layers may be missing.
     """
 
-    block: type[Block]
-    """The family's block."""
-
     def __init__(self, arch: Architecture, *, seq_len: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.arch = arch
         self.tok_embeddings: nn.Embedding | None = nn.Embedding(arch.vocab_size, arch.dim)
         self.positions = Positions(arch.head_dim, seq_len, arch.rope_theta, arch.rope_scaling)
         self.layers = nn.ModuleDict(
-            {str(index): self.block(arch, dropout) for index in range(arch.n_layers)}
+            {str(index): self.new_block(arch, dropout) for index in range(arch.n_layers)}
         )
         self.norm: nn.RMSNorm | None = nn.RMSNorm(arch.dim, eps=arch.norm_eps)
         self.output: Head | None = Head(arch)
+
+    def new_block(self, arch: Architecture, dropout: float) -> Block:
+        """Return a layer of the family's kind."""
+        raise NotImplementedError
 
     def forward(
         self,
@@ -64,11 +64,10 @@ class Transformer(nn.Module):
             ValueError: the sequences are longer than the model was built for.
         """
         cos_SW, sin_SW, tokens_S = self.positions(x.shape[1])
-        mask = None if segments_BS is None else self.positions.document_mask(segments_BS)
         x_BSD = x if self.tok_embeddings is None else self.tok_embeddings(x)
         for index, layer in self.layers.items():
             keys_2B = None if keys_B is None else keys_of_sites(keys_B, _sites(index))
-            x_BSD = layer(x_BSD, cos_SW, sin_SW, tokens_S, keys_2B, mask)
+            x_BSD = layer(x_BSD, cos_SW, sin_SW, tokens_S, keys_2B, segments_BS)
         if self.norm is not None:
             x_BSD = self.norm(x_BSD)
         if self.output is None:
@@ -93,7 +92,7 @@ class Block(nn.Module):
     Args:
         arch: the model's shape.
         dropout: probability of dropping an element of what each of the two adds.
-        attention: called with x [B, S, D], cosines, sines and the mask of documents.
+        attention: called with x [B, S, D], cosines, sines and segments.
         feed_forward: called with x [B, S, D].
     """
 
@@ -119,14 +118,14 @@ class Block(nn.Module):
         sin_SW: Tensor,
         tokens_S: Tensor,
         keys_2B: Tensor | None,
-        mask: Mask | None,
+        segments_BS: Tensor | None,
     ) -> Tensor:
         """Return the residual stream after this layer, [B, S, D].
 
         All arguments are tensors, and no number differs between layers: one compiled program serves
         them all. `keys_2B` are those of the two places where dropout acts.
         """
-        attended_BSD = self.attention(self.attention_norm(x_BSD), cos_SW, sin_SW, mask)
+        attended_BSD = self.attention(self.attention_norm(x_BSD), cos_SW, sin_SW, segments_BS)
         if keys_2B is not None:
             attended_BSD = dropout(attended_BSD, self.dropout, keys_B=keys_2B[0], tokens_S=tokens_S)
         x_BSD = x_BSD + attended_BSD

@@ -7,14 +7,9 @@ from trainer.model.attention import Attention
 from trainer.model.decoder import Block, FeedForward, Transformer
 
 
-class LlamaBlock(Block):
-    """Grouped-query attention and SwiGLU."""
-
-    def __init__(self, arch: Architecture, dropout: float) -> None:
-        super().__init__(arch, dropout, attention=Attention(arch), feed_forward=FeedForward(arch))
-
-
 class Llama(Transformer):
-    """The decoder with Llama's blocks."""
+    """The decoder with grouped-query attention and SwiGLU."""
 
-    block = LlamaBlock
+    def new_block(self, arch: Architecture, dropout: float) -> Block:
+        """Return one of Llama's layers."""
+        return Block(arch, dropout, attention=Attention(arch), feed_forward=FeedForward(arch))

@@ -12,6 +12,15 @@ from trainer.model.attention import Attention
 from trainer.model.decoder import Block, FeedForward, Transformer
 
 
+class Qwen3(Transformer):
+    """The decoder with grouped-query attention of normed queries and keys, and SwiGLU."""
+
+    def new_block(self, arch: Architecture, dropout: float) -> Block:
+        """Return one of Qwen3's layers."""
+        attention = NormedAttention(arch)
+        return Block(arch, dropout, attention=attention, feed_forward=FeedForward(arch))
+
+
 class NormedAttention(Attention):
     """Attention whose queries and keys are normed, each head for itself, before they are rotated.
 
@@ -28,18 +37,3 @@ class NormedAttention(Attention):
         """Return normed queries [B, H, S, W], normed keys and plain values [B, K, S, W]."""
         q_BHSW, k_BKSW, v_BKSW = super().project(x_BSD)
         return self.q_norm(q_BHSW), self.k_norm(k_BKSW), v_BKSW
-
-
-class Qwen3Block(Block):
-    """Grouped-query attention with normed queries and keys, and SwiGLU."""
-
-    def __init__(self, arch: Architecture, dropout: float) -> None:
-        super().__init__(
-            arch, dropout, attention=NormedAttention(arch), feed_forward=FeedForward(arch)
-        )
-
-
-class Qwen3(Transformer):
-    """The decoder with Qwen3's blocks."""
-
-    block = Qwen3Block

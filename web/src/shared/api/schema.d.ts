@@ -3147,6 +3147,11 @@ export interface components {
              * @example 8B
              * @example 70B
              * @example 405B
+             * @example 0.6B
+             * @example 1.7B
+             * @example 4B
+             * @example 14B
+             * @example 32B
              */
             size: string;
             /**
@@ -3195,6 +3200,31 @@ export interface components {
              */
             vocab_size: number | null;
             /**
+             * Head Dim
+             * @description Width of one attention head, in place of the size's own (`dim / n_heads` if it has none).
+             */
+            head_dim: number | null;
+            /**
+             * Tied Embeddings
+             * @description Whether the head is the embedding, transposed; in place of the size's own.
+             */
+            tied_embeddings: boolean | null;
+            /**
+             * Rope Theta
+             * @description Base of the rotary position frequencies, in place of the size's own.
+             */
+            rope_theta: number | null;
+            /**
+             * Rope Factor
+             * @description Factor of Llama 3.1's scaling of rotary positions, in place of the size's own; 1 is none.
+             */
+            rope_factor: number | null;
+            /**
+             * Norm Eps
+             * @description Epsilon of the RMS norms, in place of the size's own.
+             */
+            norm_eps: number | null;
+            /**
              * Dropout
              * @description Probability of dropping an element of the residual branches while training.
              * @default 0
@@ -3223,6 +3253,11 @@ export interface components {
              * @example 8B
              * @example 70B
              * @example 405B
+             * @example 0.6B
+             * @example 1.7B
+             * @example 4B
+             * @example 14B
+             * @example 32B
              */
             size?: string;
             /**
@@ -3270,6 +3305,31 @@ export interface components {
              * @description Rows of the embedding, in place of the size's own; at least the tokenizer's vocabulary.
              */
             vocab_size?: number | null;
+            /**
+             * Head Dim
+             * @description Width of one attention head, in place of the size's own (`dim / n_heads` if it has none).
+             */
+            head_dim?: number | null;
+            /**
+             * Tied Embeddings
+             * @description Whether the head is the embedding, transposed; in place of the size's own.
+             */
+            tied_embeddings?: boolean | null;
+            /**
+             * Rope Theta
+             * @description Base of the rotary position frequencies, in place of the size's own.
+             */
+            rope_theta?: number | null;
+            /**
+             * Rope Factor
+             * @description Factor of Llama 3.1's scaling of rotary positions, in place of the size's own; 1 is none.
+             */
+            rope_factor?: number | null;
+            /**
+             * Norm Eps
+             * @description Epsilon of the RMS norms, in place of the size's own.
+             */
+            norm_eps?: number | null;
             /**
              * Dropout
              * @description Probability of dropping an element of the residual branches while training.
@@ -3888,7 +3948,7 @@ export interface components {
             feed_forward: number;
             /**
              * Norms
-             * @description Both RMS norms of one block.
+             * @description RMS norms of one block.
              */
             norms: number;
             /**
