@@ -1,0 +1,92 @@
+"""Recomputing changes what is kept and what is computed twice, and no bit of the gradients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from specs.job import JobSpec, parse_job_spec
+from specs.sections.parallelism import ActivationCheckpointSection, CompileSection
+from trainer.activation_checkpoint import checkpoint_activations
+from trainer.compile import compile_blocks
+from trainer.model.build import build_model
+from trainer.model.decoder import Transformer
+from trainer.model.init import init_weights
+from trainer.model.noise import sequence_keys
+
+LAYERS = 10
+"""More than the eight programs of one function that the compiler keeps."""
+
+SPEC: JobSpec = parse_job_spec({"model": {"n_layers": LAYERS, "dropout": 0.1}})
+
+
+class _Counted(TorchDispatchMode):
+    """Counts operations by name."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.calls[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _model(mode: Any = "none", backend: Any = None) -> Transformer:
+    model = build_model(SPEC)
+    model.to_empty(device="cpu")
+    init_weights(model, 0)
+    blocks = list(model.layers.values())
+    checkpoint_activations(
+        blocks, ActivationCheckpointSection(mode=mode, memory_budget=0.3), own_randomness=False
+    )
+    compile_blocks(
+        blocks, CompileSection(enabled=backend is not None, backend=backend or "inductor")
+    )
+    return model
+
+
+def _gradients(model: Transformer) -> dict[str, torch.Tensor]:
+    tokens_BT = torch.randint(0, 256, (2, 65), generator=torch.Generator().manual_seed(0))
+    keys_B = sequence_keys(0, 1, torch.tensor([3, 4]))
+    model(tokens_BT[:, :-1], tokens_BT[:, 1:], keys_B=keys_B).backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize(
+    ("mode", "products", "attentions"),
+    [("none", 21, 1), ("selective", 24, 1), ("full", 28, 2)],
+)
+def test_products_and_attentions_of_a_block(mode: str, products: int, attentions: int) -> None:
+    counted = _Counted()
+    model = _model(mode)
+    with counted:
+        gradients = _gradients(model)
+    of_the_head = 3
+    assert counted.calls["mm"] == LAYERS * products + of_the_head
+    forwards = [
+        n for name, n in counted.calls.items() if "attention" in name and "back" not in name
+    ]
+    assert forwards == [LAYERS * attentions]
+    for name, expected in _gradients(_model()).items():
+        assert torch.equal(gradients[name], expected), name
+
+
+# The compiler asks any tensor for its gradient, and hides the warning of that in its own way.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("mode", ["none", "selective", "full", "memory_budget"])
+def test_compiled_blocks_compute_the_same(mode: str) -> None:
+    gradients = _gradients(_model(mode, "aot_eager"))
+    for name, expected in _gradients(_model()).items():
+        torch.testing.assert_close(gradients[name], expected, msg=name)
+
+
+def test_names_stay_what_they_are() -> None:
+    names = [name for name, _ in _model("selective", "aot_eager").named_parameters()]
+    assert names == [name for name, _ in _model().named_parameters()]
