@@ -9,6 +9,7 @@ from specs.axes import AXES
 from specs.batch import BatchDeal
 from specs.hardware import Slot
 from specs.job import JobSpec
+from specs.learning import LEARNING
 from specs.precision import PRECISION, hardware
 from specs.problems import Problem, SpecError
 
@@ -106,26 +107,12 @@ def _resources(spec: JobSpec) -> Iterator[Problem]:
         )
 
 
-def _schedule(spec: JobSpec) -> Iterator[Problem]:
-    schedule, total = spec.lr_schedule, spec.schedule_steps
-    if schedule.warmup_steps > total:
-        yield Problem(
-            pointer="/lr_schedule/warmup_steps",
-            detail=f"warmup_steps={schedule.warmup_steps} is beyond the schedule's {total} steps",
-        )
-    if schedule.decay_steps is not None and schedule.decay_steps > total:
-        yield Problem(
-            pointer="/lr_schedule/decay_steps",
-            detail=f"decay_steps={schedule.decay_steps} is beyond the schedule's {total} steps",
-        )
-
-
 RULES: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (
     _model,
     _data,
     _layout,
     _resources,
-    _schedule,
+    *LEARNING,
 )
 
 
@@ -149,8 +136,6 @@ NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
     ("/data/validation_fraction", lambda s: s.data.validation_fraction > 0, "validation"),
     ("/validation/interval_steps", lambda s: s.validation.interval_steps > 0, "validation"),
     ("/validation/batches", _set("validation", "batches"), "validation"),
-    ("/optimizer/name", lambda s: s.optimizer.name != "adamw", "optimizers other than AdamW"),
-    ("/optimizer/state_dtype", lambda s: s.optimizer.state_dtype != "float32", "bfloat16 states"),
     ("/optimizer/cpu_offload", lambda s: s.optimizer.cpu_offload, "CPU offload"),
     ("/lr_schedule/unit", lambda s: s.lr_schedule.unit != "steps", "schedules counted in tokens"),
     ("/parallelism/cp", lambda s: s.parallelism.cp > 1, "context parallelism"),

@@ -2,40 +2,180 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, NamedTuple
+
 import torch
-from torch import nn
-from torch.optim import AdamW
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import AdamW, Optimizer
 
 from specs.job import JobSpec
 
+BUCKET_ELEMENTS = 1 << 26
+"""Elements that are updated at once where moments are widened: 512 MiB of float32 copies."""
 
-def build_optimizer(model: nn.Module, spec: JobSpec) -> AdamW:
-    """Return AdamW over all parameters; matrices and embeddings decay, norms do not.
 
-    The learning rate is that of the spec's peak until the loop sets another one.
+def build_optimizer(model: nn.Module, spec: JobSpec) -> ShardAdamW:
+    """Return Adam or AdamW over all parameters; matrices and embeddings decay, vectors do not.
+
+    What has fewer than two dimensions does not decay: norms, biases, scales. Adam is AdamW without
+    decay. The learning rate is that of the spec's peak until the loop sets another one.
     """
     section = spec.optimizer
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    vectors = [p for p in model.parameters() if p.ndim <= 1]
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    decay = section.weight_decay if section.name == "adamw" else 0.0
     groups = [
-        {"params": matrices, "weight_decay": section.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return AdamW(
-        groups, lr=section.lr, betas=(section.beta1, section.beta2), eps=section.eps, fused=True
+    return ShardAdamW(
+        groups,
+        lr=section.lr,
+        betas=(section.beta1, section.beta2),
+        eps=section.eps,
+        state_dtype=getattr(torch, section.state_dtype),
     )
 
 
-def materialize_state(optimizer: AdamW) -> None:
+def materialize_state(optimizer: Optimizer) -> None:
     """Create the state that the first step would create: zero moments, zero steps.
 
     Saving or loading needs the state to be there. torch's way to make it is a hidden step, after
     which `step` is not what an optimizer without it would hold. Does nothing where it exists.
     """
+    dtype = optimizer.state_dtype if isinstance(optimizer, ShardAdamW) else None
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             state = optimizer.state[parameter]
             if not state:
                 state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-                state["exp_avg"] = torch.zeros_like(parameter)
-                state["exp_avg_sq"] = torch.zeros_like(parameter)
+                state["exp_avg"] = torch.zeros_like(parameter, dtype=dtype)
+                state["exp_avg_sq"] = torch.zeros_like(parameter, dtype=dtype)
+
+
+class _Slice(NamedTuple):
+    """Elements of one parameter that are updated together; tensors of the same shape."""
+
+    weight: Tensor
+    gradient: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    step: Tensor
+
+
+class ShardAdamW(AdamW):
+    """AdamW (Loshchilov and Hutter, 2019) by torch's fused kernel, on the shards of this rank.
+
+    The update is per element, so it needs no other rank's part: parameters may lie on different
+    meshes, which torch's own optimizer refuses to step together.
+
+    Moments of another type than the weights, which the kernel does not take, are widened to the
+    weights' type in buckets, updated, and rounded to nearest. A moment in bfloat16 then stays put
+    when a step would move it by less than half of its last place: it may be off by 2^-8 / (1 -
+    beta) of itself at most (`specs.rules` refuses betas for which that is all of it).
+    """
+
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        *,
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        state_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(groups, lr=lr, betas=betas, eps=eps, fused=True)
+        self.state_dtype = state_dtype
+        """Type in which both moments are kept."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient; the host waits for nothing."""
+        assert closure is None
+        materialize_state(self)
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
+                continue
+            torch._foreach_add_([self.state[p]["step"] for p in parameters], 1)
+            # A rank may hold no element of a parameter whose rows are fewer than the ranks.
+            slices = [s for s in map(self._slice, parameters) if s.weight.numel()]
+            same_type = [s for s in slices if s.exp_avg.dtype == s.weight.dtype]
+            if same_type:
+                _update(group, same_type)
+            for bucket in _buckets(s for s in slices if s.exp_avg.dtype != s.weight.dtype):
+                _update_widened(group, bucket)
+
+    def _slice(self, parameter: Tensor) -> _Slice:
+        state = self.state[parameter]
+        assert parameter.grad is not None
+        return _Slice(
+            weight=_local(parameter),
+            gradient=_local(parameter.grad),
+            exp_avg=_local(state["exp_avg"]),
+            exp_avg_sq=_local(state["exp_avg_sq"]),
+            step=state["step"],
+        )
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _buckets(slices: Iterator[_Slice]) -> Iterator[list[_Slice]]:
+    """Cut slices so that none is larger than a bucket, and fill buckets with them, in order."""
+    bucket: list[_Slice] = []
+    elements = 0
+    for part in chain.from_iterable(map(_cut, slices)):
+        size = part.weight.numel()
+        if bucket and elements + size > BUCKET_ELEMENTS:
+            yield bucket
+            bucket, elements = [], 0
+        bucket.append(part)
+        elements += size
+    if bucket:
+        yield bucket
+
+
+def _cut(whole: _Slice) -> Iterator[_Slice]:
+    """Yield the parts of a slice; they are views, but for a gradient that is not contiguous."""
+    weights, moments = whole.weight.view(-1), (whole.exp_avg.view(-1), whole.exp_avg_sq.view(-1))
+    columns = (weights, whole.gradient.reshape(-1), *moments)
+    pieces = (column.split(BUCKET_ELEMENTS) for column in columns)
+    for weight, gradient, exp_avg, exp_avg_sq in zip(*pieces, strict=True):
+        yield _Slice(weight, gradient, exp_avg, exp_avg_sq, whole.step)
+
+
+def _update_widened(group: dict[str, Any], slices: list[_Slice]) -> None:
+    stored = [s.exp_avg for s in slices] + [s.exp_avg_sq for s in slices]
+    wide = [torch.empty_like(s.weight) for s in slices + slices]
+    torch._foreach_copy_(wide, stored)
+    count = len(slices)
+    widened = [
+        s._replace(exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
+        for s, exp_avg, exp_avg_sq in zip(slices, wide[:count], wide[count:], strict=True)
+    ]
+    _update(group, widened)
+    torch._foreach_copy_(stored, wide)
+
+
+def _update(group: dict[str, Any], slices: list[_Slice]) -> None:
+    weights, gradients, exp_avgs, exp_avg_sqs, steps = map(list, zip(*slices, strict=True))
+    beta1, beta2 = group["betas"]
+    torch._fused_adamw_(
+        weights,
+        gradients,
+        exp_avgs,
+        exp_avg_sqs,
+        [],
+        steps,
+        lr=group["lr"],
+        beta1=beta1,
+        beta2=beta2,
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        amsgrad=False,
+        maximize=False,
+    )

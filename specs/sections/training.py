@@ -48,9 +48,9 @@ class OptimizerSection(SpecModel):
     eps: Annotated[float, Field(gt=0, le=1)] = 1e-8
     """Added to the root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.1
-    """Decay of matrices and embeddings; norms are never decayed."""
+    """Decay of matrices and embeddings; what has one dimension, as norms, is never decayed."""
     state_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type in which both moments are kept."""
+    """Type in which both moments are kept; bfloat16 halves their memory; betas up to 0.996 then."""
     cpu_offload: bool = False
     """Keep weights, gradients and optimizer states in the memory of the host."""
 

@@ -91,6 +91,17 @@ def test_the_defaults_and_every_size_may_run() -> None:
             "nodes=3 does not divide world_size=4",
         ),
         (
+            {"optimizer": {"name": "adam", "weight_decay": 0.05}},
+            "/optimizer/weight_decay",
+            "weight_decay=0.05, but adam has none; legal: 0, or name='adamw'",
+        ),
+        (
+            {"optimizer": {"state_dtype": "bfloat16", "beta2": 0.999}},
+            "/optimizer/beta2",
+            "beta2=0.999 takes away 0.001 of a moment in a step, which bfloat16 rounds away: it "
+            "would never shrink; legal: up to 0.996, or state_dtype='float32'",
+        ),
+        (
             {"lr_schedule": {"warmup_steps": 101}},
             "/lr_schedule/warmup_steps",
             "warmup_steps=101 is beyond the schedule's 100 steps",
@@ -123,8 +134,6 @@ ASKING: list[tuple[str, dict[str, Any]]] = [
     ("/data/validation_fraction", {"data": {"validation_fraction": 0.1}}),
     ("/validation/interval_steps", {"validation": {"interval_steps": 10}}),
     ("/validation/batches", {"validation": {"batches": 2}}),
-    ("/optimizer/name", {"optimizer": {"name": "adam"}}),
-    ("/optimizer/state_dtype", {"optimizer": {"state_dtype": "bfloat16"}}),
     ("/optimizer/cpu_offload", {"optimizer": {"cpu_offload": True}}),
     ("/lr_schedule/unit", {"lr_schedule": {"unit": "tokens"}}),
     ("/parallelism/cp", {"parallelism": {"cp": 2}, "resources": {"world_size": 2}}),
@@ -153,6 +162,20 @@ ASKING: list[tuple[str, dict[str, Any]]] = [
     ("/guard/loss_spike", {"guard": {"loss_spike": "stop"}}),
     ("/guard/spike_factor", {"guard": {"spike_factor": 5.0}}),
 ]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {"name": "adam"},
+        {"name": "adam", "weight_decay": 0.0},
+        {"state_dtype": "bfloat16"},
+        {"state_dtype": "bfloat16", "beta1": 0.996, "beta2": 0.996},
+        {"beta2": 0.999},
+    ],
+)
+def test_optimizers_that_run(optimizer: dict[str, Any]) -> None:
+    check_job_spec(parse_job_spec({"optimizer": optimizer}))
 
 
 def test_every_row_without_an_engine_is_tried_below() -> None:

@@ -3516,13 +3516,13 @@ export interface components {
             eps: number;
             /**
              * Weight Decay
-             * @description Decay of matrices and embeddings; norms are never decayed.
+             * @description Decay of matrices and embeddings; what has one dimension, as norms, is never decayed.
              * @default 0.1
              */
             weight_decay: number;
             /**
              * State Dtype
-             * @description Type in which both moments are kept.
+             * @description Type in which both moments are kept; bfloat16 halves their memory; betas up to 0.996 then.
              * @default float32
              * @enum {string}
              */
@@ -3572,13 +3572,13 @@ export interface components {
             eps?: number;
             /**
              * Weight Decay
-             * @description Decay of matrices and embeddings; norms are never decayed.
+             * @description Decay of matrices and embeddings; what has one dimension, as norms, is never decayed.
              * @default 0.1
              */
             weight_decay?: number;
             /**
              * State Dtype
-             * @description Type in which both moments are kept.
+             * @description Type in which both moments are kept; bfloat16 halves their memory; betas up to 0.996 then.
              * @default float32
              * @enum {string}
              */
