@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from specs.architectures import Architecture
 from trainer.model.attention import Positions
+from trainer.model.documents import Mask
 from trainer.model.head import Head
 from trainer.model.noise import dropout, keys_of_sites
 
@@ -64,10 +65,11 @@ class Transformer(nn.Module):
             ValueError: the sequences are longer than the model was built for.
         """
         cos_SW, sin_SW, tokens_S = self.positions(x.shape[1])
+        mask = None if segments_BS is None else self.positions.document_mask(segments_BS)
         x_BSD = x if self.tok_embeddings is None else self.tok_embeddings(x)
         for index, layer in self.layers.items():
             keys_2B = None if keys_B is None else keys_of_sites(keys_B, _sites(index))
-            x_BSD = layer(x_BSD, cos_SW, sin_SW, tokens_S, keys_2B, segments_BS)
+            x_BSD = layer(x_BSD, cos_SW, sin_SW, tokens_S, keys_2B, mask)
         if self.norm is not None:
             x_BSD = self.norm(x_BSD)
         if self.output is None:
@@ -92,7 +94,7 @@ class Block(nn.Module):
     Args:
         arch: the model's shape.
         dropout: probability of dropping an element of what each of the two adds.
-        attention: called with x [B, S, D], cosines, sines and segments.
+        attention: called with x [B, S, D], cosines, sines and the mask of documents.
         feed_forward: called with x [B, S, D].
     """
 
@@ -118,14 +120,14 @@ class Block(nn.Module):
         sin_SW: Tensor,
         tokens_S: Tensor,
         keys_2B: Tensor | None,
-        segments_BS: Tensor | None,
+        mask: Mask | None,
     ) -> Tensor:
         """Return the residual stream after this layer, [B, S, D].
 
-        All arguments are tensors, and no number differs between layers: one compiled program serves
+        All arguments are tensors or made of them, and no number differs between layers: one compiled program serves
         them all. `keys_2B` are those of the two places where dropout acts.
         """
-        attended_BSD = self.attention(self.attention_norm(x_BSD), cos_SW, sin_SW, segments_BS)
+        attended_BSD = self.attention(self.attention_norm(x_BSD), cos_SW, sin_SW, mask)
         if keys_2B is not None:
             attended_BSD = dropout(attended_BSD, self.dropout, keys_B=keys_2B[0], tokens_S=tokens_S)
         x_BSD = x_BSD + attended_BSD
