@@ -124,8 +124,8 @@ class Block(nn.Module):
     ) -> Tensor:
         """Return the residual stream after this layer, [B, S, D].
 
-        All arguments are tensors or made of them, and no number differs between layers: one compiled program serves
-        them all. `keys_2B` are those of the two places where dropout acts.
+        All arguments are tensors or made of them, and no number differs between layers: one
+        compiled program serves them all. `keys_2B` are those of the two places where dropout acts.
         """
         attended_BSD = self.attention(self.attention_norm(x_BSD), cos_SW, sin_SW, mask)
         if keys_2B is not None:

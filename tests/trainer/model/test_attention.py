@@ -18,7 +18,8 @@ def by_definition(q_BHQW: Tensor, k_BKSW: Tensor, v_BKSW: Tensor, seen_BQS: Tens
     group = q_BHQW.shape[1] // k_BKSW.shape[1]
     k_BHSW, v_BHSW = (x.repeat_interleave(group, dim=1) for x in (k_BKSW, v_BKSW))
     scores_BHQS = q_BHQW @ k_BHSW.transpose(2, 3) / q_BHQW.shape[3] ** 0.5
-    return scores_BHQS.masked_fill(~seen_BQS[:, None], -torch.inf).softmax(-1) @ v_BHSW
+    mixed: Tensor = scores_BHQS.masked_fill(~seen_BQS[:, None], -torch.inf).softmax(-1) @ v_BHSW
+    return mixed
 
 
 def heads(seed: int, *, kv_heads: int, tokens: int) -> list[Tensor]:
@@ -55,7 +56,7 @@ def test_attention_is_what_its_definition_says(kv_heads: int, documents: bool) -
     mask = dense_mask(segments_BS, everything_S) if documents else None
     weights = torch.randn(2, 4, S, 16)
 
-    expected = by_definition(*inputs, seen_BQS=sees(segments_BS, everything_S))
+    expected = by_definition(*inputs, sees(segments_BS, everything_S))
     expected_gradients = torch.autograd.grad((expected * weights).sum(), inputs)
     mixed = CausalAttention()(*inputs, mask)
     gradients = torch.autograd.grad((mixed * weights).sum(), inputs)
@@ -141,4 +142,5 @@ def test_a_document_knows_nothing_of_another() -> None:
 def test_a_shorter_input_is_masked_as_the_start_of_a_sequence() -> None:
     positions = Positions(16, 48, 10_000.0)
     mask = positions.document_mask(packed(20))
+    assert isinstance(mask, Tensor)
     assert torch.equal(mask, dense_mask(packed(20), torch.arange(20)))
