@@ -9,6 +9,7 @@ from planner.flops import training_flops_per_step, training_flops_per_token
 from planner.layouts import layouts_of, option
 from planner.parameters import count_parameters
 from specs.job import JobSpec
+from specs.lr_schedule import warmup_tokens
 from specs.plan import Plan, ResumeOption
 from specs.problems import Problem
 from specs.rules import BYTE_VOCABULARY, check_job_spec
@@ -107,11 +108,13 @@ def _vocabulary(spec: JobSpec, _: Plan) -> Iterator[Problem]:
 
 
 def _warmup(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
-    warmup = spec.lr_schedule.warmup_steps
-    if warmup > draft.steps / 2:
+    if warmup_tokens(spec) > draft.steps * spec.tokens_per_step / 2:
+        given = spec.lr_schedule.warmup_tokens
+        field = "warmup_steps" if given is None else "warmup_tokens"
         yield Problem(
-            pointer="/lr_schedule/warmup_steps",
-            detail=f"warmup_steps={warmup} is more than half of the {draft.steps} steps",
+            pointer=f"/lr_schedule/{field}",
+            detail=f"{field}={getattr(spec.lr_schedule, field)} is more than half of the "
+            f"{draft.steps} steps",
         )
 
 

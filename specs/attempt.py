@@ -48,7 +48,9 @@ class Overrides(SpecModel):
             for name, value in (("micro_batch_size", self.micro_batch_size), ("steps", self.steps))
             if value is not None
         }
-        schedule = spec.lr_schedule.model_copy(update={"total_steps": spec.schedule_steps})
+        schedule = spec.lr_schedule
+        if schedule.total_tokens is None:
+            schedule = schedule.model_copy(update={"total_steps": spec.schedule_steps})
         return spec.model_copy(
             update=sections
             | {"training": spec.training.model_copy(update=training), "lr_schedule": schedule}

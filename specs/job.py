@@ -88,9 +88,16 @@ class JobSpec(SpecModel):
         return self.model.shape_of(ARCHITECTURES[self.model.family][self.model.size])
 
     @property
+    def schedule_tokens(self) -> int:
+        """Tokens after which the learning-rate schedule ends, fixed at submission."""
+        schedule = self.lr_schedule
+        steps = schedule.total_steps or self.training.steps
+        return schedule.total_tokens or steps * self.tokens_per_step
+
+    @property
     def schedule_steps(self) -> int:
-        """Step at which the learning-rate schedule ends, fixed at submission."""
-        return self.lr_schedule.total_steps or self.training.steps
+        """Step in which the learning-rate schedule ends, fixed at submission."""
+        return -(-self.schedule_tokens // self.tokens_per_step)
 
     @property
     def tokens_per_step(self) -> int:

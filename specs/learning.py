@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from specs.job import JobSpec
+from specs.lr_schedule import decay_tokens, warmup_tokens
 from specs.problems import Problem
-from specs.sections.training import OptimizerSection
+from specs.sections.training import LrScheduleSection, OptimizerSection
 
 STANDSTILL = 2.0**-8
 """Half of the last place of bfloat16 as a share of the number: what is less is rounded away."""
@@ -40,18 +41,24 @@ def moments(spec: JobSpec) -> Iterator[Problem]:
 
 
 def schedule(spec: JobSpec) -> Iterator[Problem]:
-    """The parts of a schedule lie within it."""
-    section, total = spec.lr_schedule, spec.schedule_steps
-    if section.warmup_steps > total:
-        yield Problem(
-            pointer="/lr_schedule/warmup_steps",
-            detail=f"warmup_steps={section.warmup_steps} is beyond the schedule's {total} steps",
-        )
-    if section.decay_steps is not None and section.decay_steps > total:
-        yield Problem(
-            pointer="/lr_schedule/decay_steps",
-            detail=f"decay_steps={section.decay_steps} is beyond the schedule's {total} steps",
-        )
+    """Each length of a schedule is given once, and lies within the whole."""
+    section, total = spec.lr_schedule, spec.schedule_tokens
+    tokens = {"warmup": warmup_tokens(spec), "decay": decay_tokens(spec)}
+    for part in ("warmup", "decay", "total"):
+        steps, given = getattr(section, f"{part}_steps"), getattr(section, f"{part}_tokens")
+        if given is not None and steps != getattr(LrScheduleSection(), f"{part}_steps"):
+            yield Problem(
+                pointer=f"/lr_schedule/{part}_tokens",
+                detail=f"{part}_tokens={given} and {part}_steps={steps} both give this length; "
+                "legal: one of them",
+            )
+        elif tokens.get(part, 0) > total:
+            unit, value = ("steps", steps) if given is None else ("tokens", given)
+            end = f"{spec.schedule_steps} steps" if given is None else f"{total} tokens"
+            yield Problem(
+                pointer=f"/lr_schedule/{part}_{unit}",
+                detail=f"{part}_{unit}={value} is beyond the schedule's {end}",
+            )
 
 
 LEARNING: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (weight_decay, moments, schedule)

@@ -137,7 +137,6 @@ NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
     ("/validation/interval_steps", lambda s: s.validation.interval_steps > 0, "validation"),
     ("/validation/batches", _set("validation", "batches"), "validation"),
     ("/optimizer/cpu_offload", lambda s: s.optimizer.cpu_offload, "CPU offload"),
-    ("/lr_schedule/unit", lambda s: s.lr_schedule.unit != "steps", "schedules counted in tokens"),
     ("/parallelism/cp", lambda s: s.parallelism.cp > 1, "context parallelism"),
     ("/parallelism/tp", lambda s: s.parallelism.tp > 1, "tensor parallelism"),
     ("/parallelism/pp", lambda s: s.parallelism.pp > 1, "pipeline parallelism"),

@@ -56,22 +56,29 @@ class OptimizerSection(SpecModel):
 
 
 class LrScheduleSection(SpecModel):
-    """The learning rate as a function of the step alone."""
+    """The learning rate as a function of the step alone.
+
+    Each length is given in steps or, in the field beside it, in tokens of global batches.
+    """
 
     name: Literal["warmup_stable_decay", "cosine"] = "warmup_stable_decay"
-    """`warmup_stable_decay` holds the peak until the last `decay_steps`; `cosine` never holds."""
-    unit: Literal["steps", "tokens"] = "steps"
-    """What the schedule counts."""
+    """`warmup_stable_decay` holds the peak until its decay begins; `cosine` never holds."""
     warmup_steps: Steps = 10
     """Steps in which the rate rises linearly to its peak."""
+    warmup_tokens: Tokens | None = None
+    """The same in tokens, in place of `warmup_steps`."""
     decay_steps: Steps | None = None
     """Length of the decay of `warmup_stable_decay`; a fifth of the total when absent."""
+    decay_tokens: Tokens | None = None
+    """The same in tokens, in place of `decay_steps`."""
     decay_shape: Literal["linear", "cosine", "sqrt"] = "linear"
     """Shape of the decay of `warmup_stable_decay`."""
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Rate at the end, as a share of the peak."""
     total_steps: PositiveSteps | None = None
     """Step at which the decay ends; `training.steps` as submitted when absent."""
+    total_tokens: Tokens | None = None
+    """The same in tokens, in place of `total_steps`."""
 
 
 class ValidationSection(SpecModel):

@@ -86,6 +86,11 @@ def test_vocabulary_rows_beyond_padding_are_said() -> None:
             "warmup_steps=11 is more than half of the 20 steps",
         ),
         (
+            {"training": {"steps": 20}, "lr_schedule": {"warmup_tokens": 21_000}},
+            "/lr_schedule/warmup_tokens",
+            "warmup_tokens=21000 is more than half of the 20 steps",
+        ),
+        (
             {"training": {"steps": 60}, "checkpoint": {"interval_steps": 61}},
             "/checkpoint/interval_steps",
             "interval_steps=61 is beyond the 60 steps: nothing is saved on the way",

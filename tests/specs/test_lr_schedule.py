@@ -37,12 +37,12 @@ schedules = st.fixed_dictionaries(
 )
 
 
-def decay_length(spec: JobSpec) -> int:
+def decay_length(spec: JobSpec) -> float:
     """Steps between the peak's last and the schedule's end."""
     section, total = spec.lr_schedule, spec.schedule_steps
     if section.name == "cosine":
         return total - section.warmup_steps
-    asked = total // 5 if section.decay_steps is None else section.decay_steps
+    asked = total / 5 if section.decay_steps is None else section.decay_steps
     return min(asked, total - section.warmup_steps)
 
 
@@ -119,3 +119,45 @@ def test_more_steps_on_a_resume_do_not_move_the_schedule() -> None:
     longer = Overrides(steps=400).apply(spec)
     assert rates(longer, 100) == rates(spec, 100)
     assert learning_rate(longer, 400) == learning_rate(spec, 100)
+
+
+# ---- counted in tokens ---------------------------------------------------------------------------
+
+
+@given(
+    schedule=schedules,
+    steps=st.integers(60, 150),
+    total=st.none() | st.integers(60, 200),
+    given_in_tokens=st.sets(st.sampled_from(["warmup", "decay", "total"])),
+)
+def test_lengths_in_tokens_are_lengths_in_steps(
+    schedule: dict[str, Any], steps: int, total: int | None, given_in_tokens: set[str]
+) -> None:
+    in_steps = job(steps, **schedule, total_steps=total)
+    tokens = dict(schedule, total_steps=total)
+    for part in given_in_tokens:
+        length = tokens.pop(f"{part}_steps")
+        if length:
+            tokens[f"{part}_tokens"] = length * in_steps.tokens_per_step
+        else:
+            tokens[f"{part}_steps"] = length  # none, which tokens have no way to say
+    in_tokens = job(steps, **tokens)
+    assert rates(in_tokens, steps + 20) == rates(in_steps, steps + 20), "bit by bit"
+    assert in_tokens.schedule_steps == in_steps.schedule_steps
+
+
+def test_the_end_of_a_schedule_in_tokens_may_lie_within_a_step() -> None:
+    spec = job(warmup_tokens=3000, total_tokens=10_000, decay_tokens=1000, min_lr_ratio=0.0)
+    assert spec.tokens_per_step == 2048
+    assert spec.schedule_steps == 5
+    expected = [2048 / 3000, 1.0, 1.0, 1.0, 0.0, 0.0]
+    assert rates(spec, 6) == pytest.approx(expected)
+
+
+def test_a_schedule_in_tokens_does_not_move_either_when_a_resume_asks_for_more_steps() -> None:
+    spec = job(total_tokens=100_000)
+    longer = Overrides(steps=400).apply(spec)
+    check_job_spec(longer)
+    assert longer.lr_schedule == spec.lr_schedule
+    assert rates(longer, 400) == rates(spec, 400)
+    assert Overrides().apply(longer) == longer

@@ -111,6 +111,21 @@ def test_the_defaults_and_every_size_may_run() -> None:
             "/lr_schedule/decay_steps",
             "decay_steps=51 is beyond the schedule's 50 steps",
         ),
+        (
+            {"lr_schedule": {"warmup_tokens": 5000, "total_tokens": 4096}},
+            "/lr_schedule/warmup_tokens",
+            "warmup_tokens=5000 is beyond the schedule's 4096 tokens",
+        ),
+        (
+            {"lr_schedule": {"warmup_steps": 3, "total_tokens": 4096}},
+            "/lr_schedule/warmup_steps",
+            "warmup_steps=3 is beyond the schedule's 2 steps",
+        ),
+        (
+            {"lr_schedule": {"decay_tokens": 5000, "decay_steps": 7}},
+            "/lr_schedule/decay_tokens",
+            "decay_tokens=5000 and decay_steps=7 both give this length; legal: one of them",
+        ),
     ],
 )
 def test_fields_that_disagree(document: dict[str, Any], pointer: str, detail: str) -> None:
@@ -135,7 +150,6 @@ ASKING: list[tuple[str, dict[str, Any]]] = [
     ("/validation/interval_steps", {"validation": {"interval_steps": 10}}),
     ("/validation/batches", {"validation": {"batches": 2}}),
     ("/optimizer/cpu_offload", {"optimizer": {"cpu_offload": True}}),
-    ("/lr_schedule/unit", {"lr_schedule": {"unit": "tokens"}}),
     ("/parallelism/cp", {"parallelism": {"cp": 2}, "resources": {"world_size": 2}}),
     ("/parallelism/tp", {"parallelism": {"tp": 2}, "resources": {"world_size": 2}}),
     ("/parallelism/pp", {"parallelism": {"pp": 2}, "resources": {"world_size": 2}}),

@@ -2170,7 +2170,6 @@ export interface components {
              * @description The learning rate over time.
              * @default {
              *       "name": "warmup_stable_decay",
-             *       "unit": "steps",
              *       "warmup_steps": 10,
              *       "decay_shape": "linear",
              *       "min_lr_ratio": 0.1
@@ -2365,7 +2364,6 @@ export interface components {
              * @description The learning rate over time.
              * @default {
              *       "name": "warmup_stable_decay",
-             *       "unit": "steps",
              *       "warmup_steps": 10,
              *       "decay_shape": "linear",
              *       "min_lr_ratio": 0.1
@@ -2802,22 +2800,17 @@ export interface components {
         /**
          * LrScheduleSection
          * @description The learning rate as a function of the step alone.
+         *
+         *     Each length is given in steps or, in the field beside it, in tokens of global batches.
          */
         LrScheduleSection: {
             /**
              * Name
-             * @description `warmup_stable_decay` holds the peak until the last `decay_steps`; `cosine` never holds.
+             * @description `warmup_stable_decay` holds the peak until its decay begins; `cosine` never holds.
              * @default warmup_stable_decay
              * @enum {string}
              */
             name: "warmup_stable_decay" | "cosine";
-            /**
-             * Unit
-             * @description What the schedule counts.
-             * @default steps
-             * @enum {string}
-             */
-            unit: "steps" | "tokens";
             /**
              * Warmup Steps
              * @description Steps in which the rate rises linearly to its peak.
@@ -2825,10 +2818,20 @@ export interface components {
              */
             warmup_steps: number;
             /**
+             * Warmup Tokens
+             * @description The same in tokens, in place of `warmup_steps`.
+             */
+            warmup_tokens: number | null;
+            /**
              * Decay Steps
              * @description Length of the decay of `warmup_stable_decay`; a fifth of the total when absent.
              */
             decay_steps: number | null;
+            /**
+             * Decay Tokens
+             * @description The same in tokens, in place of `decay_steps`.
+             */
+            decay_tokens: number | null;
             /**
              * Decay Shape
              * @description Shape of the decay of `warmup_stable_decay`.
@@ -2847,26 +2850,26 @@ export interface components {
              * @description Step at which the decay ends; `training.steps` as submitted when absent.
              */
             total_steps: number | null;
+            /**
+             * Total Tokens
+             * @description The same in tokens, in place of `total_steps`.
+             */
+            total_tokens: number | null;
         };
         /**
          * LrScheduleSection
          * @description The learning rate as a function of the step alone.
+         *
+         *     Each length is given in steps or, in the field beside it, in tokens of global batches.
          */
         LrScheduleSectionInput: {
             /**
              * Name
-             * @description `warmup_stable_decay` holds the peak until the last `decay_steps`; `cosine` never holds.
+             * @description `warmup_stable_decay` holds the peak until its decay begins; `cosine` never holds.
              * @default warmup_stable_decay
              * @enum {string}
              */
             name?: "warmup_stable_decay" | "cosine";
-            /**
-             * Unit
-             * @description What the schedule counts.
-             * @default steps
-             * @enum {string}
-             */
-            unit?: "steps" | "tokens";
             /**
              * Warmup Steps
              * @description Steps in which the rate rises linearly to its peak.
@@ -2874,10 +2877,20 @@ export interface components {
              */
             warmup_steps?: number;
             /**
+             * Warmup Tokens
+             * @description The same in tokens, in place of `warmup_steps`.
+             */
+            warmup_tokens?: number | null;
+            /**
              * Decay Steps
              * @description Length of the decay of `warmup_stable_decay`; a fifth of the total when absent.
              */
             decay_steps?: number | null;
+            /**
+             * Decay Tokens
+             * @description The same in tokens, in place of `decay_steps`.
+             */
+            decay_tokens?: number | null;
             /**
              * Decay Shape
              * @description Shape of the decay of `warmup_stable_decay`.
@@ -2896,6 +2909,11 @@ export interface components {
              * @description Step at which the decay ends; `training.steps` as submitted when absent.
              */
             total_steps?: number | null;
+            /**
+             * Total Tokens
+             * @description The same in tokens, in place of `total_steps`.
+             */
+            total_tokens?: number | null;
         };
         /**
          * Manifest
