@@ -138,7 +138,6 @@ NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
     ("/validation/batches", _set("validation", "batches"), "validation"),
     ("/optimizer/cpu_offload", lambda s: s.optimizer.cpu_offload, "CPU offload"),
     ("/parallelism/cp", lambda s: s.parallelism.cp > 1, "context parallelism"),
-    ("/parallelism/tp", lambda s: s.parallelism.tp > 1, "tensor parallelism"),
     ("/parallelism/pp", lambda s: s.parallelism.pp > 1, "pipeline parallelism"),
     ("/parallelism/pp_schedule", _set("parallelism", "pp_schedule"), "pipeline parallelism"),
     (
@@ -156,13 +155,6 @@ NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
         _set("parallelism", "pp_stage_modules"),
         "pipeline parallelism",
     ),
-    ("/parallelism/async_tp", lambda s: s.parallelism.async_tp, "async tensor parallelism"),
-    (
-        "/parallelism/sequence_parallel",
-        _set("parallelism", "sequence_parallel"),
-        "tensor parallelism",
-    ),
-    ("/parallelism/loss_parallel", _set("parallelism", "loss_parallel"), "tensor parallelism"),
     ("/parallelism/cp_method", _set("parallelism", "cp_method"), "context parallelism"),
     (
         "/activation_checkpoint/mode",

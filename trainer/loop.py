@@ -311,7 +311,8 @@ class Loop:
         Raises:
             NonFiniteError: on every rank, after the line with the value has been written.
         """
-        loss = result.loss.clone()
+        # Tensor-parallel ranks compute the same loss, all of it.
+        loss = result.loss / self._run.attempt.layout.tp
         dist.all_reduce(loss)
         measured = dict(
             zip(

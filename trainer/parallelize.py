@@ -9,6 +9,7 @@ from specs.layout import Layout
 from trainer.model.decoder import Transformer
 from trainer.parallel.fsdp import shard
 from trainer.parallel.mesh import Place
+from trainer.parallel.tensor import overlap_communication, split_matrices
 from trainer.parallel.tokens import take_tokens
 
 
@@ -19,6 +20,10 @@ def parallelize(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Lay
     last.
     """
     take_tokens(model, spec, layout, Place.of(mesh.get_rank(), layout))
+    if layout.tp > 1:
+        split_matrices(model, mesh, spec.parallelism)
+        if spec.parallelism.async_tp:
+            overlap_communication(mesh)
     # One float32 rank has nothing to shard and nothing to cast. Sharding would still copy weights
     # and gradients: 4 % of a step of a model of 5 M parameters, and the memory of one layer.
     if layout.world_size > 1 or spec.training.param_dtype != "float32":

@@ -67,7 +67,7 @@ def test_an_attempt_changes_the_spec_by_its_overrides(tmp_path: Path) -> None:
     ("spec", "world_size", "message"),
     [
         ({"training": {"stepps": 5}}, 2, "/training/stepps: unknown field"),
-        ({"parallelism": {"tp": 2}, "resources": {"world_size": 2}}, 2, "not supported yet"),
+        ({"checkpoint": {"async_mode": "async"}}, 2, "not supported yet"),
         (
             {"parallelism": {"dp_shard": 2}, "resources": {"world_size": 2}},
             3,
@@ -114,10 +114,10 @@ def test_a_used_directory_is_refused(record: str, tmp_path: Path) -> None:
         refuse_used(RunDirectory(tmp_path))
 
 
-def test_a_layout_without_an_engine_is_refused(tmp_path: Path) -> None:
-    attempt = AttemptSpec(job_id="j", layout=Layout(tp=2), roots={"checkpoints": "/c"})
-    with pytest.raises(LaunchError, match=r"under attempt.json: /parallelism/tp: not supported"):
-        opened(write(tmp_path, {}, attempt), 2)
+def test_a_layout_that_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
+    attempt = AttemptSpec(job_id="j", layout=Layout(tp=3), roots={"checkpoints": "/c"})
+    with pytest.raises(LaunchError, match=r"under attempt.json: /parallelism/tp: tp=3 does not"):
+        opened(write(tmp_path, {}, attempt), 3)
 
 
 def test_the_launch_is_judged_and_not_what_the_spec_asks_for(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Head(nn.Module):
         weight_VD = self.weight if tied_weight_VD is None else tied_weight_VD
         assert weight_VD is not None, "a head of tied embeddings is given their weight"
         if labels_BS is None:
-            return F.linear(x_BSD, weight_VD)
+            return self.token_loss.logits(x_BSD, weight_VD)
         loss: Tensor = self.token_loss(x_BSD, weight_VD, labels_BS)
         return loss
 
@@ -47,24 +47,72 @@ class TokenLoss(nn.Module):
     Labels of -100 do not count. The caller divides by the valid tokens of the *global* batch, which
     makes loss and gradients independent of how the batch is dealt to ranks.
 
-    A module of its own, without weights, so that another way to compute it can take its place.
+    A module of its own, without weights, so that another way to compute it can take its place. One
+    that has some rows of the weight only overrides `first_row` and `log_chances`.
     """
+
+    first_row = 0
+    """Token that the first row of the weight stands for."""
 
     def forward(self, x_BSD: Tensor, weight_VD: Tensor, labels_BS: Tensor) -> Tensor:
         """Return the loss of the logits `x_BSD @ weight_VD.T`, chunk by chunk of tokens."""
         arguments = x_BSD.flatten(0, 1), weight_VD, labels_BS.flatten()
         if torch.is_grad_enabled():
-            loss: Tensor = _ChunkedLoss.apply(*arguments)  # type: ignore[no-untyped-call]
+            loss: Tensor = _ChunkedLoss.apply(self, *arguments)  # type: ignore[no-untyped-call]
             return loss
-        return _loss_and_gradients(*arguments, gradients=False)[0]
+        return self.loss_and_gradients(*arguments, gradients=False)[0]
+
+    def logits(self, x_BSD: Tensor, weight_VD: Tensor) -> Tensor:
+        """Return the logits of each token over the whole vocabulary, [B, S, V]."""
+        return F.linear(x_BSD, weight_VD)
+
+    def log_chances(self, logits_CV: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of the weight's rows, and the loss of a chunk.
+
+        `logits_CV` is float32; it may be overwritten.
+        """
+        log_chances_CV = logits_CV.log_softmax(-1)
+        loss = F.nll_loss(log_chances_CV, labels_C, ignore_index=NO_LABEL, reduction="sum")
+        return log_chances_CV, loss
+
+    def tokens_per_chunk(self, rows: int) -> int:
+        """Return how many tokens make a chunk, for so many rows of the weight."""
+        return tokens_per_chunk(rows)
+
+    def loss_and_gradients(
+        self, x_TD: Tensor, weight_VD: Tensor, labels_T: Tensor, *, gradients: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return the loss, and its gradients by `x_TD` and `weight_VD` if they are asked for."""
+        size = self.tokens_per_chunk(weight_VD.shape[0])
+        chunks = list(zip(x_TD.split(size), labels_T.split(size), strict=True))
+        loss = x_TD.new_zeros((), dtype=torch.float32)
+        grad_x_TD = torch.empty_like(x_TD) if gradients else None
+        grad_weight_VD: Tensor | None = None
+        for index, (x_CD, labels_C) in enumerate(chunks):
+            log_chances_CV, part = self.log_chances((x_CD @ weight_VD.T).float(), labels_C)
+            loss += part
+            if grad_x_TD is None:
+                continue
+            chances_CV = log_chances_CV.exp_()
+            grad_CV = gradient_of_logits(chances_CV, labels_C, self.first_row).to(x_TD.dtype)
+            torch.mm(grad_CV, weight_VD, out=grad_x_TD[index * size : index * size + len(labels_C)])
+            part_VD = grad_CV.T @ x_CD
+            if grad_weight_VD is None:
+                # Parts in low precision are added up in float32.
+                grad_weight_VD = part_VD if len(chunks) == 1 else part_VD.float()
+            else:
+                grad_weight_VD += part_VD
+        return loss, grad_x_TD, grad_weight_VD
 
 
 class _ChunkedLoss(torch.autograd.Function):
     """Computes gradients in forward, while a chunk's logits are there: none is kept or redone."""
 
     @staticmethod
-    def forward(ctx: Any, x_TD: Tensor, weight_VD: Tensor, labels_T: Tensor) -> Tensor:
-        loss, grad_x_TD, grad_weight_VD = _loss_and_gradients(
+    def forward(
+        ctx: Any, token_loss: TokenLoss, x_TD: Tensor, weight_VD: Tensor, labels_T: Tensor
+    ) -> Tensor:
+        loss, grad_x_TD, grad_weight_VD = token_loss.loss_and_gradients(
             x_TD, weight_VD, labels_T, gradients=True
         )
         ctx.save_for_backward(grad_x_TD, grad_weight_VD)
@@ -72,38 +120,23 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor, None]:
         # Not in place: a schedule that splits backward in two comes here twice.
         grad_x_TD, grad_weight_VD = ctx.saved_tensors
-        return grad_x_TD * grad.to(grad_x_TD.dtype), grad_weight_VD * grad, None
+        return None, grad_x_TD * grad.to(grad_x_TD.dtype), grad_weight_VD * grad, None
 
 
-def _loss_and_gradients(
-    x_TD: Tensor, weight_VD: Tensor, labels_T: Tensor, *, gradients: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    size = tokens_per_chunk(weight_VD.shape[0])
-    chunks = list(zip(x_TD.split(size), labels_T.split(size), strict=True))
-    loss = x_TD.new_zeros((), dtype=torch.float32)
-    grad_x_TD = torch.empty_like(x_TD) if gradients else None
-    grad_weight_VD: Tensor | None = None
-    for index, (x_CD, labels_C) in enumerate(chunks):
-        log_chances_CV = (x_CD @ weight_VD.T).float().log_softmax(-1)
-        loss += F.nll_loss(log_chances_CV, labels_C, ignore_index=NO_LABEL, reduction="sum")
-        if grad_x_TD is None:
-            continue
-        grad_CV = gradient_of_logits(log_chances_CV.exp_(), labels_C).to(x_TD.dtype)
-        torch.mm(grad_CV, weight_VD, out=grad_x_TD[index * size : index * size + len(labels_C)])
-        part_VD = grad_CV.T @ x_CD
-        if grad_weight_VD is None:
-            # Parts in low precision are added up in float32.
-            grad_weight_VD = part_VD if len(chunks) == 1 else part_VD.float()
-        else:
-            grad_weight_VD += part_VD
-    return loss, grad_x_TD, grad_weight_VD
+def gradient_of_logits(chances_CV: Tensor, labels_C: Tensor, first_row: int = 0) -> Tensor:
+    """Return the gradient of the summed loss by the logits: probability minus one-hot; in place.
+
+    `chances_CV` may be those of some rows of the vocabulary only, from `first_row` on.
+    """
+    rows_C1, here_C1 = rows_of_labels(labels_C[:, None], first_row, chances_CV.shape[1])
+    chances_CV.scatter_add_(1, rows_C1, -here_C1.to(chances_CV.dtype))
+    return chances_CV.mul_((labels_C != NO_LABEL)[:, None])
 
 
-def gradient_of_logits(chances_CV: Tensor, labels_C: Tensor) -> Tensor:
-    """Return the gradient of the summed loss by the logits: probability minus one-hot; in place."""
-    counts_C1 = (labels_C != NO_LABEL)[:, None]
-    chances_CV.scatter_add_(1, labels_C.clamp_min(0)[:, None], -counts_C1.to(chances_CV.dtype))
-    return chances_CV.mul_(counts_C1)
+def rows_of_labels(labels: Tensor, first_row: int, rows: int) -> tuple[Tensor, Tensor]:
+    """Return which of so many rows is that of each label, and whether one of them is at all."""
+    places = labels - first_row
+    return places.clamp(0, rows - 1), (places >= 0) & (places < rows)

@@ -1,0 +1,220 @@
+"""Tensor parallelism: ranks share each matrix, the rows of the vocabulary included.
+
+Shapes: B sequences, S tokens, T = B x S tokens, C tokens of a chunk, D model width, V vocabulary,
+R rows of the vocabulary on this rank, N ranks.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed._symmetric_memory import enable_symm_mem_for_group
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+)
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.distributed.tensor.placement_types import Placement
+
+from specs.sections.parallelism import ParallelismSection
+from trainer.errors import LaunchError
+from trainer.model.decoder import Block, Transformer
+from trainer.model.head import NO_LABEL, Head, TokenLoss, rows_of_labels
+
+
+def split_matrices(model: Transformer, mesh: DeviceMesh, section: ParallelismSection) -> None:
+    """Split the matrices of a model over the `tp` axis of the mesh, in place.
+
+    The first matrices of attention and feed-forward are split by columns, the second by rows, so
+    that a rank has heads and hidden features of its own (Shoeybi et al., Megatron-LM, 2019). The
+    residual stream between them is split along the sequence (Korthikanti et al., Reducing
+    Activation Recomputation, 2022), or with `sequence_parallel=false` whole on each rank.
+
+    Afterwards every parameter is a DTensor on the tensor-parallel mesh, norms as replicas.
+    """
+    tp = mesh["tp"]
+    stream: Placement = Shard(1) if section.sequence_parallel else Replicate()
+    if model.tok_embeddings is not None:
+        style = RowwiseParallel(input_layouts=Replicate(), output_layouts=stream)
+        parallelize_module(model.tok_embeddings, tp, style)
+        # The collective may still be under way in what it returns, a tensor of a kind of its own,
+        # which the backward pass of a compiled block cannot take. A copy waits for it.
+        model.tok_embeddings.register_forward_hook(lambda _module, _ids, x_BSD: x_BSD.clone())
+    for block in model.layers.values():
+        parallelize_module(block, tp, _block_plan(block, stream))
+    if model.norm is not None:
+        parallelize_module(model.norm, tp, _norm(stream, use_local_output=True))
+    if model.output is not None:
+        parallelize_module(model.output, tp, _SplitHead(stream, section.loss_parallel))
+    assert all(isinstance(p, DTensor) for p in model.parameters()), "a parameter is not in the plan"
+
+
+def overlap_communication(mesh: DeviceMesh) -> None:
+    """Have torch.compile fuse tensor-parallel communication with the products beside it.
+
+    Raises:
+        LaunchError: the ranks have no symmetric memory.
+    """
+    if mesh.device_type != "cuda":
+        raise LaunchError(
+            "parallelism.async_tp=true needs symmetric memory, which CUDA devices have; "
+            f"these ranks run on {mesh.device_type!r}: set async_tp=false"
+        )
+    with warnings.catch_warnings():
+        # It says that nobody needs to call it, but the compiler looks for what it leaves behind.
+        warnings.simplefilter("ignore", FutureWarning)
+        enable_symm_mem_for_group(mesh.get_group("tp").group_name)
+    torch._inductor.config._micro_pipeline_tp = True
+
+
+def _block_plan(block: nn.Module, stream: Placement) -> dict[str, ParallelStyle]:
+    """Return how the modules of a block are split, by name."""
+    assert isinstance(block, Block)
+    plan: dict[str, ParallelStyle] = {
+        "attention_norm": _norm(stream),
+        "attention": PrepareModuleInput(
+            # The stream, cosines, sines, segments: gathered once for all three projections.
+            input_layouts=(stream, None, None, None),
+            desired_input_layouts=(Replicate(), None, None, None),
+        ),
+        "attention.wq": ColwiseParallel(),
+        "attention.wk": ColwiseParallel(),
+        "attention.wv": ColwiseParallel(),
+        "attention.wo": RowwiseParallel(output_layouts=stream),
+        "feed_forward_norm": _norm(stream),
+        "feed_forward": PrepareModuleInput(
+            input_layouts=(stream,), desired_input_layouts=(Replicate(),)
+        ),
+        "feed_forward.w1": ColwiseParallel(),
+        "feed_forward.w3": ColwiseParallel(),
+        "feed_forward.w2": RowwiseParallel(output_layouts=stream),
+    }
+    for name, module in block.attention.named_children():
+        # What else has weights in there works on the heads of a rank, each by itself. Any dimension
+        # but the last will do: declaring one as split has the ranks' gradients added up.
+        if f"attention.{name}" not in plan and any(True for _ in module.parameters()):
+            plan[f"attention.{name}"] = SequenceParallel(sequence_dim=1, use_local_output=True)
+    return plan
+
+
+def _norm(stream: Placement, *, use_local_output: bool = False) -> ParallelStyle:
+    if isinstance(stream, Shard):
+        return SequenceParallel(use_local_output=use_local_output)
+    return _Replicated(use_local_output=use_local_output)
+
+
+class _Replicated(ParallelStyle):
+    """A module whose weights and input are whole on each rank."""
+
+    def __init__(self, *, use_local_output: bool) -> None:
+        self._use_local_output = use_local_output
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        return distribute_module(
+            module,
+            device_mesh,
+            None,
+            self._wrap,
+            self._unwrap,  # type: ignore[arg-type]  # declared without a result, which is used
+        )
+
+    def _wrap(self, _module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
+        return DTensor.from_local(inputs[0], mesh, [Replicate()], run_check=False)
+
+    def _unwrap(self, _module: nn.Module, output: DTensor, _mesh: DeviceMesh) -> Tensor:
+        return output.to_local() if self._use_local_output else output
+
+
+class _SplitHead(ParallelStyle):
+    """A head of which each rank has some rows of the vocabulary; tied, those of the embedding."""
+
+    def __init__(self, stream: Placement, loss_parallel: bool) -> None:
+        self._stream = stream
+        self._loss = SplitTokenLoss if loss_parallel else GatheredTokenLoss
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        assert isinstance(module, Head)
+        if module.weight is not None:
+            rows = distribute_tensor(module.weight, device_mesh, [Shard(0)], src_data_rank=None)
+            module.weight = nn.Parameter(rows)
+        module.token_loss = self._loss(self._stream, device_mesh)
+        return module
+
+
+class SplitTokenLoss(TokenLoss):
+    """`TokenLoss` with the rows of the weight split over ranks; all of them return the same sum.
+
+    A rank has the logits of its own rows. Ranks tell each other, for each token, the logarithm of
+    their sum of exponentials and the label's logit: two numbers instead of a vocabulary.
+    """
+
+    def __init__(self, stream: Placement, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self._stream, self._mesh = stream, mesh
+
+    def forward(self, x_BSD: Tensor, weight_VD: Tensor, labels_BS: Tensor) -> Tensor:
+        """Return the loss; `x_BSD` is the stream of this rank, `labels_BS` are those of all."""
+        assert isinstance(weight_VD, DTensor)
+        weight_RD = weight_VD.to_local()
+        self.first_row = self._mesh.get_local_rank() * weight_RD.shape[0]
+        # Each rank has the gradient by way of its own rows: they are added up on the way back.
+        x_BSD = self._gathered(x_BSD).to_local(grad_placements=[Partial()])
+        return super().forward(x_BSD, weight_RD, labels_BS)
+
+    def logits(self, x_BSD: Tensor, weight_VD: Tensor) -> Tensor:
+        """Return the logits of all tokens over the whole vocabulary, [B, S, V], on each rank."""
+        logits_BSV = F.linear(self._gathered(x_BSD), weight_VD)
+        assert isinstance(logits_BSV, DTensor)
+        return logits_BSV.full_tensor()
+
+    def log_chances(self, logits_CR: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of the rows of this rank, and the loss of a chunk."""
+        rows_C, here_C = rows_of_labels(labels_C, self.first_row, logits_CR.shape[1])
+        label_logits_C = logits_CR.gather(1, rows_C[:, None]).squeeze(1).masked_fill(~here_C, 0)
+        mine_2C = torch.stack([logits_CR.logsumexp(-1), label_logits_C])
+        sums_NC, label_logits_NC = self._of_all_ranks(mine_2C).unbind(1)
+        log_sum_C = sums_NC.logsumexp(0)
+        losses_C = (log_sum_C - label_logits_NC.sum(0)).masked_fill(labels_C == NO_LABEL, 0)
+        return logits_CR.sub_(log_sum_C[:, None]), losses_C.sum()
+
+    def _of_all_ranks(self, local: Tensor) -> Tensor:
+        """Return what all N ranks have, [N, ...]."""
+        gathered = local.new_empty(self._mesh.size(), *local.shape)
+        dist.all_gather(list(gathered), local, group=self._mesh.get_group())
+        return gathered
+
+    def _gathered(self, x_BSD: Tensor) -> DTensor:
+        """Return the stream of all ranks."""
+        stream = DTensor.from_local(x_BSD, self._mesh, [self._stream], run_check=False)
+        return stream.redistribute(placements=[Replicate()])
+
+
+class GatheredTokenLoss(SplitTokenLoss):
+    """The same sum from whole logits: those of a chunk are gathered from all ranks."""
+
+    def log_chances(self, logits_CR: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of the rows of this rank, and the loss of a chunk."""
+        logits_CV = self._of_all_ranks(logits_CR).movedim(0, 1).flatten(1)
+        log_chances_CV, loss = TokenLoss.log_chances(self, logits_CV, labels_C)
+        return log_chances_CV.narrow(1, self.first_row, logits_CR.shape[1]), loss
+
+    def tokens_per_chunk(self, rows: int) -> int:
+        """Return how many tokens make a chunk: a rank has the logits of the whole vocabulary."""
+        return super().tokens_per_chunk(rows * self._mesh.size())
