@@ -12,6 +12,7 @@ from specs.job import JobSpec
 from specs.learning import LEARNING
 from specs.precision import PRECISION, hardware
 from specs.problems import Problem, SpecError
+from specs.sections.model import DataSection
 
 BYTE_VOCABULARY = 259
 """256 bytes, begin of text, end of text, padding."""
@@ -23,6 +24,18 @@ def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it.
         slots: what the nodes offer; nothing is refused because of hardware when that is not known.
+
+    Raises:
+        SpecError: naming every problem found.
+    """
+    problems = [problem for rule in (*RULES, _axes) for problem in rule(spec)]
+    problems += [*hardware(spec, slots), *missing_engines(spec)]
+    if problems:
+        raise SpecError(problems)
+
+
+def check_beside_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
+    """Refuse what no layout of as many slots can run; `layout_problems` says the rest.
 
     Raises:
         SpecError: naming every problem found.
@@ -81,14 +94,44 @@ def _data(spec: JobSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/data/path", detail=f"source {spec.data.source!r} needs a path to read"
         )
+    yield from _fields_without_use(spec.data)
+    if spec.data.tokenizer == "huggingface" and spec.data.tokenizer_path is None:
+        yield Problem(
+            pointer="/data/tokenizer_path",
+            detail="tokenizer 'huggingface' needs the place of a tokenizer.json",
+        )
 
 
-def _layout(spec: JobSpec) -> Iterator[Problem]:
+def _fields_without_use(data: DataSection) -> Iterator[Problem]:
+    """Refuse fields that this kind of input does not look at: accepted, they would do nothing."""
+    if data.source in {"corpus", "text"} and data.text_field != "text":
+        yield Problem(
+            pointer="/data/text_field",
+            detail=f"source {data.source!r} has no fields; legal: jsonl, parquet, huggingface",
+        )
+    if data.source != "huggingface" and data.split != "train":
+        yield Problem(
+            pointer="/data/split",
+            detail=f"source {data.source!r} has no splits; legal: huggingface",
+        )
+    if data.tokenizer == "byte" and data.tokenizer_path is not None:
+        yield Problem(
+            pointer="/data/tokenizer_path",
+            detail="the byte tokenizer has no file; legal: tokenizer='huggingface', or no path",
+        )
+
+
+def _axes(spec: JobSpec) -> Iterator[Problem]:
     try:
         layout = spec.layout()
     except ValueError as error:
         yield Problem(pointer="/parallelism", detail=str(error))
         return
+    yield from layout_problems(spec, layout)
+
+
+def layout_problems(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
+    """Yield what a layout cannot share out: the batch, heads, tokens, layers, widths."""
     try:
         BatchDeal(spec.training.global_batch_size, spec.training.micro_batch_size, layout.dp)
     except ValueError as error:
@@ -110,7 +153,6 @@ def _resources(spec: JobSpec) -> Iterator[Problem]:
 RULES: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (
     _model,
     _data,
-    _layout,
     _resources,
     *LEARNING,
 )
@@ -128,16 +170,11 @@ NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
     ("/model/factory", lambda s: s.model.factory is not None, "own models"),
     ("/model/code", lambda s: s.model.code is not None, "own models"),
     ("/model/initial_weights", lambda s: s.model.initial_weights is not None, "given weights"),
-    ("/data/source", lambda s: s.data.source not in {"corpus", "text"}, "this kind of input"),
-    ("/data/text_field", _set("data", "text_field"), "inputs with fields"),
-    ("/data/tokenizer", lambda s: s.data.tokenizer != "byte", "Hugging Face tokenizers"),
-    ("/data/tokenizer_path", lambda s: s.data.tokenizer_path is not None, "tokenizer files"),
-    ("/data/document_masks", lambda s: s.data.document_masks, "document masks"),
     ("/data/validation_fraction", lambda s: s.data.validation_fraction > 0, "validation"),
     ("/validation/interval_steps", lambda s: s.validation.interval_steps > 0, "validation"),
     ("/validation/batches", _set("validation", "batches"), "validation"),
     ("/optimizer/cpu_offload", lambda s: s.optimizer.cpu_offload, "CPU offload"),
-    ("/parallelism/cp", lambda s: s.parallelism.cp > 1, "context parallelism"),
+    ("/parallelism/tp", lambda s: s.parallelism.tp > 1, "tensor parallelism"),
     ("/parallelism/pp", lambda s: s.parallelism.pp > 1, "pipeline parallelism"),
     ("/parallelism/pp_schedule", _set("parallelism", "pp_schedule"), "pipeline parallelism"),
     (
@@ -155,7 +192,13 @@ NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
         _set("parallelism", "pp_stage_modules"),
         "pipeline parallelism",
     ),
-    ("/parallelism/cp_method", _set("parallelism", "cp_method"), "context parallelism"),
+    ("/parallelism/async_tp", lambda s: s.parallelism.async_tp, "async tensor parallelism"),
+    (
+        "/parallelism/sequence_parallel",
+        _set("parallelism", "sequence_parallel"),
+        "tensor parallelism",
+    ),
+    ("/parallelism/loss_parallel", _set("parallelism", "loss_parallel"), "tensor parallelism"),
     (
         "/activation_checkpoint/mode",
         lambda s: s.activation_checkpoint.mode != "none",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainer.data.corpus import check_corpus
+from trainer.data.survey import check_input
 from trainer.run import open_run
 
 
@@ -17,4 +17,4 @@ def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
         DataError: the input is missing, empty or outside its root.
     """
     run = open_run(folder, world_size=None, roots=roots)
-    check_corpus(run.spec, run.attempt.roots)
+    check_input(run.spec, run.attempt.roots)

@@ -15,7 +15,7 @@ from specs.job import JobSpec
 from trainer.checkpoint.reader import CheckedReader
 from trainer.checkpoint.state import WEIGHTS, weight_tensors
 from trainer.checkpoint.store import metadata_digest, read_manifest
-from trainer.data.tokenizer import BOS, EOS, ByteTokenizer
+from trainer.data.tokenizer import Tokenizer, open_tokenizer
 from trainer.errors import RunError
 from trainer.model.build import build_model
 from trainer.model.decoder import Transformer
@@ -26,13 +26,19 @@ def main() -> int:
     """Print the prompt and what the model writes after it; 1 when there is no such checkpoint."""
     given = _parser().parse_args()
     try:
-        spec = open_run(given.run, world_size=None, roots={}).submitted
-        model = load_weights(spec, given.checkpoint)
+        run = open_run(given.run, world_size=None, roots={})
+        tokenizer = open_tokenizer(run.submitted, run.attempt.roots)
+        model = load_weights(run.submitted, given.checkpoint)
     except RunError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     text = generate(
-        model, given.prompt, tokens=given.tokens, temperature=given.temperature, seed=given.seed
+        model,
+        tokenizer,
+        given.prompt,
+        tokens=given.tokens,
+        temperature=given.temperature,
+        seed=given.seed,
     )
     sys.stdout.write(text + "\n")
     return 0
@@ -57,20 +63,30 @@ def load_weights(spec: JobSpec, folder: Path) -> Transformer:
 
 
 @torch.no_grad()
-def generate(model: Transformer, prompt: str, *, tokens: int, temperature: float, seed: int) -> str:
-    """Return the prompt and up to `tokens` bytes after it, drawn one at a time.
+def generate(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    prompt: str,
+    *,
+    tokens: int,
+    temperature: float,
+    seed: int,
+) -> str:
+    """Return the prompt and up to `tokens` tokens after it, drawn one at a time.
 
     Args:
         model: predicts the next token.
+        tokenizer: the one that it was trained with.
         prompt: text to begin with.
         tokens: most tokens to draw; fewer when the model ends the text.
         temperature: divides the logits; 0 takes the likeliest token every time.
         seed: of the draws.
     """
-    tokenizer = ByteTokenizer()
     generator = torch.Generator().manual_seed(seed)
-    # A document begins with BOS, so that is what the model has seen before a first line.
-    line = [BOS, *tokenizer.encode(prompt.encode()).tolist()]
+    # A document begins with BOS, or else follows an EOS: what the model has seen before a first
+    # line.
+    first = tokenizer.eos if tokenizer.bos is None else tokenizer.bos
+    line = [first, *tokenizer.encode_batch([prompt.encode()])[0].tolist()]
     for _ in range(tokens):
         window_1S = torch.tensor([line[-model.positions.seq_len :]])
         logits_V = model(window_1S)[0, -1, : tokenizer.vocab_size].float()
@@ -79,7 +95,7 @@ def generate(model: Transformer, prompt: str, *, tokens: int, temperature: float
         else:
             chances_V = torch.softmax(logits_V / temperature, dim=-1)
             token = int(torch.multinomial(chances_V, 1, generator=generator))
-        if token == EOS:
+        if token == tokenizer.eos:
             break
         line.append(token)
     return tokenizer.decode(line)

@@ -90,10 +90,12 @@ class DataSection(SpecModel):
     """File or folder of the input (every source but `corpus`)."""
     text_field: Annotated[str, Field(min_length=1, max_length=200)] = "text"
     """Field that holds the text (`jsonl`, `parquet`, `huggingface`)."""
+    split: Annotated[str, Field(min_length=1, max_length=200)] = "train"
+    """Split of a Hugging Face data set (`huggingface`)."""
     tokenizer: Literal["byte", "huggingface"] = "byte"
     """`byte` maps each UTF-8 byte to a token and needs no file."""
     tokenizer_path: Place | None = None
-    """Tokenizer file of a Hugging Face tokenizer."""
+    """`tokenizer.json` of a Hugging Face tokenizer, or the folder that holds it."""
     document_masks: bool = False
     """Keep packed documents from attending to each other."""
     max_tokens: Tokens | None = None

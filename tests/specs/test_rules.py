@@ -58,6 +58,27 @@ def test_the_defaults_and_every_size_may_run() -> None:
         ),
         ({"data": {"path": "data:x"}}, "/data/path", "a built-in corpus has no path"),
         ({"data": {"source": "text"}}, "/data/path", "source 'text' needs a path to read"),
+        ({"data": {"source": "parquet"}}, "/data/path", "source 'parquet' needs a path to read"),
+        (
+            {"data": {"text_field": "body"}},
+            "/data/text_field",
+            "source 'corpus' has no fields; legal: jsonl, parquet, huggingface",
+        ),
+        (
+            {"data": {"source": "jsonl", "path": "data:x", "split": "test"}},
+            "/data/split",
+            "source 'jsonl' has no splits; legal: huggingface",
+        ),
+        (
+            {"data": {"tokenizer_path": "data:x"}},
+            "/data/tokenizer_path",
+            "the byte tokenizer has no file; legal: tokenizer='huggingface', or no path",
+        ),
+        (
+            {"data": {"tokenizer": "huggingface"}},
+            "/data/tokenizer_path",
+            "tokenizer 'huggingface' needs the place of a tokenizer.json",
+        ),
         (
             {"parallelism": {"dp_shard": 0}},
             "/parallelism",
@@ -141,22 +162,19 @@ ASKING: list[tuple[str, dict[str, Any]]] = [
     ("/model/factory", {"model": {"factory": "package.module:build"}}),
     ("/model/code", {"model": {"code": "data:src"}}),
     ("/model/initial_weights", {"model": {"initial_weights": "data:weights"}}),
-    ("/data/source", {"data": {"source": "jsonl", "path": "data:x.jsonl"}}),
-    ("/data/text_field", {"data": {"text_field": "body"}}),
-    ("/data/tokenizer", {"data": {"tokenizer": "huggingface"}}),
-    ("/data/tokenizer_path", {"data": {"tokenizer_path": "data:tokenizer.json"}}),
-    ("/data/document_masks", {"data": {"document_masks": True}}),
     ("/data/validation_fraction", {"data": {"validation_fraction": 0.1}}),
     ("/validation/interval_steps", {"validation": {"interval_steps": 10}}),
     ("/validation/batches", {"validation": {"batches": 2}}),
     ("/optimizer/cpu_offload", {"optimizer": {"cpu_offload": True}}),
-    ("/parallelism/cp", {"parallelism": {"cp": 2}, "resources": {"world_size": 2}}),
+    ("/parallelism/tp", {"parallelism": {"tp": 2}, "resources": {"world_size": 2}}),
     ("/parallelism/pp", {"parallelism": {"pp": 2}, "resources": {"world_size": 2}}),
     ("/parallelism/pp_schedule", {"parallelism": {"pp_schedule": "GPipe"}}),
     ("/parallelism/pp_microbatches", {"parallelism": {"pp_microbatches": 4}}),
     ("/parallelism/pp_layers_per_stage", {"parallelism": {"pp_layers_per_stage": 2}}),
     ("/parallelism/pp_stage_modules", {"parallelism": {"pp_stage_modules": [["norm"]]}}),
-    ("/parallelism/cp_method", {"parallelism": {"cp_method": "ulysses"}}),
+    ("/parallelism/async_tp", {"parallelism": {"async_tp": True}}),
+    ("/parallelism/sequence_parallel", {"parallelism": {"sequence_parallel": False}}),
+    ("/parallelism/loss_parallel", {"parallelism": {"loss_parallel": False}}),
     ("/activation_checkpoint/mode", {"activation_checkpoint": {"mode": "full"}}),
     ("/activation_checkpoint/memory_budget", {"activation_checkpoint": {"memory_budget": 0.3}}),
     ("/compile/enabled", {"compile": {"enabled": True}}),
@@ -186,6 +204,19 @@ ASKING: list[tuple[str, dict[str, Any]]] = [
 )
 def test_optimizers_that_run(optimizer: dict[str, Any]) -> None:
     check_job_spec(parse_job_spec({"optimizer": optimizer}))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"source": "jsonl", "path": "data:x", "text_field": "body"},
+        {"source": "parquet", "path": "data:x", "document_masks": True},
+        {"source": "huggingface", "path": "data:x", "split": "test", "text_field": "body"},
+        {"tokenizer": "huggingface", "tokenizer_path": "data:tokenizer.json"},
+    ],
+)
+def test_inputs_that_are_read(data: dict[str, Any]) -> None:
+    check_job_spec(parse_job_spec({"data": data}))
 
 
 def test_every_row_without_an_engine_is_tried_below() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from specs.job import parse_job_spec
+from trainer.data.tokenizer import ByteTokenizer
 from trainer.model.build import build_model
 from trainer.model.decoder import Transformer
 from trainer.model.init import init_weights
@@ -26,7 +27,7 @@ def model() -> Transformer:
 
 
 def draw(model: Transformer, *, seed: int = 0, temperature: float = 1.0, prompt: str = "x") -> str:
-    return generate(model, prompt, tokens=40, temperature=temperature, seed=seed)
+    return generate(model, ByteTokenizer(), prompt, tokens=40, temperature=temperature, seed=seed)
 
 
 def test_the_seed_decides_the_text(model: Transformer) -> None:

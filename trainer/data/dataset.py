@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from specs.job import JobSpec
-from trainer.data import token_cache
-from trainer.data.corpus import Corpus, open_corpus, shown, survey
-from trainer.data.permutation import Permutation
-from trainer.data.token_cache import Piece, TokenCache
-from trainer.data.tokenizer import ByteTokenizer
-from trainer.errors import DataError
+from trainer.data import reading, token_cache
+from trainer.data.places import shown
+from trainer.data.producer import InputTokens
+from trainer.data.sources import open_source
+from trainer.data.survey import refuse_short, survey
+from trainer.data.token_cache import TokenCache
+from trainer.data.tokenizer import open_tokenizer
+from trainer.data.windows import HeldOutOrder, Order, TrainingOrder
 
 FORMAT_VERSION = 1
 """Changes whenever the same files would give other windows or another order."""
@@ -32,55 +32,44 @@ PROGRESS_SECONDS = 0.5
 class Dataset:
     """Windows of a token file, in an order that depends on the seed and the position alone.
 
-    The documents lie one after another, each between BOS and EOS, and are cut into windows of
-    `seq_len + 1` tokens. Neighbours share one token, so that every token but the first is a target
-    once an epoch; what is left at the end is shorter than a window and not used. Windows cross the
-    boundaries of documents; with `document_masks` they come with the number of the document that
-    each token belongs to.
+    The documents lie one after another, each between the marks of its tokenizer, and are cut into
+    windows of `seq_len + 1` tokens. Neighbours share one token, so that every token but the first
+    is a target of one window; what is left at the end is shorter than a window and not used.
+    Windows cross the boundaries of documents; with `document_masks` they come with the number of
+    the document that each token belongs to.
     """
 
     def __init__(
         self,
         cache: TokenCache,
+        order: Order,
         *,
         seq_len: int,
-        seed: int,
-        tokenizer: str,
-        document_masks: bool = False,
+        document_masks: bool,
+        digest: str,
+        validation: Dataset | None = None,
     ) -> None:
         self._tokens = cache.tokens
         self._starts = cache.starts
+        self._order = order
+        self.seq_len = seq_len
+        self.n_sequences = order.n_sequences
+        """Windows in one epoch."""
         self.document_masks = document_masks
         """Whether documents are to be kept apart: `segments` then tells them apart."""
-        self.seq_len = seq_len
-        self.n_sequences = (cache.tokens.size - 1) // seq_len
-        """Windows in one epoch."""
-        self.digest = _digest(
-            {
-                "format_version": FORMAT_VERSION,
-                "tokens_xxh3_128": cache.digest,
-                "tokenizer": tokenizer,
-                "seq_len": seq_len,
-                "n_sequences": self.n_sequences,
-                **({"documents_xxh3_128": cache.starts_digest} if document_masks else {}),
-            }
-        )
+        self.digest = digest
         """Covers all that the model is given, and the format: equal on every node."""
-        self._permutation = lru_cache(maxsize=2)(
-            lambda epoch: Permutation(self.n_sequences, seed, epoch)
-        )
+        self.validation = validation
+        """The windows held out, in one order for every epoch; None when there are none."""
 
     def window(self, position: int) -> NDArray[np.int64]:
         """Return the tokens `[seq_len + 1]` at a position of the endless stream, from 0."""
         return self.windows(np.array([position]))[0]
 
     def windows(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the tokens `[B, seq_len + 1]` at positions of the endless stream.
-
-        Position p is entry `p % n_sequences` of the permutation of epoch `p // n_sequences`.
-        """
+        """Return the tokens `[B, seq_len + 1]` at positions of the endless stream."""
         windows_BT = np.empty((positions_B.size, self.seq_len + 1), dtype=np.int64)
-        for row, start in enumerate(self.order(positions_B) * self.seq_len):
+        for row, start in enumerate((self.order(positions_B) * self.seq_len).tolist()):
             windows_BT[row] = self._tokens[start : start + self.seq_len + 1]
         return windows_BT
 
@@ -101,12 +90,7 @@ class Dataset:
 
     def order(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return which window of the token file stands at each position `[B]`."""
-        epochs_B, within_B = np.divmod(positions_B, self.n_sequences)
-        order_B = np.empty_like(within_B)
-        for epoch in np.unique(epochs_B):
-            chosen = epochs_B == epoch
-            order_B[chosen] = self._permutation(int(epoch))(within_B[chosen])
-        return order_B
+        return self._order(positions_B)
 
 
 def open_dataset(
@@ -115,6 +99,7 @@ def open_dataset(
     roots: Mapping[str, str],
     cache_dir: Path,
     on_progress: Callable[[], None],
+    processes: int | None = None,
 ) -> Dataset:
     """Open the dataset of a job, after building its token cache when this node has none.
 
@@ -123,61 +108,68 @@ def open_dataset(
         roots: absolute path on this node of each named root.
         cache_dir: folder of this node's token caches.
         on_progress: called about every half second while this or another process builds.
+        processes: how many build the cache; None: one for each core that this process may use.
 
     Raises:
-        DataError: the input is missing, outside its root, unreadable, changing or too short.
+        DataError: the input is missing, outside its root, unreadable, changing, too short, or not
+            what the spec says; or the tokenizer cannot be used.
     """
     on_progress = _at_most_every(PROGRESS_SECONDS, on_progress)
-    corpus = open_corpus(spec.data, roots)
-    tokenizer = ByteTokenizer()
-    identity = survey(spec, corpus, on_progress)
+    source, tokenizer = open_source(spec.data, roots), open_tokenizer(spec, roots)
+    identity = survey(spec, source, tokenizer, on_progress)
+    producer = InputTokens(source, tokenizer, limit=spec.data.max_tokens, identity=identity)
+    data = spec.data
     key = {
         "format_version": token_cache.FORMAT_VERSION,
-        "input": shown(corpus.top),
+        "input": shown(source.corpus.top),
+        "source": data.source,
+        "text_field": data.text_field,
         "documents": identity,
+        "part_bytes": reading.PART_BYTES,
         "tokenizer": tokenizer.name,
-        "max_tokens": spec.data.max_tokens,
+        "max_tokens": data.max_tokens,
     }
     cache = token_cache.open_token_cache(
-        cache_dir,
-        _digest(key),
-        dtype=tokenizer.dtype,
-        produce=lambda: _tokens(spec, corpus, tokenizer, identity),
-        on_progress=on_progress,
+        cache_dir, _digest(key), producer, on_progress=on_progress, processes=processes
     )
-    return Dataset(
-        cache,
-        seq_len=spec.training.seq_len,
-        seed=spec.training.seed,
-        tokenizer=tokenizer.name,
-        document_masks=spec.data.document_masks,
-    )
+    refuse_short(spec, source, tokens=cache.tokens.size, documents=cache.starts.size)
+    return _dataset(spec, cache, tokenizer.name)
 
 
-def _tokens(
-    spec: JobSpec, corpus: Corpus, tokenizer: ByteTokenizer, identity: str
-) -> Iterator[Piece]:
-    """Yield the tokens of all documents, up to `max_tokens` of them, in pieces."""
-    left = spec.data.max_tokens or sys.maxsize
-    read = xxhash.xxh3_128()
-    for document in corpus.documents():
-        read.update(document.identity)
-        if left <= 0:
-            continue
-        begins = True
-        for tokens in tokenizer.encode_document(corpus.read(document)):
-            yield Piece(tokens[:left], begins)
-            begins = False
-            left -= tokens.size
-            if left <= 0:
-                break
-    if read.hexdigest() != identity:
-        # Stored under the key of the files that were seen first, it would mislead every later job.
-        raise DataError(
-            f"{corpus.field}: files below {shown(corpus.top)} came, went or were written to while "
-            "they were read; start again when the input is complete",
-            path=shown(corpus.top),
+def _dataset(spec: JobSpec, cache: TokenCache, tokenizer: str) -> Dataset:
+    seq_len, masks, fraction = (
+        spec.training.seq_len,
+        spec.data.document_masks,
+        spec.data.validation_fraction,
+    )
+    windows = (cache.tokens.size - 1) // seq_len
+    seed = spec.training.seed
+    training = TrainingOrder(windows, seed=seed, fraction=fraction)
+    held_out = HeldOutOrder(windows, seed=seed, fraction=fraction) if fraction else None
+    fields: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "tokens_xxh3_128": cache.digest,
+        "tokenizer": tokenizer,
+        "seq_len": seq_len,
+        "n_sequences": training.n_sequences,
+    }
+    if masks:
+        fields["documents_xxh3_128"] = cache.starts_digest
+    if held_out:
+        fields["held_out"] = held_out.n_sequences
+    digest = _digest(fields)
+
+    def dataset(order: Order, validation: Dataset | None = None) -> Dataset:
+        return Dataset(
+            cache,
+            order,
+            seq_len=seq_len,
+            document_masks=masks,
+            digest=digest,
+            validation=validation,
         )
+
+    return dataset(training, dataset(held_out) if held_out else None)
 
 
 def _digest(fields: Mapping[str, Any]) -> str:

@@ -18,27 +18,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from specs.base import RecordModel
+from trainer.data.cache_build import Joined, build, remove_unfinished
+from trainer.data.part_files import START
+from trainer.data.producer import Producer
 from trainer.errors import DataError
 
 FORMAT_VERSION = 2
 POLL_SECONDS = 0.1
-WRITE_BUFFER_BYTES = 4 << 20
 CHECKED_BLOCKS, BLOCK_BYTES = 1024, 1 << 20
-
-START = np.dtype("<i8")
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Consecutive tokens of one document."""
-
-    tokens: NDArray[Any]
-    """Token ids `[n]`."""
-    begins: bool
-    """Whether the first of them is the first of its document."""
-
-
-Produce = Callable[[], Iterator[Piece]]
 
 
 class TokenIndex(RecordModel):
@@ -77,42 +64,51 @@ class TokenCache:
 def open_token_cache(
     folder: Path,
     key: str,
+    producer: Producer,
     *,
-    dtype: np.dtype[Any],
-    produce: Produce,
     on_progress: Callable[[], None],
+    processes: int | None = None,
 ) -> TokenCache:
     """Open the cache `key`, after building it when it is missing or damaged.
 
     Any number of processes may call this at the same time: one of them, which holds the lock,
-    builds; the others wait. The kernel drops the lock of a killed builder, and the next one starts
-    over. A new file takes its place by a rename, so whoever has the old one mapped keeps it.
+    builds; the others wait. The kernel drops the lock of a killed builder, and the next one goes
+    on with what is finished. A new file takes its place by a rename, so whoever has the old one
+    mapped keeps it.
 
     Args:
         folder: where the caches of this node lie; made when missing.
         key: name of the cache; other content must have another name.
-        dtype: type of a token.
-        produce: yields the tokens, at least one, in pieces; called by the process that builds.
-            The first piece begins a document.
-        on_progress: called for each piece while building, and ten times a second while waiting.
+        producer: says what the tokens are.
+        on_progress: called as the work goes on, and ten times a second while another process does
+            it.
+        processes: how many build; None: one for each core that this process may use.
 
     Raises:
-        DataError: `produce` raised it, or the folder cannot be written.
+        DataError: the input is not what it should be, or the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        while (cache := _open(folder, key, dtype)) is None:
-            with _lock(folder / f"{key}.lock") as held:
+        while (cache := _open(folder, key, producer.dtype)) is None:
+            with _lock(folder / f"{key}.lock") as lock_fd:
                 # Look again: another process may have built it before this one got the lock.
-                if held and _open(folder, key, dtype) is None:
-                    _build(folder, key, dtype, produce, on_progress)
-            if not held:
+                if lock_fd is not None and _open(folder, key, producer.dtype) is None:
+                    joined = build(
+                        folder,
+                        key,
+                        producer,
+                        processes=processes,
+                        lock_fd=lock_fd,
+                        on_progress=on_progress,
+                    )
+                    _publish(folder, key, producer.dtype, joined)
+            if lock_fd is None:
                 on_progress()
                 time.sleep(POLL_SECONDS)
     except OSError as error:
         raise DataError(
             f"the token cache {folder / key} cannot be used: {error.strerror}{_free(folder)}; "
-            "make room or name another folder as cache_dir",
+            "make room or name another folder as cache_dir; what is finished is used again",
             path=str(folder),
         ) from error
     return cache
@@ -137,65 +133,28 @@ def _open(folder: Path, key: str, dtype: np.dtype[Any]) -> TokenCache | None:
     return TokenCache(tokens, starts, index.content_xxh3_128, index.documents_xxh3_128)
 
 
-def _build(
-    folder: Path,
-    key: str,
-    dtype: np.dtype[Any],
-    produce: Produce,
-    on_progress: Callable[[], None],
-) -> None:
-    """Write the files beside their places and move them there, the index last."""
-    building = [folder / f"{key}.{name}.building" for name in ("tokens", "documents", "json")]
-    try:
-        index = _write(building[0], building[1], dtype, produce, on_progress)
-        with building[2].open("wb") as file:
-            file.write(index.model_dump_json(indent=1).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        for path in building:
-            path.replace(path.with_suffix(""))
-    finally:
-        for path in building:
-            path.unlink(missing_ok=True)
-
-
-def _write(
-    tokens_path: Path,
-    starts_path: Path,
-    dtype: np.dtype[Any],
-    produce: Produce,
-    on_progress: Callable[[], None],
-) -> TokenIndex:
-    """Write tokens and starts, and return the index of what was written."""
-    content, documents, size = xxhash.xxh3_128(), xxhash.xxh3_128(), 0
-    with (
-        tokens_path.open("wb", buffering=WRITE_BUFFER_BYTES) as tokens_file,
-        starts_path.open("wb", buffering=WRITE_BUFFER_BYTES) as starts_file,
-    ):
-        for piece in produce():
-            assert piece.tokens.dtype == dtype
-            if piece.begins:
-                start = np.array([size], dtype=START)
-                starts_file.write(start.data)
-                documents.update(start.data)
-            tokens_file.write(piece.tokens.data)
-            content.update(piece.tokens.data)
-            size += piece.tokens.size
-            on_progress()
-        for file in (tokens_file, starts_file):
-            file.flush()
-            os.fsync(file.fileno())
-    tokens = np.memmap(tokens_path, dtype=dtype, mode="r")
-    starts = np.memmap(starts_path, dtype=START, mode="r")
+def _publish(folder: Path, key: str, dtype: np.dtype[Any], joined: Joined) -> None:
+    """Move what was built to its place, the index last."""
+    tokens = np.memmap(joined.tokens_path, dtype=dtype, mode="r")
+    starts = np.memmap(joined.starts_path, dtype=START, mode="r")
     index = TokenIndex(
         dtype=dtype.str,
         tokens=tokens.size,
         documents=starts.size,
-        content_xxh3_128=content.hexdigest(),
-        documents_xxh3_128=documents.hexdigest(),
+        content_xxh3_128=joined.content_digest,
+        documents_xxh3_128=joined.starts_digest,
         check_xxh3_128="",
     )
-    return index.model_copy(update={"check_xxh3_128": _check(index, tokens, starts)})
+    index = index.model_copy(update={"check_xxh3_128": _check(index, tokens, starts)})
+    building = folder / f"{key}.json.building"
+    with building.open("wb") as file:
+        file.write(index.model_dump_json(indent=1).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    joined.tokens_path.replace(folder / f"{key}.tokens")
+    joined.starts_path.replace(folder / f"{key}.documents")
+    building.replace(folder / f"{key}.json")
+    remove_unfinished(folder, key)
 
 
 def _check(index: TokenIndex, *files: NDArray[Any]) -> str:
@@ -214,11 +173,11 @@ def _check(index: TokenIndex, *files: NDArray[Any]) -> str:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[bool]:
-    """Hold the lock file, if nobody else does; the kernel frees it when the process ends."""
+def _lock(path: Path) -> Iterator[int | None]:
+    """Hold the lock file, if nobody else does; the kernel frees it when its holders have ended."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        yield _try_flock(fd)
+        yield fd if _try_flock(fd) else None
     finally:
         os.close(fd)
 

@@ -1,14 +1,74 @@
-"""The byte tokenizer: one token for each byte, and three special ones."""
+"""What a tokenizer is, and the one that needs no file: a token for each byte, and three more."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specs.job import JobSpec
+
 BOS, EOS, PAD = 256, 257, 258
+"""Special tokens of the byte tokenizer."""
 TOKENS_PER_BOUNDARY = 2
+"""Special tokens of each document."""
+
+
+class Tokenizer(Protocol):
+    """Turns text into token ids and back. It crosses to other processes."""
+
+    @property
+    def name(self) -> str:
+        """Part of the dataset's digest: where it differs, tokens may differ."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest token id."""
+        ...
+
+    @property
+    def bos(self) -> int | None:
+        """Token before each document, if any."""
+        ...
+
+    @property
+    def eos(self) -> int:
+        """Token behind each document."""
+        ...
+
+    def encode_batch(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
+        """Return the tokens `[n]` of each text as `dtype_of(self)`, without special ones."""
+        ...
+
+    def decode(self, tokens: Iterable[int] | NDArray[np.integer]) -> str:
+        """Return the text of tokens; special ones are left out."""
+        ...
+
+
+def dtype_of(tokenizer: Tokenizer) -> np.dtype[Any]:
+    """Return the smallest type that the token cache may have: 16 or 32 bits, little-endian."""
+    return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
+
+
+def open_tokenizer(spec: JobSpec, roots: Mapping[str, str]) -> Tokenizer:
+    """Return the tokenizer of a spec.
+
+    Args:
+        spec: the job's spec.
+        roots: absolute path on this node of each named root.
+
+    Raises:
+        DataError: its file is missing, outside its root or damaged, knows no end of a text, or has
+            more tokens than the model.
+    """
+    if spec.data.tokenizer == "byte":
+        return ByteTokenizer()
+    from trainer.data.huggingface_tokenizer import open_huggingface_tokenizer
+
+    return open_huggingface_tokenizer(spec, roots)
 
 
 class ByteTokenizer:
@@ -16,22 +76,16 @@ class ByteTokenizer:
 
     name = "byte"
     vocab_size = 259
-    dtype = np.dtype("<u2")
+    bos = BOS
+    eos = EOS
 
     def encode(self, data: bytes) -> NDArray[np.uint16]:
         """Return the tokens `[len(data)]` of bytes, without special tokens."""
-        return np.frombuffer(data, dtype=np.uint8).astype(self.dtype)
+        return np.frombuffer(data, dtype=np.uint8).astype(np.dtype("<u2"))
 
-    def encode_document(self, chunks: Iterable[bytes]) -> Iterator[NDArray[np.uint16]]:
-        """Yield the tokens of one document, piece by piece: BOS, its bytes, EOS."""
-        yield np.array([BOS], dtype=self.dtype)
-        for chunk in chunks:
-            yield self.encode(chunk)
-        yield np.array([EOS], dtype=self.dtype)
-
-    def count(self, size: int) -> int:
-        """Return the number of tokens of a document of `size` bytes."""
-        return size + TOKENS_PER_BOUNDARY
+    def encode_batch(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
+        """Return the tokens of each text."""
+        return [self.encode(text) for text in texts]
 
     def decode(self, tokens: Iterable[int] | NDArray[np.integer]) -> str:
         """Return the text of tokens; special ones are left out, broken UTF-8 becomes U+FFFD."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specs.rules import BYTE_VOCABULARY
-from trainer.data.tokenizer import BOS, EOS, PAD, ByteTokenizer
+from trainer.data.tokenizer import BOS, EOS, PAD, ByteTokenizer, dtype_of
 
 
 @given(st.text())
@@ -17,12 +16,11 @@ def test_text_survives(text: str) -> None:
 
 
 @given(st.lists(st.binary(), max_size=5))
-def test_a_document_is_its_bytes_between_its_marks(chunks: list[bytes]) -> None:
+def test_bytes_are_their_own_tokens(texts: list[bytes]) -> None:
     tokenizer = ByteTokenizer()
-    tokens = np.concatenate(list(tokenizer.encode_document(chunks)))
-    assert tokens.dtype == tokenizer.dtype
-    assert tokens.tolist() == [BOS, *b"".join(chunks), EOS]
-    assert tokens.size == tokenizer.count(len(b"".join(chunks)))
+    encoded = tokenizer.encode_batch(texts)
+    assert [tokens.tolist() for tokens in encoded] == [list(text) for text in texts]
+    assert {tokens.dtype for tokens in encoded} <= {dtype_of(tokenizer)}
 
 
 def test_special_and_unknown_tokens_are_no_text() -> None:

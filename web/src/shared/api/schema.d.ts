@@ -1590,6 +1590,12 @@ export interface components {
              */
             text_field: string;
             /**
+             * Split
+             * @description Split of a Hugging Face data set (`huggingface`).
+             * @default train
+             */
+            split: string;
+            /**
              * Tokenizer
              * @description `byte` maps each UTF-8 byte to a token and needs no file.
              * @default byte
@@ -1598,7 +1604,7 @@ export interface components {
             tokenizer: "byte" | "huggingface";
             /**
              * Tokenizer Path
-             * @description Tokenizer file of a Hugging Face tokenizer.
+             * @description `tokenizer.json` of a Hugging Face tokenizer, or the folder that holds it.
              */
             tokenizer_path: string | null;
             /**
@@ -1656,6 +1662,12 @@ export interface components {
              */
             text_field?: string;
             /**
+             * Split
+             * @description Split of a Hugging Face data set (`huggingface`).
+             * @default train
+             */
+            split?: string;
+            /**
              * Tokenizer
              * @description `byte` maps each UTF-8 byte to a token and needs no file.
              * @default byte
@@ -1664,7 +1676,7 @@ export interface components {
             tokenizer?: "byte" | "huggingface";
             /**
              * Tokenizer Path
-             * @description Tokenizer file of a Hugging Face tokenizer.
+             * @description `tokenizer.json` of a Hugging Face tokenizer, or the folder that holds it.
              */
             tokenizer_path?: string | null;
             /**
@@ -2131,6 +2143,7 @@ export interface components {
              *       "source": "corpus",
              *       "corpus": "python-stdlib",
              *       "text_field": "text",
+             *       "split": "train",
              *       "tokenizer": "byte",
              *       "document_masks": false,
              *       "validation_fraction": 0,
@@ -2325,6 +2338,7 @@ export interface components {
              *       "source": "corpus",
              *       "corpus": "python-stdlib",
              *       "text_field": "text",
+             *       "split": "train",
              *       "tokenizer": "byte",
              *       "document_masks": false,
              *       "validation_fraction": 0,
@@ -2701,6 +2715,8 @@ export interface components {
             name: string;
             /** @description How the global batch is dealt; the job's own micro-batch size where that is legal. */
             batch: components["schemas"]["BatchPlan"];
+            /** @description Its stages; absent without pipeline parallelism. */
+            pipeline: components["schemas"]["PipelinePlan"] | null;
             /** @description What the fullest rank needs. */
             memory: components["schemas"]["MemoryEstimate"];
             /**
@@ -4030,6 +4046,39 @@ export interface components {
          */
         Phase: "starting" | "building_cache" | "loading" | "compiling" | "training" | "saving" | "ending";
         /**
+         * PipelinePlan
+         * @description How the model is cut into stages, and how long ranks wait for each other.
+         */
+        PipelinePlan: {
+            /**
+             * Schedule
+             * @description The schedule.
+             * @enum {string}
+             */
+            schedule: "GPipe" | "1F1B" | "Interleaved1F1B" | "InterleavedZeroBubble" | "ZBVZeroBubble";
+            /**
+             * Layers
+             * @description Transformer blocks of each stage, in model order.
+             */
+            layers: number[];
+            /**
+             * Microbatches
+             * @description Micro-batches in one run of the schedule.
+             */
+            microbatches: number;
+            /**
+             * Runs
+             * @description Runs of the schedule in one step.
+             */
+            runs: number;
+            /**
+             * Bubble Share
+             * @description Share of a run's time in which a rank waits, were all stages equally long; with a zero-bubble
+             *     schedule at least that.
+             */
+            bubble_share: number;
+        };
+        /**
          * Plan
          * @description What a job amounts to, worked out from its spec alone.
          */
@@ -4048,6 +4097,8 @@ export interface components {
             name: string;
             /** @description How the global batch is dealt. */
             batch: components["schemas"]["BatchPlan"];
+            /** @description Its stages; absent without pipeline parallelism. */
+            pipeline: components["schemas"]["PipelinePlan"] | null;
             /**
              * Steps
              * @description Optimizer steps.
@@ -4505,6 +4556,11 @@ export interface components {
              * @description Legal layouts, the one that resume would take first.
              */
             layouts: components["schemas"]["LayoutOption"][];
+            /**
+             * More
+             * @description Further legal layouts, which are not listed.
+             */
+            more: number;
             /**
              * Reason
              * @description Why none is legal.

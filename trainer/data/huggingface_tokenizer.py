@@ -1,0 +1,163 @@
+"""The tokenizer of a Hugging Face `tokenizer.json`, with the begin and end of a text it names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, NoReturn
+
+import numpy as np
+import tokenizers
+import xxhash
+from numpy.typing import NDArray
+
+from specs.job import JobSpec
+from specs.places import split_place
+from trainer.data.places import resolve, shown
+from trainer.data.tokenizer import dtype_of
+from trainer.errors import DataError
+
+FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
+# Where no configuration tells it: names that are in use for the ends of a text.
+BEGINS = ("<|begin_of_text|>", "<s>", "<bos>", "[BOS]")
+ENDS = ("<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|endoftext|>")
+
+
+class HuggingFaceTokenizer:
+    """Encodes with a vocabulary from a file.
+
+    Texts that look like special tokens are encoded as the text they are: no document can forge a
+    boundary.
+    """
+
+    def __init__(self, content: str, *, bos: int | None, eos: int) -> None:
+        self._content = content
+        self._tokenizer = tokenizers.Tokenizer.from_str(content)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+        self.bos = bos
+        self.eos = eos
+        self.vocab_size = max(self._tokenizer.get_vocab().values()) + 1
+        digest = xxhash.xxh3_128_hexdigest(content.encode())
+        self.name = f"huggingface {digest} bos={bos} eos={eos}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self._content, self.bos, self.eos)
+
+    def encode_batch(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
+        """Return the tokens of each text, which is UTF-8; no special ones."""
+        encodings = self._tokenizer.encode_batch_fast(
+            [text.decode() for text in texts], add_special_tokens=False
+        )
+        dtype = dtype_of(self)
+        return [np.array(encoding.ids, dtype=dtype) for encoding in encodings]
+
+    def decode(self, tokens: Iterable[int] | NDArray[np.integer]) -> str:
+        """Return the text of tokens; special ones are left out."""
+        return self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=True)
+
+
+def _reopened(content: str, bos: int | None, eos: int) -> HuggingFaceTokenizer:
+    return HuggingFaceTokenizer(content, bos=bos, eos=eos)
+
+
+def open_huggingface_tokenizer(spec: JobSpec, roots: Mapping[str, str]) -> HuggingFaceTokenizer:
+    """Return the tokenizer at `data.tokenizer_path`: a `tokenizer.json`, or a folder that has one.
+
+    Raises:
+        DataError: its file is missing, outside its root or damaged, knows no end of a text, or has
+            more tokens than the model.
+    """
+    assert spec.data.tokenizer_path is not None  # a rule of the spec
+    return _TokenizerFile(spec.data.tokenizer_path, roots).open(spec.architecture.vocab_size)
+
+
+class _TokenizerFile:
+    """A `tokenizer.json` and what lies beside it."""
+
+    def __init__(self, place: str, roots: Mapping[str, str]) -> None:
+        self._field = f"data.tokenizer_path={place!r}"
+        self._roots = roots
+        root, relative = split_place(place)
+        _, self._path = resolve(place, self._field, roots)
+        # Beside it as it is named, not as it is linked: the hub's cache links files apart.
+        self._folder = f"{root}:{relative if self._path.is_dir() else relative.parent}"
+        if self._path.is_dir():
+            _, self._path = resolve(self._beside(FILE), self._field, roots)
+
+    def open(self, rows: int) -> HuggingFaceTokenizer:
+        """Return the tokenizer; `rows` are the tokens that the model knows."""
+        content = self._read(self._path)
+        try:
+            known = tokenizers.Tokenizer.from_str(content)
+        except Exception as error:  # noqa: BLE001 (the library raises nothing more precise)
+            self._refuse(f"is no tokenizer of Hugging Face: {error}")
+        config = self._config()
+        eos = self._special(known, config, "eos_token", ENDS)
+        if eos is None:
+            self._refuse(
+                f"names no token for the end of a text; name one as eos_token in a {CONFIG} beside "
+                f"it, or have one of {', '.join(ENDS)} in the vocabulary"
+            )
+        bos = self._special(known, config, "bos_token", BEGINS)
+        if bos == eos or config.get("add_bos_token") is False:
+            bos = None  # one mark between two documents is enough
+        tokenizer = HuggingFaceTokenizer(content, bos=bos, eos=eos)
+        if tokenizer.vocab_size > rows:
+            self._refuse(
+                f"has {tokenizer.vocab_size} tokens, which do not fit model.vocab_size={rows}; "
+                f"legal: model.vocab_size={tokenizer.vocab_size} or more"
+            )
+        return tokenizer
+
+    def _special(
+        self,
+        known: tokenizers.Tokenizer,
+        config: Mapping[str, Any],
+        key: str,
+        usual: Sequence[str],
+    ) -> int | None:
+        """Return the token that the configuration names, or else the first usual one there is."""
+        if key not in config:
+            ids = (known.token_to_id(name) for name in usual)
+            return next((token for token in ids if token is not None), None)
+        named = config[key]
+        if isinstance(named, dict):
+            named = named.get("content")
+        if named is None:
+            return None
+        token = known.token_to_id(str(named))
+        if token is None:
+            self._refuse(f"has no token {named!r}, which {CONFIG} beside it names as {key}")
+        return token
+
+    def _config(self) -> dict[str, Any]:
+        try:
+            _, path = resolve(self._beside(CONFIG), self._field, self._roots)
+        except DataError:
+            return {}  # there is none, or none that may be read
+        try:
+            config = json.loads(self._read(path))
+        except ValueError as error:
+            raise DataError(
+                f"{self._field}: {shown(path)} is no JSON: {error}", path=shown(path)
+            ) from None
+        return config if isinstance(config, dict) else {}
+
+    def _beside(self, name: str) -> str:
+        root, folder = self._folder.split(":", 1)
+        return f"{root}:{PurePosixPath(folder) / name}"
+
+    def _read(self, path: Path) -> str:
+        try:
+            return path.read_text(encoding="utf-8")
+        except OSError as error:
+            self._refuse(f"cannot be read: {error.strerror}")
+        except UnicodeDecodeError:
+            self._refuse("is no text in UTF-8")
+
+    def _refuse(self, what: str) -> NoReturn:
+        path = shown(self._path)
+        raise DataError(f"{self._field}: {path} {what}", path=path)

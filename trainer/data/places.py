@@ -1,0 +1,62 @@
+"""Places of an input on this node: resolved beneath their roots, symbolic links followed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from specs.places import split_place
+from trainer.errors import DataError
+
+
+def resolve(place: str, field: str, roots: Mapping[str, str]) -> tuple[Path, Path]:
+    """Return the real path of a place's root, and that of the place.
+
+    Args:
+        place: as the spec names it, such as `data:books`.
+        field: the spec's words for it, for messages.
+        roots: absolute path on this node of each named root.
+
+    Raises:
+        DataError: the root is unknown, or the place is missing or outside its root.
+    """
+    name, relative = split_place(place)
+    if name not in roots:
+        known = ", ".join(sorted(roots)) or "none"
+        raise DataError(f"{field}: root {name!r} is not defined on this node (defined: {known})")
+    root = real(Path(roots[name]), field)
+    path = real(root / relative, field)
+    if not path.is_relative_to(root):
+        raise DataError(
+            f"{field}: {shown(root / relative)} leads through a symbolic link to {shown(path)}, "
+            f"which is outside the root {shown(root)}; legal are files beneath the root",
+            path=shown(root / relative),
+        )
+    return root, path
+
+
+def real(path: Path, field: str) -> Path:
+    """Return the path with every symbolic link followed.
+
+    Raises:
+        DataError: there is nothing, or it cannot be reached.
+    """
+    try:
+        return path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise DataError(
+            f"{field}: {shown(path)} cannot be opened ({cause(error)}); legal is an existing "
+            "file or folder beneath its root",
+            path=shown(path),
+        ) from None
+
+
+def cause(error: OSError | RuntimeError) -> str:
+    """Return why a path could not be followed; RuntimeError: a loop, before Python 3.13."""
+    return (error.strerror if isinstance(error, OSError) else None) or "a loop of symbolic links"
+
+
+def shown(path: Path) -> str:
+    """Return a path as text that can be written anywhere, whatever bytes its name holds."""
+    return os.fsencode(path).decode("utf-8", errors="backslashreplace")

@@ -1,0 +1,70 @@
+"""Which window of the token file stands at which position: computed for each, never stored."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.data.permutation import Permutation
+
+SPLIT = -1
+"""Stands for an epoch in the key of the permutation that divides the windows."""
+
+
+class Order(Protocol):
+    """Which window stands at each position of an endless stream."""
+
+    @property
+    def n_sequences(self) -> int:
+        """Windows in one epoch."""
+        ...
+
+    def __call__(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the window at each position `[B]`."""
+        ...
+
+
+def split_windows(windows: int, fraction: float) -> tuple[int, int]:
+    """Return how many windows are trained on, and how many are held out."""
+    held_out = int(windows * fraction)
+    return windows - held_out, held_out
+
+
+class TrainingOrder:
+    """Each epoch holds every window that is trained on once, in an order of its own.
+
+    Position p is entry `p % n_sequences` of the permutation of epoch `p // n_sequences`. Where
+    windows are held out, it is an entry of the first `n_sequences` windows that the permutation of
+    the split gives, and so never one of those held out.
+    """
+
+    def __init__(self, windows: int, *, seed: int, fraction: float) -> None:
+        self.n_sequences, held_out = split_windows(windows, fraction)
+        self._split = Permutation(windows, seed, SPLIT) if held_out else None
+        self._permutation = lru_cache(maxsize=2)(
+            lambda epoch: Permutation(self.n_sequences, seed, epoch)
+        )
+
+    def __call__(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the window at each position `[B]`."""
+        epochs_B, within_B = np.divmod(positions_B, self.n_sequences)
+        order_B = np.empty_like(within_B)
+        for epoch in np.unique(epochs_B):
+            chosen = epochs_B == epoch
+            order_B[chosen] = self._permutation(int(epoch))(within_B[chosen])
+        return order_B if self._split is None else self._split(order_B)
+
+
+class HeldOutOrder:
+    """The windows held out, the same order in every epoch: the rest of the split's permutation."""
+
+    def __init__(self, windows: int, *, seed: int, fraction: float) -> None:
+        self._first, self.n_sequences = split_windows(windows, fraction)
+        self._split = Permutation(windows, seed, SPLIT)
+
+    def __call__(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the window at each position `[B]`."""
+        return self._split(self._first + positions_B % self.n_sequences)
