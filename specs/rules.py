@@ -9,6 +9,7 @@ from specs.axes import AXES
 from specs.batch import BatchDeal
 from specs.hardware import Slot
 from specs.job import JobSpec
+from specs.layout import Layout
 from specs.learning import LEARNING
 from specs.precision import PRECISION, hardware
 from specs.problems import Problem, SpecError
@@ -174,7 +175,6 @@ NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
     ("/validation/interval_steps", lambda s: s.validation.interval_steps > 0, "validation"),
     ("/validation/batches", _set("validation", "batches"), "validation"),
     ("/optimizer/cpu_offload", lambda s: s.optimizer.cpu_offload, "CPU offload"),
-    ("/parallelism/tp", lambda s: s.parallelism.tp > 1, "tensor parallelism"),
     ("/parallelism/pp", lambda s: s.parallelism.pp > 1, "pipeline parallelism"),
     ("/parallelism/pp_schedule", _set("parallelism", "pp_schedule"), "pipeline parallelism"),
     (
@@ -192,13 +192,6 @@ NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
         _set("parallelism", "pp_stage_modules"),
         "pipeline parallelism",
     ),
-    ("/parallelism/async_tp", lambda s: s.parallelism.async_tp, "async tensor parallelism"),
-    (
-        "/parallelism/sequence_parallel",
-        _set("parallelism", "sequence_parallel"),
-        "tensor parallelism",
-    ),
-    ("/parallelism/loss_parallel", _set("parallelism", "loss_parallel"), "tensor parallelism"),
     (
         "/activation_checkpoint/mode",
         lambda s: s.activation_checkpoint.mode != "none",
