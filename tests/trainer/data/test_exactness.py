@@ -5,9 +5,10 @@ The reference is computed from the file itself, with no part of the reader but t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specs.batch import BatchDeal
+from specs.job import parse_job_spec
 from tests.trainer.data.helpers import SEQ_LEN, open_text, text_root
+from tests.trainer.data.inputs import (
+    DOCUMENTS,
+    HUGGINGFACE_TOKENIZER,
+    WRITERS,
+    write_tokenizer,
+)
 from trainer.data.batches import MicroBatch, micro_batches
-from trainer.data.dataset import Dataset
+from trainer.data.dataset import Dataset, open_dataset
 from trainer.data.digest import in_global_order, sequence_hash, step_digest
 from trainer.data.permutation import Permutation
 from trainer.data.tokenizer import BOS, EOS
@@ -155,6 +163,115 @@ def test_an_epoch_trains_every_token_but_the_first(tmp_path: Path, global_batch:
     labels = np.concatenate([np.ravel(step.labels) for step in run_of_epoch])
     stream = [BOS, *(root / "text.txt").read_bytes(), EOS]
     assert np.array_equal(np.bincount(labels), np.bincount(stream[1:]))
+
+
+# ---- every kind of input, tokenizer and switch ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stream:
+    """All documents one after another, written down without the reader."""
+
+    tokens: list[int]
+    owners: list[int]
+    """Document of each token."""
+
+    @classmethod
+    def of(cls, encode: Callable[[str], list[int]]) -> Stream:
+        documents = [encode(text) for text in DOCUMENTS]
+        return cls(
+            tokens=[token for document in documents for token in document],
+            owners=[number for number, document in enumerate(documents) for _ in document],
+        )
+
+    def window_at(self, position: int, fraction: float) -> int:
+        """Return which window is trained on at a position."""
+        windows = (len(self.tokens) - 1) // SEQ_LEN
+        training = windows - int(windows * fraction)
+        epoch, index = divmod(position, training)
+        entry = Permutation(training, SEED, epoch)(np.array([index]))
+        return int((Permutation(windows, SEED, -1)(entry) if fraction else entry)[0])
+
+    def step(self, step: int, global_batch: int, fraction: float) -> Step:
+        positions = list(range(step * global_batch, (step + 1) * global_batch))
+        starts = [self.window_at(p, fraction) * SEQ_LEN for p in positions]
+        tokens = [tuple(self.tokens[s : s + SEQ_LEN]) for s in starts]
+        labels = [tuple(self.tokens[s + 1 : s + 1 + SEQ_LEN]) for s in starts]
+        hashes = [sequence_hash(p, np.array(t)) for p, t in zip(positions, tokens, strict=True)]
+        return Step(positions, tokens, labels, step_digest(hashes))
+
+    def segments(self, position: int, fraction: float) -> list[int]:
+        first = self.window_at(position, fraction) * SEQ_LEN
+        owners = self.owners[first : first + SEQ_LEN]
+        return [owner - owners[0] for owner in owners]
+
+
+def byte_tokens(text: str) -> list[int]:
+    return [BOS, *text.encode(), EOS]
+
+
+CASES = [
+    *((kind, {}) for kind in WRITERS),
+    ("text", {"document_masks": True}),
+    ("jsonl", {"validation_fraction": 0.2}),
+    ("text", HUGGINGFACE_TOKENIZER),
+    ("parquet", {**HUGGINGFACE_TOKENIZER, "document_masks": True, "validation_fraction": 0.3}),
+]
+
+
+@pytest.mark.parametrize(("kind", "data"), CASES)
+def test_every_input_is_read_alike_on_any_world_size(
+    tmp_path: Path, kind: str, data: dict[str, Any]
+) -> None:
+    """Stopped after each step and resumed on another number of ranks, with another micro-batch."""
+    root = tmp_path / "data"
+    root.mkdir()
+    written = WRITERS[kind](root, DOCUMENTS)
+    encode = byte_tokens
+    if data.get("tokenizer") == "huggingface":
+        library = write_tokenizer(tmp_path / "models/small")
+        encode = lambda text: [0, *library.encode(text, add_special_tokens=False).ids, 1]  # noqa: E731
+    stream = Stream.of(encode)
+    fraction = float(data.get("validation_fraction", 0.0))
+    global_batch = 13
+    digests = set()
+    for step in range(8):
+        dp = step + 1
+        dataset = open_dataset(
+            parse_job_spec(
+                {
+                    "data": {**written, **data},
+                    "model": {"vocab_size": 320},
+                    "training": {"seq_len": SEQ_LEN, "seed": SEED},
+                }
+            ),
+            roots={"data": str(root), "models": str(tmp_path / "models")},
+            # Built anew each time, as on another node.
+            cache_dir=tmp_path / f"cache-{step}",
+            on_progress=lambda: None,
+            processes=1,
+        )
+        digests.add(dataset.digest)
+        for micro_batch in {1, global_batch // dp}:
+            deal = BatchDeal(global_batch, micro_batch, dp)
+            expected = stream.step(step, global_batch, fraction)
+            assert run_step(dataset, step * global_batch, deal) == expected
+            check_segments(dataset, step * global_batch, deal, stream, fraction)
+    assert len(digests) == 1
+
+
+def check_segments(
+    dataset: Dataset, position: int, deal: BatchDeal, stream: Stream, fraction: float
+) -> None:
+    for rank in range(deal.dp):
+        for batch in micro_batches(dataset, position=position, deal=deal, dp_rank=rank):
+            if not dataset.document_masks:
+                assert batch.segments is None
+            elif batch.weight:
+                assert batch.segments is not None
+                assert batch.segments.tolist() == [
+                    stream.segments(int(p), fraction) for p in batch.positions
+                ]
 
 
 # ---- the digest sees what is wrong --------------------------------------------------------------
