@@ -7,6 +7,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from specs.job import JobSpec
 from specs.layout import Layout
 from trainer.model.decoder import Transformer
+from trainer.parallel.context import share_context
 from trainer.parallel.fsdp import shard
 from trainer.parallel.mesh import Place
 from trainer.parallel.tensor import overlap_communication, split_matrices
@@ -24,6 +25,7 @@ def parallelize(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Lay
         split_matrices(model, mesh, spec.parallelism)
         if spec.parallelism.async_tp:
             overlap_communication(mesh)
+    share_context(model, mesh, spec, layout)
     # One float32 rank has nothing to shard and nothing to cast. Sharding would still copy weights
     # and gradients: 4 % of a step of a model of 5 M parameters, and the memory of one layer.
     if layout.world_size > 1 or spec.training.param_dtype != "float32":

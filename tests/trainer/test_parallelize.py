@@ -61,13 +61,23 @@ class Course:
     parameters: dict[str, torch.Tensor]
 
 
-def micro_batch(offsets: range, step: int) -> MicroBatch:
-    """Return some of a step's sequences, which follow a pattern that can be learnt."""
+def micro_batch(offsets: range, step: int, *, documents: bool = False) -> MicroBatch:
+    """Return some of a step's sequences, which follow a pattern that can be learnt.
+
+    With `documents` each consists of documents, whose length depends on the sequence.
+    """
     positions = np.array(offsets or range(1)) + (step - 1) * 16
     places = np.arange(SEQ_LEN + 1) * (1 + positions[:, None] % 3)
     window_BS = (positions[:, None] * 37 % 256 + places) % 256
     labels_BS = window_BS[:, 1:] if offsets else np.full((1, SEQ_LEN), NO_LABEL)
-    return MicroBatch(window_BS[:, :-1], labels_BS, positions, weight=int(bool(offsets)))
+    segments_BS = (np.arange(SEQ_LEN) // (3 + positions[:, None] % 11)).astype(np.int32)
+    return MicroBatch(
+        window_BS[:, :-1],
+        labels_BS,
+        positions,
+        weight=int(bool(offsets)),
+        segments=segments_BS if documents else None,
+    )
 
 
 def train(model: Transformer, spec: JobSpec, deal: BatchDeal, dp_rank: int) -> Course:
@@ -76,7 +86,10 @@ def train(model: Transformer, spec: JobSpec, deal: BatchDeal, dp_rank: int) -> C
     run = MicroBatchLoop(model, spec, torch.device("cpu"))
     course = Course([], [], {}, {})
     for step in range(1, STEPS + 1):
-        loss = run(step, [micro_batch(offsets, step) for offsets in deal.for_rank(dp_rank)])
+        documents = spec.data.document_masks
+        loss = run(
+            step, [micro_batch(o, step, documents=documents) for o in deal.for_rank(dp_rank)]
+        )
         if dist.is_initialized():
             dist.all_reduce(loss)
         if step == 1:

@@ -34,11 +34,13 @@ def fsdp_mesh(mesh: DeviceMesh) -> DeviceMesh:
     Context-parallel ranks hold the same weights and add up their gradients, so they share them.
     """
     names = mesh.mesh_dim_names or ()
-    sharding = "dp_shard"
+    sharding = mesh["dp_shard"]
     if "cp" in names:
-        mesh["dp_shard", "cp"]._flatten(FSDP_AXIS)
-        sharding = FSDP_AXIS
-    return mesh["dp_replicate", sharding] if "dp_replicate" in names else mesh[sharding]
+        sharding = mesh["dp_shard", "cp"]._flatten(FSDP_AXIS)
+    if "dp_replicate" not in names:
+        return sharding
+    # Not taken by its names, which torch gives up for axes that were flattened.
+    return DeviceMesh._concatenate([mesh["dp_replicate"], sharding])
 
 
 @dataclass(frozen=True)

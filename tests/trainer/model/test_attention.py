@@ -50,13 +50,13 @@ def sees(segments_BS: Tensor, queries_Q: Tensor) -> Tensor:
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 def test_attention_is_what_its_definition_says(kv_heads: int, documents: bool) -> None:
     S = 24
-    inputs = heads(0, kv_heads=kv_heads, tokens=S)
+    inputs = q, k, v = heads(0, kv_heads=kv_heads, tokens=S)
     segments_BS = packed(S) if documents else torch.zeros(2, S, dtype=torch.int32)
     everything_S = torch.arange(S)
     mask = dense_mask(segments_BS, everything_S) if documents else None
     weights = torch.randn(2, 4, S, 16)
 
-    expected = by_definition(*inputs, sees(segments_BS, everything_S))
+    expected = by_definition(q, k, v, sees(segments_BS, everything_S))
     expected_gradients = torch.autograd.grad((expected * weights).sum(), inputs)
     mixed = CausalAttention()(*inputs, mask)
     gradients = torch.autograd.grad((mixed * weights).sum(), inputs)
