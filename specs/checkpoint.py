@@ -11,6 +11,7 @@ from pydantic import Field
 
 from specs.base import RecordModel
 from specs.layout import Layout
+from specs.sections.model import ModelSection
 
 FENCE = "FENCE"
 """Below `<root>/<job>`: the highest attempt number that may commit there."""
@@ -107,6 +108,10 @@ class Manifest(RecordModel):
     """Why it was saved: `preflight`, `interval`, `request`, `stop` or `final`."""
     param_dtype: str
     """Type of the stored weights."""
+    model: ModelSection | None = None
+    """The model, as the spec says; absent in checkpoints of older versions."""
+    seq_len: Annotated[int, Field(ge=1)] | None = None
+    """Tokens of the sequences that it was trained on."""
     torch_version: str
     """torch that wrote it."""
     save_seconds: float

@@ -22,6 +22,8 @@ class EventKind(StrEnum):
     """The trainer entered a phase: `phase`. Transient."""
     RUNNING = "running"
     """The first step of an attempt began."""
+    WEIGHTS_LOADED = "weights_loaded"
+    """The trainer read the weights that it starts from: `place`, `files` with their checksums."""
     RESUMED = "resumed"
     """The trainer loaded the checkpoint that it goes on from: `checkpoint_id`, `step`."""
     STOP_REQUESTED = "stop_requested"

@@ -170,7 +170,6 @@ def _set(section: str, field: str) -> Callable[[JobSpec], bool]:
 NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
     ("/model/factory", lambda s: s.model.factory is not None, "own models"),
     ("/model/code", lambda s: s.model.code is not None, "own models"),
-    ("/model/initial_weights", lambda s: s.model.initial_weights is not None, "given weights"),
     ("/data/validation_fraction", lambda s: s.data.validation_fraction > 0, "validation"),
     ("/validation/interval_steps", lambda s: s.validation.interval_steps > 0, "validation"),
     ("/validation/batches", _set("validation", "batches"), "validation"),

@@ -127,7 +127,12 @@ class MetricLine(RecordModel):
 
 
 RunEventKind = Literal[
-    "phase", "resumed", "checkpoint_committed", "stop_agreed", "request_answered"
+    "phase",
+    "weights_loaded",
+    "resumed",
+    "checkpoint_committed",
+    "stop_agreed",
+    "request_answered",
 ]
 
 

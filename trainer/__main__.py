@@ -1,4 +1,7 @@
-"""Command line: `torchrun ... -m trainer <run>` trains, `python -m trainer check <run>` looks."""
+"""Command line: `torchrun ... -m trainer <run>` trains, `python -m trainer check <run>` looks.
+
+`python -m trainer export <checkpoint> --to <folder>` writes its weights for other programs.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,8 @@ logger = logging.getLogger("trainer")
 def main() -> int:
     """Run the command line; 0 when the run succeeded or was stopped, 1 when it failed."""
     words = sys.argv[1:]
+    if words[:1] == ["export"]:
+        return _export(words[1:])
     checking = words[:1] == ["check"]
     arguments = _parser().parse_args(words[1:] if checking else words)
     roots = dict(arguments.root)
@@ -52,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m trainer",
         usage="torchrun --nproc-per-node=N -m trainer RUN [--root NAME=PATH]\n"
-        "       python -m trainer check RUN [--root NAME=PATH]",
+        "       python -m trainer check RUN [--root NAME=PATH]\n"
+        "       python -m trainer export CHECKPOINT --to FOLDER",
         description="Train one attempt of a job, or check it before its ranks start.",
     )
     parser.add_argument("run", type=_folder, help="run directory; needs spec.json")
@@ -65,6 +71,13 @@ def _parser() -> argparse.ArgumentParser:
         help="path of a named root on this machine; may be given again",
     )
     return parser
+
+
+def _export(words: list[str]) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    from trainer.hugging_face.export import main as export
+
+    return export(words)
 
 
 def _folder(text: str) -> Path:

@@ -26,6 +26,7 @@ from trainer.data.dataset import Dataset, open_dataset
 from trainer.distributed import Ranks, joined
 from trainer.errors import CheckpointError, DataError, NonFiniteError
 from trainer.forward_backward import MicroBatchLoop
+from trainer.hugging_face.load import load_initial_weights
 from trainer.model.build import build_model
 from trainer.model.decoder import Transformer
 from trainer.model.init import init_weights
@@ -92,7 +93,7 @@ def train(
         recorder.enter(Phase.BUILDING_CACHE)
         dataset = _open_on_every_rank(run, ranks, recorder, open_dataset)
         recorder.enter(Phase.LOADING)
-        model, optimizer = _build(run, ranks)
+        model, optimizer = _build(run, ranks, recorder)
         state = _initial_state(run, recorder, checkpointer, model, optimizer, dataset)
         loop = Loop(run, ranks, recorder, checkpointer, model, optimizer, state, after_step)
         outcome = loop.run(dataset)
@@ -140,13 +141,22 @@ def _open_on_every_rank(
     return opened[0]
 
 
-def _build(run: Run, ranks: Ranks) -> tuple[Transformer, AdamW]:
+def _build(run: Run, ranks: Ranks, recorder: Recorder) -> tuple[Transformer, AdamW]:
     """Return the sharded model with its initial weights, and its optimizer with empty moments."""
     spec, layout = run.spec, run.attempt.layout
     model = build_model(spec)
     parallelize(model, build_mesh(layout, ranks.device.type), spec, layout)
     model.to_empty(device=ranks.device)
     init_weights(model, spec.training.seed)
+    if spec.model.initial_weights is not None and run.attempt.resume is None:
+        files = load_initial_weights(model, spec, run.attempt.roots, ranks.cpu_group)
+        recorder.event(
+            "weights_loaded",
+            {
+                "place": spec.model.initial_weights,
+                "files": [file.model_dump() for file in files],
+            },
+        )
     optimizer = build_optimizer(model, spec)
     materialize_state(optimizer)
     return model, optimizer

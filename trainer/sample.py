@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import torch
-import torch.distributed.checkpoint as dcp
 
 from specs.attempt import ResumePoint
 from specs.checkpoint import Manifest
@@ -58,7 +57,7 @@ def load_weights(spec: JobSpec, folder: Path) -> Transformer:
     reader = CheckedReader(folder)
     reader.open(_point(manifest, folder), tensors, part=WEIGHTS)
     reader.check_share(rank=0, world_size=1)
-    dcp.load(dict(tensors), storage_reader=reader, no_dist=True)
+    reader.read_alone(tensors)
     return model.eval()
 
 

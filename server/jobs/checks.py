@@ -44,16 +44,24 @@ def check_world_size(connection: Connection, world_size: int, *, pointer: str) -
 
 def roots_of(spec: JobSpec) -> tuple[str, ...]:
     """Return the names of the roots that a node must see to run the job."""
-    data = () if spec.data.path is None else (split_place(spec.data.path)[0],)
-    return tuple(dict.fromkeys((spec.checkpoint.root, *data)))
+    return tuple(dict.fromkeys(_named_roots(spec).values()))
 
 
 def _unknown_roots(context: Context, spec: JobSpec) -> Iterator[Problem]:
     legal = context.settings.roots
-    named = {"/checkpoint/root": spec.checkpoint.root}
-    if spec.data.path is not None:
-        named["/data/path"] = split_place(spec.data.path)[0]
-    for pointer, root in named.items():
+    for pointer, root in _named_roots(spec).items():
         if root not in legal:
             detail = f"{root!r} is no root of this server; legal: {', '.join(legal)}"
             yield Problem(pointer=pointer, detail=detail)
+
+
+def _named_roots(spec: JobSpec) -> dict[str, str]:
+    """Return each root that the spec names, by the field that names it."""
+    places = {
+        "/data/path": spec.data.path,
+        "/data/tokenizer_path": spec.data.tokenizer_path,
+        "/model/initial_weights": spec.model.initial_weights,
+        "/model/code": spec.model.code,
+    }
+    given = {pointer: split_place(place)[0] for pointer, place in places.items() if place}
+    return {"/checkpoint/root": spec.checkpoint.root} | given

@@ -192,6 +192,7 @@ def _tell(context: Context, connection: Connection, reporter: Reporter, found: R
     line = found.line
     messages = {
         "phase": f"{line.data.get('phase', 'unknown')} at step {line.step}",
+        "weights_loaded": f"starts from {line.data.get('place', 'given weights')}",
         "resumed": f"went on from {line.data.get('checkpoint_id', 'a checkpoint')}",
         "stop_agreed": f"all ranks leave after step {line.step}",
     }

@@ -161,7 +161,6 @@ def test_sixteen_sequences_may_run_on_three_ranks() -> None:
 ASKING: list[tuple[str, dict[str, Any]]] = [
     ("/model/factory", {"model": {"factory": "package.module:build"}}),
     ("/model/code", {"model": {"code": "data:src"}}),
-    ("/model/initial_weights", {"model": {"initial_weights": "data:weights"}}),
     ("/data/validation_fraction", {"data": {"validation_fraction": 0.1}}),
     ("/validation/interval_steps", {"validation": {"interval_steps": 10}}),
     ("/validation/batches", {"validation": {"batches": 2}}),

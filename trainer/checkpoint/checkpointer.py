@@ -196,6 +196,8 @@ class Checkpointer:
             parent=self._parent,
             kind=kind,
             param_dtype=str(dtype).removeprefix("torch."),
+            model=self._spec.model,
+            seq_len=self._spec.training.seq_len,
             torch_version=torch.__version__,
             save_seconds=save_seconds,
             files=files,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
@@ -60,6 +62,12 @@ class CheckedReader(FileSystemReader):
         """
         by_size = sorted(self.manifest.files, key=lambda file: (-file.size, file.path))
         check_contents(self.folder, by_size[rank::world_size])
+
+    def read_alone(self, tensors: Mapping[str, Tensor]) -> None:
+        """Fill tensors of the opened checkpoint in this process, which is no rank of any launch."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            dcp.load(dict(tensors), storage_reader=self, no_dist=True)
 
     def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
         """Return the metadata that `open` checked: DCP's own version unpickles anything."""

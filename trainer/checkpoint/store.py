@@ -102,7 +102,7 @@ def check_contents(folder: Path, files: Iterable[ManifestFile]) -> None:
     for file in files:
         path = folder / file.path
         with storage_errors("read", path):
-            found = _digest_of(path)
+            found = file_digest(path)
         if found != file.xxh3_128:
             raise CheckpointError(
                 f"{path} is damaged: its checksum is {found} instead of {file.xxh3_128}",
@@ -190,7 +190,8 @@ def storage_errors(verb: str, path: Path) -> Iterator[None]:
         raise CheckpointError(message, path=at_fault) from error
 
 
-def _digest_of(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """Return the XXH3-128 of a file's content, in hexadecimal; may raise OSError."""
     hasher = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(READ_SIZE):

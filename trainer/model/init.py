@@ -36,7 +36,7 @@ def init_weights(model: Transformer, seed: int) -> None:
     """
     residual_std = STD / math.sqrt(2 * model.arch.n_layers)
     for name, parameter in model.named_parameters():
-        local, offset = _local_part(parameter)
+        local, offset = local_part(parameter)
         if parameter.ndim == 1:
             local.fill_(1)
         else:
@@ -45,7 +45,7 @@ def init_weights(model: Transformer, seed: int) -> None:
     model.positions.reset()
 
 
-def _local_part(parameter: nn.Parameter) -> tuple[Tensor, tuple[int, ...]]:
+def local_part(parameter: nn.Parameter) -> tuple[Tensor, tuple[int, ...]]:
     """Return the part that this rank holds, and its offset in the whole parameter."""
     if not isinstance(parameter, DTensor):
         return parameter.data, (0,) * parameter.ndim

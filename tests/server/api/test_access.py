@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -55,7 +56,7 @@ def of_kind(context: Context, kind: TokenKind, *, node: str | None = None) -> di
 
 
 def test_every_route_but_health_refuses_strangers(app: FastAPI, anonymous: TestClient) -> None:
-    wrong: list[dict[str, str | bytes]] = [
+    wrong: list[dict[str, Any]] = [
         {},
         {"authorization": "Bearer ty_api_wrong"},
         {"authorization": b"Bearer \xff"},

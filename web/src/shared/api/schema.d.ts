@@ -2715,8 +2715,6 @@ export interface components {
             name: string;
             /** @description How the global batch is dealt; the job's own micro-batch size where that is legal. */
             batch: components["schemas"]["BatchPlan"];
-            /** @description Its stages; absent without pipeline parallelism. */
-            pipeline: components["schemas"]["PipelinePlan"] | null;
             /** @description What the fullest rank needs. */
             memory: components["schemas"]["MemoryEstimate"];
             /**
@@ -2992,6 +2990,13 @@ export interface components {
              * @description Type of the stored weights.
              */
             param_dtype: string;
+            /** @description The model, as the spec says; absent in checkpoints of older versions. */
+            model: components["schemas"]["ModelSection"] | null;
+            /**
+             * Seq Len
+             * @description Tokens of the sequences that it was trained on.
+             */
+            seq_len: number | null;
             /**
              * Torch Version
              * @description torch that wrote it.
@@ -4046,39 +4051,6 @@ export interface components {
          */
         Phase: "starting" | "building_cache" | "loading" | "compiling" | "training" | "saving" | "ending";
         /**
-         * PipelinePlan
-         * @description How the model is cut into stages, and how long ranks wait for each other.
-         */
-        PipelinePlan: {
-            /**
-             * Schedule
-             * @description The schedule.
-             * @enum {string}
-             */
-            schedule: "GPipe" | "1F1B" | "Interleaved1F1B" | "InterleavedZeroBubble" | "ZBVZeroBubble";
-            /**
-             * Layers
-             * @description Transformer blocks of each stage, in model order.
-             */
-            layers: number[];
-            /**
-             * Microbatches
-             * @description Micro-batches in one run of the schedule.
-             */
-            microbatches: number;
-            /**
-             * Runs
-             * @description Runs of the schedule in one step.
-             */
-            runs: number;
-            /**
-             * Bubble Share
-             * @description Share of a run's time in which a rank waits, were all stages equally long; with a zero-bubble
-             *     schedule at least that.
-             */
-            bubble_share: number;
-        };
-        /**
          * Plan
          * @description What a job amounts to, worked out from its spec alone.
          */
@@ -4097,8 +4069,6 @@ export interface components {
             name: string;
             /** @description How the global batch is dealt. */
             batch: components["schemas"]["BatchPlan"];
-            /** @description Its stages; absent without pipeline parallelism. */
-            pipeline: components["schemas"]["PipelinePlan"] | null;
             /**
              * Steps
              * @description Optimizer steps.
@@ -4556,11 +4526,6 @@ export interface components {
              * @description Legal layouts, the one that resume would take first.
              */
             layouts: components["schemas"]["LayoutOption"][];
-            /**
-             * More
-             * @description Further legal layouts, which are not listed.
-             */
-            more: number;
             /**
              * Reason
              * @description Why none is legal.

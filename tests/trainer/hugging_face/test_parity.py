@@ -1,0 +1,67 @@
+"""Logits and loss against the reference implementation for the same weights, both ways."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from specs.checkpoint import checkpoint_path
+from specs.layout import Layout
+from tests.trainer.hugging_face.weights import MODELS, batch, ours, published, section, theirs
+from tests.trainer.runs import JOB, SmallJob
+from trainer.hugging_face.export import export
+from trainer.hugging_face.folder import WeightsFolder
+from trainer.hugging_face.load import read_weights
+from trainer.model.decoder import Transformer
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+close = partial(torch.testing.assert_close, atol=1e-5, rtol=0)
+
+
+def assert_equal(model: Transformer, reference: torch.nn.Module) -> None:
+    tokens_BS, labels_BS = batch()
+    with torch.no_grad():
+        expected_BSV = reference(tokens_BS).logits
+        expected = F.cross_entropy(expected_BSV.flatten(0, 1), labels_BS.flatten())
+        assert expected_BSV.std() > 0.1, "the weights must make a difference"
+        close(model(tokens_BS), expected_BSV)
+        loss = model(tokens_BS, labels_BS) / labels_BS.numel()
+        close(loss, expected)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_their_weights_give_their_logits(name: str, tmp_path: Path) -> None:
+    family, arch = MODELS[name]
+    reference = theirs(family, arch)
+    folder = WeightsFolder(published(tmp_path / "theirs", name))
+    folder.check(family, arch)
+    model = ours(family, arch)
+    read_weights(model, folder)
+    assert_equal(model, reference)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "scaled" not in name])
+def test_our_export_gives_them_our_logits(name: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    family, arch = MODELS[name]
+    job = SmallJob(tmp_path).changed(
+        tmp_path,
+        model={**section(family, arch), "dropout": 0.0},
+        training={"steps": 2, "seq_len": 48},
+        lr_schedule={"warmup_steps": 1},
+    )
+    job.launch(1, Layout())
+    checkpoint = job.storage / checkpoint_path(JOB, 1, 2)
+    export(checkpoint, tmp_path / "export", shard_bytes=100_000)
+    assert len(list((tmp_path / "export").glob("*.safetensors"))) > 2
+    reference: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "export")
+    model = ours(family, arch)
+    read_weights(model, WeightsFolder(tmp_path / "export"))
+    assert_equal(model, reference)

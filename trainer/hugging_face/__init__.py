@@ -1,0 +1,1 @@
+"""Weights in the hub's format: read into any layout, written from checkpoints."""

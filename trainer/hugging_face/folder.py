@@ -1,0 +1,157 @@
+"""A folder of published weights: opened and checked before a byte of a tensor is read. No torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from specs.architectures import Architecture
+from specs.checkpoint import ManifestFile
+from specs.job import JobSpec
+from trainer.checkpoint.store import file_digest
+from trainer.data.places import resolve
+from trainer.errors import LaunchError
+from trainer.hugging_face.config import differences
+from trainer.hugging_face.names import published_name, shapes_of
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+LISTED = 5
+"""Names of one kind that a message lists before it counts the rest."""
+
+
+class WeightsFolder:
+    """Published weights that were found to be those of a spec's model.
+
+    A model of several files has an index that says which tensor lies where; one of a single file
+    has none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._config = _read_json(folder / CONFIG)
+        self._file_of = self._find_tensors()
+
+    @classmethod
+    def of(cls, spec: JobSpec, roots: Mapping[str, str]) -> WeightsFolder:
+        """Open the spec's `model.initial_weights` on this node, and check them.
+
+        Raises:
+            DataError: the place is not here, or leads out of its root.
+            LaunchError: it holds no weights, or those of another model; every difference is named.
+        """
+        place = spec.model.initial_weights
+        assert place is not None, "the spec names no weights"
+        _, path = resolve(place, f"model.initial_weights={place!r}", roots)
+        found = cls(path)
+        found.check(spec.model.family, spec.architecture)
+        return found
+
+    def check(self, family: str, arch: Architecture) -> None:
+        """Refuse a folder that does not hold exactly a model's tensors.
+
+        The head of a model with tied embeddings may lie there a second time; it is not read.
+
+        Raises:
+            LaunchError: naming every field of the config, and the tensors, that differ.
+        """
+        wrong = list(differences(self._config, family, arch)) or self._wrong_tensors(arch)
+        if wrong:
+            raise LaunchError(
+                f"{self.folder} holds another model than the spec names: {'; '.join(wrong)}",
+                path=str(self.folder),
+            )
+
+    def file_of(self, name: str) -> Path:
+        """Return the file that holds a tensor, by the hub's name of it."""
+        return self._file_of[name]
+
+    def described(self, share: slice = slice(None)) -> list[ManifestFile]:
+        """Return size and checksum of a share of the files, config and index included.
+
+        It reads them whole.
+
+        Raises:
+            LaunchError: a file cannot be read.
+        """
+        paths = {self.folder / CONFIG, self.folder / INDEX, *self._file_of.values()}
+        existing = sorted(path for path in paths if path.exists())
+        try:
+            return [
+                ManifestFile(path=path.name, size=path.stat().st_size, xxh3_128=file_digest(path))
+                for path in existing[share]
+            ]
+        except OSError as error:
+            raise LaunchError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    def _find_tensors(self) -> dict[str, Path]:
+        """Return the file of each tensor by name, as the index or the only file says."""
+        index = self.folder / INDEX
+        if not index.exists():
+            single = self.folder / SINGLE
+            return dict.fromkeys(_shapes_in(single), single)
+        places = _read_json(index).get("weight_map")
+        if not isinstance(places, dict) or not all(_is_name(file) for file in places.values()):
+            raise LaunchError(
+                f"{index} does not say in which file each tensor lies", path=str(index)
+            )
+        return {name: self.folder / file for name, file in places.items()}
+
+    def _wrong_tensors(self, arch: Architecture) -> list[str]:
+        wanted = {published_name(name): shape for name, shape in shapes_of(arch).items()}
+        found: dict[str, tuple[int, ...]] = {}
+        for path in sorted(set(self._file_of.values())):
+            held = _shapes_in(path)
+            found |= {name: held[name] for name in held if self._file_of.get(name) == path}
+        ignored = {"lm_head.weight"} if arch.tied_embeddings else set()
+        # Buffers that older writers stored; the angles follow from the config.
+        ignored |= {name for name in found if name.endswith("rotary_emb.inv_freq")}
+        wrong = {
+            "missing": [name for name in wanted if name not in found],
+            "unexpected": [name for name in found if name not in wanted.keys() | ignored],
+            "of another shape": [
+                f"{name} {found[name]} instead of {shape}"
+                for name, shape in wanted.items()
+                if name in found and found[name] != shape
+            ],
+        }
+        return [
+            f"{len(names)} tensors {what}: {_listed(names)}"
+            for what, names in wrong.items()
+            if names
+        ]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise LaunchError(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
+    except ValueError as error:
+        raise LaunchError(f"{path} is no JSON: {error}", path=str(path)) from error
+    if not isinstance(content, dict):
+        raise LaunchError(f"{path} is no JSON object", path=str(path))
+    return content
+
+
+def _shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise LaunchError(f"{path} is no safetensors file: {error}", path=str(path)) from error
+
+
+def _is_name(file: object) -> bool:
+    """Whether this is the name of a file in the same folder."""
+    return isinstance(file, str) and PurePosixPath(file).name == file
+
+
+def _listed(names: list[str]) -> str:
+    rest = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,81 @@
+"""Published weights into a model, however it is spread: each rank reads the slices it holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import safe_open
+from torch import nn
+
+from specs.checkpoint import ManifestFile
+from specs.job import JobSpec
+from trainer.checkpoint.together import on_every_rank
+from trainer.errors import LaunchError
+from trainer.hugging_face.folder import WeightsFolder
+from trainer.hugging_face.names import published_name
+from trainer.model.init import local_part
+
+
+def load_initial_weights(
+    model: nn.Module, spec: JobSpec, roots: Mapping[str, str], group: dist.ProcessGroup
+) -> tuple[ManifestFile, ...]:
+    """Fill a model with the weights that the spec starts from, and return what was read.
+
+    All ranks call it together. The ranks of a node share the work of reading every file once for
+    its checksum, so that what was trained from is on record; nodes must have the same files.
+
+    Raises:
+        RunError: the weights are missing, of another model, or differ between nodes; the same on
+            every rank.
+    """
+    opened: list[WeightsFolder] = []
+
+    def check() -> list[ManifestFile]:
+        opened.append(WeightsFolder.of(spec, roots))
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        return opened[0].described(
+            slice(local_rank, None, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        )
+
+    files = _same_everywhere(chain.from_iterable(on_every_rank(group, check)))
+    on_every_rank(group, lambda: read_weights(model, opened[0]))
+    return files
+
+
+@torch.no_grad()
+def read_weights(model: nn.Module, folder: WeightsFolder) -> None:
+    """Copy into each parameter its part of the tensor of that name, in the parameter's own type."""
+    with ExitStack() as stack:
+        files: dict[Path, Any] = {}
+        for name, parameter in model.named_parameters():
+            theirs = published_name(name)
+            path = folder.file_of(theirs)
+            if path not in files:
+                files[path] = stack.enter_context(safe_open(path, framework="pt"))
+            local, offset = local_part(parameter)
+            if local.numel():
+                region = tuple(slice(o, o + n) for o, n in zip(offset, local.shape, strict=True))
+                local.copy_(files[path].get_slice(theirs)[region])
+
+
+def _same_everywhere(described: chain[ManifestFile]) -> tuple[ManifestFile, ...]:
+    """Return each file once.
+
+    Raises:
+        LaunchError: two nodes have another content under one name.
+    """
+    files: dict[str, ManifestFile] = {}
+    for file in described:
+        if files.setdefault(file.path, file) != file:
+            raise LaunchError(
+                f"model.initial_weights: {file.path} differs between nodes: checksum "
+                f"{files[file.path].xxh3_128} and {file.xxh3_128}; every node needs the same files"
+            )
+    return tuple(files[name] for name in sorted(files))
