@@ -6,6 +6,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from specs.job import JobSpec
 from specs.layout import Layout
+from trainer.activation_checkpoint import checkpoint_activations
+from trainer.compile import compile_blocks
 from trainer.model.decoder import Transformer
 from trainer.parallel.context import share_context
 from trainer.parallel.fsdp import shard
@@ -26,6 +28,9 @@ def parallelize(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Lay
         if spec.parallelism.async_tp:
             overlap_communication(mesh)
     share_context(model, mesh, spec, layout)
+    blocks = list(model.layers.values())
+    checkpoint_activations(blocks, spec.activation_checkpoint, own_randomness=False)
+    compile_blocks(blocks, spec.compile)
     # One float32 rank has nothing to shard and nothing to cast. Sharding would still copy weights
     # and gradients: 4 % of a step of a model of 5 M parameters, and the memory of one layer.
     if layout.world_size > 1 or spec.training.param_dtype != "float32":
