@@ -26,6 +26,10 @@ Axis = Literal["step", "tokens", "seconds"]
 """What a curve runs over: steps, tokens trained on, or seconds since the job's first point."""
 
 
+Stretch = tuple[int, int] | None
+"""First and last step; None where there is none."""
+
+
 @dataclass(frozen=True)
 class _Closed:
     """A chunk of which only the two ends are known."""
@@ -82,7 +86,18 @@ class Clock:
             np.where(known, self.points.values[places], np.nan),
         )
 
-    def steps_between(self, axis: Axis, low: float, high: float) -> tuple[int, int] | None:
+    def sharpened(
+        self, connection: Connection, axis: Axis, low: float, high: float
+    ) -> tuple[Clock, Stretch]:
+        """Return the steps of a stretch, and the clock with the chunks decoded where it ends."""
+        rough = self.steps_between(axis, low, high)
+        if rough is None or axis == "step":
+            return self, rough
+        # The steps beside the two found lie within the chunks that hold the ends.
+        sharp = self.refined(connection, np.sort([rough[0] + 1, rough[1] - 1]))
+        return sharp, sharp.steps_between(axis, low, high)
+
+    def steps_between(self, axis: Axis, low: float, high: float) -> Stretch:
         """Return steps that cover a stretch of an axis; None where the course has none of it.
 
         They reach over its ends, to the next step that is known: a curve then runs out of the

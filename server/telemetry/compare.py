@@ -13,7 +13,7 @@ from server.context import Context
 from server.errors import InvalidRequestError, NotFoundError
 from server.tables import attempts, jobs, metric_series
 from server.telemetry.charts import MAX_BUCKETS, MAX_NAMES, MAX_POINTS, Line, draw, last_step_of
-from server.telemetry.clock import Axis, Clock, read_clock
+from server.telemetry.clock import Axis, Clock, Stretch, read_clock
 from server.telemetry.lineage import attempts_of, lineage_of
 from server.telemetry.points import Floats
 from specs.api.telemetry import ComparedJobView, ComparedLineView, ComparisonView, MetricLineView
@@ -47,7 +47,7 @@ def compare(
         max_points: buckets of a line, up to `MAX_POINTS`; fewer when there are many lines.
         axis: what `low` and `high` count.
         low: start of the stretch that is drawn.
-        high: its end. On another axis than that of steps the buckets may reach over both ends.
+        high: its end. On another axis than that of steps the buckets reach to the next steps.
 
     Raises:
         NotFoundError: there is no job of some id; all of them are named.
@@ -68,7 +68,7 @@ def compare(
             segments = lineage_of(attempts_of(connection, job_id)).segments
             own = [Line(name, "lineage", segments) for name in drawn if name in known[job_id]]
             clock = read_clock(connection, segments, known[job_id])
-            stretch = clock.steps_between(axis, low, high)
+            clock, stretch = clock.sharpened(connection, axis, low, high)
             lines = _lines(connection, own, clock, stretch, limit=limit)
             views.append(
                 _job_view(
@@ -139,7 +139,7 @@ def _lines(
     connection: Connection,
     lines: Sequence[Line],
     clock: Clock,
-    stretch: tuple[int, int] | None,
+    stretch: Stretch,
     *,
     limit: int,
 ) -> list[ComparedLineView]:

@@ -138,7 +138,8 @@ def compare_metrics(
 
     Each bucket also has the time and the tokens of its last step, so that curves may be laid over
     each other by steps, tokens or time. With `x=tokens` or `x=seconds` the stretch is that of each
-    job's own count, seconds from its first point on, and buckets may reach over both ends.
+    job's own count, seconds from its first point on, and buckets reach over both ends to the next
+    steps.
     """
     view = compare(
         context,

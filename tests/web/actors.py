@@ -129,6 +129,11 @@ class Run:
         if self._parent is not None:
             self.tell("resumed", {"checkpoint_id": self._parent})
 
+    @property
+    def context(self) -> Context:
+        """Surroundings of the server that it reports to."""
+        return self._stage.context
+
     def train(
         self,
         to_step: int,

@@ -9,6 +9,9 @@ import { Shell } from "./shell";
 
 /** The large pages come when they are first opened; until then the page before stays. */
 const jobPage = async () => ({ Component: (await import("@/features/job/JobPage")).JobPage });
+const comparePage = async () => ({
+  Component: (await import("@/features/compare/ComparePage")).ComparePage,
+});
 const submitPage = async () => ({
   Component: (await import("@/features/submit/SubmitPage")).SubmitPage,
 });
@@ -28,6 +31,7 @@ export const router = createBrowserRouter([
           { path: "/jobs", element: <JobsPage /> },
           { path: "/jobs/new", lazy: submitPage },
           { path: "/jobs/:jobId", lazy: jobPage },
+          { path: "/compare", lazy: comparePage },
           { path: "/nodes", element: <NodesPage /> },
           { path: "/tokens", element: <TokensPage /> },
           { path: "*", element: <NotFoundPage /> },

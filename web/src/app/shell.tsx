@@ -39,6 +39,7 @@ function Frame({ isAdmin, name }: { isAdmin: boolean; name: string }) {
         </NavLink>
         <nav className="nav" aria-label="Pages">
           <NavLink to="/jobs">Jobs</NavLink>
+          <NavLink to="/compare">Compare</NavLink>
           <NavLink to="/nodes">Nodes</NavLink>
           {isAdmin && <NavLink to="/tokens">Tokens</NavLink>}
         </nav>

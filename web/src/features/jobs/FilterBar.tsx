@@ -1,11 +1,11 @@
 // Search, states and tags of the jobs table.
 import { useEffect, useState } from "react";
-import type { JobFilter } from "@/shared/api/queries";
+import { type JobFilter, legalSearch } from "@/shared/api/queries";
 import { STATE_TONES } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
 import { cx } from "@/shared/ui/cx";
 import { StateGlyph } from "@/shared/ui/StateGlyph";
-import { legalSearch, STATES, toggled } from "./filter";
+import { STATES, toggled } from "./filter";
 import { SEARCH_ID } from "./useJobKeys";
 
 const TYPING_MILLISECONDS = 200;

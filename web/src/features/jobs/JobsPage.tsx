@@ -9,9 +9,11 @@ import { CommandLine } from "@/shared/ui/CommandLine";
 import { EmptyState, ErrorState } from "@/shared/ui/Notice";
 import { FilterBar } from "./FilterBar";
 import { isEmpty, listCommand, readFilter, toggled, writeFilter } from "./filter";
-import { JobsTable } from "./JobsTable";
+import { JobsTable, type Picking } from "./JobsTable";
 import { LoadMore } from "./LoadMore";
+import { Picked } from "./Picked";
 import { useJobKeys } from "./useJobKeys";
+import { usePicking } from "./usePicking";
 import "./jobs.css";
 
 export function JobsPage() {
@@ -25,18 +27,27 @@ export function JobsPage() {
     (tag: string) => change({ ...filter, tags: toggled(filter.tags, tag) }),
     [change, filter],
   );
+  const [picking, clear] = usePicking();
   useJobKeys();
   return (
     <>
       <title>Jobs · Trainyard</title>
       <header className="page-header">
         <h1>Jobs</h1>
-        <ButtonLink look="primary" to="/jobs/new">
-          New job
-        </ButtonLink>
+        <div className="page-actions">
+          {picking.picked.length > 0 && <Picked picking={picking} onClear={clear} />}
+          <ButtonLink look="primary" to="/jobs/new">
+            New job
+          </ButtonLink>
+        </div>
       </header>
       <FilterBar filter={filter} onChange={change} />
-      <JobList filter={filter} onTag={toggleTag} onClear={() => change(readFilter(NO_PARAMS))} />
+      <JobList
+        filter={filter}
+        picking={picking}
+        onTag={toggleTag}
+        onClear={() => change(readFilter(NO_PARAMS))}
+      />
     </>
   );
 }
@@ -45,11 +56,12 @@ const NO_PARAMS = new URLSearchParams();
 
 interface JobListProps {
   filter: JobFilter;
+  picking: Picking;
   onTag: (tag: string) => void;
   onClear: () => void;
 }
 
-function JobList({ filter, onTag, onClear }: JobListProps) {
+function JobList({ filter, picking, onTag, onClear }: JobListProps) {
   // While another filter is being read, what the last one found stays.
   const list = useInfiniteQuery({ ...jobsQuery(filter), placeholderData: (last) => last });
   if (list.isError && !list.data) {
@@ -61,7 +73,7 @@ function JobList({ filter, onTag, onClear }: JobListProps) {
   }
   return (
     <>
-      <JobsTable jobs={jobs} isOld={list.isPlaceholderData} onTag={onTag} />
+      <JobsTable jobs={jobs} isOld={list.isPlaceholderData} picking={picking} onTag={onTag} />
       <footer className="jobs-footer">
         {jobs && (
           <span>

@@ -1,6 +1,7 @@
 // The rows of the jobs table; only those that changed are drawn anew.
 import { memo } from "react";
 import { Link } from "react-router";
+import { MOST_COMPARED } from "@/shared/api/queries";
 import type { JobState, JobSummary } from "@/shared/api/types";
 import { count, metric, NONE, numberOf, short } from "@/shared/format/numbers";
 import { duration } from "@/shared/format/time";
@@ -11,6 +12,11 @@ import { Skeleton } from "@/shared/ui/Skeleton";
 import { type Column, Table } from "@/shared/ui/Table";
 
 const COLUMNS: readonly Column[] = [
+  {
+    name: "pick",
+    label: <span className="visually-hidden">Compare</span>,
+    className: "row-pick",
+  },
   { name: "state", label: "State", className: "row-state" },
   { name: "name", label: "Name", className: "row-name" },
   { name: "layout", label: "Layout", className: "row-layout" },
@@ -28,14 +34,27 @@ interface JobsTableProps {
   jobs: readonly JobSummary[] | undefined;
   /** The rows are those of the last filter. */
   isOld: boolean;
+  picking: Picking;
   onTag: (tag: string) => void;
 }
 
-export function JobsTable({ jobs, isOld, onTag }: JobsTableProps) {
+/** Jobs that were ticked to be compared. */
+export interface Picking {
+  picked: readonly string[];
+  isFull: boolean;
+  toggle: (id: string) => void;
+}
+
+export function JobsTable({ jobs, isOld, picking, onTag }: JobsTableProps) {
+  const { picked, isFull, toggle } = picking;
   return (
     <Table label="Jobs" columns={COLUMNS} className={cx("jobs", isOld && "jobs-old")}>
       {jobs
-        ? jobs.map((job) => <JobRow key={job.id} job={job} onTag={onTag} />)
+        ? jobs.map((job) => {
+            const isPicked = picked.includes(job.id);
+            const pick = { isPicked, mayPick: isPicked || !isFull, onPick: toggle };
+            return <JobRow key={job.id} job={job} onTag={onTag} {...pick} />;
+          })
         : Array.from({ length: SKELETON_ROWS }, (_, row) => (
             // biome-ignore lint/suspicious/noArrayIndexKey: the rows never change places
             <SkeletonRow key={row} />
@@ -46,13 +65,27 @@ export function JobsTable({ jobs, isOld, onTag }: JobsTableProps) {
 
 interface JobRowProps {
   job: JobSummary;
+  isPicked: boolean;
+  mayPick: boolean;
+  onPick: (id: string) => void;
   onTag: (tag: string) => void;
 }
 
-const JobRow = memo(function JobRow({ job, onTag }: JobRowProps) {
+const JobRow = memo(function JobRow({ job, isPicked, mayPick, onPick, onTag }: JobRowProps) {
   const { progress } = job;
   return (
     <tr data-job={job.id}>
+      <td className="row-pick">
+        <label className="row-check" title={mayPick ? "Compare" : `${MOST_COMPARED} jobs at most`}>
+          <input
+            type="checkbox"
+            aria-label={`Compare ${job.name}`}
+            checked={isPicked}
+            disabled={!mayPick}
+            onChange={() => onPick(job.id)}
+          />
+        </label>
+      </td>
       <td className="row-state">
         <StateBadge state={job.state} />
       </td>

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { legalSearch, listCommand, readFilter, toggled, writeFilter } from "./filter";
+import { legalSearch } from "@/shared/api/queries";
+import { listCommand, readFilter, toggled, writeFilter } from "./filter";
 
 describe("the filter in the URL", () => {
   it("survives the way there and back", () => {

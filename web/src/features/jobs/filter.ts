@@ -1,5 +1,5 @@
 // The filter of the jobs table, as the URL holds it.
-import type { JobFilter } from "@/shared/api/queries";
+import { type JobFilter, legalSearch } from "@/shared/api/queries";
 import type { JobState } from "@/shared/api/types";
 import { command } from "@/shared/format/shell";
 
@@ -34,11 +34,6 @@ export function writeFilter(filter: JobFilter): URLSearchParams {
   for (const tag of filter.tags) params.append("tag", tag);
   if (filter.search) params.set("q", filter.search);
   return params;
-}
-
-/** Names and ids hold letters, digits, dots, lines and underscores: nothing else can be found. */
-export function legalSearch(text: string): string {
-  return text.replaceAll(/[^A-Za-z0-9._-]/g, "").slice(0, 80);
 }
 
 export function isEmpty(filter: JobFilter): boolean {

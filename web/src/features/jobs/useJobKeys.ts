@@ -1,8 +1,10 @@
-// The keyboard on the jobs page: j and k (or arrows) walk the rows, Enter opens, / searches.
+// The keyboard on the jobs page: j and k (or arrows) walk the rows, Enter opens, / searches, x ticks
+// the row, c compares what is ticked.
 import { useEffect } from "react";
 import { useNavigate } from "react-router";
 
 export const SEARCH_ID = "job-search";
+export const COMPARE_ID = "compare-picked";
 
 type Action = () => boolean;
 
@@ -11,6 +13,8 @@ const ANYWHERE: Record<string, Action> = {
   j: () => moveFocus(1),
   k: () => moveFocus(-1),
   "/": () => focus(document.getElementById(SEARCH_ID)),
+  c: () => click(document.getElementById(COMPARE_ID)),
+  x: () => click(focusedRow()?.querySelector<HTMLElement>(".row-pick input")),
 };
 /** Elsewhere arrows scroll the page. */
 const IN_ROWS: Record<string, Action> = {
@@ -39,7 +43,7 @@ export function useJobKeys(): void {
 
 /** Return the keys that work while an element has the focus. */
 function keysAt(focused: Element | null): Record<string, Action> {
-  if (focused?.matches("input, textarea, select")) return IN_SEARCH;
+  if (focused?.matches("input:not([type=checkbox]), textarea, select")) return IN_SEARCH;
   return focused?.closest("tr[data-job]") ? { ...ANYWHERE, ...IN_ROWS } : ANYWHERE;
 }
 
@@ -48,6 +52,15 @@ function moveFocus(by: 1 | -1): boolean {
   const links = [...document.querySelectorAll<HTMLElement>("tr[data-job] .row-link")];
   const at = links.findIndex((link) => link.closest("tr")?.contains(document.activeElement));
   return focus(links[at < 0 ? 0 : Math.min(Math.max(at + by, 0), links.length - 1)]);
+}
+
+function focusedRow(): Element | null | undefined {
+  return document.activeElement?.closest("tr[data-job]");
+}
+
+function click(element: HTMLElement | null | undefined): boolean {
+  element?.click();
+  return element != null;
 }
 
 function focus(element: HTMLElement | null | undefined): boolean {

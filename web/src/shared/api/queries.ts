@@ -5,12 +5,19 @@ import { isUnauthenticated } from "./errors";
 import type { JobState, Session } from "./types";
 
 export const JOBS_PAGE_SIZE = 100;
+/** Jobs that can be told apart in one chart; the server takes no more. */
+export const MOST_COMPARED = 8;
 
 /** Which jobs a table shows; what is empty does not restrict. */
 export interface JobFilter {
   states: JobState[];
   tags: string[];
   search: string;
+}
+
+/** Names and ids hold letters, digits, dots, lines and underscores: nothing else can be found. */
+export function legalSearch(text: string): string {
+  return text.replaceAll(/[^A-Za-z0-9._-]/g, "").slice(0, 80);
 }
 
 export const keys = {
@@ -26,6 +33,7 @@ export const keys = {
   nodes: ["nodes"] as const,
   plan: ["plan"] as const,
   tokens: ["tokens"] as const,
+  compare: ["compare"] as const,
 };
 
 /** Who is logged in; null when nobody is. */

@@ -331,7 +331,8 @@ export interface paths {
          *
          *     Each bucket also has the time and the tokens of its last step, so that curves may be laid over
          *     each other by steps, tokens or time. With `x=tokens` or `x=seconds` the stretch is that of each
-         *     job's own count, seconds from its first point on, and buckets may reach over both ends.
+         *     job's own count, seconds from its first point on, and buckets reach over both ends to the next
+         *     steps.
          */
         get: operations["metrics_compare_metrics"];
         put?: never;
@@ -2715,6 +2716,8 @@ export interface components {
             name: string;
             /** @description How the global batch is dealt; the job's own micro-batch size where that is legal. */
             batch: components["schemas"]["BatchPlan"];
+            /** @description Its stages; absent without pipeline parallelism. */
+            pipeline: components["schemas"]["PipelinePlan"] | null;
             /** @description What the fullest rank needs. */
             memory: components["schemas"]["MemoryEstimate"];
             /**
@@ -4051,6 +4054,39 @@ export interface components {
          */
         Phase: "starting" | "building_cache" | "loading" | "compiling" | "training" | "saving" | "ending";
         /**
+         * PipelinePlan
+         * @description How the model is cut into stages, and how long ranks wait for each other.
+         */
+        PipelinePlan: {
+            /**
+             * Schedule
+             * @description The schedule.
+             * @enum {string}
+             */
+            schedule: "GPipe" | "1F1B" | "Interleaved1F1B" | "InterleavedZeroBubble" | "ZBVZeroBubble";
+            /**
+             * Layers
+             * @description Transformer blocks of each stage, in model order.
+             */
+            layers: number[];
+            /**
+             * Microbatches
+             * @description Micro-batches in one run of the schedule.
+             */
+            microbatches: number;
+            /**
+             * Runs
+             * @description Runs of the schedule in one step.
+             */
+            runs: number;
+            /**
+             * Bubble Share
+             * @description Share of a run's time in which a rank waits, were all stages equally long; with a zero-bubble
+             *     schedule at least that.
+             */
+            bubble_share: number;
+        };
+        /**
          * Plan
          * @description What a job amounts to, worked out from its spec alone.
          */
@@ -4069,6 +4105,8 @@ export interface components {
             name: string;
             /** @description How the global batch is dealt. */
             batch: components["schemas"]["BatchPlan"];
+            /** @description Its stages; absent without pipeline parallelism. */
+            pipeline: components["schemas"]["PipelinePlan"] | null;
             /**
              * Steps
              * @description Optimizer steps.
@@ -4526,6 +4564,11 @@ export interface components {
              * @description Legal layouts, the one that resume would take first.
              */
             layouts: components["schemas"]["LayoutOption"][];
+            /**
+             * More
+             * @description Further legal layouts, which are not listed.
+             */
+            more: number;
             /**
              * Reason
              * @description Why none is legal.

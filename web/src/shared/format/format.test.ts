@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { bytes, count, metric, numberOf, percent, plural, short, shortCount } from "./numbers";
+import { formatOf } from "./series";
 import { command, quoted } from "./shell";
 import { age, duration } from "./time";
 
@@ -77,5 +78,14 @@ describe("command lines", () => {
     expect(quoted("training.steps=200")).toBe("training.steps=200");
     expect(quoted("it's")).toBe(`'it'\\''s'`);
     expect(command("ps", "--search", "a b")).toBe("trainyard ps --search 'a b'");
+  });
+});
+
+describe("series", () => {
+  it("values are written in the unit that the name carries", () => {
+    expect(formatOf("checkpoint/stall_seconds")(90)).toBe("1 min 30 s");
+    expect(formatOf("memory/peak_reserved_gib")(61.25)).toBe("61.3 GiB");
+    expect(formatOf("train/tokens")(1_234_567)).toBe("1.23M");
+    expect(formatOf("train/loss")(2.34567)).toBe("2.3457");
   });
 });

@@ -3,8 +3,9 @@ import { useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import type { Job, MetricLine } from "@/shared/api/types";
 import { count } from "@/shared/format/numbers";
+import { FIRST, formatOf } from "@/shared/format/series";
 import { command } from "@/shared/format/shell";
-import { Button } from "@/shared/ui/Button";
+import { Button, ButtonLink } from "@/shared/ui/Button";
 import { Chart } from "@/shared/ui/Chart";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { ChartCursor } from "@/shared/ui/chart/cursor";
@@ -13,7 +14,7 @@ import { EmptyState, ErrorState } from "@/shared/ui/Notice";
 import { attemptsQuery } from "../api";
 import { useReference } from "../reference";
 import { useView, type View } from "../view";
-import { type AttemptMark, FIRST, formatOf, labelled, markAt, marksOf, panelsOf } from "./panels";
+import { type AttemptMark, labelled, markAt, marksOf, panelsOf } from "./panels";
 import { useLiveMetrics, useMetrics } from "./useMetrics";
 import "./charts.css";
 
@@ -149,6 +150,9 @@ function Toolbar({ job, view, range }: { job: Job; view: View; range: Extent | n
       ) : (
         <span className="muted charts-hint">Drag over a chart to zoom, double-click for all.</span>
       )}
+      <ButtonLink small to={`/compare?jobs=${job.id}`}>
+        Compare with others
+      </ButtonLink>
       <div className="charts-command">
         <CommandLine command={command("metrics", reference, "--csv")} label="Every point, as CSV" />
       </div>

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import type { Attempt } from "@/shared/api/types";
-import { formatOf, labelled, markAt, marksOf, panelsOf } from "./panels";
+import { labelled, markAt, marksOf, panelsOf } from "./panels";
 
 const attempt = (number: number, start_step: number, on_lineage = true): Attempt =>
   ({ number, start_step, on_lineage, layout_name: `FSDP ${number}` }) as Attempt;
@@ -12,13 +12,6 @@ describe("panels", () => {
       first: ["train/loss", "train/lr"],
       more: ["perf/data_seconds", "own/metric"],
     });
-  });
-
-  test("values are written in the unit that the name carries", () => {
-    expect(formatOf("checkpoint/stall_seconds")(90)).toBe("1 min 30 s");
-    expect(formatOf("memory/peak_reserved_gib")(61.25)).toBe("61.3 GiB");
-    expect(formatOf("train/tokens")(1_234_567)).toBe("1.23M");
-    expect(formatOf("train/loss")(2.34567)).toBe("2.3457");
   });
 });
 

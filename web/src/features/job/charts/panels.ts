@@ -1,20 +1,6 @@
 // Which charts a job page draws, in which order, and where its attempts begin in them.
 import type { Attempt } from "@/shared/api/types";
-import { bytes, metric, short } from "@/shared/format/numbers";
-import { duration } from "@/shared/format/time";
-
-/** Drawn first, in this order, where the job has them. */
-export const FIRST = [
-  "train/loss",
-  "validation/loss",
-  "train/grad_norm",
-  "train/lr",
-  "perf/tokens_per_second_per_device",
-  "memory/peak_reserved_gib",
-  "memory/peak_rss_gib",
-  "checkpoint/stall_seconds",
-  "perf/mfu",
-];
+import { FIRST } from "@/shared/format/series";
 
 export interface Panels {
   /** Always drawn. */
@@ -27,14 +13,6 @@ export interface Panels {
 export function panelsOf(names: readonly string[]): Panels {
   const first = FIRST.filter((name) => names.includes(name));
   return { first, more: names.filter((name) => !first.includes(name)) };
-}
-
-/** Return how values of a series are written: by the unit that its name carries. */
-export function formatOf(name: string): (value: number) => string {
-  if (name.endsWith("_seconds")) return duration;
-  if (name.endsWith("_gib")) return (gib) => bytes(gib * 2 ** 30);
-  if (name.includes("tokens") || name.includes("sequences")) return short;
-  return (value) => metric(value).replace(/\.?0+e/, "e");
 }
 
 /** Where an attempt begins on the lineage. */

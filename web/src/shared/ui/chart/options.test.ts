@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import type { MetricLine } from "@/shared/api/types";
-import { padded, stepRange, tick } from "./options";
+import { logTicks, padded, stepRange, tick } from "./options";
 
 const line = (steps: number[]): MetricLine => ({
   name: "n",
@@ -28,6 +28,14 @@ describe("axes", () => {
     expect(padded([-1, 1])).toEqual([-1.16, 1.16]);
     expect(padded([2, 2])).toEqual([1.9, 2.1]);
     expect(padded([0, 0])).toEqual([0, 1]);
+  });
+
+  test("a logarithmic axis has round ticks, within one power of ten too", () => {
+    expect(logTicks(0.00008, 2)).toEqual([1e-4, 1e-3, 1e-2, 0.1, 1]);
+    expect(logTicks(0.2, 200)).toEqual([1, 10, 100]);
+    expect(logTicks(1.87, 12)).toEqual([2, 5, 10]);
+    expect(logTicks(2.1, 7.9)).toEqual([3, 4, 5, 6, 7]);
+    expect(logTicks(2.32, 2.67)).toEqual([2.35, 2.4, 2.45, 2.5, 2.55, 2.6, 2.65]);
   });
 
   test("ticks have as many digits as tell them apart", () => {

@@ -48,7 +48,7 @@ export function optionsOf({ shown, width, height, scale }: Setup): uPlot.Options
     },
     axes: [
       axis(palette, { size: STEP_AXIS, space: 64, values: (_, splits) => splits.map(wholeStep) }),
-      axis(palette, { size: VALUE_AXIS, space: 28, values: valueTicks }),
+      valueAxis(palette, scale),
     ],
     series: [
       {},
@@ -89,7 +89,11 @@ export function padded([low, high]: Extent): [number, number] {
 }
 
 function visibleValues(shown: Shown, scale: ValueScale): [number, number] {
-  const found = valueRange(shown.lines, ...stepRange(shown));
+  return framed(valueRange(shown.lines, ...stepRange(shown)), scale);
+}
+
+/** The y axis around the values that are shown; on a logarithmic one only positive ones fit. */
+export function framed(found: Extent | null, scale: ValueScale): [number, number] {
   if (!found) return scale === "log" ? [0.1, 1] : [0, 1];
   if (scale === "linear") return padded(found);
   const [low, high] = found;
@@ -97,7 +101,44 @@ function visibleValues(shown: Shown, scale: ValueScale): [number, number] {
   return [least / 1.1, Math.max(high, least) * 1.1];
 }
 
-function axis(palette: (chart: uPlot) => Palette, own: uPlot.Axis): uPlot.Axis {
+/** The y axis; on a logarithmic one the ticks are round numbers, also within one power of ten. */
+export function valueAxis(palette: (chart: uPlot) => Palette, scale: ValueScale): uPlot.Axis {
+  const own = { size: VALUE_AXIS, space: 28 };
+  if (scale === "linear") return axis(palette, { ...own, values: valueTicks });
+  return axis(palette, {
+    ...own,
+    splits: (_chart, _axis, low, high) => logTicks(low, high),
+    filter: (_, splits) => splits,
+    values: (_, splits) => splits.map((value) => tick(value, value, value)),
+  });
+}
+
+const LEAST_TICKS = 3;
+const DECADES: readonly (readonly number[])[] = [
+  [1],
+  [1, 3],
+  [1, 2, 5],
+  [1, 2, 3, 4, 5, 6, 7, 8, 9],
+];
+
+/** Round numbers between two positive ones, evenly strewn over a logarithmic axis. */
+export function logTicks(low: number, high: number): number[] {
+  const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+  const powers = Array.from({ length: last - first + 1 }, (_, n) => first + n);
+  for (const digits of DECADES) {
+    const ticks = powers
+      .flatMap((power) => digits.map((digit) => Number(`${digit}e${power}`)))
+      .filter((value) => value >= low && value <= high);
+    if (ticks.length >= LEAST_TICKS) return ticks;
+  }
+  // Within less than two digits the axis is as good as linear.
+  const gap = 10 ** Math.floor(Math.log10(high - low)) / 2;
+  const from = Math.ceil(low / gap);
+  const ticks = Array.from({ length: Math.floor(high / gap) - from + 1 }, (_, n) => from + n);
+  return ticks.map((times) => Number((times * gap).toPrecision(12)));
+}
+
+export function axis(palette: (chart: uPlot) => Palette, own: uPlot.Axis): uPlot.Axis {
   return {
     stroke: (chart) => palette(chart).text,
     grid: { stroke: (chart) => palette(chart).grid, width: 1 },
@@ -108,7 +149,7 @@ function axis(palette: (chart: uPlot) => Palette, own: uPlot.Axis): uPlot.Axis {
   };
 }
 
-function wholeStep(step: number): string {
+export function wholeStep(step: number): string {
   return Number.isInteger(step) ? withoutZeros(short(step)) : "";
 }
 

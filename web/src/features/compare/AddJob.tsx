@@ -1,0 +1,141 @@
+// Finds a job by name or id and adds it: a text field with a list of what fits.
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { type FocusEvent, type KeyboardEvent, useEffect, useId, useState } from "react";
+import { jobsQuery, legalSearch } from "@/shared/api/queries";
+import type { JobSummary } from "@/shared/api/types";
+import { StateBadge } from "@/shared/ui/Badge";
+import { RelativeTime } from "@/shared/ui/RelativeTime";
+
+const TYPING_MILLISECONDS = 200;
+const MOST_SHOWN = 8;
+
+interface AddJobProps {
+  /** Jobs that are there already. */
+  chosen: readonly string[];
+  /** Why no other job can be added; null where one can. */
+  full: string | null;
+  onAdd: (id: string) => void;
+}
+
+export function AddJob({ chosen, full, onAdd }: AddJobProps) {
+  const list = useId();
+  const [typed, setTyped] = useState("");
+  const [isOpen, setIsOpen] = useState(false);
+  const [marked, setMarked] = useState(0);
+  const { jobs, isPending } = useFound(typed, chosen, isOpen);
+  const at = Math.min(marked, jobs.length - 1);
+  const add = (job: JobSummary | undefined) => {
+    if (!job) return;
+    onAdd(job.id);
+    setTyped("");
+    setMarked(0);
+  };
+  const onKeyDown = (event: KeyboardEvent) => {
+    const act = KEYS[event.key];
+    if (!act) return;
+    if (event.key === "Enter") add(isOpen ? jobs[at] : undefined);
+    setIsOpen(act.opens);
+    setMarked(Math.max(0, Math.min(at + act.moves, jobs.length - 1)));
+    event.preventDefault();
+  };
+  const onBlur = (event: FocusEvent) => {
+    if (!event.currentTarget.contains(event.relatedTarget)) setIsOpen(false);
+  };
+  return (
+    <search className="add-job" onBlur={onBlur}>
+      <input
+        className="input"
+        type="text"
+        role="combobox"
+        placeholder={full ?? "Add a job: name or id"}
+        aria-label="Add a job by a part of its name, or the beginning of its id"
+        aria-expanded={isOpen}
+        aria-controls={list}
+        aria-autocomplete="list"
+        aria-activedescendant={isOpen && jobs[at] ? `${list}-${jobs[at].id}` : undefined}
+        autoComplete="off"
+        spellCheck={false}
+        disabled={full !== null}
+        value={typed}
+        onChange={(event) => {
+          setTyped(legalSearch(event.target.value));
+          setMarked(0);
+          setIsOpen(true);
+        }}
+        onFocus={() => setIsOpen(true)}
+        onClick={() => setIsOpen(true)}
+        onKeyDown={onKeyDown}
+      />
+      {isOpen && full === null && (
+        <div id={list} className="add-list" role="listbox" aria-label="Jobs" tabIndex={-1}>
+          {jobs.map((job, index) => (
+            <Option
+              key={job.id}
+              id={`${list}-${job.id}`}
+              job={job}
+              isMarked={index === at}
+              onChoose={() => add(job)}
+              onMark={() => setMarked(index)}
+            />
+          ))}
+          {jobs.length === 0 && (
+            <p className="add-none">{isPending ? "…" : "No other job fits."}</p>
+          )}
+        </div>
+      )}
+    </search>
+  );
+}
+
+const KEYS: Record<string, { moves: number; opens: boolean }> = {
+  ArrowDown: { moves: 1, opens: true },
+  ArrowUp: { moves: -1, opens: true },
+  Enter: { moves: 0, opens: true },
+  Escape: { moves: 0, opens: false },
+};
+
+interface OptionProps {
+  id: string;
+  job: JobSummary;
+  isMarked: boolean;
+  onChoose: () => void;
+  onMark: () => void;
+}
+
+function Option({ id, job, isMarked, onChoose, onMark }: OptionProps) {
+  return (
+    // biome-ignore lint/a11y/useKeyWithClickEvents: the keys belong to the text field
+    // biome-ignore lint/a11y/useFocusableInteractive: the focus stays in the text field
+    <div
+      id={id}
+      className="add-option"
+      role="option"
+      aria-selected={isMarked}
+      onPointerDown={(event) => event.preventDefault()}
+      onPointerMove={onMark}
+      onClick={onChoose}
+    >
+      <span className="add-name">{job.name}</span>
+      <StateBadge state={job.state} />
+      <span className="add-layout">{job.layout}</span>
+      <RelativeTime at={job.created_at} />
+    </div>
+  );
+}
+
+/** The newest jobs that fit what was typed, when typing rests. */
+function useFound(typed: string, chosen: readonly string[], isOpen: boolean) {
+  const [search, setSearch] = useState(typed);
+  useEffect(() => {
+    const timer = setTimeout(() => setSearch(typed), typed ? TYPING_MILLISECONDS : 0);
+    return () => clearTimeout(timer);
+  }, [typed]);
+  const found = useInfiniteQuery({
+    ...jobsQuery({ states: [], tags: [], search }),
+    enabled: isOpen,
+    placeholderData: (last) => last,
+  });
+  const jobs = found.data?.pages.flatMap((page) => page.items) ?? [];
+  const others = jobs.filter((job) => !chosen.includes(job.id)).slice(0, MOST_SHOWN);
+  return { jobs: others, isPending: found.isPending };
+}

@@ -1,0 +1,226 @@
+// Several jobs side by side: their curves over each other, one chart for each series.
+import { useCallback, useMemo, useState } from "react";
+import { ApiError } from "@/shared/api/errors";
+import { MOST_COMPARED } from "@/shared/api/queries";
+import { formatOf } from "@/shared/format/series";
+import { Button, ButtonLink } from "@/shared/ui/Button";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { ChartCursor } from "@/shared/ui/chart/cursor";
+import { EmptyState, ErrorState, InlineError } from "@/shared/ui/Notice";
+import { AddJob } from "./AddJob";
+import { compareCommand } from "./api";
+import { type Curve, curvesOf, extentOfCurves } from "./curves";
+import { type Entry, Legend } from "./Legend";
+import { Overlay } from "./Overlay";
+import { Toolbar } from "./Toolbar";
+import { useComparison, useLiveComparison } from "./useComparison";
+import {
+  type ChangeView,
+  type CompareView,
+  jobsOf,
+  readView,
+  useCompareView,
+  withJob,
+  withoutJob,
+} from "./view";
+import "./compare.css";
+
+/** Charts that stand there before the first answer, so that nothing moves when it comes. */
+const EXPECTED = ["train/loss"];
+
+export function ComparePage() {
+  const [view, change] = useCompareView();
+  const ids = jobsOf(view);
+  const full = ids.length >= MOST_COMPARED ? `${MOST_COMPARED} jobs at most` : null;
+  const add = (id: string) => change({ slots: withJob(view.slots, id) });
+  return (
+    <>
+      <title>Compare · Trainyard</title>
+      <header className="page-header">
+        <h1>Compare jobs</h1>
+        <div className="page-actions">
+          <AddJob chosen={ids} full={full} onAdd={add} />
+        </div>
+      </header>
+      {ids.length === 0 && <NoJobs />}
+      {ids.length > MOST_COMPARED && <TooMany ids={ids} change={change} />}
+      {ids.length > 0 && ids.length <= MOST_COMPARED && <Comparison view={view} change={change} />}
+    </>
+  );
+}
+
+function NoJobs() {
+  return (
+    <EmptyState title="No job chosen">
+      <p>
+        Add two to {MOST_COMPARED} jobs by the field above, or tick them in the list of jobs: their
+        curves are then laid over each other.
+      </p>
+      <ButtonLink look="primary" to="/jobs">
+        Choose from the list
+      </ButtonLink>
+    </EmptyState>
+  );
+}
+
+function TooMany({ ids, change }: { ids: readonly string[]; change: ChangeView }) {
+  return (
+    <EmptyState title={`${ids.length} jobs are too many`}>
+      <p>{MOST_COMPARED} at most can be told apart in one chart.</p>
+      <Button onClick={() => change({ slots: ids.slice(0, MOST_COMPARED) })}>
+        Compare the first {MOST_COMPARED}
+      </Button>
+    </EmptyState>
+  );
+}
+
+function Comparison({ view, change }: { view: CompareView; change: ChangeView }) {
+  const { ids, heads, curves, known, names, wanted, jobs } = useComparison(view);
+  const [gone, setGone] = useState<string | null>(null);
+  const remove = useCallback(
+    // The places in the URL now: several jobs may leave at once.
+    (id: string) => change({ slots: withoutJob(readView(window.location.search).slots, id) }),
+    [change],
+  );
+  useLiveComparison(ids, known, (id) => {
+    setGone(jobs.get(id)?.name ?? id);
+    remove(id);
+  });
+  const [focus, setFocus] = useState<number | null>(null);
+  const entries = useMemo(() => entriesOf(view.slots, jobs), [view.slots, jobs]);
+  const { axis, smoothing } = view;
+  const drawn = useMemo(() => {
+    const there = entries.flatMap(({ slot, job }) => (job ? [{ slot, job }] : []));
+    return new Map(names.map((name) => [name, curvesOf(there, name, { axis, smoothing })]));
+  }, [entries, names, axis, smoothing]);
+  // Jobs that were deleted must not go on standing there.
+  const isGone = heads.error instanceof ApiError && heads.error.status === 404;
+  if (heads.isError && (isGone || !heads.data)) {
+    return <Refused error={heads.error} ids={ids} onRetry={heads.refetch} onRemove={remove} />;
+  }
+  const isPending = heads.isPending || (names.length > 0 && curves.isPending);
+  return (
+    <>
+      {gone && (
+        <p className="compare-gone" role="status">
+          {gone} was deleted, and left the comparison.
+        </p>
+      )}
+      <Legend
+        entries={entries}
+        names={names}
+        curves={drawn}
+        isZoomed={view.range !== null}
+        focus={focus}
+        onFocus={setFocus}
+        onRemove={remove}
+      />
+      {ids.length === 1 && (
+        <p className="muted compare-hint">Add another job to compare this one with.</p>
+      )}
+      <Toolbar view={view} change={change} known={[...known]} names={names} />
+      {curves.isError && <InlineError error={curves.error} />}
+      <Charts
+        {...{ view, change, focus, isPending }}
+        onFocus={setFocus}
+        names={isPending && names.length === 0 ? (view.names ?? EXPECTED) : names}
+        drawn={drawn}
+      />
+      <div className="compare-command">
+        <CommandLine command={compareCommand(wanted)} label="These curves, as CSV" />
+      </div>
+    </>
+  );
+}
+
+interface ChartsProps {
+  view: CompareView;
+  change: ChangeView;
+  names: readonly string[];
+  drawn: ReadonlyMap<string, readonly Curve[]>;
+  focus: number | null;
+  onFocus: (slot: number | null) => void;
+  isPending: boolean;
+}
+
+const HEIGHT = { one: 420, several: 280 };
+
+function Charts({ view, change, names, drawn, focus, onFocus, isPending }: ChartsProps) {
+  const [cursor] = useState(() => new ChartCursor());
+  const range = view.range ?? extentOfCurves([...drawn.values()].flat()) ?? [0, 1];
+  if (names.length === 0) {
+    return (
+      <EmptyState title={view.names?.length === 0 ? "No metric chosen" : "No points yet"}>
+        <p>
+          {view.names?.length === 0
+            ? "Choose what to compare under Metrics."
+            : "None of these jobs has what is to be compared. Points come with the first step."}
+        </p>
+        {view.names && <Button onClick={() => change({ names: null })}>The usual metrics</Button>}
+      </EmptyState>
+    );
+  }
+  return (
+    <div className={names.length > 1 ? "compare-charts" : undefined} aria-busy={isPending}>
+      {names.map((name) => (
+        <Overlay
+          key={name}
+          name={name}
+          curves={drawn.get(name) ?? NO_CURVES}
+          axis={view.axis}
+          isLog={view.isLog}
+          isSmoothed={view.smoothing > 0}
+          range={range}
+          isZoomed={view.range !== null}
+          focus={focus}
+          onFocus={onFocus}
+          onZoom={(to) => change({ range: to })}
+          onRemove={() => change({ names: names.filter((each) => each !== name) })}
+          cursor={cursor}
+          format={formatOf(name)}
+          height={names.length > 1 ? HEIGHT.several : HEIGHT.one}
+          empty={isPending ? "" : emptyWords(view)}
+        />
+      ))}
+    </div>
+  );
+}
+
+const NO_CURVES: readonly Curve[] = [];
+
+function emptyWords({ axis, range }: CompareView): string {
+  if (range) return "No points in this stretch";
+  return axis === "tokens" ? "No tokens were counted" : "No points yet";
+}
+
+interface RefusedProps {
+  error: unknown;
+  ids: readonly string[];
+  onRetry: () => unknown;
+  onRemove: (id: string) => void;
+}
+
+/** Jobs that are not there can be left out, each by its button. */
+function Refused({ error, ids, onRetry, onRemove }: RefusedProps) {
+  const problems = error instanceof ApiError ? error.errors : [];
+  const missing = ids.filter((id) => problems.some(({ detail }) => detail.includes(id)));
+  return (
+    <>
+      <ErrorState error={error} onRetry={missing.length > 0 ? undefined : () => void onRetry()} />
+      <div className="compare-missing">
+        {missing.map((id) => (
+          <Button key={id} onClick={() => onRemove(id)}>
+            Go on without {id}
+          </Button>
+        ))}
+      </div>
+    </>
+  );
+}
+
+function entriesOf(
+  slots: CompareView["slots"],
+  jobs: ReadonlyMap<string, NonNullable<Entry["job"]>>,
+): Entry[] {
+  return slots.flatMap((id, slot) => (id === null ? [] : [{ slot, id, job: jobs.get(id) }]));
+}

@@ -1,0 +1,116 @@
+// The jobs of a comparison: colour, state, layout and the last value of each series.
+import { Link } from "react-router";
+import type { ComparedJob } from "@/shared/api/types";
+import { count, plural } from "@/shared/format/numbers";
+import { formatOf } from "@/shared/format/series";
+import { StateBadge } from "@/shared/ui/Badge";
+import { Button } from "@/shared/ui/Button";
+import { cx } from "@/shared/ui/cx";
+import { Skeleton } from "@/shared/ui/Skeleton";
+import { type Column, Table } from "@/shared/ui/Table";
+import { type Curve, newestValue, strangeTotal } from "./curves";
+import { Swatch } from "./Swatch";
+
+export interface Entry {
+  slot: number;
+  id: string;
+  /** Absent while it is on its way. */
+  job: ComparedJob | undefined;
+}
+
+interface LegendProps {
+  entries: readonly Entry[];
+  names: readonly string[];
+  curves: ReadonlyMap<string, readonly Curve[]>;
+  isZoomed: boolean;
+  focus: number | null;
+  onFocus: (slot: number | null) => void;
+  onRemove: (id: string) => void;
+}
+
+export function Legend({ entries, names, isZoomed, ...rest }: LegendProps) {
+  const columns: Column[] = [
+    { name: "job", label: "Job", className: "legend-job" },
+    { name: "state", label: "State", className: "legend-state" },
+    { name: "layout", label: "Layout", className: "legend-layout" },
+    { name: "step", label: "Step", number: true, className: "legend-step" },
+    ...names.map((name) => ({
+      name,
+      label: (
+        <span title={`Last value ${isZoomed ? "of what is shown" : ""} of ${name}`}>{name}</span>
+      ),
+      number: true,
+      className: "legend-value",
+    })),
+    { name: "remove", label: <span className="visually-hidden">Take away</span> },
+  ];
+  return (
+    <Table label="Jobs compared, with their last values" columns={columns} className="legend">
+      {entries.map((entry) => (
+        <LegendRow key={entry.id} entry={entry} names={names} {...rest} />
+      ))}
+    </Table>
+  );
+}
+
+type RowProps = Omit<LegendProps, "entries" | "isZoomed"> & { entry: Entry };
+
+function LegendRow({ entry, names, curves, focus, onFocus, onRemove }: RowProps) {
+  const { slot, id, job } = entry;
+  return (
+    <tr
+      data-job={id}
+      className={cx(focus === slot && "legend-chosen")}
+      onPointerEnter={() => onFocus(slot)}
+      onPointerLeave={() => onFocus(null)}
+      onFocus={() => onFocus(slot)}
+      onBlur={() => onFocus(null)}
+    >
+      <td className="legend-job">
+        <span className="legend-mark-name">
+          <Swatch slot={slot} />
+          {job ? (
+            <Link to={`/jobs/${id}`} title={job.name}>
+              {job.name}
+            </Link>
+          ) : (
+            <Skeleton width="14ch" />
+          )}
+        </span>
+      </td>
+      <td className="legend-state">{job && <StateBadge state={job.state} />}</td>
+      <td className="legend-layout">{job?.layout}</td>
+      <td className="legend-step number">{job && count(job.last_step)}</td>
+      {names.map((name) => (
+        <td key={name} className="legend-value number">
+          {job && <LastValue curve={curves.get(name)?.find((each) => each.slot === slot)} />}
+        </td>
+      ))}
+      <td className="legend-remove">
+        <Button
+          look="quiet"
+          small
+          aria-label={`Take ${job?.name ?? id} away`}
+          onClick={() => onRemove(id)}
+        >
+          ✕
+        </Button>
+      </td>
+    </tr>
+  );
+}
+
+function LastValue({ curve }: { curve: Curve | undefined }) {
+  if (!curve) return <span className="muted">no points</span>;
+  const [value, strange] = [newestValue(curve), strangeTotal(curve)];
+  return (
+    <>
+      {strange > 0 && (
+        <span className="chart-strange" title={`${plural(strange, "point")} NaN or infinite`}>
+          {count(strange)} NaN
+        </span>
+      )}
+      {value === null ? "NaN" : formatOf(curve.name)(value)}
+    </>
+  );
+}

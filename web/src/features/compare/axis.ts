@@ -1,0 +1,63 @@
+// Places on the axes of a comparison as text.
+import { count, short } from "@/shared/format/numbers";
+import { duration } from "@/shared/format/time";
+import type { Extent } from "@/shared/ui/chart/lines";
+import { wholeStep } from "@/shared/ui/chart/options";
+import type { Axis } from "./view";
+
+export const AXIS_WORDS: Record<Axis, string> = {
+  step: "Steps",
+  tokens: "Tokens",
+  seconds: "Wall time",
+};
+
+/** Gaps between ticks of a clock, up to a hundred days. */
+const CLOCK_GAPS = [
+  ...[1, 2, 5, 10, 15, 30],
+  ...[1, 2, 5, 10, 15, 30].map((minutes) => minutes * 60),
+  ...[1, 2, 3, 6, 12].map((hours) => hours * 3600),
+  ...[1, 2, 5, 10, 20, 50, 100].map((days) => days * 86_400),
+];
+
+/** Distances between ticks; the usual ones for counts. */
+export function gapsOf(axis: Axis): number[] | undefined {
+  return axis === "seconds" ? CLOCK_GAPS : undefined;
+}
+
+/** A tick of an axis. */
+export function tickOf(axis: Axis): (place: number) => string {
+  return axis === "seconds" ? clock : wholeStep;
+}
+
+/** `45 s`, `1:30 min`, `5 min`, `2:30 h`, `3 d`: as short as ticks must be. */
+export function clock(seconds: number): string {
+  if (!Number.isInteger(seconds)) return "";
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return `${parted(seconds, 60)} min`;
+  if (seconds < 86_400) return `${parted(Math.round(seconds / 60), 60)} h`;
+  const hours = Math.round(seconds / 3600);
+  return hours % 24 === 0 ? `${hours / 24} d` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
+}
+
+function parted(value: number, by: number): string {
+  const rest = value % by;
+  return rest === 0 ? String(value / by) : `${Math.floor(value / by)}:${two(rest)}`;
+}
+
+function two(value: number): string {
+  return String(value).padStart(2, "0");
+}
+
+/** A stretch in words: `steps 650–760`, `1.20M–2.40M tokens`, `3 min 20 s – 5 min 00 s`. */
+export function stretchText(axis: Axis, [first, last]: Extent): string {
+  if (axis === "step") return `steps ${count(first)}–${count(last)}`;
+  if (axis === "tokens") return `${short(first)}–${short(last)} tokens`;
+  return `${duration(first)} – ${duration(last)}`;
+}
+
+/** A place in words: `step 1,200`, `1.20M tokens`, `3 min 20 s`. */
+export function placeText(axis: Axis, place: number): string {
+  if (axis === "step") return `step ${count(Math.round(place))}`;
+  if (axis === "tokens") return `${short(Math.round(place))} tokens`;
+  return duration(place);
+}

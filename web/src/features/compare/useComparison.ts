@@ -1,0 +1,90 @@
+// The data of a comparison: first which series there are, then their curves; live while jobs run.
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useEffect, useMemo, useRef } from "react";
+import { keys, MOST_COMPARED } from "@/shared/api/queries";
+import type { ComparedJob, EventView } from "@/shared/api/types";
+import { useStream } from "@/shared/stream/useStream";
+import { curvesQuery, headsQuery, type Wanted } from "./api";
+import { type CompareView, drawnNames } from "./view";
+
+export function useComparison(view: CompareView) {
+  const slots = view.slots.join(",");
+  const ids = useMemo(() => slots.split(",").filter((id) => id !== ""), [slots]);
+  // Neither more jobs than the server takes, nor a series that it does not know, is asked for.
+  const asked = ids.length > MOST_COMPARED ? NONE : ids;
+  const heads = useQuery(headsQuery(asked));
+  const known = useMemo(() => namesOf(heads.data?.jobs ?? []), [heads.data]);
+  const chosen = view.names?.join(",") ?? null;
+  const names = useMemo(
+    () => drawnNames(chosen === null ? null : chosen.split(","), known),
+    [chosen, known],
+  );
+  const wanted: Wanted = { jobs: asked, names, axis: view.axis, range: view.range };
+  const curves = useQuery(curvesQuery(wanted));
+  const jobs = useMemo(() => {
+    const byId = new Map<string, ComparedJob>();
+    for (const job of [...(heads.data?.jobs ?? []), ...(curves.data?.jobs ?? [])]) {
+      byId.set(job.id, job);
+    }
+    return byId;
+  }, [heads.data, curves.data]);
+  return { ids, heads, curves, known, names, wanted, jobs };
+}
+
+const NONE: readonly string[] = [];
+
+function namesOf(jobs: readonly ComparedJob[]): ReadonlySet<string> {
+  return new Set(jobs.flatMap((job) => job.names).sort());
+}
+
+const REFRESH_MILLISECONDS = 2_000;
+
+/** Read the comparison anew, every two seconds at most, while something happens to its jobs. */
+export function useLiveComparison(
+  ids: readonly string[],
+  known: ReadonlySet<string>,
+  onDeleted: (id: string) => void,
+): void {
+  const client = useQueryClient();
+  const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
+  /** Whether more than points came: a state, a name that is new. */
+  const isNews = useRef(false);
+  useEffect(
+    () => () => {
+      if (timer.current !== null) clearTimeout(timer.current);
+      timer.current = null;
+    },
+    [],
+  );
+  const refresh = () => {
+    const key = isNews.current ? keys.compare : [...keys.compare, "curves"];
+    // A slow answer is waited for: cut off again and again, none would ever come.
+    if (client.isFetching({ queryKey: keys.compare }) > 0) {
+      timer.current = setTimeout(refresh, REFRESH_MILLISECONDS);
+      return;
+    }
+    timer.current = null;
+    isNews.current = false;
+    void client.invalidateQueries({ queryKey: key });
+  };
+  useStream({
+    event: (event: EventView) => {
+      const id = event.job_id;
+      if (id === null || !ids.includes(id) || event.kind === "log") return;
+      if (event.kind === "job_deleted") {
+        onDeleted(id);
+        return;
+      }
+      isNews.current ||= bringsNews(event, known);
+      timer.current ??= setTimeout(refresh, REFRESH_MILLISECONDS);
+    },
+  });
+}
+
+/** Whether an event changes more than curves: everything but points of series that are known. */
+export function bringsNews(event: EventView, known: ReadonlySet<string>): boolean {
+  if (event.kind !== "metrics") return true;
+  return Object.keys((event.data.values as object | undefined) ?? {}).some(
+    (name) => !known.has(name),
+  );
+}

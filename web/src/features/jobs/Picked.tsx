@@ -1,0 +1,22 @@
+// What can be done with the jobs that were ticked.
+import { plural } from "@/shared/format/numbers";
+import { Button, ButtonLink } from "@/shared/ui/Button";
+import type { Picking } from "./JobsTable";
+import { COMPARE_ID } from "./useJobKeys";
+
+export function Picked({ picking, onClear }: { picking: Picking; onClear: () => void }) {
+  const { picked, isFull } = picking;
+  return (
+    <>
+      <span className="muted" role="status">
+        {plural(picked.length, "job")} ticked{isFull && ", no more fit into one chart"}
+      </span>
+      <Button look="quiet" onClick={onClear}>
+        Clear
+      </Button>
+      <ButtonLink id={COMPARE_ID} to={`/compare?jobs=${picked.join(",")}`} aria-keyshortcuts="c">
+        Compare
+      </ButtonLink>
+    </>
+  );
+}

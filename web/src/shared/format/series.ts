@@ -1,0 +1,24 @@
+// Series of metrics: which ones most people want, and how their values are written.
+import { bytes, metric, short } from "./numbers";
+import { duration } from "./time";
+
+/** Drawn first, in this order, where the job has them. */
+export const FIRST = [
+  "train/loss",
+  "validation/loss",
+  "train/grad_norm",
+  "train/lr",
+  "perf/tokens_per_second_per_device",
+  "memory/peak_reserved_gib",
+  "memory/peak_rss_gib",
+  "checkpoint/stall_seconds",
+  "perf/mfu",
+];
+
+/** Return how values of a series are written: by the unit that its name carries. */
+export function formatOf(name: string): (value: number) => string {
+  if (name.endsWith("_seconds")) return duration;
+  if (name.endsWith("_gib")) return (gib) => bytes(gib * 2 ** 30);
+  if (name.includes("tokens") || name.includes("sequences")) return short;
+  return (value) => metric(value).replace(/\.?0+e/, "e");
+}
