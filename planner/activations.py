@@ -28,6 +28,8 @@ def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int
     sharded = (2 * a.attention_dim + 2 * kv_dim + 4 * a.ffn_dim) * c
     if a.qk_norm:
         sharded += (a.attention_dim + kv_dim) * _input_of_a_norm_per_feature(spec)
+    if spec.parallelism.cp_method == "allgather_kv":
+        sharded += 2 * kv_dim * c * (layout.cp - 1)  # keys and values of the other ranks' tokens
     if spec.model.dropout > 0:
         sharded += 2 * a.dim  # for each residual branch a mask of one byte an element
     if spec.parallelism.sequence_parallel:
@@ -46,9 +48,7 @@ def kept_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
     """
     a = spec.architecture
     c = BYTES[spec.training.param_dtype]
-    block_input = tokens * a.dim * c
-    if spec.parallelism.sequence_parallel:
-        block_input //= layout.tp
+    block_input = tokens * width_of_the_stream(spec, layout)
     everything = activations_of_a_block(spec, layout, tokens=tokens)
     match spec.activation_checkpoint.mode:
         case "none":
@@ -64,6 +64,12 @@ def kept_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
         case "memory_budget":
             share = spec.activation_checkpoint.memory_budget
             return block_input + round(share * (everything - block_input))
+
+
+def width_of_the_stream(spec: JobSpec, layout: Layout) -> int:
+    """Return the bytes that a rank holds of the residual stream for each token."""
+    shared = layout.tp if spec.parallelism.sequence_parallel else 1
+    return spec.architecture.dim * BYTES[spec.training.param_dtype] // shared
 
 
 def activations_of_the_head(spec: JobSpec, *, tokens: int) -> int:

@@ -8,15 +8,19 @@ from specs.batch import BatchDeal
 from specs.plan import BatchPlan
 
 
-def legal_micro_batch_size(global_batch_size: int, dp: int, *, at_most: int) -> int | None:
+def legal_micro_batch_size(
+    global_batch_size: int, dp: int, *, at_most: int, rounds: int = 1
+) -> int | None:
     """Return the largest legal micro-batch size up to `at_most`; None when dp has no legal one.
 
-    Legal means that there is a micro-batch for each of the `dp` data-parallel ranks, which bounds
-    the size by (global - 1) // (dp - 1) sequences.
+    Legal means that each of the `dp` data-parallel ranks runs at least so many rounds, and has a
+    micro-batch of its own in the first. That is n = dp x (rounds - 1) + 1 micro-batches, or dp if
+    that is more, which bounds the size by (global - 1) // (n - 1) sequences.
     """
-    if dp > global_batch_size:
+    least = max(dp, dp * (rounds - 1) + 1)
+    if least > global_batch_size:
         return None
-    return at_most if dp == 1 else min(at_most, (global_batch_size - 1) // (dp - 1))
+    return at_most if least == 1 else min(at_most, (global_batch_size - 1) // (least - 1))
 
 
 def least_idle_micro_batch_size(global_batch_size: int, dp: int, *, at_most: int) -> int:

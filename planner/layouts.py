@@ -2,76 +2,129 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from planner.batch import legal_micro_batch_size, plan_batch
 from planner.memory import estimate_memory
+from planner.pipeline import plan_pipeline
 from specs.batch import BatchDeal
+from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.layout import Layout
+from specs.pipeline import least_microbatches
 from specs.plan import LayoutOption, ResumeOption
+from specs.precision import slots_for
 from specs.problems import SpecError
-from specs.rules import NOT_SUPPORTED_YET, check_job_spec
+from specs.rules import check_beside_layout, layout_problems, missing_engines
 
 AXES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
+MOST_LISTED = 24
+"""Longer lists help nobody; the rest is counted."""
 
 
-def layouts_of(
-    spec: JobSpec, world_size: int, *, device_memory_bytes: int | None = None
-) -> ResumeOption:
-    """Return every legal layout of the job on `world_size` slots, or the reason why there is none.
+class LegalLayouts:
+    """The legal layouts of a job on any number of slots.
 
-    Each has the job's own micro-batch size where that is legal, else the largest legal smaller one.
-    First comes the layout that the job's own axes give, if they do; then the fewest replicas.
+    No rule ties the ranks that share a sequence (cp, tp) to those that share out sequences and
+    layers (dp, pp), so each pair is asked about once, on however many slots.
     """
-    legal: list[LayoutOption] = []
-    reasons: dict[str, None] = {}  # in order, each once
-    for layout in _candidates(spec, world_size):
+
+    def __init__(self, spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
+        self._spec, self._slots = spec, slots
+        self._axes = [axis for axis in AXES if _has_engine(spec, axis)]
+        self._known: dict[Layout, tuple[str, ...]] = {}
+
+    def on(self, world_size: int) -> ResumeOption:
+        """Return the legal layouts of so many slots, or the reason why there is none.
+
+        Each has the job's own micro-batch size where that is legal, else the largest legal smaller
+        one. First comes the layout that the job's own axes give, if they do; then those that change
+        the fewest of cp, tp and pp, and among these those with the fewest replicas.
+
+        Raises:
+            ValueError: `world_size` is not positive.
+        """
+        if world_size < 1:
+            raise ValueError(f"world_size={world_size} must be positive")
         try:
-            candidate = _candidate(spec, layout)
-            check_job_spec(candidate)
+            whole = Layout(dp_shard=world_size)
+            check_beside_layout(self._spec.on_layout(whole), slots=self._slots)
         except SpecError as error:
-            reasons |= {problem.detail: None for problem in error.problems}
-        except ValueError as error:
-            reasons[str(error)] = None
-        else:
-            legal.append(option(candidate, layout, device_memory_bytes=device_memory_bytes))
-    own = _own_layout(spec, world_size)
-    legal.sort(key=lambda o: (o.layout != own, *(getattr(o.layout, axis) for axis in AXES)))
-    return ResumeOption(
-        world_size=world_size,
-        layouts=tuple(legal),
-        reason=None if legal else "; ".join(reasons),
-    )
+            reasons = dict.fromkeys(problem.detail for problem in error.problems)
+            return ResumeOption(world_size=world_size, layouts=(), reason="; ".join(reasons))
+        own = _own_layout(self._spec, world_size)
+        candidates = list(self._candidates(world_size))
+        candidates.sort(key=lambda layout: _distance(layout, own, self._spec))
+        legal = [layout for layout in candidates if not self._problems(layout)]
+        return ResumeOption(
+            world_size=world_size,
+            layouts=tuple(self._option(layout) for layout in legal[:MOST_LISTED]),
+            more=max(0, len(legal) - MOST_LISTED),
+            # The nearest layout says best why there is none.
+            reason=None if legal else "; ".join(self._problems(candidates[0])),
+        )
+
+    def _candidates(self, world_size: int) -> Iterator[Layout]:
+        """Yield each way to write `world_size` as a product of the axes that have an engine."""
+        for sizes in _factorizations(world_size, len(self._axes)):
+            yield Layout(**dict(zip(self._axes, sizes, strict=True)))
+
+    def _problems(self, layout: Layout) -> tuple[str, ...]:
+        sequence = Layout(cp=layout.cp, tp=layout.tp)
+        rest = Layout(dp_shard=layout.dp, pp=layout.pp)
+        return self._problems_of(rest) + self._problems_of(sequence)
+
+    def _problems_of(self, layout: Layout) -> tuple[str, ...]:
+        found = self._known.get(layout)
+        if found is None:
+            try:
+                problems = layout_problems(_candidate(self._spec, layout), layout)
+                found = tuple(problem.detail for problem in problems)
+            except ValueError as error:
+                found = (str(error),)
+            self._known[layout] = found
+        return found
+
+    def _option(self, layout: Layout) -> LayoutOption:
+        return option(_candidate(self._spec, layout), layout, slots=self._slots)
 
 
-def option(
-    spec: JobSpec, layout: Layout, *, device_memory_bytes: int | None = None
-) -> LayoutOption:
-    """Return a layout with its batch and its memory."""
+def option(spec: JobSpec, layout: Layout, *, slots: Collection[Slot] = ()) -> LayoutOption:
+    """Return a layout with its batch, its pipeline and its memory."""
     deal = BatchDeal(spec.training.global_batch_size, spec.training.micro_batch_size, layout.dp)
     memory = estimate_memory(spec, layout, deal)
+    available = smallest_memory(spec, slots)
     return LayoutOption(
         layout=layout,
         name=str(layout),
         batch=plan_batch(deal),
+        pipeline=plan_pipeline(spec, layout, deal),
         memory=memory,
-        fits=None if device_memory_bytes is None else memory.total <= device_memory_bytes,
+        fits=None if available is None else memory.total <= available,
     )
 
 
-def _candidates(spec: JobSpec, world_size: int) -> Iterator[Layout]:
-    """Yield each way to write `world_size` as a product of the axes that have an engine."""
-    axes = [axis for axis in AXES if _has_engine(spec, axis)]
-    for sizes in _factorizations(world_size, len(axes)):
-        yield Layout(**dict(zip(axes, sizes, strict=True)))
+def smallest_memory(spec: JobSpec, slots: Collection[Slot]) -> int | None:
+    """Return the memory of the smallest slot that the job may be placed on, if one is known."""
+    return min((slot.memory_bytes for slot in slots_for(spec, slots)), default=None)
 
 
 def _has_engine(spec: JobSpec, axis: str) -> bool:
     asking = spec.model_copy(update={"parallelism": spec.parallelism.model_copy(update={axis: 2})})
-    return not any(
-        pointer == f"/parallelism/{axis}" and asked_for(asking)
-        for pointer, asked_for, _ in NOT_SUPPORTED_YET
+    return all(problem.pointer != f"/parallelism/{axis}" for problem in missing_engines(asking))
+
+
+def _distance(layout: Layout, own: Layout | None, spec: JobSpec) -> tuple[int, ...]:
+    """Return what layouts are sorted by: how far they are from the job's own axes."""
+    now = spec.parallelism
+    changed = sum(getattr(layout, axis) != getattr(now, axis) for axis in ("cp", "tp", "pp"))
+    return (
+        int(layout != own),
+        changed,
+        layout.dp_replicate,
+        layout.world_size // layout.dp,
+        layout.pp,
+        layout.cp,
     )
 
 
@@ -92,10 +145,14 @@ def _candidate(spec: JobSpec, layout: Layout) -> JobSpec:
         ValueError: no micro-batch size gives each data-parallel rank a micro-batch.
     """
     training, given = spec.training, spec.training.micro_batch_size
-    size = legal_micro_batch_size(training.global_batch_size, layout.dp, at_most=given)
+    rounds = least_microbatches(spec.parallelism.pp_schedule, pp=layout.pp)
+    size = legal_micro_batch_size(
+        training.global_batch_size, layout.dp, at_most=given, rounds=rounds
+    )
     if size is None:
+        each = f" with {rounds} micro-batches each" if rounds > 1 else ""
         raise ValueError(
-            f"{layout.dp} data-parallel ranks are more than the "
+            f"{layout.dp} data-parallel ranks{each} are more than the "
             f"global_batch_size={training.global_batch_size} sequences of a step"
         )
     resized = training.model_copy(update={"micro_batch_size": size})

@@ -1,9 +1,9 @@
 """A first model of device memory: bytes of each part at the fullest moment of a step.
 
-It knows Llama-style blocks with bfloat16 or float32 compute under FSDP2, tensor parallelism and
-context parallelism; docs/planner.md compares it with published and measured peaks. It knows neither
-pipeline stages, nor quantized products, nor what torch.compile saves; the device's own context and
-the buffers of the communication library count nowhere.
+It knows Llama-style blocks with bfloat16 or float32 compute under FSDP2, tensor, context and
+pipeline parallelism; docs/planner.md compares it with published and measured peaks. It does not
+know what torch.compile saves; the device's own context and the buffers of the communication library
+count nowhere.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from planner.activations import (
     activations_of_a_block,
     activations_of_the_head,
     kept_of_a_block,
+    width_of_the_stream,
 )
 from planner.parameters import count_parameters
+from planner.parts import Part, parts_of
 from specs.batch import BatchDeal
 from specs.job import JobSpec
 from specs.layout import Layout
+from specs.loss import tokens_per_chunk
 from specs.plan import MemoryEstimate, ParameterCount
-
-LOSS_BYTES = 12
-"""For each logit: its log-softmax, kept for backward, the gradient of the loss by that, and the
-gradient by the logit, float32 each. The logits themselves live as long."""
 
 SLACK = 0.15
 """Reserved beyond allocated, as a share of the short-lived parts: rounding and fragmentation of the
@@ -37,34 +36,20 @@ def estimate_memory(spec: JobSpec, layout: Layout, deal: BatchDeal) -> MemoryEst
 
     Args:
         spec: gives shape, types and what backward recomputes.
-        layout: the parallel axes, without pipeline stages.
+        layout: the parallel axes.
         deal: gives the micro-batch, and whether a rank runs more than one: from the second on, the
-            sum of the earlier ones' gradients stands beside the activations. They are summed over
-            the ranks once a step, so until then each rank has them whole.
+            sum of the earlier ones' gradients stands beside the activations.
+
+    Raises:
+        SpecError: the model or the batch cannot be cut into the stages of a pipeline.
     """
-    assert layout.pp == 1, "no engine runs pipeline stages yet, and no measurement is at hand"
-    step = _Step(spec, layout, deal)
-    shard = -(-step.parameters.total // (layout.dp_shard * layout.cp * layout.tp))
-    gradients = shard * BYTES["float32"]
-    moments = (step.at_loss(), step.at_head(), step.at_block(), step.at_embedding(gradients))
-    peak = max(moments, key=lambda moment: moment.total)
-    weights = shard * BYTES["float32"]
-    optimizer_states = 2 * shard * BYTES[spec.optimizer.state_dtype]
-    return MemoryEstimate(
-        peak_at=peak.name,
-        weights=weights,
-        gradients=peak.gradients,
-        optimizer_states=optimizer_states,
-        gathered=peak.gathered,
-        activations=peak.activations,
-        logits=peak.logits,
-        slack=peak.slack,
-        total=weights + optimizer_states + peak.total,
-    )
+    parts = dict.fromkeys(parts_of(spec, layout))  # most ranks of a long pipeline are alike
+    ranks = (Step(spec, layout, deal, part).estimate() for part in parts)
+    return max(ranks, key=lambda estimate: estimate.total)
 
 
 @dataclass(frozen=True)
-class _Moment:
+class Moment:
     """What a rank holds at one moment of a step, beside its weights and optimizer states."""
 
     name: Literal["loss", "head", "block", "embedding"]
@@ -82,54 +67,92 @@ class _Moment:
         return self.gradients + self.gathered + self.activations + self.logits + self.slack
 
 
-class _Step:
-    """The moments of a step that can be the fullest, in their order, each in backward.
+class Step:
+    """The moments of one rank's step that can be the fullest, in their order.
 
     The update that follows needs less: it works in place.
     """
 
-    def __init__(self, spec: JobSpec, layout: Layout, deal: BatchDeal) -> None:
-        self.spec, self.layout = spec, layout
+    def __init__(self, spec: JobSpec, layout: Layout, deal: BatchDeal, part: Part) -> None:
+        self.spec, self.layout, self.part = spec, layout, part
         self.shape = a = spec.architecture
         self.parameters: ParameterCount = count_parameters(a)
+        self.total = part.parameters(self.parameters)
         self.compute = BYTES[spec.training.param_dtype]
         # One float32 rank is not sharded: it gathers no weights, and sums its gradients in place.
         self.sharded = layout.world_size > 1 or spec.training.param_dtype != "float32"
         self.reduce = BYTES[spec.training.reduce_dtype] if self.sharded else 0
         sequences = min(deal.micro_batch_size, deal.global_batch_size)
         self.tokens = -(-sequences * spec.training.seq_len // layout.cp)
-        self.several_rounds = deal.rounds > 1
-        # Gradients of earlier micro-batches, whole, in the type in which they will be summed.
-        self.earlier = 0
-        if self.several_rounds:
-            self.earlier = self.parameters.total * (self.reduce or self.compute) // layout.tp
+        self.shard = -(-self.total // (layout.dp_shard * layout.cp * layout.tp))
+        # Offloaded, the shards are in the memory of the host.
+        self.stored = 0 if spec.optimizer.cpu_offload else self.shard
+        self.earlier = self._earlier_gradients() if deal.rounds > 1 else 0
         self.block = sum(
             (self.parameters.attention, self.parameters.feed_forward, self.parameters.norms)
         )
         self.head = a.vocab_size * a.dim  # and as many in the embedding
-        self.kept = a.n_layers * kept_of_a_block(spec, layout, tokens=self.tokens)
+        # The vocabulary of which this rank computes the loss, and the tokens for which it does so
+        # at once.
+        self.rows = a.vocab_size // (layout.tp if spec.parallelism.loss_parallel else 1)
+        self.chunk = min(self.tokens, tokens_per_chunk(self.rows))
+        self.several_chunks = self.chunk < self.tokens
+        self.kept = self._kept()
 
-    def at_loss(self) -> _Moment:
-        """All blocks have run; head and final norm stay gathered from forward to backward."""
-        head_activations = activations_of_the_head(self.spec, tokens=self.tokens)
-        return self._moment(
+    def estimate(self) -> MemoryEstimate:
+        """Return the fullest moment."""
+        moments = [self.at_block()] if self.part.layers else []
+        if self.part.head:
+            moments += [self.at_loss(), self.at_head()]
+        if self.part.embedding:
+            moments.append(self.at_embedding())
+        peak = max(moments, key=lambda moment: moment.total)
+        weights = self.stored * BYTES["float32"]
+        optimizer_states = 2 * self.stored * BYTES[self.spec.optimizer.state_dtype]
+        return MemoryEstimate(
+            peak_at=peak.name,
+            weights=weights,
+            gradients=peak.gradients,
+            optimizer_states=optimizer_states,
+            gathered=peak.gathered,
+            activations=peak.activations,
+            logits=peak.logits,
+            slack=peak.slack,
+            total=weights + optimizer_states + peak.total,
+        )
+
+    def at_loss(self) -> Moment:
+        """A chunk's logits are there, and the gradient of the head's weight by earlier chunks.
+
+        The loss computes gradients at once, so that no logits outlive their chunk: those by its
+        input stand beside the input until backward. Head and final norm are gathered; the buffer in
+        which the last block's weights arrived is freed at the next gathering only.
+        """
+        waiting = self.block * self.compute if self.sharded else 0
+        if self.several_chunks:
+            waiting += self._head_gradient() + self.head * self.compute  # the sum, and a summand
+        return self.moment(
             "loss",
-            gathered=self._weights(self.head + self.parameters.final_norm),
-            activations=self.kept + head_activations,
-            logits=LOSS_BYTES + self.compute,
+            gathered=self.weights(self.head + self.parameters.final_norm) + waiting,
+            activations=self.kept + self._head_activations(),
+            logits=self._logits(),
         )
 
-    def at_head(self) -> _Moment:
-        """The head's gradient is there whole, and again in the type in which it is summed."""
-        summed = 0 if self.shape.tied_embeddings else self.reduce
-        return self._moment(
+    def at_head(self) -> Moment:
+        """The gradient of the head's weight is scaled, then converted to be summed over ranks.
+
+        The last block's weights are on their way meanwhile.
+        """
+        computed = self._head_gradient()
+        scaled = 2 * computed + (self.head * self.compute if self.several_chunks else 0)
+        summed = self.head * (self.compute + (0 if self.shape.tied_embeddings else self.reduce))
+        return self.moment(
             "head",
-            gathered=self._weights(self.head) + self.head * (self.compute + summed),
-            activations=self.kept,
-            logits=self.compute,
+            gathered=self.weights(self.head + self.block) + max(scaled, summed),
+            activations=self.kept + self.tokens * self.shape.dim * self.compute,
         )
 
-    def at_block(self) -> _Moment:
+    def at_block(self) -> Moment:
         """The last block is run again where asked for, and differentiated.
 
         Whole at once: its weights and the next one's, the gradient of one block being computed and
@@ -139,55 +162,104 @@ class _Step:
         activations = 4 * self.tokens * self.shape.ffn_dim * self.compute // self.layout.tp
         if self.spec.activation_checkpoint.mode != "none":
             activations += activations_of_a_block(self.spec, self.layout, tokens=self.tokens)
-        gradients = self.block * (self.compute + self.reduce)
-        return self._moment(
+        whole = self._gathered_blocks(min(2, self.part.layers))
+        tied = self.head * self.compute if self.shape.tied_embeddings else 0
+        return self.moment(
             "block",
-            gathered=self._weights(min(2, self.shape.n_layers) * self.block) + gradients,
+            gathered=whole + self.block * (self.compute + self.reduce) + tied,
             activations=self.kept + activations,
         )
 
-    def at_embedding(self, gradients: int) -> _Moment:
+    def at_embedding(self) -> Moment:
         """All other gradients are there, the embedding's is whole and about to be summed.
 
         A tied embedding is still gathered, and has three: the head's, its own, and their sum. On a
         single rank the last of them is the shard itself.
         """
         tied = self.shape.tied_embeddings
-        whole = self._weights(self.head) if tied else 0
+        gathered = self.weights(self.head) if tied else self.weights(0)
         copies = (3 if tied else 1) - (0 if self.sharded else 1)
-        whole += copies * self.head * self.compute
-        if not tied and not self.several_rounds:
-            whole += self.head * self.reduce
-        return _Moment(
+        gathered += copies * self.head * self.compute
+        if not tied:
+            gathered += self.head * self.reduce
+        shards = 0 if self.spec.optimizer.cpu_offload else self.shard * BYTES["float32"]
+        return Moment(
             "embedding",
-            gradients=max(gradients, self.earlier),
-            gathered=whole // self.layout.tp,
+            gradients=max(shards, self.earlier),
+            gathered=gathered // self.layout.tp,
         )
 
-    def _weights(self, gathered: int) -> int:
+    def _earlier_gradients(self) -> int:
+        """Return what earlier micro-batches left: shards, or with `never` whole gradients."""
+        if self.spec.parallelism.reshard_after_forward == "never" or not self.sharded:
+            return self.total * (self.reduce or self.compute) // self.layout.tp
+        return self.stored * BYTES["float32"]
+
+    def _kept(self) -> int:
+        """Return what blocks keep until backward, of all micro-batches in flight."""
+        part = self.part
+        kept = part.blocks_in_flight * kept_of_a_block(self.spec, self.layout, tokens=self.tokens)
+        if self.layout.pp > 1:
+            # What a stage gives to the next one stays until its gradient comes back.
+            kept += (
+                part.stages_in_flight * self.tokens * width_of_the_stream(self.spec, self.layout)
+            )
+        if part.heads_in_flight > 1:
+            of_a_head = self._head_activations() + self._head_gradient() // self.layout.tp
+            kept += (part.heads_in_flight - 1) * of_a_head
+        return round(kept)
+
+    def _head_activations(self) -> int:
+        by_its_input = self.tokens * self.shape.dim * self.compute
+        return activations_of_the_head(self.spec, tokens=self.tokens) + by_its_input
+
+    def _head_gradient(self) -> int:
+        """Return the bytes of the head's gradient, undivided; several chunks add up in float32."""
+        return self.head * (BYTES["float32"] if self.several_chunks else self.compute)
+
+    def _logits(self) -> int:
+        """Return the bytes of a chunk's logits and of their log-softmax, float32 both.
+
+        Of the chunk before, the gradient is still there, and again in the type of the product.
+        """
+        each = 2 * BYTES["float32"]
+        if self.several_chunks:
+            each += BYTES["float32"] + (self.compute if self.compute < BYTES["float32"] else 0)
+        return each * self.chunk * self.rows
+
+    def _gathered_blocks(self, blocks: int) -> int:
+        """Return the bytes of so many gathered blocks; float8 matrices travel as float8."""
+        gathered = self.weights(blocks * self.block)
+        if self.spec.quantization.recipe == "float8_tensorwise" and self.sharded:
+            kept = self.part.layers if self._keeps_weights() else blocks
+            matrices = self.parameters.attention + self.parameters.feed_forward
+            gathered -= kept * matrices * (self.compute - 1)
+        return gathered
+
+    def weights(self, gathered: int) -> int:
         """Return the bytes of so many gathered weights, or of all where none are freed."""
         if not self.sharded:
             return 0
-        never = self.spec.parallelism.reshard_after_forward == "never"
-        return (self.parameters.total if never else gathered) * self.compute
+        return (self.total if self._keeps_weights() else gathered) * self.compute
 
-    def _moment(
+    def _keeps_weights(self) -> bool:
+        """Return whether weights stay gathered from one use to the next."""
+        mode = self.spec.parallelism.reshard_after_forward
+        return mode == "never" or (mode == "default" and self.layout.pp > 1)
+
+    def moment(
         self,
         name: Literal["loss", "head", "block"],
         *,
         gathered: int,
         activations: int,
         logits: int = 0,
-    ) -> _Moment:
-        """Return a moment; `gathered` is undivided, and `logits` are bytes for each of them."""
-        tp = self.layout.tp
-        vocabulary = self.shape.vocab_size
-        if self.spec.parallelism.loss_parallel:
-            vocabulary //= tp
-        return _Moment(
+    ) -> Moment:
+        """Return a moment; `gathered` is undivided by tensor parallelism."""
+        return Moment(
             name,
             gradients=self.earlier,
-            gathered=gathered // tp,
+            gathered=gathered // self.layout.tp,
             activations=activations,
-            logits=logits * self.tokens * vocabulary,
+            logits=logits,
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from planner.activations import BYTES
 from planner.flops import training_flops_per_step, training_flops_per_token
-from planner.layouts import layouts_of, option
+from planner.hardware import hardware_warnings
+from planner.layouts import LegalLayouts, option, smallest_memory
 from planner.parameters import count_parameters
+from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.lr_schedule import warmup_tokens
 from specs.plan import Plan, ResumeOption
@@ -15,22 +17,23 @@ from specs.problems import Problem
 from specs.rules import BYTE_VOCABULARY, check_job_spec
 
 IDLE_SHARE_WORTH_SAYING = 0.1
+BUBBLE_SHARE_WORTH_SAYING = 0.25
 VOCABULARY_PADDING = 64
 """Rows up to the next multiple of this are padding that makes matrix products faster."""
 
 
-def plan(spec: JobSpec, *, device_memory_bytes: int | None = None) -> Plan:
+def plan(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan:
     """Work out what a job amounts to, from its spec alone.
 
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it.
-        device_memory_bytes: memory of the smallest slot, if known.
+        slots: what the nodes offer, if known; each kind of slot once is enough.
 
     Raises:
         SpecError: the job cannot run; every problem is named.
     """
-    check_job_spec(spec)
-    chosen = option(spec, spec.layout(), device_memory_bytes=device_memory_bytes)
+    check_job_spec(spec, slots=slots)
+    chosen = option(spec, spec.layout(), slots=slots)
     parameters = count_parameters(spec.architecture)
     steps = spec.training.steps
     flops_per_step = training_flops_per_step(spec)
@@ -39,6 +42,7 @@ def plan(spec: JobSpec, *, device_memory_bytes: int | None = None) -> Plan:
         layout=chosen.layout,
         name=chosen.name,
         batch=chosen.batch,
+        pipeline=chosen.pipeline,
         steps=steps,
         tokens_per_step=spec.tokens_per_step,
         total_tokens=steps * spec.tokens_per_step,
@@ -48,29 +52,28 @@ def plan(spec: JobSpec, *, device_memory_bytes: int | None = None) -> Plan:
         total_flops=steps * flops_per_step,
         memory=chosen.memory,
         fits=chosen.fits,
-        device_memory_bytes=device_memory_bytes,
+        device_memory_bytes=smallest_memory(spec, slots),
         checkpoint_bytes=parameters.total
         * (BYTES["float32"] + 2 * BYTES[spec.optimizer.state_dtype]),
         warnings=(),
     )
-    warnings = tuple(problem for warn in WARNINGS for problem in warn(spec, draft))
-    return draft.model_copy(update={"warnings": warnings})
+    warnings = [problem for warn in WARNINGS for problem in warn(spec, draft)]
+    warnings += hardware_warnings(spec, slots)
+    return draft.model_copy(update={"warnings": tuple(warnings)})
 
 
 def resume_options(
-    spec: JobSpec, *, world_sizes: Iterable[int], device_memory_bytes: int | None = None
+    spec: JobSpec, *, world_sizes: Iterable[int], slots: Collection[Slot] = ()
 ) -> list[ResumeOption]:
     """Return for each world size its legal layouts, or the reason why it has none.
 
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it.
         world_sizes: numbers of slots, each at least 1.
-        device_memory_bytes: memory of the smallest slot, if known.
+        slots: what the nodes offer, if known; each kind of slot once is enough.
     """
-    return [
-        layouts_of(spec, world_size, device_memory_bytes=device_memory_bytes)
-        for world_size in world_sizes
-    ]
+    legal = LegalLayouts(spec, slots=slots)
+    return [legal.on(world_size) for world_size in world_sizes]
 
 
 def _idle(_: JobSpec, draft: Plan) -> Iterator[Problem]:
@@ -84,6 +87,19 @@ def _idle(_: JobSpec, draft: Plan) -> Iterator[Problem]:
         detail=f"{batch.idle_share:.0%} of the ranks' sequence slots stay idle: "
         f"{batch.micro_batches} micro-batches of up to {batch.micro_batch_size} on "
         f"{batch.dp} data-parallel ranks{advice}",
+    )
+
+
+def _bubble(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
+    pipeline = draft.pipeline
+    if pipeline is None or pipeline.bubble_share <= BUBBLE_SHARE_WORTH_SAYING:
+        return
+    field = "pp" if spec.parallelism.pp_microbatches is None else "pp_microbatches"
+    yield Problem(
+        pointer=f"/parallelism/{field}",
+        detail=f"pipeline ranks wait {pipeline.bubble_share:.0%} of the time: {pipeline.schedule} "
+        f"runs {pipeline.microbatches} micro-batches through {len(pipeline.layers)} stages; more "
+        "of them (a smaller micro_batch_size) or fewer stages wait less",
     )
 
 
@@ -146,6 +162,7 @@ def _schedule(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
 
 WARNINGS: tuple[Callable[[JobSpec, Plan], Iterator[Problem]], ...] = (
     _idle,
+    _bubble,
     _memory,
     _vocabulary,
     _warmup,

@@ -9,7 +9,7 @@ from specs.layout import Layout
 from specs.pipeline import microbatches_of, stages_of
 from specs.problems import Problem, SpecError, nearest
 
-WIDEST = 1024
+WIDEST = 256
 """Axis sizes up to here are tried when nearest legal ones are named."""
 SPLIT_BACKWARD = ("InterleavedZeroBubble", "ZBVZeroBubble")
 """Schedules that compute the gradients of inputs and of weights at different times."""

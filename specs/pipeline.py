@@ -155,7 +155,8 @@ def in_flight(
 
     GPipe holds all of them; 1F1B as many as there are stages from this one on. The interleaved
     ones run (v - 1) g + k (p - 1 - rank) ahead, for groups of g micro-batches and k = 2, or 1 with
-    a zero bubble, where the weights' half of `rank` backward passes waits too. ZB-V holds 2 p.
+    a zero bubble, where the weights' half of `rank` backward passes waits too. ZB-V holds 2 p, or
+    somewhat less where there are fewer than 2 p - 1 micro-batches.
     """
     most = stages_per_rank * microbatches
     group = microbatches // max(1, microbatches // pp)

@@ -9,6 +9,7 @@ from pydantic import Field
 from specs.base import RecordModel
 from specs.layout import Layout
 from specs.problems import Problem
+from specs.sections.parallelism import PipelineSchedule
 
 Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0, json_schema_extra={"unit": "bytes"})]
@@ -55,6 +56,22 @@ class BatchPlan(RecordModel):
     """Largest smaller micro-batch size with the least idle share; absent when none has less."""
 
 
+class PipelinePlan(RecordModel):
+    """How the model is cut into stages, and how long ranks wait for each other."""
+
+    schedule: PipelineSchedule
+    """The schedule."""
+    layers: tuple[Count, ...]
+    """Transformer blocks of each stage, in model order."""
+    microbatches: Annotated[int, Field(ge=1)]
+    """Micro-batches in one run of the schedule."""
+    runs: Annotated[int, Field(ge=1)]
+    """Runs of the schedule in one step."""
+    bubble_share: Share
+    """Share of a run's time in which a rank waits, were all stages equally long; with a zero-bubble
+    schedule at least that."""
+
+
 class MemoryEstimate(RecordModel):
     """Device memory of the fullest rank at the moment of a step when it holds most."""
 
@@ -88,6 +105,8 @@ class LayoutOption(RecordModel):
     """The layout in words, as in `HSDP 2x2`."""
     batch: BatchPlan
     """How the global batch is dealt; the job's own micro-batch size where that is legal."""
+    pipeline: PipelinePlan | None
+    """Its stages; absent without pipeline parallelism."""
     memory: MemoryEstimate
     """What the fullest rank needs."""
     fits: bool | None
@@ -100,7 +119,9 @@ class ResumeOption(RecordModel):
     world_size: Annotated[int, Field(ge=1)]
     """Slots."""
     layouts: tuple[LayoutOption, ...]
-    """Legal layouts, those with the fewest replicas first; empty when there is none."""
+    """Legal layouts, those nearest to the job's own axes first; empty when there is none."""
+    more: Count = 0
+    """Further legal layouts, which are not listed."""
     reason: str | None
     """Why no layout is legal; absent when one is."""
 
@@ -116,6 +137,8 @@ class Plan(RecordModel):
     """The layout in words, as in `HSDP 2x2`."""
     batch: BatchPlan
     """How the global batch is dealt."""
+    pipeline: PipelinePlan | None
+    """Its stages; absent without pipeline parallelism."""
     steps: Count
     """Optimizer steps."""
     tokens_per_step: Count

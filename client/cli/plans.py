@@ -11,7 +11,7 @@ from client.cli import words
 from client.cli.listing import Listing
 from client.cli.output import facts, heading
 from specs.api.resume import ResumePreview
-from specs.plan import MemoryEstimate, Plan
+from specs.plan import MemoryEstimate, PipelinePlan, Plan
 from specs.problems import Problem
 
 
@@ -29,6 +29,7 @@ def draw_plan(plan: Plan) -> RenderableType:
              f"micro-batches of {batch.micro_batch_size}, {batch.rounds} for each of "
              f"{batch.dp} data-parallel ranks"),
             ("idle", idle),
+            *_pipeline(plan.pipeline),
             ("length", f"{plan.steps:,} steps of {plan.tokens_per_step:,} tokens: "
              f"{words.short(plan.total_tokens)} tokens, {words.short(plan.total_flops)} FLOPs"),
             ("memory", _memory(plan.memory, plan.fits)),
@@ -39,6 +40,22 @@ def draw_plan(plan: Plan) -> RenderableType:
     return Group(
         Text.assemble((plan.name, "bold"), f" on {slots}"), rows, *_warnings(plan.warnings)
     )
+
+
+def _pipeline(pipeline: PipelinePlan | None) -> list[tuple[str, str]]:
+    if pipeline is None:
+        return []
+    runs = f" in {pipeline.runs} runs" if pipeline.runs > 1 else ""
+    least = " or more" if "ZeroBubble" in pipeline.schedule else ""
+    layers = "+".join(map(str, pipeline.layers))
+    return [
+        (
+            "pipeline",
+            f"{pipeline.schedule}, stages of {layers} layers, "
+            f"{pipeline.microbatches} micro-batches{runs}, "
+            f"{words.share(pipeline.bubble_share)}{least} waiting",
+        )
+    ]
 
 
 def draw_preview(preview: ResumePreview) -> RenderableType:

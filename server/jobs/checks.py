@@ -9,8 +9,10 @@ from sqlalchemy import Connection, func, select
 from server.context import Context
 from server.errors import InvalidRequestError
 from server.tables import nodes
+from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.places import split_place
+from specs.precision import hardware
 from specs.problems import Problem, SpecError
 from specs.rules import check_job_spec
 
@@ -40,6 +42,25 @@ def check_world_size(connection: Connection, world_size: int, *, pointer: str) -
     if known is not None and world_size > known:
         detail = f"world_size={world_size} is more than the {known} slots of all nodes"
         raise InvalidRequestError.at(pointer, detail)
+
+
+def check_hardware(connection: Connection, spec: JobSpec) -> None:
+    """Refuse what no node can compute that ever registered; before the first, nothing is refused.
+
+    Raises:
+        InvalidRequestError: naming every problem found.
+    """
+    problems = list(hardware(spec, known_slots(connection)))
+    if problems:
+        raise InvalidRequestError.of(problems)
+
+
+def known_slots(connection: Connection) -> set[Slot]:
+    """Return each kind of slot that the registered nodes have."""
+    return {
+        Slot(found.device, found.device_name, found.device_memory_bytes)
+        for found in connection.scalars(select(nodes.c.hardware))
+    }
 
 
 def roots_of(spec: JobSpec) -> tuple[str, ...]:

@@ -12,9 +12,8 @@ from planner.plan import resume_options
 from server.attempts.launch import newest_attempt_id
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
-from server.jobs.checks import check_spec, check_world_size, roots_of
+from server.jobs.checks import check_spec, check_world_size, known_slots, roots_of
 from server.jobs.comparison import compare
-from server.jobs.planning import smallest_slot_bytes
 from server.jobs.service import end_running
 from server.jobs.target import Baseline, Target, work_out
 from server.lifecycle import Move, job_to, lock_job, move
@@ -111,9 +110,9 @@ def options(context: Context, job_id: str) -> ResumeOptions:
         origin = _origin(connection, job_id, attempt_id, None)
         offers = read_offers(connection, without_job=job_id)
         spec = baseline.effective
-        memory = smallest_slot_bytes(connection, device=spec.resources.device)
+        slots = known_slots(connection)
     sizes = _sizes(offers)
-    found = resume_options(spec, world_sizes=sizes, device_memory_bytes=memory)
+    found = resume_options(spec, world_sizes=sizes, slots=slots)
     return ResumeOptions(
         checkpoint_id=origin.id,
         step=origin.step,
@@ -132,6 +131,7 @@ def options(context: Context, job_id: str) -> ResumeOptions:
                     offers,
                 ),
                 layouts=option.layouts,
+                more=option.more,
                 reason=option.reason,
             )
             for option in found
@@ -147,9 +147,7 @@ def _prepare(
         raise ConflictError(f"{job.name} is {job.state}; a job that has ended or runs can resume")
     baseline, attempt_id, last_step = _baseline(connection, job)
     origin = _origin(connection, job_id, attempt_id, request.checkpoint_id)
-    resources = request.overrides.resources or baseline.effective.resources
-    memory = smallest_slot_bytes(connection, device=resources.device)
-    target = work_out(baseline, request, device_memory_bytes=memory)
+    target = work_out(baseline, request, slots=known_slots(connection))
     steps = target.effective.training.steps
     if job.state == JobState.SUCCEEDED and origin.step >= steps:
         raise ConflictError(

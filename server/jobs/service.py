@@ -14,7 +14,7 @@ from server.attempts.launch import newest_attempt_id, read_launch
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
 from server.events.store import append_event
-from server.jobs.checks import check_spec, check_world_size
+from server.jobs.checks import check_hardware, check_spec, check_world_size
 from server.lifecycle import job_to, lock_job, move
 from server.tables import attempts, jobs, requests
 from server.telemetry.catalog import newest_checkpoint
@@ -67,6 +67,7 @@ def submit(
             if earlier is not None:
                 return earlier
         check_world_size(connection, spec.resources.world_size, pointer="/resources/world_size")
+        check_hardware(connection, spec)
         _insert_job(context, connection, job_id, spec, actor=actor)
     return job_id
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from planner.batch import legal_micro_batch_size
@@ -10,8 +10,10 @@ from planner.plan import plan, resume_options
 from server.errors import InvalidRequestError
 from specs.api.resume import ResumeRequest
 from specs.attempt import SECTIONS, Overrides
+from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.layout import Layout
+from specs.pipeline import least_microbatches
 from specs.plan import Plan
 from specs.problems import Problem, SpecError
 from specs.sections.parallelism import ParallelismSection
@@ -43,9 +45,7 @@ class Target:
     plan: Plan
 
 
-def work_out(
-    baseline: Baseline, request: ResumeRequest, *, device_memory_bytes: int | None = None
-) -> Target:
+def work_out(baseline: Baseline, request: ResumeRequest, *, slots: Collection[Slot] = ()) -> Target:
     """Return what a request makes of the next attempt; what it leaves out stays as it was.
 
     Another world size alone takes the planner's first legal layout, and the micro-batch size is
@@ -57,11 +57,11 @@ def work_out(
     asked = request.overrides
     merged = _merged(baseline.overrides, asked, steps=_agreed_steps(request))
     world_size = _agreed_world_size(request)
-    layout = _layout(baseline, request, merged.apply(baseline.spec), world_size)
     changed = merged.apply(baseline.spec)
+    layout = _layout(baseline, request, changed, world_size)
     final = changed.model_copy(
         update={
-            "parallelism": _with_axes(changed, layout),
+            "parallelism": _with_axes(changed, layout, before=baseline),
             "resources": changed.resources.model_copy(update={"world_size": layout.world_size}),
             "training": changed.training.model_copy(
                 update={"micro_batch_size": _micro_batch_size(changed, request, layout)}
@@ -70,7 +70,7 @@ def work_out(
     )
     overrides = _difference(baseline.spec, final)
     try:
-        planned = plan(final, device_memory_bytes=device_memory_bytes)
+        planned = plan(final, slots=slots)
     except SpecError as error:
         raise InvalidRequestError.of(_in_request(error.problems)) from None
     return Target(overrides, final, planned)
@@ -142,14 +142,29 @@ def _given_layout(axes: ParallelismSection, *, world_size: int | None, before: L
         raise InvalidRequestError.at("/overrides/parallelism", str(error)) from None
 
 
-def _with_axes(spec: JobSpec, layout: Layout) -> ParallelismSection:
-    """Return the section that gives the layout: unchanged where its own axes do."""
+def _with_axes(spec: JobSpec, layout: Layout, *, before: Baseline) -> ParallelismSection:
+    """Return the section that gives the layout: unchanged where its own axes do.
+
+    What was chosen for other axes and is not chosen anew does not follow (`JobSpec.on_layout`).
+    """
+    section = spec.parallelism
+    if _own_layout(spec, layout.world_size) != layout:
+        section = section.model_copy(update=layout.model_dump())
+    old = before.effective
+    moved = old.on_layout(layout).parallelism
+    stale = {
+        name: getattr(moved, name)
+        for name in ParallelismSection.model_fields.keys() - Layout.model_fields.keys()
+        if getattr(section, name) == getattr(old.parallelism, name)
+    }
+    return section.model_copy(update=stale)
+
+
+def _own_layout(spec: JobSpec, world_size: int) -> Layout | None:
     try:
-        if spec.layout(layout.world_size) == layout:
-            return spec.parallelism
+        return spec.layout(world_size)
     except ValueError:
-        pass  # its axes give no layout of this size
-    return spec.parallelism.model_copy(update=layout.model_dump())
+        return None  # its axes give no layout of this size
 
 
 def _micro_batch_size(spec: JobSpec, request: ResumeRequest, layout: Layout) -> int:
@@ -157,7 +172,10 @@ def _micro_batch_size(spec: JobSpec, request: ResumeRequest, layout: Layout) -> 
     size = spec.training.micro_batch_size
     if request.overrides.micro_batch_size is not None:
         return size
-    legal = legal_micro_batch_size(spec.training.global_batch_size, layout.dp, at_most=size)
+    rounds = least_microbatches(spec.parallelism.pp_schedule, pp=layout.pp)
+    legal = legal_micro_batch_size(
+        spec.training.global_batch_size, layout.dp, at_most=size, rounds=rounds
+    )
     return size if legal is None else legal  # the plan refuses a layout that has none
 
 

@@ -73,6 +73,8 @@ class ResumeOptionView(RecordModel):
     """Whether so many are free at this moment."""
     layouts: tuple[LayoutOption, ...]
     """Legal layouts, the one that resume would take first."""
+    more: Annotated[int, Field(ge=0)]
+    """Further legal layouts, which are not listed."""
     reason: str | None
     """Why none is legal."""
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from specs.hardware import Slot
 from specs.job import JobSpec, parse_job_spec
 
 
@@ -9,3 +10,8 @@ def job(world_size: int = 1, **sections: dict[str, Any]) -> JobSpec:
     """Return a job on `world_size` slots with the given sections."""
     resources = {"world_size": world_size} | sections.pop("resources", {})
     return parse_job_spec({"resources": resources, **sections})
+
+
+def slots_of(memory_bytes: int | None) -> tuple[Slot, ...]:
+    """Return one slot of so much memory on a GPU that nobody knows; none when it is not known."""
+    return () if memory_bytes is None else (Slot("cuda", "a GPU", memory_bytes),)

@@ -1,13 +1,35 @@
 """Legal layouts: properties of all of them, and the reasons where there is none."""
 
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Collection
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.layouts import layouts_of
+import planner.layouts
+import specs.rules
+from planner.batch import legal_micro_batch_size
+from planner.layouts import MOST_LISTED, LegalLayouts
+from planner.plan import resume_options
 from specs.batch import BatchDeal
+from specs.hardware import Slot
+from specs.job import JobSpec
+from specs.layout import Layout
+from specs.plan import ResumeOption
+from specs.problems import Problem, SpecError
 from specs.rules import check_job_spec
-from tests.planner.specs_for_tests import job
+from tests.planner.specs_for_tests import job, slots_of
+from tests.specs.engines import every_engine
+
+
+def layouts_of(spec: JobSpec, world_size: int, *, slots: Collection[Slot] = ()) -> ResumeOption:
+    return LegalLayouts(spec, slots=slots).on(world_size)
+
+
+Row = tuple[str, Callable[[JobSpec], bool], str]
 
 
 @given(
@@ -22,7 +44,7 @@ def test_every_layout_is_one_that_the_job_may_run_on(
     spec = job(training=training)
     found = layouts_of(spec, world_size)
     assert (found.reason is None) == bool(found.layouts)
-    assert bool(found.layouts) == (world_size <= global_batch_size)
+    assert found.layouts or world_size > global_batch_size
     for option in found.layouts:
         assert option.layout.world_size == world_size
         batch = option.batch
@@ -40,34 +62,94 @@ def test_every_layout_is_one_that_the_job_may_run_on(
     assert len({option.layout for option in found.layouts}) == len(found.layouts)
 
 
-def test_layouts_are_those_with_an_engine_and_the_fewest_replicas_come_first() -> None:
+def test_layouts_are_those_with_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(f"/parallelism/{axis}", lambda _: True, axis) for axis in ("cp", "tp", "pp")]
+    monkeypatch.setattr(specs.rules, "NOT_SUPPORTED_YET", ())
+    with_all = {option.name for option in layouts_of(job(), 4).layouts}
+    monkeypatch.setattr(specs.rules, "missing_engines", lambda _: ())
+    monkeypatch.setattr(planner.layouts, "missing_engines", _without(*rows))
     names = [option.name for option in layouts_of(job(), 4).layouts]
-    assert names == ["FSDP 4", "HSDP 2x2", "HSDP 4x1"]
+    assert names == ["FSDP 4", "HSDP 2x2", "DDP 4"]
+    assert with_all > {*names, "FSDP 2 x TP 2", "FSDP 2 x CP 2", "FSDP 1 x PP 4", "FSDP 1 x CP 4"}
 
 
-def test_an_axis_joins_when_its_engine_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    import planner.layouts
-    import specs.rules
-
-    without_tp = tuple(row for row in specs.rules.NOT_SUPPORTED_YET if row[0] != "/parallelism/tp")
-    for module in (specs.rules, planner.layouts):
-        monkeypatch.setattr(module, "NOT_SUPPORTED_YET", without_tp)
-    names = [option.name for option in layouts_of(job(), 4).layouts]
-    assert names == [
-        "FSDP 4",
-        "FSDP 1 x TP 4",
-        "FSDP 2 x TP 2",
-        "HSDP 2x1 x TP 2",
-        "HSDP 2x2",
-        "HSDP 4x1",
+def _without(*rows: Row) -> Callable[[JobSpec], list[Problem]]:
+    return lambda spec: [
+        Problem(pointer=pointer, detail=what)
+        for pointer, asked_for, what in rows
+        if asked_for(spec)
     ]
+
+
+@pytest.mark.usefixtures(every_engine.__name__)
+def test_the_jobs_own_axes_come_first_then_those_that_keep_them_then_fewer_replicas() -> None:
+    names = [option.name for option in layouts_of(job(), 4).layouts]
+    assert names[:5] == ["FSDP 4", "HSDP 2x2", "DDP 4", "FSDP 2 x TP 2", "FSDP 2 x CP 2"]
+    spec = job(2, parallelism={"tp": 2})
+    names = [option.name for option in layouts_of(spec, 8).layouts]
+    assert names[:3] == ["FSDP 4 x TP 2", "HSDP 2x2 x TP 2", "DDP 4 x TP 2"]
+
+
+@pytest.mark.usefixtures(every_engine.__name__)
+def test_the_list_is_that_of_asking_the_rules_about_every_layout() -> None:
+    spec = job(training={"global_batch_size": 12, "micro_batch_size": 3})
+    for world_size in (1, 6, 8, 12, 30):
+        legal = set()
+        sizes = [n for n in range(1, world_size + 1) if world_size % n == 0]
+        for axes in itertools.product(sizes, repeat=5):
+            layout = Layout(**dict(zip(planner.layouts.AXES, axes, strict=True)))
+            rounds = max(1, layout.pp)
+            size = legal_micro_batch_size(12, layout.dp, at_most=3, rounds=rounds)
+            if layout.world_size != world_size or size is None:
+                continue
+            moved = spec.on_layout(layout)
+            training = moved.training.model_copy(update={"micro_batch_size": size})
+            with contextlib.suppress(SpecError):
+                check_job_spec(moved.model_copy(update={"training": training}))
+                legal.add(layout)
+        found = layouts_of(spec, world_size)
+        assert len(found.layouts) + found.more == len(legal)
+        assert {option.layout for option in found.layouts} <= legal
+
+
+@pytest.mark.usefixtures(every_engine.__name__)
+def test_many_slots_are_answered_at_once() -> None:
+    training = {"global_batch_size": 1024, "micro_batch_size": 1, "seq_len": 8192}
+    spec = job(8, model={"size": "70B"}, training=training)
+    started = time.process_time()
+    resume_options(spec, world_sizes=range(8, 513, 8))
+    assert time.process_time() - started < 10
+
+
+@pytest.mark.usefixtures(every_engine.__name__)
+def test_a_long_list_is_cut_and_the_rest_counted() -> None:
+    training = {"global_batch_size": 64, "micro_batch_size": 1}
+    found = layouts_of(job(training=training), 16)
+    assert len(found.layouts) == MOST_LISTED
+    assert found.layouts[0].name == "FSDP 16"
+    assert found.more > 0
+
+
+@pytest.mark.usefixtures(every_engine.__name__)
+def test_pipelines_get_a_micro_batch_size_that_fills_their_stages() -> None:
+    spec = job(training={"global_batch_size": 16, "micro_batch_size": 16})
+    by_name = {option.name: option for option in layouts_of(spec, 4).layouts}
+    whole, halves = by_name["FSDP 1 x TP 2 x PP 2"], by_name["FSDP 2 x PP 2"]
+    assert (whole.batch.micro_batch_size, whole.batch.rounds) == (15, 2)
+    assert (halves.batch.micro_batch_size, halves.batch.rounds) == (7, 2)
+    assert halves.pipeline is not None
+    assert (halves.pipeline.layers, halves.pipeline.microbatches) == ((2, 2), 2)
+    assert halves.pipeline.bubble_share == pytest.approx(1 / 3)
+    few = layouts_of(job(4, training={"global_batch_size": 3}, parallelism={"pp": 4}), 4)
+    assert few.layouts
+    assert "FSDP 1 x PP 4" not in [option.name for option in few.layouts]
 
 
 def test_the_layout_of_the_jobs_own_axes_comes_first() -> None:
     spec = job(2, parallelism={"dp_replicate": 2})
     assert layouts_of(spec, 4).layouts[0].name == "HSDP 2x2"
     # Two replicas do not divide three slots: nothing of the job's own fits.
-    assert [option.name for option in layouts_of(spec, 3).layouts] == ["FSDP 3", "HSDP 3x1"]
+    assert [option.name for option in layouts_of(spec, 3).layouts][:2] == ["FSDP 3", "DDP 3"]
 
 
 def test_the_own_micro_batch_size_is_kept_where_it_is_legal() -> None:
@@ -92,7 +174,7 @@ def test_nodes_that_do_not_divide_the_slots_are_the_reason() -> None:
 def test_whether_it_fits_is_said_only_when_the_memory_is_known() -> None:
     needed = layouts_of(job(), 2).layouts[0].memory.total
     fits = {
-        memory: layouts_of(job(), 2, device_memory_bytes=memory).layouts[0].fits
+        memory: layouts_of(job(), 2, slots=slots_of(memory)).layouts[0].fits
         for memory in (None, needed, needed - 1)
     }
     assert fits == {None: None, needed: True, needed - 1: False}

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from planner.memory import estimate_memory
+from planner.activations import activations_of_the_head
+from planner.memory import Moment, Step, estimate_memory
 from planner.parameters import count_parameters
+from planner.parts import parts_of
 from specs.batch import BatchDeal
 from specs.layout import Layout
 from specs.plan import MemoryEstimate
@@ -17,6 +19,22 @@ from tests.planner.specs_for_tests import job
 GIB = 2**30
 ONE_RANK = Layout()
 DOCS = Path(__file__).parents[2] / "docs" / "planner.md"
+
+
+class WholeLogits(Step):
+    """The step of a script whose loss is not computed in chunks, as all that were measured.
+
+    For each logit it holds, in float32, the log-softmax, the gradient of the loss by that, and the
+    gradient by the logit, beside the logit itself.
+    """
+
+    def at_loss(self) -> Moment:
+        return self.moment(
+            "loss",
+            gathered=self.weights(self.head + self.parameters.final_norm),
+            activations=self.kept + activations_of_the_head(self.spec, tokens=self.tokens),
+            logits=(12 + self.compute) * self.tokens * self.rows,
+        )
 
 
 class Measured(NamedTuple):
@@ -47,7 +65,8 @@ class Measured(NamedTuple):
         )
         layout = Layout(**self.layout)
         batch, size = self.micro_batch_size * layout.dp, self.micro_batch_size
-        return estimate_memory(spec, layout, BatchDeal(batch, size, layout.dp))
+        (part,) = parts_of(spec, layout)
+        return WholeLogits(spec, layout, BatchDeal(batch, size, layout.dp), part).estimate()
 
     @property
     def row(self) -> str:
@@ -152,16 +171,51 @@ def test_bfloat16_moments_take_half() -> None:
     assert half * 2 == full
 
 
-def test_whole_gradients_stand_beside_the_activations_from_the_second_round_on() -> None:
-    once, twice, thrice = (
-        estimate(Layout(dp_shard=4), rounds=rounds, training={"seq_len": 2048})
-        for rounds in (1, 2, 3)
+def test_gradients_wait_as_shards_or_whole_from_the_second_round_on() -> None:
+    total = count_parameters(job().architecture).total
+    for mode, waiting in (("default", total), ("always", total), ("never", 4 * total)):
+        once, twice, thrice = (
+            estimate(
+                Layout(dp_shard=4),
+                rounds=rounds,
+                training={"seq_len": 2048},
+                parallelism={"reshard_after_forward": mode},
+            )
+            for rounds in (1, 2, 3)
+        )
+        assert once.peak_at == twice.peak_at == "loss"
+        assert (once.gradients, twice.gradients) == (0, waiting)
+        assert twice.total == once.total + twice.gradients
+        assert thrice == twice
+
+
+def test_offloaded_shards_take_no_device_memory() -> None:
+    here, away = (
+        estimate(Layout(dp_shard=2), rounds=2, optimizer={"cpu_offload": offload})
+        for offload in (False, True)
     )
-    assert once.peak_at == twice.peak_at == "loss"
-    assert once.gradients == 0
-    assert twice.gradients == 4 * count_parameters(job().architecture).total
-    assert twice.total == once.total + twice.gradients
-    assert thrice == twice
+    assert (away.weights, away.gradients, away.optimizer_states) == (0, 0, 0)
+    assert away.total == here.total - here.weights - here.gradients - here.optimizer_states
+
+
+def test_the_logits_of_a_chunk_bound_the_loss() -> None:
+    """128,256 logits a token, so 1,046 tokens make a chunk of 2^27 logits."""
+    sections: dict[str, Any] = {
+        "model": {"size": "1B"},
+        "activation_checkpoint": {"mode": "full"},
+    }
+    short, long = (
+        estimate(
+            Layout(dp_shard=64),
+            micro_batch_size=1,
+            training={"seq_len": seq_len, "param_dtype": "bfloat16"},
+            **sections,
+        )
+        for seq_len in (4096, 8192)
+    )
+    assert short.peak_at == long.peak_at == "loss"
+    # Log-softmax and logits in float32; of the chunk before, its gradient twice.
+    assert short.logits == long.logits == (4 + 4 + 4 + 2) * 1046 * 128_256
 
 
 def test_activation_checkpointing_trades_in_order() -> None:
@@ -176,7 +230,7 @@ def test_activation_checkpointing_trades_in_order() -> None:
 @pytest.mark.parametrize(
     ("peak_at", "model", "seq_len"),
     [
-        ("loss", {"size": "8B"}, 8192),
+        ("loss", {"size": "1B"}, 8192),
         ("head", {"size": "8B", "n_layers": 2}, 16),
         ("block", {"ffn_dim": 1024}, 4096),
         ("embedding", {"size": "8B"}, 16),
@@ -202,8 +256,25 @@ def test_keeping_weights_gathered_costs_the_whole_model() -> None:
     )
     assert (sharded.peak_at, whole.peak_at) == ("loss", "loss")
     counted = count_parameters(job(model={"size": "8B"}).architecture)
-    assert whole.gathered == 4 * counted.total
-    assert sharded.gathered == 4 * (counted.head + counted.final_norm)
+    kept = counted.head + counted.final_norm
+    assert whole.gathered - sharded.gathered == 4 * (counted.total - kept)
+
+
+def test_float8_weights_travel_in_a_byte() -> None:
+    """Tensorwise only: the other recipes need a row's or a block's scale, and gather bfloat16."""
+    sections: dict[str, Any] = {
+        "model": {"size": "8B"},
+        "training": {"seq_len": 65_536, "param_dtype": "bfloat16"},
+    }
+    plain, rows, tensor = (
+        estimate(Layout(dp_shard=8), quantization={"recipe": recipe}, **sections)
+        for recipe in ("none", "float8_rowwise", "float8_tensorwise")
+    )
+    assert plain.peak_at == "block"
+    assert rows == plain
+    counted = count_parameters(job(**sections).architecture)
+    matrices = counted.attention + counted.feed_forward
+    assert plain.gathered - tensor.gathered == 2 * matrices  # two blocks, a byte less each
 
 
 def test_dropout_keeps_a_byte_for_each_element_of_two_branches() -> None:

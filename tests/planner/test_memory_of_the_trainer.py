@@ -54,7 +54,7 @@ CASES = [
         training={"seq_len": 2048},
         parallelism={"dp_replicate": 2, "reshard_after_forward": "never"},
     ),
-    case("head", 8, model={"size": "8B", "n_layers": 8}, training={"seq_len": 256}),
+    case("head", 8, model={"size": "8B", "n_layers": 2}, training={"seq_len": 256}),
     case(
         "block",
         2,
@@ -63,7 +63,7 @@ CASES = [
         tolerance=0.05,
     ),
     case(
-        "embedding, tied, several rounds",
+        "head, tied, several rounds",
         4,
         model={"size": "1B", "n_layers": 4},
         training={"seq_len": 1024, "param_dtype": "float32", "global_batch_size": 12},

@@ -8,7 +8,7 @@ from planner.plan import plan, resume_options
 from specs.attempt import Overrides
 from specs.plan import Plan, ResumeOption
 from specs.problems import SpecError
-from tests.planner.specs_for_tests import job
+from tests.planner.specs_for_tests import job, slots_of
 
 
 def warnings_of(world_size: int = 1, **sections: dict[str, Any]) -> dict[str, str]:
@@ -39,8 +39,8 @@ def test_a_plan_survives_the_wire() -> None:
 
 def test_a_job_that_cannot_run_has_no_plan() -> None:
     with pytest.raises(SpecError) as refused:
-        plan(job(parallelism={"tp": 2}, resources={"world_size": 2}))
-    assert [p.pointer for p in refused.value.problems] == ["/parallelism/tp"]
+        plan(job(model={"n_kv_heads": 3}))
+    assert [p.pointer for p in refused.value.problems] == ["/model/n_kv_heads"]
 
 
 def test_idle_ranks_are_said_with_a_size_that_wastes_less() -> None:
@@ -61,8 +61,8 @@ def test_idle_ranks_are_said_with_a_size_that_wastes_less() -> None:
 
 def test_memory_is_said_only_when_it_does_not_fit() -> None:
     needed = plan(job()).memory.total
-    assert plan(job(), device_memory_bytes=needed).warnings == ()
-    (warning,) = plan(job(), device_memory_bytes=needed - 1).warnings
+    assert plan(job(), slots=slots_of(needed)).warnings == ()
+    (warning,) = plan(job(), slots=slots_of(needed - 1)).warnings
     assert warning.pointer == "/training/micro_batch_size"
     assert "GiB" in warning.detail
 
@@ -134,13 +134,16 @@ def test_more_steps_on_a_resume_keep_the_schedule_and_say_so() -> None:
 
 
 def test_resume_options_answer_for_each_world_size() -> None:
-    options = resume_options(job(2), world_sizes=range(1, 19), device_memory_bytes=2**40)
+    options = resume_options(job(2), world_sizes=range(1, 19), slots=slots_of(2**40))
     assert [option.world_size for option in options] == list(range(1, 19))
     by_size = {option.world_size: option for option in options}
-    assert [o.name for o in by_size[6].layouts] == ["FSDP 6", "HSDP 2x3", "HSDP 3x2", "HSDP 6x1"]
+    names = [o.name for o in by_size[6].layouts]
+    assert names[:4] == ["FSDP 6", "HSDP 2x3", "HSDP 3x2", "DDP 6"]
     assert all(o.fits for option in options for o in option.layouts)
-    assert {n for n, option in by_size.items() if option.reason} == {17, 18}
     assert not by_size[17].layouts
+    assert "17 data-parallel ranks are more than the global_batch_size=16" in (
+        by_size[17].reason or ""
+    )
 
 
 def test_a_chosen_option_is_a_legal_plan() -> None:

@@ -1,0 +1,40 @@
+"""What the nodes' hardware makes of a job that is legal, and that its owner may not expect."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from specs.hardware import Slot
+from specs.job import JobSpec
+from specs.precision import can_quantize, number_format, slots_for
+from specs.problems import Problem
+
+
+def hardware_warnings(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
+    """Yield what runs slower than meant, or not on every node that the job may be placed on."""
+    own = slots_for(spec, slots)
+    on_cpu = spec.resources.device == "cpu" or (
+        bool(own) and all(slot.device == "cpu" for slot in own)
+    )
+    if number_format(spec) is not None and on_cpu:
+        yield Problem(
+            pointer="/quantization/recipe",
+            detail=f"a CPU emulates {spec.quantization.recipe}: its rounding, not its speed",
+        )
+    if not on_cpu:
+        yield from _lacking(spec, own)
+    if spec.optimizer.cpu_offload and on_cpu:
+        yield Problem(
+            pointer="/optimizer/cpu_offload",
+            detail="cpu_offload changes nothing on CPU slots: everything is in the host's memory",
+        )
+
+
+def _lacking(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
+    lacking = sorted({slot.name for slot in slots if not can_quantize(spec, slot)})
+    if lacking:
+        yield Problem(
+            pointer="/quantization/recipe",
+            detail=f"the job would fail on nodes with {', '.join(lacking)}, which cannot multiply "
+            f"{number_format(spec)}",
+        )
