@@ -11,6 +11,7 @@ import {
   strangeTotal,
   valuesWithin,
 } from "./curves";
+import { runsOf } from "./draw";
 
 const job = (id: string, more: object = {}): ComparedJob =>
   ({
@@ -82,6 +83,16 @@ describe("curves", () => {
     expect(neighbourPlace(curves, 10, 1)).toBe(15);
     expect(neighbourPlace(curves, 5, -1)).toBe(5);
     expect(neighbourPlace([], 5, 1)).toBeNull();
+  });
+});
+
+describe("bands", () => {
+  it("have the gaps of their curves", () => {
+    expect(runsOf([null, 1, 2, null, 3])).toEqual([
+      [1, 3],
+      [4, 5],
+    ]);
+    expect(runsOf([null])).toEqual([]);
   });
 });
 

@@ -74,16 +74,31 @@ function drawCurve(chart: uPlot, context: Context, curve: Curve, look: Look): vo
 
 type Context = CanvasRenderingContext2D;
 
+/** The extremes of each bucket, with gaps where the line has them. */
 function drawBand(chart: uPlot, context: Context, { x, min, max }: Curve): void {
-  const inside = x.map((_, at) => at).filter((at) => min[at] != null && max[at] != null);
-  const corners = [
-    ...inside.map((at) => [x[at] ?? 0, max[at] ?? 0] as const),
-    ...inside.toReversed().map((at) => [x[at] ?? 0, min[at] ?? 0] as const),
-  ];
-  context.beginPath();
-  for (const [place, value] of corners) context.lineTo(...pixel(chart, place, value));
-  context.closePath();
-  context.fill();
+  for (const [from, to] of runsOf(min)) {
+    context.beginPath();
+    for (let at = from; at < to; at += 1) {
+      context.lineTo(...pixel(chart, x[at] ?? 0, max[at] ?? 0));
+    }
+    for (let at = to - 1; at >= from; at -= 1) {
+      context.lineTo(...pixel(chart, x[at] ?? 0, min[at] ?? 0));
+    }
+    context.closePath();
+    context.fill();
+  }
+}
+
+/** Return where values stand without a gap: from, and the index behind the last. */
+export function runsOf(values: Values): [from: number, to: number][] {
+  const runs: [number, number][] = [];
+  values.forEach((value, at) => {
+    if (value === null) return;
+    const last = runs.at(-1);
+    if (last?.[1] === at) last[1] = at + 1;
+    else runs.push([at, at + 1]);
+  });
+  return runs;
 }
 
 interface Pen {
