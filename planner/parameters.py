@@ -26,13 +26,3 @@ def count_parameters(architecture: Architecture) -> ParameterCount:
         head=head,
         total=embedding + a.n_layers * (attention + feed_forward + norms) + a.dim + head,
     )
-
-
-def matmul_parameters(architecture: Architecture) -> int:
-    """Count the weights that a token is multiplied with: blocks and head, no norm, no look-up.
-
-    A tied embedding counts here, because it is multiplied with as the head.
-    """
-    counted = count_parameters(architecture)
-    head = architecture.vocab_size * architecture.dim
-    return counted.blocks * (counted.attention + counted.feed_forward) + head

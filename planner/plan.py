@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from planner.activations import BYTES
-from planner.flops import training_flops_per_step, training_flops_per_token
 from planner.hardware import hardware_warnings
 from planner.layouts import LegalLayouts, option, smallest_memory
 from planner.parameters import count_parameters
+from specs.flops import training_flops_per_step, training_flops_per_token
 from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.lr_schedule import warmup_tokens

@@ -80,6 +80,11 @@ class RunDirectory:
         return self.root / "provenance.json"
 
     @property
+    def tensorboard(self) -> PurePath:
+        """Folder of TensorBoard files, where the job asks for them."""
+        return self.root / "tensorboard"
+
+    @property
     def exit(self) -> PurePath:
         """The supervisor's `ExitRecord`."""
         return self.root / "exit.json"

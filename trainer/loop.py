@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-import torch
-import torch.distributed as dist
 from torch.optim import AdamW
 
 from specs.checkpoint import DataState, TrainState
 from specs.job import JobSpec
-from specs.lr_schedule import learning_rate
 from specs.rundir import Outcome, Phase
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.store import committed
@@ -24,21 +20,20 @@ from trainer.control import Control, Decision
 from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.distributed import Ranks, joined
-from trainer.errors import CheckpointError, DataError, NonFiniteError
+from trainer.errors import CheckpointError, DataError
 from trainer.forward_backward import MicroBatchLoop
 from trainer.hugging_face.load import load_initial_weights
 from trainer.model.build import build_model
 from trainer.model.decoder import Transformer
 from trainer.model.init import init_weights
 from trainer.optimizer import build_optimizer, materialize_state
-from trainer.pace import Pace, peak_memory
 from trainer.parallel.mesh import Place, build_mesh
 from trainer.parallelize import parallelize
 from trainer.provenance import provenance
 from trainer.record import Recorder
+from trainer.report import Report
 from trainer.run import Run
 from trainer.step import StepResult, TrainStep
-from trainer.step_log import StepLog
 
 logger = logging.getLogger("trainer")
 
@@ -231,19 +226,14 @@ class Loop:
         self._train_step = TrainStep(
             MicroBatchLoop(model, run.spec, ranks.device), optimizer, run.spec
         )
-        self._log = StepLog(
-            deal=run.deal, layout=run.attempt.layout, ranks=ranks, recorder=recorder
-        )
+        self._report = Report(run, ranks, recorder, first_step=state.step + 1)
         self._control = Control(
             run.directory,
             recorder,
             group=ranks.decision_group,
             interval_seconds=run.spec.checkpoint.interval_seconds,
         )
-        self._pace = Pace(tokens_per_step=run.spec.tokens_per_step, devices=ranks.world_size)
-        self._first_step = state.step + 1
         self._saved_step: int | None = None
-        self._save_values: dict[str, float] = {}
 
     def run(self, dataset: Dataset) -> Outcome:
         """Train until the last step or a stop, save, and return the outcome."""
@@ -264,6 +254,7 @@ class Loop:
             self._save("final" if finished else "stop")
         assert self._recorder.checkpoint_id is not None
         self._control.close(self._recorder.checkpoint_id)
+        self._report.close()
         return Outcome(
             outcome="succeeded" if finished else "stopped",
             step=self._state.step,
@@ -271,7 +262,7 @@ class Loop:
         )
 
     def _train(self, batches: Iterator[list[MicroBatch]]) -> None:
-        self._pace.restart()
+        self._report.pace.restart()
         while self._state.step < self._spec.training.steps:
             self._control.post()
             result = self._step(batches)
@@ -279,26 +270,21 @@ class Loop:
             decision = self._control.take()
             stopping = Decision.STOP in decision
             saving = self._save_kind(decision)
-            if stopping or saving or self._is_logged():
-                self._write_values(result)
-            elif self._log.full:
-                self._log.write({})
+            self._report.step_done(self._state, result, write_values=stopping or saving is not None)
             if stopping:
                 self._recorder.event("stop_agreed", {})
                 return
             if saving:
                 self._save(saving)
-                self._pace.restart()
             self._recorder.beat(Phase.TRAINING)
 
     def _step(self, batches: Iterator[list[MicroBatch]]) -> StepResult:
-        with self._pace.waiting_for_data():
+        with self._report.pace.waiting_for_data():
             micro_batches = next(batches)
-        result = self._train_step(self._state.step + 1, micro_batches)
+        with self._report.pace.step():
+            result = self._train_step(self._state.step + 1, micro_batches)
         self._state = _after(self._state, self._spec)
         self._recorder.step = self._state.step
-        self._pace.step_done()
-        self._log.add(self._state.step, result.hashes)
         return result
 
     def _save_kind(self, decision: Decision) -> str | None:
@@ -311,67 +297,21 @@ class Loop:
         by_steps = interval > 0 and self._state.step % interval == 0
         return "interval" if by_steps or Decision.SAVE_DUE in decision else None
 
-    def _is_logged(self) -> bool:
-        step, training = self._state.step, self._spec.training
-        return step in (self._first_step, training.steps) or step % training.log_every_steps == 0
-
-    def _write_values(self, result: StepResult) -> None:
-        """Write the values of the step that has just ended; the one place that waits for a device.
-
-        Raises:
-            NonFiniteError: on every rank, after the line with the value has been written.
-        """
-        # Tensor-parallel ranks compute the same loss, all of it.
-        loss = result.loss / self._run.attempt.layout.tp
-        dist.all_reduce(loss)
-        measured = dict(
-            zip(
-                ("train/loss", "train/grad_norm"),
-                torch.stack([loss, result.grad_norm]).tolist(),
-                strict=True,
-            )
-        )
-        state = self._state
-        values = measured | {
-            "train/lr": learning_rate(self._spec, state.step),
-            "train/tokens": float(state.tokens),
-            "train/sequences": float(state.data.consumed),
-            **self._pace.values(),
-            **peak_memory(self._ranks.device),
-            **self._save_values,
-        }
-        self._save_values = {}
-        self._log.write(values)
-        logger.info(
-            "step %d/%d  loss %.4f  grad norm %.3f  %.0f tokens/s",
-            state.step,
-            self._spec.training.steps,
-            values["train/loss"],
-            values["train/grad_norm"],
-            values["perf/tokens_per_second_per_device"] * self._ranks.world_size,
-        )
-        if self._spec.guard.non_finite_loss == "stop":
-            self._refuse_non_finite(measured)
-
-    def _refuse_non_finite(self, measured: dict[str, float]) -> None:
-        for name, value in measured.items():
-            if not math.isfinite(value):
-                # The first rank to end takes the others with it: rank 0 must have written by then.
-                dist.barrier(group=self._ranks.cpu_group)
-                raise NonFiniteError(f"{name} is {value} at step {self._state.step}")
-
     def _save(self, kind: str) -> None:
         started = time.perf_counter()
         self._recorder.beat(Phase.SAVING)
-        manifest = self._checkpointer.save(self._model, self._optimizer, self._state, kind=kind)
-        self._saved_step = self._state.step
-        self._recorder.checkpoint_id = manifest.checkpoint_id
-        self._recorder.event("checkpoint_committed", manifest.model_dump(mode="json"))
-        self._control.saved(manifest.checkpoint_id)
-        self._save_values = {
-            "checkpoint/save_seconds": manifest.save_seconds,
-            "checkpoint/stall_seconds": time.perf_counter() - started,
-        }
+        with self._report.pace.pausing():
+            manifest = self._checkpointer.save(self._model, self._optimizer, self._state, kind=kind)
+            self._saved_step = self._state.step
+            self._recorder.checkpoint_id = manifest.checkpoint_id
+            self._recorder.event("checkpoint_committed", manifest.model_dump(mode="json"))
+            self._control.saved(manifest.checkpoint_id)
+        self._report.keep(
+            {
+                "checkpoint/save_seconds": manifest.save_seconds,
+                "checkpoint/stall_seconds": time.perf_counter() - started,
+            }
+        )
         logger.info("saved %s (%s)", manifest.checkpoint_id, kind)
 
 

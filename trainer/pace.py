@@ -1,8 +1,7 @@
-"""How fast the run goes, and what memory it took."""
+"""Where the time goes between two written lines: into steps, and into what lies between them."""
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,16 +10,24 @@ import torch
 
 
 class Pace:
-    """Times of the steps since the last look; saves are left out of them.
+    """Times since the last look.
 
-    On a GPU the host runs ahead of the device, so look only where it has just waited for it.
+    On a GPU the host runs ahead of the device, so look only where it has just waited for it. The
+    time of the steps themselves is then the device's own: what the host waits for data counts
+    against them only where the device had nothing to do either.
     """
 
     def __init__(
-        self, *, tokens_per_step: int, devices: int, clock: Callable[[], float] = time.perf_counter
+        self,
+        *,
+        tokens_per_step: int,
+        devices: int,
+        device: torch.device,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._tokens_per_step = tokens_per_step
         self._devices = devices
+        self._on_gpu = device.type == "cuda"
         self._clock = clock
         self.restart()
 
@@ -28,10 +35,24 @@ class Pace:
         """Forget what was measured, and start counting now."""
         self._started = self._clock()
         self._data_seconds = 0.0
+        self._paused_seconds = 0.0
+        self._host_seconds = 0.0
+        self._marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._steps = 0
 
-    def step_done(self) -> None:
-        """Count a completed step."""
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Count this block as one step: forward, backward and update, its data at hand."""
+        if self._on_gpu:
+            begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begun.record()
+            yield
+            ended.record()
+            self._marks.append((begun, ended))
+        else:
+            started = self._clock()
+            yield
+            self._host_seconds += self._clock() - started
         self._steps += 1
 
     @contextmanager
@@ -41,23 +62,27 @@ class Pace:
         yield
         self._data_seconds += self._clock() - started
 
+    @contextmanager
+    def pausing(self) -> Iterator[None]:
+        """Count the time of this block, a save or a validation, as no part of a step."""
+        started = self._clock()
+        yield
+        self._paused_seconds += self._clock() - started
+
     def values(self) -> dict[str, float]:
-        """Return means over the steps since the last look, and start counting anew."""
-        step_seconds = (self._clock() - self._started) / self._steps
+        """Return what holds over the steps since the last look, and start counting anew."""
+        wall = self._clock() - self._started
+        tokens = self._tokens_per_step * self._steps / self._devices
         values = {
-            "perf/tokens_per_second_per_device": self._tokens_per_step
-            / (step_seconds * self._devices),
-            "perf/step_seconds": step_seconds,
+            "perf/tokens_per_second_per_device": tokens / wall,
+            "perf/compute_tokens_per_second_per_device": tokens / self._compute_seconds(),
+            "perf/step_seconds": (wall - self._paused_seconds) / self._steps,
             "perf/data_seconds": self._data_seconds / self._steps,
+            "perf/data_share": self._data_seconds / wall,
         }
         self.restart()
         return values
 
-
-def peak_memory(device: torch.device) -> dict[str, float]:
-    """Return the largest amount of memory that this rank has held so far."""
-    if device.type == "cuda":
-        reserved = torch.cuda.max_memory_reserved(device)
-        return {"memory/peak_reserved_gib": reserved / 2**30}
-    kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"memory/peak_rss_gib": kibibytes / 2**20}
+    def _compute_seconds(self) -> float:
+        on_device = sum(begun.elapsed_time(ended) for begun, ended in self._marks) / 1000
+        return self._host_seconds + on_device

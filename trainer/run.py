@@ -16,6 +16,7 @@ from specs.problems import spec_error
 from specs.rules import check_job_spec
 from specs.rundir import RunDirectory
 from trainer.errors import LaunchError
+from trainer.tensorboard import refuse_without_tensorboard
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) 
     except ValueError as error:
         where = f"{directory.spec}" if bare else f"{directory.spec} under {directory.attempt.name}"
         raise LaunchError(f"{where}: {error}", path=str(directory.spec)) from error
+    refuse_without_tensorboard(spec)
     return Run(
         directory=directory,
         submitted=submitted,

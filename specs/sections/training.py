@@ -31,7 +31,9 @@ class TrainingSection(SpecModel):
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which gradients are summed over ranks."""
     log_every_steps: PositiveSteps = 1
-    """Steps between two written metric lines; the data digest is written for every step."""
+    """Steps between two lines with values; the data digest is written for every step."""
+    tensorboard: bool = False
+    """Write the values as TensorBoard files too, into `tensorboard/` of the run directory."""
 
 
 class OptimizerSection(SpecModel):

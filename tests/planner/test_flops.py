@@ -2,9 +2,9 @@
 
 import pytest
 
-from planner.flops import training_flops_per_step, training_flops_per_token
 from planner.parameters import count_parameters
 from specs.architectures import ARCHITECTURES, Architecture
+from specs.flops import training_flops_per_step, training_flops_per_token
 from tests.planner.specs_for_tests import job
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from planner.parameters import count_parameters, matmul_parameters
+from planner.parameters import count_parameters
 from specs.architectures import ARCHITECTURES, Architecture
+from specs.flops import matmul_parameters
 
 # Element counts of the published weights (Llama 3.1, 3.2 and Qwen3 on the Hugging Face hub). The
 # files of Qwen3 0.6B and 1.7B hold the tied embedding a second time, as the head: not counted here.

@@ -1,8 +1,9 @@
-"""Pace: means over the steps since the last look, without what lies outside of them."""
+"""Pace: rates over wall time and over the steps alone, since the last look."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
 from trainer.pace import Pace
 
@@ -16,21 +17,46 @@ class Clock:
         return self.now
 
 
-def test_means_over_the_steps_since_the_last_look() -> None:
+def test_what_holds_over_the_steps_since_the_last_look() -> None:
     clock = Clock()
-    pace = Pace(tokens_per_step=1000, devices=4, clock=clock)
+    pace = Pace(tokens_per_step=1000, devices=4, device=torch.device("cpu"), clock=clock)
     for waited in (1.0, 0.0):
         with pace.waiting_for_data():
             clock.now += waited
-        clock.now += 4.5
-        pace.step_done()
-    assert pace.values() == {
-        "perf/tokens_per_second_per_device": pytest.approx(1000 / (5 * 4)),
-        "perf/step_seconds": pytest.approx(5.0),
-        "perf/data_seconds": pytest.approx(0.5),
-    }
-    clock.now += 60  # a save
+        with pace.step():
+            clock.now += 4.0
+        clock.now += 0.5  # control, heartbeats
+    with pace.pausing():
+        clock.now += 10.0
+    assert pace.values() == pytest.approx(
+        {
+            "perf/tokens_per_second_per_device": 2000 / (20 * 4),
+            "perf/compute_tokens_per_second_per_device": 2000 / (8 * 4),
+            "perf/step_seconds": 5.0,
+            "perf/data_seconds": 0.5,
+            "perf/data_share": 1 / 20,
+        }
+    )
+    clock.now += 60
     pace.restart()
-    clock.now += 2
-    pace.step_done()
+    with pace.step():
+        clock.now += 2
     assert pace.values()["perf/step_seconds"] == pytest.approx(2.0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_the_time_of_steps_is_the_devices_own() -> None:
+    device = torch.device("cuda")
+    pace = Pace(tokens_per_step=1000, devices=1, device=device)
+    for _ in range(3):
+        with pace.step():
+            torch.cuda._sleep(50_000_000)  # the host goes on at once
+    with pace.waiting_for_data():
+        torch.cuda.synchronize()
+    values = pace.values()
+    ratio = (
+        values["perf/compute_tokens_per_second_per_device"]
+        / values["perf/tokens_per_second_per_device"]
+    )
+    assert values["perf/data_share"] > 0.5, "the host waited"
+    assert ratio == pytest.approx(1.0, rel=0.3), "the device did not"

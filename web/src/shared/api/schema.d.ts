@@ -2163,7 +2163,8 @@ export interface components {
              *       "max_grad_norm": 1,
              *       "param_dtype": "float32",
              *       "reduce_dtype": "float32",
-             *       "log_every_steps": 1
+             *       "log_every_steps": 1,
+             *       "tensorboard": false
              *     }
              */
             training: components["schemas"]["TrainingSection"];
@@ -2358,7 +2359,8 @@ export interface components {
              *       "max_grad_norm": 1,
              *       "param_dtype": "float32",
              *       "reduce_dtype": "float32",
-             *       "log_every_steps": 1
+             *       "log_every_steps": 1,
+             *       "tensorboard": false
              *     }
              */
             training?: components["schemas"]["TrainingSectionInput"];
@@ -4956,10 +4958,16 @@ export interface components {
             reduce_dtype: "float32" | "bfloat16";
             /**
              * Log Every Steps
-             * @description Steps between two written metric lines; the data digest is written for every step.
+             * @description Steps between two lines with values; the data digest is written for every step.
              * @default 1
              */
             log_every_steps: number;
+            /**
+             * Tensorboard
+             * @description Write the values as TensorBoard files too, into `tensorboard/` of the run directory.
+             * @default false
+             */
+            tensorboard: boolean;
         };
         /**
          * TrainingSection
@@ -5018,10 +5026,16 @@ export interface components {
             reduce_dtype?: "float32" | "bfloat16";
             /**
              * Log Every Steps
-             * @description Steps between two written metric lines; the data digest is written for every step.
+             * @description Steps between two lines with values; the data digest is written for every step.
              * @default 1
              */
             log_every_steps?: number;
+            /**
+             * Tensorboard
+             * @description Write the values as TensorBoard files too, into `tensorboard/` of the run directory.
+             * @default false
+             */
+            tensorboard?: boolean;
         };
         /**
          * ValidationSection

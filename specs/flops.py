@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from planner.parameters import matmul_parameters
 from specs.architectures import Architecture
 from specs.job import JobSpec
+
+
+def matmul_parameters(architecture: Architecture) -> int:
+    """Count the weights that a token is multiplied with: blocks and head, no norm, no look-up.
+
+    A tied embedding counts here, because it is multiplied with as the head.
+    """
+    a = architecture
+    attention = 2 * a.dim * (a.attention_dim + a.n_kv_heads * a.head_dim)
+    feed_forward = 3 * a.dim * a.ffn_dim
+    return a.n_layers * (attention + feed_forward) + a.vocab_size * a.dim
 
 
 def training_flops_per_token(architecture: Architecture, seq_len: int) -> int:

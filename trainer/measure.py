@@ -1,0 +1,87 @@
+"""What a rank measures of itself at a logged step: memory, compilation, use of the hardware."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import sys
+
+import torch
+import torch.distributed as dist
+
+from specs.flops import training_flops_per_token
+from specs.hardware import Precision, peak_flops
+from specs.job import JobSpec
+
+logger = logging.getLogger("trainer")
+
+GIB = 2**30
+
+
+def memory(device: torch.device) -> dict[str, float]:
+    """Return the largest amounts of memory that this rank has held so far, and what went wrong."""
+    if device.type == "cuda":
+        stats = torch.cuda.memory_stats(device)
+        return {
+            "memory/peak_active_gib": stats["active_bytes.all.peak"] / GIB,
+            "memory/peak_reserved_gib": stats["reserved_bytes.all.peak"] / GIB,
+            "memory/allocation_retries": float(stats["num_alloc_retries"]),
+            "memory/ooms": float(stats["num_ooms"]),
+        }
+    kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"memory/peak_rss_gib": kibibytes / 2**20}
+
+
+def compile_seconds() -> float:
+    """Return the time that torch.compile has taken in this process so far."""
+    # Importing it takes two seconds; without it nothing has been compiled.
+    utils = sys.modules.get("torch._dynamo.utils")
+    return 0.0 if utils is None else utils.calculate_time_spent()["total_wall_time"]
+
+
+def largest_of_ranks(values: dict[str, float], group: dist.ProcessGroup) -> dict[str, float]:
+    """Return each value of the rank where it is largest; every rank gives the same names."""
+    most = torch.tensor(list(values.values()), dtype=torch.float64)
+    dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
+    return dict(zip(values, most.tolist(), strict=True))
+
+
+class HardwareUse:
+    """Model FLOPs per second, and their share of what the device could do.
+
+    Says once in the log why one of them is missing.
+    """
+
+    def __init__(self, spec: JobSpec, device_name: str) -> None:
+        self._flops_per_token: int | None = None
+        self._peak: float | None = None
+        if spec.model.factory is not None:
+            logger.info("no model FLOPs: nobody has counted those of an own model")
+            return
+        self._flops_per_token = training_flops_per_token(spec.architecture, spec.training.seq_len)
+        precision = precision_of(spec)
+        self._peak = peak_flops(device_name, precision)
+        if self._peak is None:
+            logger.info("no perf/mfu: the %s peak of %r is not known", precision, device_name)
+
+    def values(self, tokens_per_second: float) -> dict[str, float]:
+        """Return what a rate of tokens per second and device amounts to."""
+        if self._flops_per_token is None:
+            return {}
+        flops = self._flops_per_token * tokens_per_second
+        values = {"perf/model_tflops_per_device": flops / 1e12}
+        return values if self._peak is None else values | {"perf/mfu": flops / self._peak}
+
+
+def precision_of(spec: JobSpec) -> Precision:
+    """Return the numbers that most matrix products of a job multiply."""
+    if spec.quantization.recipe != "none":
+        return "float8"
+    if spec.training.param_dtype == "bfloat16":
+        return "bfloat16"
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "float32"
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name under which `specs.hardware` may know a device."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

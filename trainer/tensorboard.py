@@ -1,0 +1,42 @@
+"""Metrics as TensorBoard files, for who has it in use."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from specs.job import JobSpec
+from trainer.errors import LaunchError
+
+
+def refuse_without_tensorboard(spec: JobSpec) -> None:
+    """Refuse a job that asks for TensorBoard files where nothing can write them.
+
+    Raises:
+        LaunchError: naming the field, and how to install what is missing.
+    """
+    if spec.training.tensorboard and find_spec("tensorboard") is None:
+        raise LaunchError(
+            "training.tensorboard=true, but the package tensorboard is not installed here: "
+            "pip install 'trainyard[tensorboard]', or training.tensorboard=false"
+        )
+
+
+class TensorBoard:
+    """Writes the values of logged steps below a folder; global rank 0 has one."""
+
+    def __init__(self, folder: Path) -> None:
+        # Here, because it takes a second and few ask for it.
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder))
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Write the values of a step to the disk: a run may end without another word."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
