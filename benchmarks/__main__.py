@@ -17,6 +17,7 @@ PROGRAMS = (
     "jobs_list",
     "charts",
     "trainer_overhead",
+    "data",
 )
 
 
