@@ -64,6 +64,7 @@ class Harness:
         *,
         slots: int = 4,
         device: str = "cpu",
+        device_name: str = "test",
         roots: dict[str, str] | None = None,
     ) -> str:
         """Store a node as registration does, and return its name."""
@@ -72,7 +73,7 @@ class Harness:
             {
                 "device": device,
                 "slots": slots,
-                "device_name": "test",
+                "device_name": device_name,
                 "device_memory_bytes": 8 * 2**30,
                 "cores": slots,
                 "memory_bytes": 8 * 2**30 * slots,

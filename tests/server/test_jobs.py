@@ -7,12 +7,14 @@ from sqlalchemy import Table, func, select, update
 
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.jobs.planning import plan_job
 from server.jobs.service import ask, cancel, delete, forget_old_keys, stop, submit
 from server.tables import attempts, jobs, nodes, requests
 from specs.job import JobSpec, parse_job_spec
 from specs.rundir import Request
 from specs.states import JobState
 from tests.server.harness import Harness
+from tests.specs.engines import every_engine
 
 
 def spec(**sections: object) -> JobSpec:
@@ -63,6 +65,24 @@ def test_only_more_slots_than_ever_registered_are_refused(
             actor="ada",
         )
     assert refusal.value.problems[0].pointer == "/resources/world_size"
+
+
+@pytest.mark.usefixtures(every_engine.__name__)
+def test_what_no_node_can_compute_is_refused(context: Context, harness: Harness) -> None:
+    wanted = spec(quantization={"recipe": "float8_tensorwise"})
+    submit(context, wanted, actor="ada")  # before the first node nothing is known
+    harness.add_node("old", device="cuda", device_name="NVIDIA A100-SXM4-80GB")
+    for ask_for in (
+        lambda: submit(context, wanted, actor="ada"),
+        lambda: plan_job(context, wanted),
+    ):
+        with pytest.raises(InvalidRequestError, match=r"A100 SXM \(8.0\)") as refusal:
+            ask_for()
+        assert refusal.value.problems[0].pointer == "/quantization/recipe"
+    harness.add_node("new", device="cuda", device_name="NVIDIA H100 80GB HBM3")
+    submit(context, wanted, actor="ada")
+    (warning,) = plan_job(context, wanted).warnings
+    assert "would fail on nodes with NVIDIA A100-SXM4-80GB" in warning.detail
 
 
 def test_a_repeat_under_the_same_key_is_harmless(context: Context) -> None:

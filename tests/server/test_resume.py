@@ -15,6 +15,7 @@ from specs.failures import FailureReason
 from specs.layout import Layout
 from specs.states import AttemptCause, DesiredState, JobState
 from tests.server.harness import Harness
+from tests.specs.engines import every_engine
 
 TRAINING = {"steps": 100, "global_batch_size": 16, "micro_batch_size": 4}
 
@@ -109,7 +110,7 @@ def test_what_is_not_named_in_a_section_does_not_shrink_the_job(
         ({"overrides": {"checkpoint": {"root": "data"}}}, "/overrides/checkpoint/root"),
         ({"overrides": {"checkpoint": {"root": "nowhere"}}}, "/checkpoint/root"),
         (
-            {"overrides": {"parallelism": {"pp_stage_modules": [["norm"]]}}},
+            {"overrides": {"parallelism": {"pp_stage_modules": [("norm",)]}}},
             "/overrides/parallelism/pp_stage_modules",
         ),
     ],
@@ -236,6 +237,34 @@ def test_a_resume_waits_for_the_storage_of_its_checkpoints(
     resume(context, stopped, request(world_size=8), actor="ada")
     harness.place()
     assert [share.node for share in harness.shares(stopped)] == ["node-1"]
+
+
+@pytest.mark.usefixtures(every_engine.__name__)
+def test_stages_of_another_pipeline_do_not_follow(context: Context, harness: Harness) -> None:
+    """A client sends the section as it is with other axes: what is stale in it is derived anew."""
+    harness.add_node(slots=8)
+    stages = [
+        ["tok_embeddings", "layers.0"],
+        [f"layers.{i}" for i in (1, 2, 3)] + ["norm", "output"],
+    ]
+    axes = {"pp": 2, "pp_stage_modules": stages, "pp_microbatches": 2}
+    job_id, (supervisor,) = harness.running(
+        training=TRAINING, resources={"world_size": 2}, parallelism=axes
+    )
+    harness.commit_checkpoint(job_id, 20)
+    stop(context, job_id, actor="ada", reason="")
+    supervisor.end("stopped")
+    stale = harness.job(job_id).spec.parallelism
+    alone = stale.model_copy(update={"pp": 1, "dp_shard": 2})
+    for asked in ({"world_size": 1}, {"overrides": {"parallelism": alone}}):
+        shown = preview(context, job_id, request(**asked))
+        assert shown.plan.pipeline is None
+    kept = preview(context, job_id, request()).plan.pipeline
+    assert kept is not None
+    assert (kept.layers, kept.microbatches, kept.runs) == ((1, 3), 2, 2)
+    chosen = stale.model_copy(update={"pp_stage_modules": (("norm",), ("output",))})
+    with pytest.raises(InvalidRequestError, match="legal: tok_embeddings"):
+        preview(context, job_id, request(overrides={"parallelism": chosen}))
 
 
 def test_options_offer_every_size(context: Context, harness: Harness, stopped: str) -> None:
