@@ -191,18 +191,6 @@ NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
         _set("parallelism", "pp_stage_modules"),
         "pipeline parallelism",
     ),
-    (
-        "/activation_checkpoint/mode",
-        lambda s: s.activation_checkpoint.mode != "none",
-        "activation checkpointing",
-    ),
-    (
-        "/activation_checkpoint/memory_budget",
-        _set("activation_checkpoint", "memory_budget"),
-        "activation checkpointing",
-    ),
-    ("/compile/enabled", lambda s: s.compile.enabled, "torch.compile"),
-    ("/compile/backend", _set("compile", "backend"), "torch.compile"),
     ("/quantization/recipe", lambda s: s.quantization.recipe != "none", "quantized training"),
     ("/quantization/exclude", _set("quantization", "exclude"), "quantized training"),
     (

@@ -170,10 +170,6 @@ ASKING: list[tuple[str, dict[str, Any]]] = [
     ("/parallelism/pp_microbatches", {"parallelism": {"pp_microbatches": 4}}),
     ("/parallelism/pp_layers_per_stage", {"parallelism": {"pp_layers_per_stage": 2}}),
     ("/parallelism/pp_stage_modules", {"parallelism": {"pp_stage_modules": [["norm"]]}}),
-    ("/activation_checkpoint/mode", {"activation_checkpoint": {"mode": "full"}}),
-    ("/activation_checkpoint/memory_budget", {"activation_checkpoint": {"memory_budget": 0.3}}),
-    ("/compile/enabled", {"compile": {"enabled": True}}),
-    ("/compile/backend", {"compile": {"backend": "aot_eager"}}),
     ("/quantization/recipe", {"quantization": {"recipe": "mxfp8"}}),
     ("/quantization/exclude", {"quantization": {"exclude": []}}),
     ("/checkpoint/async_mode", {"checkpoint": {"async_mode": "async"}}),
@@ -225,9 +221,9 @@ def test_what_has_no_engine_is_refused_at_the_door(pointer: str, document: dict[
 
 
 def test_every_problem_is_named_at_once() -> None:
-    document = {"model": {"size": "9B"}, "compile": {"enabled": True}, "data": {"path": "data:x"}}
+    document = {"model": {"size": "9B"}, "data": {"path": "data:x"}, "guard": {"spike_factor": 5.0}}
     assert [p for p, _ in problems_of(document)] == [
         "/model/size",
         "/data/path",
-        "/compile/enabled",
+        "/guard/spike_factor",
     ]

@@ -77,7 +77,7 @@ BAD_SPECS = (
     ('{"tags": ["ok", "not ok"]}', "/tags/1"),
     ('{"env": {"TRAINYARD_URL": "x"}}', "/env"),
     ('{"env": {"A": "a\\u0000b"}}', "/env/A"),
-    ('{"compile": {"enabled": true}}', "/compile/enabled"),
+    ('{"checkpoint": {"async_mode": "async"}}', "/checkpoint/async_mode"),
     ("[]", ""),
     ("null", ""),
     ("", ""),
