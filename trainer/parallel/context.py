@@ -20,7 +20,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed._functional_collectives import (
-    all_gather_tensor_autograd,
+    all_gather_single_autograd,
     all_to_all_single_autograd,
 )
 from torch.distributed.device_mesh import DeviceMesh
@@ -88,7 +88,7 @@ class AllGatherAttention(CausalAttention):
     def _gather(self, k_BKTW: Tensor, v_BKTW: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values of the whole sequences, in order, of shape [B, K, S, W]."""
         mine = torch.stack((k_BKTW, v_BKTW))
-        gathered = all_gather_tensor_autograd(mine, gather_dim=0, group=self._group)
+        gathered = all_gather_single_autograd(mine, gather_dim=0, group=self._group)
         # Of each rank, in this order: keys and values, B, K, its early and its late chunk.
         early, late = gathered.unflatten(0, (self._ranks, 2)).chunk(2, dim=-2)
         chunks = torch.cat((early, late.flip(0)))
