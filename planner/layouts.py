@@ -20,6 +20,9 @@ from specs.rules import check_beside_layout, layout_problems, missing_engines
 AXES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
 MOST_LISTED = 24
 """Longer lists help nobody; the rest is counted."""
+LEAST_LISTED = 4
+LISTED_IN_ALL = 512
+"""Where many numbers of slots are asked about, each list is shorter."""
 
 
 class LegalLayouts:
@@ -34,7 +37,7 @@ class LegalLayouts:
         self._axes = [axis for axis in AXES if _has_engine(spec, axis)]
         self._known: dict[Layout, tuple[str, ...]] = {}
 
-    def on(self, world_size: int) -> ResumeOption:
+    def on(self, world_size: int, *, at_most: int = MOST_LISTED) -> ResumeOption:
         """Return the legal layouts of so many slots, or the reason why there is none.
 
         Each has the job's own micro-batch size where that is legal, else the largest legal smaller
@@ -58,8 +61,8 @@ class LegalLayouts:
         legal = [layout for layout in candidates if not self._problems(layout)]
         return ResumeOption(
             world_size=world_size,
-            layouts=tuple(self._option(layout) for layout in legal[:MOST_LISTED]),
-            more=max(0, len(legal) - MOST_LISTED),
+            layouts=tuple(self._option(layout) for layout in legal[:at_most]),
+            more=max(0, len(legal) - at_most),
             # The nearest layout says best why there is none.
             reason=None if legal else "; ".join(self._problems(candidates[0])),
         )

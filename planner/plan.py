@@ -6,7 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from planner.activations import BYTES
 from planner.hardware import hardware_warnings
-from planner.layouts import LegalLayouts, option, smallest_memory
+from planner.layouts import (
+    LEAST_LISTED,
+    LISTED_IN_ALL,
+    MOST_LISTED,
+    LegalLayouts,
+    option,
+    smallest_memory,
+)
 from planner.parameters import count_parameters
 from specs.flops import training_flops_per_step, training_flops_per_token
 from specs.hardware import Slot
@@ -72,8 +79,9 @@ def resume_options(
         world_sizes: numbers of slots, each at least 1.
         slots: what the nodes offer, if known; each kind of slot once is enough.
     """
-    legal = LegalLayouts(spec, slots=slots)
-    return [legal.on(world_size) for world_size in world_sizes]
+    legal, sizes = LegalLayouts(spec, slots=slots), list(world_sizes)
+    at_most = min(MOST_LISTED, max(LEAST_LISTED, LISTED_IN_ALL // max(len(sizes), 1)))
+    return [legal.on(world_size, at_most=at_most) for world_size in sizes]
 
 
 def _idle(_: JobSpec, draft: Plan) -> Iterator[Problem]:

@@ -146,7 +146,8 @@ def draw_options(options: ResumeOptions) -> RenderableType:
         rows.add(
             str(option.world_size),
             free,
-            ", ".join(layout.name for layout in option.layouts),
+            ", ".join(layout.name for layout in option.layouts)
+            + (f" and {option.more:,} more" if option.more else ""),
             str(first.batch.micro_batch_size),
             words.share(first.batch.idle_share),
             words.size(first.memory.total),
