@@ -99,12 +99,16 @@ def test_jobs_are_ticked_in_the_list_and_compared(
     watched.keep("jobs-ticked")
     page.keyboard.press("c")
     page.wait_for_url(f"**/compare?jobs={first},{second}")
+    # The list still stands there, settled, until the page has come.
+    patiently(watched.figure(LOSS)).to_have_attribute(
+        "data-curves", re.compile("layouts.* layouts")
+    )
     watched.settle()
     assert watched.painted(LOSS, "--job-1") > 100
     assert watched.painted(LOSS, "--job-2") > 100
     assert watched.painted(LOSS, "--job-3") == 0
     page.go_back()
-    watched.settle()
+    patiently(page.get_by_role("checkbox")).to_have_count(8)
     for box in page.get_by_role("checkbox").all():
         box.check()
     extra = page.get_by_role("checkbox", name="Compare ")
