@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 
 from planner.batch import legal_micro_batch_size, plan_batch
 from planner.memory import estimate_memory
@@ -35,7 +36,7 @@ class LegalLayouts:
     def __init__(self, spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
         self._spec, self._slots = spec, slots
         self._axes = [axis for axis in AXES if _has_engine(spec, axis)]
-        self._known: dict[Layout, tuple[str, ...]] = {}
+        self._known: dict[tuple[int, int, int, int], tuple[str, ...]] = {}
 
     def on(self, world_size: int, *, at_most: int = MOST_LISTED) -> ResumeOption:
         """Return the legal layouts of so many slots, or the reason why there is none.
@@ -73,19 +74,20 @@ class LegalLayouts:
             yield Layout(**dict(zip(self._axes, sizes, strict=True)))
 
     def _problems(self, layout: Layout) -> tuple[str, ...]:
-        sequence = Layout(cp=layout.cp, tp=layout.tp)
-        rest = Layout(dp_shard=layout.dp, pp=layout.pp)
+        rest, sequence = (layout.dp, layout.pp, 1, 1), (1, 1, layout.cp, layout.tp)
         return self._problems_of(rest) + self._problems_of(sequence)
 
-    def _problems_of(self, layout: Layout) -> tuple[str, ...]:
-        found = self._known.get(layout)
+    def _problems_of(self, axes: tuple[int, int, int, int]) -> tuple[str, ...]:
+        found = self._known.get(axes)
         if found is None:
+            dp, pp, cp, tp = axes
+            layout = Layout(dp_shard=dp, pp=pp, cp=cp, tp=tp)
             try:
                 problems = layout_problems(_candidate(self._spec, layout), layout)
                 found = tuple(problem.detail for problem in problems)
             except ValueError as error:
                 found = (str(error),)
-            self._known[layout] = found
+            self._known[axes] = found
         return found
 
     def _option(self, layout: Layout) -> LayoutOption:
@@ -132,13 +134,18 @@ def _distance(layout: Layout, own: Layout | None, spec: JobSpec) -> tuple[int, .
 
 
 def _factorizations(product: int, factors: int) -> Iterator[tuple[int, ...]]:
+    """Yield each way to write a product of so many factors, in their order."""
     if factors == 1:
         yield (product,)
         return
-    for first in range(1, product + 1):
-        if product % first == 0:
-            for rest in _factorizations(product // first, factors - 1):
-                yield (first, *rest)
+    for first in _divisors(product):
+        for rest in _factorizations(product // first, factors - 1):
+            yield (first, *rest)
+
+
+@lru_cache(maxsize=4096)
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(n for n in range(1, number + 1) if number % n == 0)
 
 
 def _candidate(spec: JobSpec, layout: Layout) -> JobSpec:
