@@ -1,4 +1,4 @@
-"""What the sections `optimizer` and `lr_schedule` demand of their fields together."""
+"""What the sections on learning demand of their fields together."""
 
 from __future__ import annotations
 
@@ -61,4 +61,20 @@ def schedule(spec: JobSpec) -> Iterator[Problem]:
             )
 
 
-LEARNING: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (weight_decay, moments, schedule)
+def validation(spec: JobSpec) -> Iterator[Problem]:
+    """Validation needs sequences that training never sees."""
+    interval = spec.validation.interval_steps
+    if interval and not spec.data.validation_fraction:
+        yield Problem(
+            pointer="/data/validation_fraction",
+            detail=f"validation_fraction=0 holds nothing out, but validation.interval_steps="
+            f"{interval} asks for validation; legal: above 0 and below 1, such as 0.01",
+        )
+
+
+LEARNING: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (
+    weight_decay,
+    moments,
+    schedule,
+    validation,
+)

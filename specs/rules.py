@@ -170,10 +170,6 @@ def _set(section: str, field: str) -> Callable[[JobSpec], bool]:
 NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
     ("/model/factory", lambda s: s.model.factory is not None, "own models"),
     ("/model/code", lambda s: s.model.code is not None, "own models"),
-    ("/data/validation_fraction", lambda s: s.data.validation_fraction > 0, "validation"),
-    ("/validation/interval_steps", lambda s: s.validation.interval_steps > 0, "validation"),
-    ("/validation/batches", _set("validation", "batches"), "validation"),
-    ("/optimizer/cpu_offload", lambda s: s.optimizer.cpu_offload, "CPU offload"),
     ("/parallelism/pp", lambda s: s.parallelism.pp > 1, "pipeline parallelism"),
     ("/parallelism/pp_schedule", _set("parallelism", "pp_schedule"), "pipeline parallelism"),
     (

@@ -103,6 +103,7 @@ class Phase(StrEnum):
     LOADING = "loading"
     COMPILING = "compiling"
     TRAINING = "training"
+    VALIDATING = "validating"
     SAVING = "saving"
     ENDING = "ending"
 

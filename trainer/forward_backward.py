@@ -11,7 +11,7 @@ from specs.job import JobSpec
 from trainer.data.batches import MicroBatch
 from trainer.inputs import InputMaker
 from trainer.model.decoder import Transformer
-from trainer.parallel.fsdp import set_gradient_sync
+from trainer.parallel.fsdp import reshard, set_gradient_sync
 
 
 class ForwardBackward(Protocol):
@@ -19,6 +19,13 @@ class ForwardBackward(Protocol):
 
     def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
         """Return this rank's share of the mean loss over the global batch, float32 `[]`."""
+        ...
+
+    def evaluate(self, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
+        """Return this rank's part of the summed loss, float32 `[]`; no gradient, nothing dropped.
+
+        It leaves no trace: neither in weights nor in what the next step computes.
+        """
         ...
 
 
@@ -48,4 +55,16 @@ class MicroBatchLoop:
             loss = loss_sum / self._spec.tokens_per_step
             loss.backward()
             total += loss.detach()
+        return total
+
+    @torch.no_grad()
+    def evaluate(self, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
+        """Return this rank's part of the summed loss, float32 `[]`; nothing is dropped."""
+        self._model.eval()
+        total = torch.zeros((), device=self._device)
+        for batch in micro_batches:
+            inputs = self._inputs(0, batch)
+            total += self._model(inputs.tokens, inputs.labels, segments_BS=inputs.segments)
+        self._model.train()
+        reshard(self._model)
         return total

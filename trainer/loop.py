@@ -34,6 +34,7 @@ from trainer.record import Recorder
 from trainer.report import Report
 from trainer.run import Run
 from trainer.step import StepResult, TrainStep
+from trainer.validation import Validation
 
 logger = logging.getLogger("trainer")
 
@@ -141,7 +142,8 @@ def _build(run: Run, ranks: Ranks, recorder: Recorder) -> tuple[Transformer, Ada
     spec, layout = run.spec, run.attempt.layout
     model = build_model(spec)
     parallelize(model, build_mesh(layout, ranks.device.type), spec, layout)
-    model.to_empty(device=ranks.device)
+    model.to_empty(device="cpu" if spec.optimizer.cpu_offload else ranks.device)
+    model.positions.to(ranks.device)  # what is no weight is not offloaded
     init_weights(model, spec.training.seed)
     if spec.model.initial_weights is not None and run.attempt.resume is None:
         files = load_initial_weights(model, spec, run.attempt.roots, ranks.cpu_group)
@@ -223,9 +225,8 @@ class Loop:
         self._optimizer = optimizer
         self._state = state
         self._after_step = after_step
-        self._train_step = TrainStep(
-            MicroBatchLoop(model, run.spec, ranks.device), optimizer, run.spec
-        )
+        self._engine = MicroBatchLoop(model, run.spec, ranks.device)
+        self._train_step = TrainStep(self._engine, optimizer, run.spec)
         self._report = Report(run, ranks, recorder, first_step=state.step + 1)
         self._control = Control(
             run.directory,
@@ -247,7 +248,7 @@ class Loop:
             dp_rank=Place.of(self._ranks.rank, self._run.attempt.layout).dp,
             prefetch=self._spec.data.prefetch_batches,
         ) as batches:
-            self._train(batches)
+            self._train(batches, self._validation(dataset))
         finished = self._state.step >= self._spec.training.steps
         self._recorder.enter(Phase.ENDING)
         if self._saved_step != self._state.step:
@@ -261,7 +262,15 @@ class Loop:
             checkpoint_id=self._recorder.checkpoint_id,
         )
 
-    def _train(self, batches: Iterator[list[MicroBatch]]) -> None:
+    def _validation(self, dataset: Dataset) -> Validation | None:
+        if not self._spec.validation.interval_steps:
+            return None
+        assert dataset.validation is not None, "the rules demand a share that is held out"
+        return Validation(
+            dataset.validation, self._run, self._ranks, self._recorder, self._engine.evaluate
+        )
+
+    def _train(self, batches: Iterator[list[MicroBatch]], validation: Validation | None) -> None:
         self._report.pace.restart()
         while self._state.step < self._spec.training.steps:
             self._control.post()
@@ -270,7 +279,14 @@ class Loop:
             decision = self._control.take()
             stopping = Decision.STOP in decision
             saving = self._save_kind(decision)
-            self._report.step_done(self._state, result, write_values=stopping or saving is not None)
+            # A stop may be a preemption with seconds to live: it does not wait for a validation.
+            validating = bool(validation and validation.is_due(self._state.step) and not stopping)
+            if validation and validating:
+                with self._report.pace.pausing():
+                    self._report.keep(validation.run())
+            self._report.step_done(
+                self._state, result, write_values=stopping or bool(saving) or validating
+            )
             if stopping:
                 self._recorder.event("stop_agreed", {})
                 return

@@ -31,7 +31,8 @@ def parallelize(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Lay
     blocks = list(model.layers.values())
     checkpoint_activations(blocks, spec.activation_checkpoint, own_randomness=False)
     compile_blocks(blocks, spec.compile)
-    # One float32 rank has nothing to shard and nothing to cast. Sharding would still copy weights
+    # One float32 rank has nothing to shard, to cast or to fetch. Sharding would still copy weights
     # and gradients: 4 % of a step of a model of 5 M parameters, and the memory of one layer.
-    if layout.world_size > 1 or spec.training.param_dtype != "float32":
+    casts = spec.training.param_dtype != "float32"
+    if layout.world_size > 1 or casts or spec.optimizer.cpu_offload:
         shard(model, mesh, spec, layout)

@@ -15,6 +15,7 @@ PHASE_SECONDS = {
     Phase.LOADING: 1800.0,
     Phase.COMPILING: 3600.0,
     Phase.TRAINING: 0.0,  # the job's own limit alone
+    Phase.VALIDATING: 3600.0,  # it beats at each batch, but the first may have to be compiled
     Phase.SAVING: 3600.0,
     Phase.ENDING: 3600.0,
 }

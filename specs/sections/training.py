@@ -87,6 +87,6 @@ class ValidationSection(SpecModel):
     """Loss on held-out sequences."""
 
     interval_steps: Steps = 0
-    """Steps between two validations; never when 0."""
+    """Steps between two validations, with one more after the last step; never when 0."""
     batches: Annotated[int, Field(ge=1, le=100_000)] = 8
-    """Global batches in one validation."""
+    """Global batches in one validation; all that is held out when that is less."""

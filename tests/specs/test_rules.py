@@ -123,6 +123,12 @@ def test_the_defaults_and_every_size_may_run() -> None:
             "would never shrink; legal: up to 0.996, or state_dtype='float32'",
         ),
         (
+            {"validation": {"interval_steps": 10}},
+            "/data/validation_fraction",
+            "validation_fraction=0 holds nothing out, but validation.interval_steps=10 asks for "
+            "validation; legal: above 0 and below 1, such as 0.01",
+        ),
+        (
             {"lr_schedule": {"warmup_steps": 101}},
             "/lr_schedule/warmup_steps",
             "warmup_steps=101 is beyond the schedule's 100 steps",
@@ -161,10 +167,6 @@ def test_sixteen_sequences_may_run_on_three_ranks() -> None:
 ASKING: list[tuple[str, dict[str, Any]]] = [
     ("/model/factory", {"model": {"factory": "package.module:build"}}),
     ("/model/code", {"model": {"code": "data:src"}}),
-    ("/data/validation_fraction", {"data": {"validation_fraction": 0.1}}),
-    ("/validation/interval_steps", {"validation": {"interval_steps": 10}}),
-    ("/validation/batches", {"validation": {"batches": 2}}),
-    ("/optimizer/cpu_offload", {"optimizer": {"cpu_offload": True}}),
     ("/parallelism/pp", {"parallelism": {"pp": 2}, "resources": {"world_size": 2}}),
     ("/parallelism/pp_schedule", {"parallelism": {"pp_schedule": "GPipe"}}),
     ("/parallelism/pp_microbatches", {"parallelism": {"pp_microbatches": 4}}),

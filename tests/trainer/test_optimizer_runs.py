@@ -41,6 +41,22 @@ def test_a_run_moves_to_other_world_sizes(optimizer: dict[str, Any], tmp_path: P
     assert expected[12] < expected[1]
 
 
+@pytest.mark.parametrize("layout", [Layout(), TWO, Layout(dp_replicate=2, dp_shard=2)], ids=str)
+def test_offloaded_states_change_nothing(layout: Layout, tmp_path: Path) -> None:
+    """Several rounds in a step included; on a CPU it is FSDP's own path without the copies."""
+    losses = []
+    for offload in (False, True):
+        folder = tmp_path / str(offload)
+        job = short_job(folder, cpu_offload=offload)
+        attempts = [job.launch(1, layout, Meddling(stop_after=4))]
+        last = job.committed()[str(attempts[0].outcome.checkpoint_id)]
+        attempts.append(job.launch(2, layout, resume=last))
+        losses.append(joined(attempts, "train/loss"))
+    assert list(losses[0]) == list(range(1, 13))
+    # One rank alone is not sharded unless its states are offloaded: sums in another order.
+    assert losses[1] == pytest.approx(losses[0], rel=0 if layout.world_size > 1 else 1e-6)
+
+
 def joined(attempts: list[Attempt], name: str) -> dict[int, float]:
     return {step: value for attempt in attempts for step, value in attempt.values(name).items()}
 

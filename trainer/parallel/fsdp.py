@@ -7,7 +7,13 @@ from functools import partial
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 
 from specs.job import JobSpec
 from specs.layout import Layout
@@ -28,7 +34,10 @@ def shard(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
         # Activations follow the weights' type by themselves, and the rotary angles stay float32.
         cast_forward_inputs=False,
     )
-    fsdp = partial(fully_shard, mesh=fsdp_mesh(mesh), mp_policy=policy)
+    offload = OffloadPolicy()
+    if spec.optimizer.cpu_offload:
+        offload = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
+    fsdp = partial(fully_shard, mesh=fsdp_mesh(mesh), mp_policy=policy, offload_policy=offload)
     reshard, reshard_last = reshard_after_forward(spec, layout)
 
     for layer in model.layers.values():
@@ -76,3 +85,10 @@ def set_gradient_sync(model: nn.Module, spec: JobSpec, *, last_round: bool) -> N
         model.set_requires_gradient_sync(last_round)
     else:
         model.set_requires_all_reduce(last_round)
+
+
+def reshard(model: nn.Module) -> None:
+    """Free the gathered weights that a forward without a backward leaves behind."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()

@@ -4054,7 +4054,7 @@ export interface components {
          * @description What the trainer is busy with; each phase has its own limit of silence.
          * @enum {string}
          */
-        Phase: "starting" | "building_cache" | "loading" | "compiling" | "training" | "saving" | "ending";
+        Phase: "starting" | "building_cache" | "loading" | "compiling" | "training" | "validating" | "saving" | "ending";
         /**
          * PipelinePlan
          * @description How the model is cut into stages, and how long ranks wait for each other.
@@ -5044,13 +5044,13 @@ export interface components {
         ValidationSection: {
             /**
              * Interval Steps
-             * @description Steps between two validations; never when 0.
+             * @description Steps between two validations, with one more after the last step; never when 0.
              * @default 0
              */
             interval_steps: number;
             /**
              * Batches
-             * @description Global batches in one validation.
+             * @description Global batches in one validation; all that is held out when that is less.
              * @default 8
              */
             batches: number;
@@ -5062,13 +5062,13 @@ export interface components {
         ValidationSectionInput: {
             /**
              * Interval Steps
-             * @description Steps between two validations; never when 0.
+             * @description Steps between two validations, with one more after the last step; never when 0.
              * @default 0
              */
             interval_steps?: number;
             /**
              * Batches
-             * @description Global batches in one validation.
+             * @description Global batches in one validation; all that is held out when that is less.
              * @default 8
              */
             batches?: number;

@@ -13,6 +13,7 @@ const PHASES: Record<string, string> = {
   loading: "loading the checkpoint",
   compiling: "compiling",
   training: "training",
+  validating: "validating",
   saving: "saving a checkpoint",
   ending: "ending",
 };

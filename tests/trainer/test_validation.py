@@ -1,0 +1,103 @@
+"""Validation: one value on any layout, no trace in training, and little data used as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from specs.layout import Layout
+from tests.trainer.runs import JOB, Meddling, SmallJob
+from trainer.data.dataset import open_dataset
+from trainer.model.build import build_model
+from trainer.model.init import init_weights
+from trainer.run import open_run
+
+TWO = Layout(dp_shard=2)
+
+
+def validated_job(folder: Path, *, batches: int = 2, **training: Any) -> SmallJob:
+    return SmallJob(folder).changed(
+        folder,
+        training={"steps": 8, **training},
+        data={"validation_fraction": 0.1},
+        validation={"interval_steps": 3, "batches": batches},
+    )
+
+
+def test_it_runs_at_its_interval_and_after_the_last_step(tmp_path: Path) -> None:
+    attempt = validated_job(tmp_path, log_every_steps=5).launch(1, TWO)
+    found = attempt.values("validation/loss")
+    assert list(found) == list(attempt.values("validation/seconds")) == [3, 6, 8]
+    assert found[8] < found[3] < 6.0, "it learns what held-out text has in common with the rest"
+    # A validated step has its other values too; 1 is the first one, 5 comes by the interval.
+    assert list(attempt.values("train/loss")) == [1, 3, 5, 6, 8]
+
+
+def test_it_leaves_no_trace(tmp_path: Path) -> None:
+    """Dropout is on; weights and moments are bit-equal to those of a run without validation."""
+    with_it = validated_job(tmp_path / "with")
+    without = with_it.changed(tmp_path / "without", validation={"interval_steps": 0})
+    attempts = [job.launch(1, TWO) for job in (with_it, without)]
+    for name in ("train/loss", "train/grad_norm"):
+        assert attempts[0].values(name) == attempts[1].values(name)
+    assert attempts[0].digests == attempts[1].digests
+    saved = [job.committed()[f"{JOB}.a1.step-8"] for job in (with_it, without)]
+    files = [{f.path: f.xxh3_128 for f in manifest.files} for manifest in saved]
+    assert files[0] == files[1]
+    assert not attempts[1].values("validation/loss")
+
+
+def test_it_is_the_mean_loss_without_dropout(tmp_path: Path) -> None:
+    """At a rate of almost nothing, the model is still the one that it began as."""
+    job = validated_job(tmp_path, steps=3).changed(
+        tmp_path, optimizer={"lr": 1e-12}, lr_schedule={"warmup_steps": 0}
+    )
+    found = job.launch(1, TWO).values("validation/loss")[3]
+    run = open_run(tmp_path / "runs" / "1", world_size=2, roots={})
+    dataset = open_dataset(
+        run.spec, roots=run.attempt.roots, cache_dir=run.cache_dir, on_progress=lambda: None
+    )
+    assert dataset.validation is not None
+    model = build_model(run.spec)
+    model.to_empty(device="cpu")
+    init_weights(model, run.spec.training.seed)
+    windows_BT = torch.from_numpy(dataset.validation.windows(np.arange(32)))
+    logits_BSV = model(windows_BT[:, :-1])
+    expected = torch.nn.functional.cross_entropy(
+        logits_BSV.flatten(0, 1), windows_BT[:, 1:].flatten()
+    )
+    assert found == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [Layout(), Layout(dp_shard=3), Layout(dp_replicate=2), Layout(tp=2), Layout(cp=2)],
+    ids=str,
+)
+def test_every_layout_gives_the_same_value(layout: Layout, tmp_path: Path) -> None:
+    """Also of a split that holds fewer sequences than asked for, and no whole number of batches."""
+    values = []
+    for name, placed in (("two", TWO), ("other", layout)):
+        attempt = validated_job(tmp_path / name, batches=1000).launch(1, placed)
+        values.append(attempt.values("validation/loss"))
+    assert list(values[0]) == [3, 6, 8]
+    assert values[1] == pytest.approx(values[0], rel=1e-5)
+
+
+def test_a_resumed_run_validates_at_the_same_steps(tmp_path: Path) -> None:
+    whole = validated_job(tmp_path / "whole").launch(1, TWO).values("validation/loss")
+    job = validated_job(tmp_path / "resumed")
+    first = job.launch(1, TWO, Meddling(stop_after=3))
+    last = job.committed()[str(first.outcome.checkpoint_id)]
+    second = job.launch(2, TWO, resume=last)
+    assert first.values("validation/loss") | second.values("validation/loss") == whole
+
+
+def test_a_stop_does_not_wait_for_it(tmp_path: Path) -> None:
+    attempt = validated_job(tmp_path).launch(1, TWO, Meddling(stop_after=2))
+    assert attempt.outcome.step == 3
+    assert not attempt.values("validation/loss")
