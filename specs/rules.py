@@ -170,23 +170,6 @@ def _set(section: str, field: str) -> Callable[[JobSpec], bool]:
 NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
     ("/model/factory", lambda s: s.model.factory is not None, "own models"),
     ("/model/code", lambda s: s.model.code is not None, "own models"),
-    ("/parallelism/pp", lambda s: s.parallelism.pp > 1, "pipeline parallelism"),
-    ("/parallelism/pp_schedule", _set("parallelism", "pp_schedule"), "pipeline parallelism"),
-    (
-        "/parallelism/pp_microbatches",
-        _set("parallelism", "pp_microbatches"),
-        "pipeline parallelism",
-    ),
-    (
-        "/parallelism/pp_layers_per_stage",
-        _set("parallelism", "pp_layers_per_stage"),
-        "pipeline parallelism",
-    ),
-    (
-        "/parallelism/pp_stage_modules",
-        _set("parallelism", "pp_stage_modules"),
-        "pipeline parallelism",
-    ),
     ("/quantization/recipe", lambda s: s.quantization.recipe != "none", "quantized training"),
     ("/quantization/exclude", _set("quantization", "exclude"), "quantized training"),
     (

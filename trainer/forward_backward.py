@@ -15,16 +15,17 @@ from trainer.parallel.fsdp import reshard, set_gradient_sync
 
 
 class ForwardBackward(Protocol):
-    """Adds the gradients of a step's micro-batches to the parameters."""
+    """Runs the model on a rank's micro-batches of a global batch, as the layout asks for."""
 
     def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """Return this rank's share of the mean loss over the global batch, float32 `[]`."""
+        """Add up gradients, and return this rank's share of the mean loss, float32 `[]`."""
         ...
 
     def evaluate(self, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
         """Return this rank's part of the summed loss, float32 `[]`; no gradient, nothing dropped.
 
-        It leaves no trace: neither in weights nor in what the next step computes.
+        It leaves no trace: neither in weights nor in what the next step computes. There are as many
+        micro-batches as in a step.
         """
         ...
 
@@ -49,9 +50,7 @@ class MicroBatchLoop:
             last_round = index == len(micro_batches) - 1
             set_gradient_sync(self._model, self._spec, last_round=last_round)
             inputs = self._inputs(step, batch)
-            loss_sum = self._model(
-                inputs.tokens, inputs.labels, keys_B=inputs.keys, segments_BS=inputs.segments
-            )
+            loss_sum = self._model(inputs.tokens, inputs.labels, **inputs.keywords)
             loss = loss_sum / self._spec.tokens_per_step
             loss.backward()
             total += loss.detach()
@@ -63,8 +62,8 @@ class MicroBatchLoop:
         self._model.eval()
         total = torch.zeros((), device=self._device)
         for batch in micro_batches:
-            inputs = self._inputs(0, batch)
-            total += self._model(inputs.tokens, inputs.labels, segments_BS=inputs.segments)
+            inputs = self._inputs(None, batch)
+            total += self._model(inputs.tokens, inputs.labels, **inputs.keywords)
         self._model.train()
         reshard(self._model)
         return total

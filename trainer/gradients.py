@@ -16,11 +16,14 @@ Sharding = tuple[DeviceMesh | None, tuple[int, ...]]
 
 
 @torch.no_grad()
-def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+def clip_grad_norm(
+    parameters: Iterable[Tensor], max_norm: float, *, stages: dist.ProcessGroup | None = None
+) -> Tensor:
     """Scale all gradients so that their global L2 norm is at most `max_norm`; return the norm.
 
     The norm is that before clipping, a scalar on the parameters' device, equal on every rank; the
     host waits for nothing. An infinite `max_norm` scales nothing. All ranks call it together.
+    Under pipeline parallelism `stages` are the ranks that hold the other parameters.
 
     torch's own function does one all-reduce per parameter and refuses parameters of different
     meshes; this one does one per kind of sharding.
@@ -29,7 +32,10 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     shards: dict[Sharding, list[Tensor]] = {}
     for gradient in gradients:
         shards.setdefault(_sharding(gradient), []).append(_local(gradient))
-    norm = torch.stack([_square_sum(*kind, shards[kind]) for kind in shards]).sum().sqrt()
+    square = torch.stack([_square_sum(*kind, shards[kind]) for kind in shards]).sum()
+    if stages is not None:
+        dist.all_reduce(square, group=stages)
+    norm = square.sqrt()
     if math.isfinite(max_norm):
         scale = (max_norm / (norm + 1e-6)).clamp_(max=1.0)
         torch._foreach_mul_([_local(gradient) for gradient in gradients], scale)

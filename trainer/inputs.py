@@ -30,6 +30,12 @@ class Inputs:
     segments: Tensor | None
     """Document of each token of the whole sequence, int32; None without document masks."""
 
+    @property
+    def keywords(self) -> dict[str, Tensor]:
+        """What every part of a model takes beside what it works on; only what there is."""
+        given = {"keys_B": self.keys, "segments_BS": self.segments}
+        return {name: tensor for name, tensor in given.items() if tensor is not None}
+
 
 class InputMaker:
     """Makes inputs of micro-batches.
@@ -46,10 +52,14 @@ class InputMaker:
         whole = tokens_S.numel() == spec.training.seq_len
         self._tokens_S = None if whole else tokens_S.numpy()
 
-    def __call__(self, step: int, batch: MicroBatch) -> Inputs:
-        """Return the inputs for a micro-batch of a step; the host waits for no copy."""
-        positions_B = self._on_device(batch.positions)
-        keys_B = sequence_keys(self._seed, step, positions_B) if self._has_dropout else None
+    def __call__(self, step: int | None, batch: MicroBatch) -> Inputs:
+        """Return the inputs for a micro-batch of a step; the host waits for no copy.
+
+        Outside of training, which has steps, there is no noise.
+        """
+        keys_B = None
+        if self._has_dropout and step is not None:
+            keys_B = sequence_keys(self._seed, step, self._on_device(batch.positions))
         return Inputs(
             tokens=self._on_device(self._mine(batch.tokens)),
             labels=self._on_device(self._mine(batch.labels)),

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from torch.optim import AdamW
-
 from specs.checkpoint import DataState, TrainState
 from specs.job import JobSpec
 from specs.rundir import Outcome, Phase
+from trainer.assembly import Assembly, assemble
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.store import committed
 from trainer.checkpoint.together import on_every_rank, on_rank_0
@@ -21,14 +20,8 @@ from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.distributed import Ranks, joined
 from trainer.errors import CheckpointError, DataError
-from trainer.forward_backward import MicroBatchLoop
 from trainer.hugging_face.load import load_initial_weights
-from trainer.model.build import build_model
-from trainer.model.decoder import Transformer
-from trainer.model.init import init_weights
-from trainer.optimizer import build_optimizer, materialize_state
-from trainer.parallel.mesh import Place, build_mesh
-from trainer.parallelize import parallelize
+from trainer.parallel.mesh import Place
 from trainer.provenance import provenance
 from trainer.record import Recorder
 from trainer.report import Report
@@ -89,9 +82,10 @@ def train(
         recorder.enter(Phase.BUILDING_CACHE)
         dataset = _open_on_every_rank(run, ranks, recorder, open_dataset)
         recorder.enter(Phase.LOADING)
-        model, optimizer = _build(run, ranks, recorder)
-        state = _initial_state(run, recorder, checkpointer, model, optimizer, dataset)
-        loop = Loop(run, ranks, recorder, checkpointer, model, optimizer, state, after_step)
+        assembly = assemble(run.spec, run.attempt.layout, ranks.device)
+        _load_initial_weights(run, ranks, recorder, assembly)
+        state = _initial_state(run, recorder, checkpointer, assembly, dataset)
+        loop = Loop(run, ranks, recorder, checkpointer, assembly, state, after_step)
         outcome = loop.run(dataset)
         recorder.finish(outcome)
     return outcome
@@ -137,34 +131,23 @@ def _open_on_every_rank(
     return opened[0]
 
 
-def _build(run: Run, ranks: Ranks, recorder: Recorder) -> tuple[Transformer, AdamW]:
-    """Return the sharded model with its initial weights, and its optimizer with empty moments."""
-    spec, layout = run.spec, run.attempt.layout
-    model = build_model(spec)
-    parallelize(model, build_mesh(layout, ranks.device.type), spec, layout)
-    model.to_empty(device="cpu" if spec.optimizer.cpu_offload else ranks.device)
-    model.positions.to(ranks.device)  # what is no weight is not offloaded
-    init_weights(model, spec.training.seed)
-    if spec.model.initial_weights is not None and run.attempt.resume is None:
-        files = load_initial_weights(model, spec, run.attempt.roots, ranks.cpu_group)
-        recorder.event(
-            "weights_loaded",
-            {
-                "place": spec.model.initial_weights,
-                "files": [file.model_dump() for file in files],
-            },
-        )
-    optimizer = build_optimizer(model, spec)
-    materialize_state(optimizer)
-    return model, optimizer
+def _load_initial_weights(run: Run, ranks: Ranks, recorder: Recorder, assembly: Assembly) -> None:
+    """Put given weights in place of drawn ones, if the job starts from some."""
+    spec = run.spec
+    if spec.model.initial_weights is None or run.attempt.resume is not None:
+        return
+    files = load_initial_weights(assembly.model, spec, run.attempt.roots, ranks.cpu_group)
+    recorder.event(
+        "weights_loaded",
+        {"place": spec.model.initial_weights, "files": [file.model_dump() for file in files]},
+    )
 
 
 def _initial_state(
     run: Run,
     recorder: Recorder,
     checkpointer: Checkpointer,
-    model: Transformer,
-    optimizer: AdamW,
+    assembly: Assembly,
     dataset: Dataset,
 ) -> TrainState:
     """Return the counters to start with, after loading the checkpoint to go on from, if any.
@@ -176,7 +159,7 @@ def _initial_state(
     resume = run.attempt.resume
     if resume is None:
         return TrainState(step=0, tokens=0, data=DataState(dataset_digest=dataset.digest))
-    manifest = checkpointer.load(model, optimizer, resume)
+    manifest = checkpointer.load(assembly.model, assembly.optimizer, resume)
     before = manifest.train_state.data.dataset_digest
     if before != dataset.digest:
         raise DataError(
@@ -211,8 +194,7 @@ class Loop:
         ranks: Ranks,
         recorder: Recorder,
         checkpointer: Checkpointer,
-        model: Transformer,
-        optimizer: AdamW,
+        assembly: Assembly,
         state: TrainState,
         after_step: Callable[[int], None],
     ) -> None:
@@ -221,12 +203,13 @@ class Loop:
         self._ranks = ranks
         self._recorder = recorder
         self._checkpointer = checkpointer
-        self._model = model
-        self._optimizer = optimizer
+        self._model, self._optimizer = assembly.model, assembly.optimizer
         self._state = state
         self._after_step = after_step
-        self._engine = MicroBatchLoop(model, run.spec, ranks.device)
-        self._train_step = TrainStep(self._engine, optimizer, run.spec)
+        self._engine = assembly.forward_backward
+        self._train_step = TrainStep(
+            self._engine, assembly.optimizer, run.spec, stages=assembly.stages
+        )
         self._report = Report(run, ranks, recorder, first_step=state.step + 1)
         self._control = Control(
             run.directory,

@@ -12,16 +12,22 @@ from trainer.model.decoder import Transformer
 from trainer.parallel.context import share_context
 from trainer.parallel.fsdp import shard
 from trainer.parallel.mesh import Place
+from trainer.parallel.stages import Stages, keep_own_modules, split
 from trainer.parallel.tensor import overlap_communication, split_matrices
 from trainer.parallel.tokens import take_tokens
 
 
-def parallelize(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:
+def parallelize(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> Stages:
     """Spread a model, usually one on the meta device, over the mesh, in place.
+
+    The model keeps what this rank holds. The stages that the rank runs are returned by number; the
+    model itself is the only one without pipeline parallelism.
 
     The order matters: what changes a single module comes before what wraps it, and sharding is
     last.
     """
+    if layout.pp > 1:
+        keep_own_modules(model, mesh, spec, layout)
     take_tokens(model, spec, layout, Place.of(mesh.get_rank(), layout))
     if layout.tp > 1:
         split_matrices(model, mesh, spec.parallelism)
@@ -31,8 +37,11 @@ def parallelize(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Lay
     blocks = list(model.layers.values())
     checkpoint_activations(blocks, spec.activation_checkpoint, own_randomness=False)
     compile_blocks(blocks, spec.compile)
+    stages = split(model, mesh, spec, layout) if layout.pp > 1 else {0: model}
     # One float32 rank has nothing to shard, to cast or to fetch. Sharding would still copy weights
     # and gradients: 4 % of a step of a model of 5 M parameters, and the memory of one layer.
     casts = spec.training.param_dtype != "float32"
-    if layout.world_size > 1 or casts or spec.optimizer.cpu_offload:
-        shard(model, mesh, spec, layout)
+    if layout.world_size > layout.pp or casts or spec.optimizer.cpu_offload:
+        for stage in stages.values():
+            shard(stage, mesh, spec, layout)
+    return stages

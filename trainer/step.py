@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
 from specs.job import JobSpec
@@ -33,9 +34,16 @@ class TrainStep:
     """Forward, backward and update; nothing in it waits for the device."""
 
     def __init__(
-        self, forward_backward: ForwardBackward, optimizer: Optimizer, spec: JobSpec
+        self,
+        forward_backward: ForwardBackward,
+        optimizer: Optimizer,
+        spec: JobSpec,
+        *,
+        stages: ProcessGroup | None = None,
     ) -> None:
+        """Touch nothing yet; `stages` are as in `clip_grad_norm`."""
         self._forward_backward = forward_backward
+        self._stages = stages
         self._optimizer = optimizer
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._spec = spec
@@ -44,7 +52,9 @@ class TrainStep:
         """Complete step `step` (counted from 1) and return what it measured."""
         loss = self._forward_backward(step, micro_batches)
         limit = self._spec.training.max_grad_norm
-        grad_norm = clip_grad_norm(self._parameters, math.inf if limit is None else limit)
+        grad_norm = clip_grad_norm(
+            self._parameters, math.inf if limit is None else limit, stages=self._stages
+        )
         rate = learning_rate(self._spec, step)
         for group in self._optimizer.param_groups:
             group["lr"] = rate

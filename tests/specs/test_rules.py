@@ -167,11 +167,6 @@ def test_sixteen_sequences_may_run_on_three_ranks() -> None:
 ASKING: list[tuple[str, dict[str, Any]]] = [
     ("/model/factory", {"model": {"factory": "package.module:build"}}),
     ("/model/code", {"model": {"code": "data:src"}}),
-    ("/parallelism/pp", {"parallelism": {"pp": 2}, "resources": {"world_size": 2}}),
-    ("/parallelism/pp_schedule", {"parallelism": {"pp_schedule": "GPipe"}}),
-    ("/parallelism/pp_microbatches", {"parallelism": {"pp_microbatches": 4}}),
-    ("/parallelism/pp_layers_per_stage", {"parallelism": {"pp_layers_per_stage": 2}}),
-    ("/parallelism/pp_stage_modules", {"parallelism": {"pp_stage_modules": [["norm"]]}}),
     ("/quantization/recipe", {"quantization": {"recipe": "mxfp8"}}),
     ("/quantization/exclude", {"quantization": {"exclude": []}}),
     ("/checkpoint/async_mode", {"checkpoint": {"async_mode": "async"}}),

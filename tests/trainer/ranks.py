@@ -27,6 +27,7 @@ PRELOAD = [
     "torch._dynamo",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
     "torch.distributed.tensor",
     "pytest",  # the ranks import the caller's __main__, which is pytest
 ]

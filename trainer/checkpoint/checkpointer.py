@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -33,6 +34,7 @@ from trainer.checkpoint.state import train_tensors
 from trainer.checkpoint.together import on_every_rank, on_rank_0, shared_error
 from trainer.checkpoint.writer import ChecksumWriter, without_zip_checksums
 from trainer.errors import CheckpointError, RunError
+from trainer.parallel.mesh import Place
 
 
 class Checkpointer:
@@ -132,10 +134,11 @@ class Checkpointer:
         tensors = train_tensors(model, optimizer)
         rank, world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
         reader = CheckedReader(self._root / resume.path)
+        names = self._names_on_every_rank(tensors)
 
         def check() -> None:
             _check_beneath(self._root, resume.path)
-            reader.open(resume, tensors)
+            reader.open(resume, tensors, names=names)
             reader.check_share(rank, world_size)
 
         on_every_rank(self._group, check)
@@ -144,6 +147,13 @@ class Checkpointer:
         except CheckpointException as error:
             raise shared_error(error, str(reader.folder)) from error
         return reader.manifest
+
+    def _names_on_every_rank(self, tensors: Mapping[str, Tensor]) -> set[str]:
+        """Return the names on all ranks; each stage of a pipeline has its own, told by one rank."""
+        place = Place.of(dist.get_rank(self._group), self._layout)
+        tells = (place.dp, place.cp, place.tp) == (0, 0, 0)
+        told = on_every_rank(self._group, lambda: list(tensors) if tells else [])
+        return set(chain.from_iterable(told))
 
     def _raise_fence(self) -> None:
         with raised_fence(self._root / self._job_id, self._attempt):

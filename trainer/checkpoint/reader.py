@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +31,33 @@ class CheckedReader(FileSystemReader):
         super().__init__(folder)
         self.folder = folder
 
-    def open(self, resume: ResumePoint, tensors: Mapping[str, Tensor], *, part: str = "") -> None:
+    def open(
+        self,
+        resume: ResumePoint,
+        tensors: Mapping[str, Tensor],
+        *,
+        names: Collection[str] | None = None,
+        part: str = "",
+    ) -> None:
         """Check all but the contents of the data files.
 
         Args:
             resume: which checkpoint it must be.
-            tensors: what will be read.
+            tensors: what this rank will read.
+            names: what all ranks will read together; the same when None.
             part: beginning of the names that are read, such as `model.`; all when empty.
 
         Raises:
             CheckpointError: it is not committed, not the one of `resume`, damaged, or does not
-                hold exactly `tensors` in that part.
+                hold exactly what will be read in that part.
         """
         self.manifest = read_manifest(self.folder)
         _check_identity(self.manifest, resume, self.folder)
         check_sizes(self.folder, self.manifest.files)
         path = self.folder / DCP_METADATA
         self.metadata = load_metadata(path, expected_digest=resume.metadata_digest)
-        _check_tensors(self.metadata, tensors, path, part=part)
+        _check_names(self.metadata, tensors if names is None else names, path, part=part)
+        _check_tensors(self.metadata, tensors, path)
         _check_places(self.metadata, self.manifest.files, path)
 
     def check_share(self, rank: int, world_size: int) -> None:
@@ -85,22 +94,22 @@ def _check_identity(manifest: Manifest, resume: ResumePoint, folder: Path) -> No
             )
 
 
-def _check_tensors(
-    metadata: Metadata, tensors: Mapping[str, Tensor], path: Path, *, part: str
-) -> None:
-    """Compare names, shapes and types; DCP would cast another type without a word."""
-    every = metadata.state_dict_metadata
-    stored = {name: entry for name, entry in every.items() if name.startswith(part)}
-    if different := stored.keys() ^ tensors.keys():
+def _check_names(metadata: Metadata, names: Collection[str], path: Path, *, part: str) -> None:
+    stored = {name for name in metadata.state_dict_metadata if name.startswith(part)}
+    if different := stored ^ set(names):
         name = min(different)
-        lacking = "the checkpoint" if name in tensors else "the model"
+        lacking = "the model" if name in stored else "the checkpoint"
         raise CheckpointError(
             f"{path} belongs to another model: {lacking} has no {name} "
             f"({len(different)} names differ)",
             path=str(path),
         )
+
+
+def _check_tensors(metadata: Metadata, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Compare shapes and types; DCP would cast another type without a word."""
     for name, tensor in tensors.items():
-        entry = stored[name]
+        entry = metadata.state_dict_metadata[name]
         wanted = f"{tensor.dtype} {tuple(tensor.shape)}"
         # Anything but a tensor would be unpickled by DCP, and so could run what it likes.
         found = "no tensor"

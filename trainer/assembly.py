@@ -1,0 +1,57 @@
+"""What a rank trains with: its share of the model, the optimizer of it, and what runs the two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.distributed import ProcessGroup
+from torch.optim import Optimizer
+
+from specs.job import JobSpec
+from specs.layout import Layout
+from trainer.forward_backward import ForwardBackward, MicroBatchLoop
+from trainer.model.build import build_model
+from trainer.model.decoder import Transformer
+from trainer.model.init import init_weights
+from trainer.optimizer import build_optimizer, materialize_state
+from trainer.parallel.mesh import build_mesh
+from trainer.parallelize import parallelize
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The parts of training on one rank, which belong together."""
+
+    model: Transformer
+    """All parameters that this rank holds, under the names that they have in the whole model."""
+    optimizer: Optimizer
+    """Changes these parameters; it has its state."""
+    forward_backward: ForwardBackward
+    """Gives these parameters their gradients."""
+    stages: ProcessGroup | None
+    """The ranks that hold the other parameters, under pipeline parallelism."""
+
+
+def assemble(spec: JobSpec, layout: Layout, device: torch.device) -> Assembly:
+    """Return the model with its initial weights, and all that trains it, on this rank's device.
+
+    All ranks call it together, with a process group in place.
+    """
+    spec = spec.on_layout(layout)
+    model = build_model(spec)
+    mesh = build_mesh(layout, device.type)
+    stages = parallelize(model, mesh, spec, layout)
+    model.to_empty(device="cpu" if spec.optimizer.cpu_offload else device)
+    model.positions.to(device)  # what is no weight is not offloaded
+    init_weights(model, spec.training.seed)
+    optimizer = build_optimizer(model, spec)
+    materialize_state(optimizer)
+    if layout.pp == 1:
+        return Assembly(model, optimizer, MicroBatchLoop(model, spec, device), None)
+    # Importing torch's pipelines takes as long as the rest of a start: only those pay who have one.
+    from trainer.parallel.pipeline import Pipeline
+
+    group = mesh.get_group("pp")
+    pipeline = Pipeline(stages, group, spec, layout, device)
+    return Assembly(model, optimizer, pipeline, group)

@@ -1,0 +1,236 @@
+"""Pipeline parallelism: the schedule that runs micro-batches through the stages of all ranks.
+
+Shapes: m micro-batches in one run of the schedule, B sequences in each, S tokens of a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.distributed import P2POp, ProcessGroup
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
+
+from specs.job import JobSpec
+from specs.layout import Layout
+from specs.pipeline import microbatches_of, stages_of
+from trainer.data.batches import NO_LABEL, MicroBatch
+from trainer.inputs import InputMaker
+from trainer.model.decoder import Transformer
+from trainer.parallel.fsdp import reshard
+from trainer.parallel.stages import Stages
+
+_T = TypeVar("_T", bound=np.generic)
+
+
+class Pipeline:
+    """Runs the micro-batches of a step through the stages of all ranks of the pipeline.
+
+    Every rank of it is given the same micro-batches. The losses come to be on the rank that has the
+    last stage; the others report none.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        group: ProcessGroup,
+        spec: JobSpec,
+        layout: Layout,
+        device: torch.device,
+    ) -> None:
+        """Touch nothing yet.
+
+        Args:
+            stages: those of this rank.
+            group: the ranks that share the pipeline.
+            spec: gives the schedule, the shape of micro-batches, and the tokens of a step.
+            layout: gives how the global batch is dealt.
+            device: where the stages are.
+        """
+        self._stages = stages
+        self._device = device
+        self._tokens_per_step = spec.tokens_per_step
+        self._size = spec.training.micro_batch_size
+        self._microbatches = microbatches_of(spec, layout)
+        model = next(iter(stages.values()))
+        self._inputs = InputMaker(spec, device=device, tokens_S=model.positions.attended)
+        count = len(stages_of(spec, layout))
+        self._first, self._last = 0 in stages, count - 1 in stages
+        shapes = _Shapes(model, self._size, getattr(torch, spec.training.param_dtype))
+        own = [
+            _Stage(
+                stage,
+                index,
+                count,
+                device,
+                input_args=shapes.inputs(stage),
+                output_args=shapes.outputs(stage),
+                group=group,
+            )
+            for index, stage in stages.items()
+        ]
+        schedule = get_schedule_class(spec.parallelism.pp_schedule)
+        self._schedule = schedule(
+            own[0] if issubclass(schedule, PipelineScheduleSingle) else own,
+            n_microbatches=self._microbatches,
+            loss_fn=self._loss,
+            scale_grads=False,
+        )
+
+    def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> Tensor:
+        """Add up gradients, and return this rank's share of the mean loss, float32 `[]`."""
+        total = torch.zeros((), device=self._device)
+        for run in self._runs(micro_batches):
+            total += self._run(step, run)
+        return total
+
+    @torch.no_grad()
+    def evaluate(self, micro_batches: Sequence[MicroBatch]) -> Tensor:
+        """Return this rank's part of the summed loss, float32 `[]`; nothing is dropped."""
+        total = torch.zeros((), device=self._device)
+        for run in self._runs(micro_batches):
+            total += self._run(None, run)
+        for stage in self._stages.values():
+            reshard(stage)
+        return total
+
+    def _runs(self, micro_batches: Sequence[MicroBatch]) -> list[Sequence[MicroBatch]]:
+        m = self._microbatches
+        assert len(micro_batches) % m == 0, "a run of the schedule has a fixed length"
+        return [micro_batches[start : start + m] for start in range(0, len(micro_batches), m)]
+
+    def _run(self, step: int | None, micro_batches: Sequence[MicroBatch]) -> Tensor:
+        """Run the schedule once, and return the sum of what `_loss` gave, 0 without last stage."""
+        inputs = self._inputs(step, _joined(micro_batches, self._size))
+        # All ranks have the inputs, so only the residual stream travels.
+        tokens = (inputs.tokens,) if self._first else ()
+        labels = {"target": inputs.labels, "labels_BS": inputs.labels} if self._last else {}
+        losses: list[Tensor] = []
+        run = self._schedule.eval if step is None else self._schedule.step
+        run(*tokens, losses=losses, return_outputs=False, **labels, **inputs.keywords)
+        if not losses:
+            return torch.zeros((), device=self._device)
+        return torch.stack([loss.detach() for loss in losses]).sum()
+
+    def _loss(self, loss_sum: Tensor, _labels_BS: Tensor) -> Tensor:
+        """Return what backward starts from: the last stage has computed the loss already."""
+        return loss_sum / self._tokens_per_step if torch.is_grad_enabled() else loss_sum
+
+
+class _Shapes:
+    """What goes into a stage and comes out of it: tensors without memory.
+
+    Telling it beforehand saves the run of the whole pipeline by which torch would find it out.
+    """
+
+    def __init__(self, model: Transformer, size: int, dtype: torch.dtype) -> None:
+        positions = model.positions
+        with torch.device("meta"):
+            self._tokens_BS = torch.empty(size, positions.attended.numel(), dtype=torch.int64)
+            self._stream_BSD = torch.empty(
+                size, positions.stream.numel(), model.arch.dim, dtype=dtype, requires_grad=True
+            )
+            self._loss = torch.empty((), requires_grad=True)
+
+    def inputs(self, stage: Transformer) -> Tensor:
+        return self._stream_BSD if stage.tok_embeddings is None else self._tokens_BS
+
+    def outputs(self, stage: Transformer) -> Tensor:
+        return self._stream_BSD if stage.output is None else self._loss
+
+
+class _Stage(PipelineStage):
+    """torch's stage, mended in three places."""
+
+    # 1. torch keeps a buffer for each micro-batch of a run and each direction, all the time. Here
+    # what is received lives as long as its micro-batch is under way.
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[P2POp]:
+        self._allocate(self.args_recv_info[fwd_chunk_id])
+        return super().get_fwd_recv_ops(fwd_chunk_id)
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[P2POp]:
+        if self.has_backward:
+            self._allocate(self.grad_recv_info[bwd_chunk_id])
+        return super().get_bwd_recv_ops(bwd_chunk_id)
+
+    def _retrieve_recv_activations(self, fwd_chunk_id: int) -> tuple[Tensor, ...]:
+        activations: tuple[Tensor, ...] = super()._retrieve_recv_activations(fwd_chunk_id)
+        _release(self.args_recv_info[fwd_chunk_id])
+        return activations
+
+    def _retrieve_recv_grads(self, bwd_chunk_id: int) -> tuple[Tensor | None, ...]:
+        gradients: tuple[Tensor | None, ...] = super()._retrieve_recv_grads(bwd_chunk_id)
+        _release(self.grad_recv_info[bwd_chunk_id])
+        return gradients
+
+    def _setup_forward_recv_info(self, num_microbatches: int, has_backward: bool) -> None:
+        super()._setup_forward_recv_info(num_microbatches, has_backward)
+        _release(chain.from_iterable(self.args_recv_info.values()))
+
+    def _setup_backward_recv_info(self, num_microbatches: int) -> None:
+        super()._setup_backward_recv_info(num_microbatches)
+        _release(chain.from_iterable(self.grad_recv_info.values()))
+
+    def _allocate(self, received: Iterable[Any]) -> None:
+        for info in received:
+            if not info.is_root_arg:
+                info.buffer = info.tensor_meta.to_tensor(self.device).requires_grad_(False)
+
+    # 2. A schedule that splits backward looks up the weights of the stage, and leaves out those
+    # that FSDP has not gathered, without a word.
+
+    def backward_maybe_with_nosync(
+        self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
+    ) -> Any:
+        if backward_type != "full":
+            for module in self.submod.modules():
+                if isinstance(module, FSDPModule):
+                    module.unshard()
+        return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+
+    # 3. Forward only, torch fails where the next stage is on the same rank.
+
+    def get_local_bwd_output(self, mb_index: int) -> tuple[Tensor | None, ...]:
+        if not self.has_backward:
+            return ()
+        gradients: tuple[Tensor | None, ...] = super().get_local_bwd_output(mb_index)  # type: ignore[no-untyped-call]
+        return gradients
+
+    def set_local_bwd_input(
+        self, next_stage_bwd_outputs: tuple[Tensor | None, ...], mb_index: int
+    ) -> None:
+        if self.has_backward:
+            super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)
+
+
+def _release(received: Iterable[Any]) -> None:
+    for info in received:
+        info.buffer = None
+
+
+def _joined(micro_batches: Sequence[MicroBatch], size: int) -> MicroBatch:
+    """Return micro-batches as one, each filled up to `size` sequences: all must have one shape."""
+    segments = [batch.segments for batch in micro_batches if batch.segments is not None]
+    return MicroBatch(
+        tokens=_filled([batch.tokens for batch in micro_batches], size, 0),
+        labels=_filled([batch.labels for batch in micro_batches], size, NO_LABEL),
+        positions=_filled([batch.positions for batch in micro_batches], size, 0),
+        weight=1,
+        segments=_filled(segments, size, 0) if segments else None,
+    )
+
+
+def _filled(arrays: Sequence[NDArray[_T]], size: int, filler: int) -> NDArray[_T]:
+    filled = []
+    for array in arrays:
+        rest = np.full_like(array, filler, shape=(size - len(array), *array.shape[1:]))
+        filled += [array, rest]
+    return np.concatenate(filled)
