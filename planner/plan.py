@@ -131,6 +131,16 @@ def _vocabulary(spec: JobSpec, _: Plan) -> Iterator[Problem]:
         )
 
 
+def _own_model(spec: JobSpec, _: Plan) -> Iterator[Problem]:
+    if spec.model.factory is not None:
+        yield Problem(
+            pointer="/model/factory",
+            detail="an own model is not looked into before it runs: parameters, FLOPs and memory "
+            f"are those of a {spec.model.family} of the shape that the spec gives; set model.dim, "
+            "n_layers, n_heads and ffn_dim as near to it as they go",
+        )
+
+
 def _warmup(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
     if warmup_tokens(spec) > draft.steps * spec.tokens_per_step / 2:
         given = spec.lr_schedule.warmup_tokens
@@ -173,6 +183,7 @@ WARNINGS: tuple[Callable[[JobSpec, Plan], Iterator[Problem]], ...] = (
     _bubble,
     _memory,
     _vocabulary,
+    _own_model,
     _warmup,
     _checkpoints,
     _schedule,

@@ -32,6 +32,8 @@ class Settings(BaseSettings):
     """URL under which browsers reach the server; writes with a cookie must come from its origin."""
     roots: tuple[str, ...] = ("checkpoints", "data")
     """Names of the storage roots that specs may use."""
+    allow_code: bool = False
+    """Whether jobs may bring code of their own (`model.factory`), which then runs on the nodes."""
     lease_seconds: Annotated[float, Field(ge=12)] = 30.0
     """Silence after which a node of an attempt counts as unreachable. Never so short that a server
     which is away for some seconds makes it look like silence."""

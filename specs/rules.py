@@ -88,6 +88,32 @@ def _model(spec: JobSpec) -> Iterator[Problem]:
         )
 
 
+def _own_model(spec: JobSpec) -> Iterator[Problem]:
+    """An own model is replicated and sharded; other axes need to know what is inside it."""
+    model, axes = spec.model, spec.parallelism
+    if model.factory is None:
+        for name in ("code", "arguments", "block_classes"):
+            if getattr(model, name):
+                yield Problem(pointer=f"/model/{name}", detail=f"{name} goes with model.factory")
+        return
+    for name in ("tp", "cp", "pp"):
+        size = getattr(axes, name)
+        if size > 1:
+            detail = f"{name}={size} cuts inside a model, which only the families can say how to"
+            yield Problem(
+                pointer=f"/parallelism/{name}",
+                detail=f"{detail}; legal with model.factory: 1, and any dp_shard and dp_replicate",
+            )
+    unknown = {
+        "/model/initial_weights": (model.initial_weights, "has no published names"),
+        "/model/dropout": (model.dropout, "has its own; give it in model.arguments"),
+        "/data/document_masks": (spec.data.document_masks, "is given tokens only"),
+    }
+    for pointer, (value, why) in unknown.items():
+        if value:
+            yield Problem(pointer=pointer, detail=f"a model of model.factory {why}")
+
+
 def _data(spec: JobSpec) -> Iterator[Problem]:
     if spec.data.source == "corpus" and spec.data.path is not None:
         yield Problem(pointer="/data/path", detail="a built-in corpus has no path")
@@ -153,6 +179,7 @@ def _resources(spec: JobSpec) -> Iterator[Problem]:
 
 RULES: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (
     _model,
+    _own_model,
     _data,
     _resources,
     *LEARNING,
@@ -168,8 +195,6 @@ def _set(section: str, field: str) -> Callable[[JobSpec], bool]:
 # One row goes with each engine that is still to come: pointer, whether the spec asks for it, name.
 # What only tunes such an engine stands there too: accepted, it would do nothing.
 NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
-    ("/model/factory", lambda s: s.model.factory is not None, "own models"),
-    ("/model/code", lambda s: s.model.code is not None, "own models"),
     ("/quantization/recipe", lambda s: s.quantization.recipe != "none", "quantized training"),
     ("/quantization/exclude", _set("quantization", "exclude"), "quantized training"),
     (

@@ -17,7 +17,7 @@ from trainer.check import check_run
 from trainer.errors import LaunchError, RunError
 from trainer.process import collector_resting, die_with_parent, leave
 from trainer.record import Recorder
-from trainer.run import forget_check, open_run, refuse_used
+from trainer.run import forget_check, named_root, open_run, refuse_used
 
 INTERRUPTED = 130  # what a shell reports after Ctrl-C
 
@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("run", type=_folder, help="run directory; needs spec.json")
     parser.add_argument(
         "--root",
-        type=_root,
+        type=named_root,
         action="append",
         default=[],
         metavar="NAME=PATH",
@@ -84,13 +84,6 @@ def _folder(text: str) -> Path:
     if not Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is no folder; make it, with spec.json in it")
     return Path(text)
-
-
-def _root(text: str) -> tuple[str, str]:
-    name, equals, path = text.partition("=")
-    if not (name and equals and path):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
-    return name, str(Path(path).resolve())
 
 
 def _recorded(recorder: Recorder, action: Callable[[], None]) -> int:

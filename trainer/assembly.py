@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +12,8 @@ from torch.optim import Optimizer
 from specs.job import JobSpec
 from specs.layout import Layout
 from trainer.forward_backward import ForwardBackward, MicroBatchLoop
+from trainer.model.base import Model
 from trainer.model.build import build_model
-from trainer.model.decoder import Transformer
 from trainer.model.init import init_weights
 from trainer.optimizer import build_optimizer, materialize_state
 from trainer.parallel.mesh import build_mesh
@@ -23,7 +24,7 @@ from trainer.parallelize import parallelize
 class Assembly:
     """The parts of training on one rank, which belong together."""
 
-    model: Transformer
+    model: Model
     """All parameters that this rank holds, under the names that they have in the whole model."""
     optimizer: Optimizer
     """Changes these parameters; it has its state."""
@@ -33,13 +34,20 @@ class Assembly:
     """The ranks that hold the other parameters, under pipeline parallelism."""
 
 
-def assemble(spec: JobSpec, layout: Layout, device: torch.device) -> Assembly:
+def assemble(
+    spec: JobSpec,
+    layout: Layout,
+    device: torch.device,
+    *,
+    roots: Mapping[str, str] | None = None,
+) -> Assembly:
     """Return the model with its initial weights, and all that trains it, on this rank's device.
 
-    All ranks call it together, with a process group in place.
+    All ranks call it together, with a process group in place. `roots` gives the path of each named
+    root, for the code of an own model.
     """
     spec = spec.on_layout(layout)
-    model = build_model(spec)
+    model = build_model(spec, roots)
     mesh = build_mesh(layout, device.type)
     stages = parallelize(model, mesh, spec, layout)
     model.to_empty(device="cpu" if spec.optimizer.cpu_offload else device)

@@ -10,7 +10,7 @@ import torch
 from specs.job import JobSpec
 from trainer.data.batches import MicroBatch
 from trainer.inputs import InputMaker
-from trainer.model.decoder import Transformer
+from trainer.model.base import Model
 from trainer.parallel.fsdp import reshard, set_gradient_sync
 
 
@@ -37,7 +37,7 @@ class MicroBatchLoop:
     batch, so gradients need only be added up: over micro-batches here, and over ranks.
     """
 
-    def __init__(self, model: Transformer, spec: JobSpec, device: torch.device) -> None:
+    def __init__(self, model: Model, spec: JobSpec, device: torch.device) -> None:
         self._model = model
         self._spec = spec
         self._device = device

@@ -47,7 +47,9 @@ class InputMaker:
     """
 
     def __init__(self, spec: JobSpec, *, device: torch.device, tokens_S: Tensor) -> None:
-        self._seed, self._has_dropout = spec.training.seed, spec.model.dropout > 0
+        self._seed = spec.training.seed
+        # Whether an own model drops anything is not in the spec.
+        self._has_dropout = spec.model.dropout > 0 or spec.model.factory is not None
         self._device = device
         whole = tokens_S.numel() == spec.training.seq_len
         self._tokens_S = None if whole else tokens_S.numpy()

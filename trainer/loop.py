@@ -82,7 +82,7 @@ def train(
         recorder.enter(Phase.BUILDING_CACHE)
         dataset = _open_on_every_rank(run, ranks, recorder, open_dataset)
         recorder.enter(Phase.LOADING)
-        assembly = assemble(run.spec, run.attempt.layout, ranks.device)
+        assembly = assemble(run.spec, run.attempt.layout, ranks.device, roots=run.attempt.roots)
         _load_initial_weights(run, ranks, recorder, assembly)
         state = _initial_state(run, recorder, checkpointer, assembly, dataset)
         loop = Loop(run, ranks, recorder, checkpointer, assembly, state, after_step)

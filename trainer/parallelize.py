@@ -8,7 +8,7 @@ from specs.job import JobSpec
 from specs.layout import Layout
 from trainer.activation_checkpoint import checkpoint_activations
 from trainer.compile import compile_blocks
-from trainer.model.decoder import Transformer
+from trainer.model.base import Model
 from trainer.parallel.context import share_context
 from trainer.parallel.fsdp import shard
 from trainer.parallel.mesh import Place
@@ -17,7 +17,7 @@ from trainer.parallel.tensor import overlap_communication, split_matrices
 from trainer.parallel.tokens import take_tokens
 
 
-def parallelize(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> Stages:
+def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> Stages:
     """Spread a model, usually one on the meta device, over the mesh, in place.
 
     The model keeps what this rank holds. The stages that the rank runs are returned by number; the
@@ -35,7 +35,8 @@ def parallelize(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Lay
             overlap_communication(mesh)
     share_context(model, mesh, spec, layout)
     blocks = list(model.layers.values())
-    checkpoint_activations(blocks, spec.activation_checkpoint, own_randomness=False)
+    own = spec.model.factory is not None
+    checkpoint_activations(blocks, spec.activation_checkpoint, own_randomness=own)
     compile_blocks(blocks, spec.compile)
     stages = split(model, mesh, spec, layout) if layout.pp > 1 else {0: model}
     # One float32 rank has nothing to shard, to cast or to fetch. Sharding would still copy weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,18 @@ def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) 
         checkpoint_root=_checkpoint_root(directory, spec, attempt, bare=bare),
         cache_dir=Path(attempt.cache_dir or directory.root / "cache"),
     )
+
+
+def named_root(text: str) -> tuple[str, str]:
+    """Return name and path of a root that a command line gives as `NAME=PATH`.
+
+    Raises:
+        ArgumentTypeError: it is no such pair.
+    """
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise ArgumentTypeError(f"{text!r} is not NAME=PATH")
+    return name, str(Path(path).resolve())
 
 
 def forget_check(directory: RunDirectory) -> None:

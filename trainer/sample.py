@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -16,18 +17,18 @@ from trainer.checkpoint.state import WEIGHTS, weight_tensors
 from trainer.checkpoint.store import metadata_digest, read_manifest
 from trainer.data.tokenizer import Tokenizer, open_tokenizer
 from trainer.errors import RunError
+from trainer.model.base import Model
 from trainer.model.build import build_model
-from trainer.model.decoder import Transformer
-from trainer.run import open_run
+from trainer.run import named_root, open_run
 
 
 def main() -> int:
     """Print the prompt and what the model writes after it; 1 when there is no such checkpoint."""
     given = _parser().parse_args()
     try:
-        run = open_run(given.run, world_size=None, roots={})
+        run = open_run(given.run, world_size=None, roots=dict(given.root))
         tokenizer = open_tokenizer(run.submitted, run.attempt.roots)
-        model = load_weights(run.submitted, given.checkpoint)
+        model = load_weights(run.submitted, given.checkpoint, run.attempt.roots)
     except RunError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -43,16 +44,16 @@ def main() -> int:
     return 0
 
 
-def load_weights(spec: JobSpec, folder: Path) -> Transformer:
+def load_weights(spec: JobSpec, folder: Path, roots: Mapping[str, str] | None = None) -> Model:
     """Return the spec's model on the CPU with the weights of a committed checkpoint, verified.
 
     Raises:
         CheckpointError: it is missing, damaged, or of another model.
     """
     manifest = read_manifest(folder)
-    model = build_model(spec)
+    model = build_model(spec, roots)
     model.to_empty(device="cpu")
-    model.positions.reset()
+    model.reset_buffers()
     tensors = weight_tensors(model)
     reader = CheckedReader(folder)
     reader.open(_point(manifest, folder), tensors, part=WEIGHTS)
@@ -63,7 +64,7 @@ def load_weights(spec: JobSpec, folder: Path) -> Transformer:
 
 @torch.no_grad()
 def generate(
-    model: Transformer,
+    model: Model,
     tokenizer: Tokenizer,
     prompt: str,
     *,
@@ -112,6 +113,14 @@ def _point(manifest: Manifest, folder: Path) -> ResumePoint:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainer.sample", description=__doc__)
     parser.add_argument("run", type=Path, help="run directory of the job; needs spec.json")
+    parser.add_argument(
+        "--root",
+        type=named_root,
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="path of a named root on this machine; may be given again",
+    )
     parser.add_argument("--checkpoint", type=Path, required=True, help="folder of a checkpoint")
     parser.add_argument("--prompt", default="", help="text to begin with")
     parser.add_argument("--tokens", type=int, default=200, help="tokens to draw; %(default)s")

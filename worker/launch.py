@@ -36,6 +36,8 @@ class Launcher:
     """Path of each storage root."""
     devices: Devices
     """What the node offers."""
+    allow_code: bool = False
+    """Whether the node runs code that a job brings."""
 
     def launch(self, message: LaunchMessage, api: WorkerApi) -> bool:
         """Claim the node's share of an attempt and start its supervisor; say whether that was done.
@@ -99,6 +101,7 @@ class Launcher:
             report_seconds=claim.report_seconds,
             data_dir=str(self.node.data_dir),
             environment=self._environment(claim),
+            allow_code=self.allow_code,
         )
         # Its `env` may hold secrets.
         create_file(Path(run.spec), claim.spec.model_dump_json(indent=1) + "\n", mode=0o600)

@@ -46,6 +46,8 @@ class LaunchRecord(RecordModel):
     """The node's folder."""
     environment: dict[str, str]
     """Variables of the ranks that come from the node: visible GPUs, number of threads."""
+    allow_code: bool = False
+    """Whether the node runs code that a job brings."""
 
 
 @dataclass(frozen=True)

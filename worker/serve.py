@@ -45,7 +45,7 @@ def serve() -> None:
         heart = Heart(node, api, name=settings.node_name, seconds=seconds)
         heart.beat()
         heart.start()
-        launcher = Launcher(node, settings.node_name, roots, devices)
+        launcher = Launcher(node, settings.node_name, roots, devices, settings.allow_code)
         consume(create_app(settings, launcher))
         heart.stop()
         heart.join()

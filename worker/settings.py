@@ -65,6 +65,8 @@ class Settings(BaseSettings):
     """Storage roots as `name=path,name=path`; `checkpoints` and `data` in `data_dir` when empty."""
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Slots that the node offers; when absent its GPUs, or without any its cores but at least 4."""
+    allow_code: bool = False
+    """Whether this node runs code that a job brings (`model.factory`); the server says it too."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Kind of slots; `auto` takes GPUs where `nvidia-smi` names some."""
 

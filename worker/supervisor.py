@@ -135,6 +135,12 @@ class Supervisor:
 
     def _check(self) -> Failure | None:
         """Look at spec, places and input before any rank starts; return what is wrong."""
+        if self._spec.model.factory is not None and not self._launch.allow_code:
+            message = (
+                f"model.factory={self._spec.model.factory!r}: this node runs no code that a job "
+                "brings; TRAINYARD_ALLOW_CODE=true for its worker allows it"
+            )
+            return self._fault(FailureReason.LAUNCH_ERROR, message)
         log = Path(self._run.log(self._share.ranks[0]))
         command = [*self._trainer, "check", str(self._run.root)]
         pid = spawn_tied(command, environment=self._environment, output=log)

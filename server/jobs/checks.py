@@ -23,7 +23,7 @@ def check_spec(context: Context, spec: JobSpec) -> None:
     Raises:
         InvalidRequestError: naming every problem found.
     """
-    problems = list(_unknown_roots(context, spec))
+    problems = [*_unknown_roots(context, spec), *_own_code(context, spec)]
     try:
         check_job_spec(spec)
     except SpecError as error:
@@ -74,6 +74,15 @@ def _unknown_roots(context: Context, spec: JobSpec) -> Iterator[Problem]:
         if root not in legal:
             detail = f"{root!r} is no root of this server; legal: {', '.join(legal)}"
             yield Problem(pointer=pointer, detail=detail)
+
+
+def _own_code(context: Context, spec: JobSpec) -> Iterator[Problem]:
+    if spec.model.factory is not None and not context.settings.allow_code:
+        yield Problem(
+            pointer="/model/factory",
+            detail="this server takes no jobs that bring code of their own; "
+            "TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows them",
+        )
 
 
 def _named_roots(spec: JobSpec) -> dict[str, str]:

@@ -11,6 +11,8 @@ from specs.architectures import ARCHITECTURES, Architecture, RopeScaling
 from specs.base import Fraction, SpecModel, Tokens
 from specs.places import Place
 
+FACTORY = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
+ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
 SIZES = list(dict.fromkeys(size for sizes in ARCHITECTURES.values() for size in sizes))
 
@@ -35,10 +37,14 @@ class ModelSection(SpecModel):
     """Model family."""
     size: Annotated[str, Field(min_length=1, max_length=32, examples=SIZES)] = "debug"
     """Size within the family; `debug` trains in seconds on one CPU core."""
-    factory: Annotated[str, Field(max_length=200)] | None = None
-    """Own model, as `package.module:build`, in place of a family."""
+    factory: Annotated[str, Field(pattern=FACTORY, max_length=200)] | None = None
+    """Own model, as `package.module:build`, in place of a family; only where settings allow it."""
     code: Place | None = None
     """Folder that is put on the import path for `factory`."""
+    arguments: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Arguments of `factory`, beside `vocab_size` and `seq_len`."""
+    block_classes: Annotated[tuple[ClassName, ...], Field(strict=False, max_length=16)] = ()
+    """Names of the own model's classes that are sharded, recomputed and compiled one by one."""
     initial_weights: Place | None = None
     """Hugging Face weights to start from, in place of random ones."""
     dim: Width | None = None

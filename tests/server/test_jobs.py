@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import Table, func, select, update
 
@@ -43,6 +45,29 @@ def test_every_problem_is_named_and_nothing_stored(context: Context) -> None:
     pointers = {problem.pointer for problem in refusal.value.problems}
     assert pointers == {"/checkpoint/root", "/data/path", "/resources/nodes", "/parallelism/tp"}
     assert count(context, jobs) == 0
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_jobs_bring_code_only_where_the_settings_allow_it(
+    context: Context, harness: Harness, allowed: bool
+) -> None:
+    settings = context.settings.model_copy(update={"allow_code": allowed})
+    context = replace(context, settings=settings)
+    own = spec(model={"factory": "gpt:build", "code": "data:own_model"})
+    if allowed:
+        assert harness.job(submit(context, own, actor="ada")).spec == own
+        return
+    with pytest.raises(InvalidRequestError, match="TRAINYARD_ALLOW_CODE=true") as refusal:
+        submit(context, own, actor="ada")
+    assert [problem.pointer for problem in refusal.value.problems] == ["/model/factory"]
+
+
+def test_weights_and_code_must_lie_beneath_known_roots(context: Context) -> None:
+    places = {"initial_weights": "hub:llama", "code": "home:code"}
+    with pytest.raises(InvalidRequestError) as refusal:
+        submit(context, spec(model=places), actor="ada")
+    pointers = [problem.pointer for problem in refusal.value.problems]
+    assert {"/model/initial_weights", "/model/code"} <= set(pointers)
 
 
 def test_only_more_slots_than_ever_registered_are_refused(

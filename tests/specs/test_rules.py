@@ -9,6 +9,8 @@ from specs.job import parse_job_spec
 from specs.problems import SpecError
 from specs.rules import NOT_SUPPORTED_YET, check_job_spec
 
+SLOTS: dict[str, Any] = {"resources": {"world_size": 2}}
+
 
 def problems_of(document: dict[str, Any]) -> list[tuple[str, str]]:
     with pytest.raises(SpecError) as refused:
@@ -55,6 +57,28 @@ def test_the_defaults_and_every_size_may_run() -> None:
             {"model": {"vocab_size": 258}},
             "/model/vocab_size",
             "vocab_size=258 is below the byte tokenizer's 259",
+        ),
+        ({"model": {"code": "data:code"}}, "/model/code", "code goes with model.factory"),
+        (
+            {"model": {"factory": "gpt:build"}, "parallelism": {"tp": 2}, **SLOTS},
+            "/parallelism/tp",
+            "tp=2 cuts inside a model, which only the families can say how to; legal with "
+            "model.factory: 1, and any dp_shard and dp_replicate",
+        ),
+        (
+            {"model": {"factory": "gpt:build", "dropout": 0.1}},
+            "/model/dropout",
+            "a model of model.factory has its own; give it in model.arguments",
+        ),
+        (
+            {"model": {"factory": "gpt:build", "initial_weights": "data:x"}},
+            "/model/initial_weights",
+            "a model of model.factory has no published names",
+        ),
+        (
+            {"model": {"factory": "gpt:build"}, "data": {"document_masks": True}},
+            "/data/document_masks",
+            "a model of model.factory is given tokens only",
         ),
         ({"data": {"path": "data:x"}}, "/data/path", "a built-in corpus has no path"),
         ({"data": {"source": "text"}}, "/data/path", "source 'text' needs a path to read"),
@@ -165,8 +189,6 @@ def test_sixteen_sequences_may_run_on_three_ranks() -> None:
 
 # One document for each row of the table, in its order: it asks for what has no engine.
 ASKING: list[tuple[str, dict[str, Any]]] = [
-    ("/model/factory", {"model": {"factory": "package.module:build"}}),
-    ("/model/code", {"model": {"code": "data:src"}}),
     ("/quantization/recipe", {"quantization": {"recipe": "mxfp8"}}),
     ("/quantization/exclude", {"quantization": {"exclude": []}}),
     ("/checkpoint/async_mode", {"checkpoint": {"async_mode": "async"}}),

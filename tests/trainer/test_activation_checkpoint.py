@@ -13,8 +13,8 @@ from specs.job import JobSpec, parse_job_spec
 from specs.sections.parallelism import ActivationCheckpointSection, CompileSection
 from trainer.activation_checkpoint import checkpoint_activations
 from trainer.compile import compile_blocks
+from trainer.model.base import Model
 from trainer.model.build import build_model
-from trainer.model.decoder import Transformer
 from trainer.model.init import init_weights
 from trainer.model.noise import sequence_keys
 
@@ -38,7 +38,7 @@ class _Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _model(mode: Any = "none", backend: Any = None) -> Transformer:
+def _model(mode: Any = "none", backend: Any = None) -> Model:
     model = build_model(SPEC)
     model.to_empty(device="cpu")
     init_weights(model, 0)
@@ -52,7 +52,7 @@ def _model(mode: Any = "none", backend: Any = None) -> Transformer:
     return model
 
 
-def _gradients(model: Transformer) -> dict[str, torch.Tensor]:
+def _gradients(model: Model) -> dict[str, torch.Tensor]:
     tokens_BT = torch.randint(0, 256, (2, 65), generator=torch.Generator().manual_seed(0))
     keys_B = sequence_keys(0, 1, torch.tensor([3, 4]))
     model(tokens_BT[:, :-1], tokens_BT[:, 1:], keys_B=keys_B).backward()

@@ -19,8 +19,8 @@ from tests.trainer.ranks import run_ranks
 from trainer.data.batches import NO_LABEL, MicroBatch
 from trainer.forward_backward import MicroBatchLoop
 from trainer.gradients import clip_grad_norm
+from trainer.model.base import Model
 from trainer.model.build import build_model
-from trainer.model.decoder import Transformer
 from trainer.model.init import init_weights
 from trainer.model.llama import Llama
 from trainer.optimizer import build_optimizer
@@ -80,7 +80,7 @@ def micro_batch(offsets: range, step: int, *, documents: bool = False) -> MicroB
     )
 
 
-def train(model: Transformer, spec: JobSpec, deal: BatchDeal, dp_rank: int) -> Course:
+def train(model: Model, spec: JobSpec, deal: BatchDeal, dp_rank: int) -> Course:
     """Train a few steps as the trainer's loop does, over any deal of the global batch."""
     optimizer = build_optimizer(model, spec)
     run = MicroBatchLoop(model, spec, torch.device("cpu"))

@@ -10,8 +10,8 @@ import pytest
 
 from specs.job import parse_job_spec
 from trainer.data.tokenizer import ByteTokenizer
+from trainer.model.base import Model
 from trainer.model.build import build_model
-from trainer.model.decoder import Transformer
 from trainer.model.init import init_weights
 from trainer.sample import generate
 
@@ -19,27 +19,27 @@ SPEC = parse_job_spec({"training": {"seq_len": 32}})
 
 
 @pytest.fixture
-def model() -> Transformer:
+def model() -> Model:
     model = build_model(SPEC)
     model.to_empty(device="cpu")
     init_weights(model, 0)
     return model
 
 
-def draw(model: Transformer, *, seed: int = 0, temperature: float = 1.0, prompt: str = "x") -> str:
+def draw(model: Model, *, seed: int = 0, temperature: float = 1.0, prompt: str = "x") -> str:
     return generate(model, ByteTokenizer(), prompt, tokens=40, temperature=temperature, seed=seed)
 
 
-def test_the_seed_decides_the_text(model: Transformer) -> None:
+def test_the_seed_decides_the_text(model: Model) -> None:
     assert draw(model) == draw(model)
     assert draw(model) != draw(model, seed=1)
 
 
-def test_without_temperature_the_likeliest_token_is_taken(model: Transformer) -> None:
+def test_without_temperature_the_likeliest_token_is_taken(model: Model) -> None:
     assert draw(model, temperature=0, seed=1) == draw(model, temperature=0, seed=2)
 
 
-def test_a_prompt_longer_than_the_window_goes_on(model: Transformer) -> None:
+def test_a_prompt_longer_than_the_window_goes_on(model: Model) -> None:
     prompt = "0123456789" * 10
     text = draw(model, prompt=prompt)
     assert text.startswith(prompt)

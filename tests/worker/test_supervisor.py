@@ -116,6 +116,15 @@ def test_what_the_check_finds_is_the_failure_before_any_rank_begins(place: Place
     assert "text.txt is empty" in attempt.log(0)
 
 
+def test_a_node_runs_code_of_a_job_only_where_its_settings_allow_it(place: Place) -> None:
+    attempt = place.start(spec={"model": {"factory": "gpt:build"}})
+    failure = attempt.exit().failure
+    assert failure is not None
+    assert failure.reason == "launch_error"
+    assert "TRAINYARD_ALLOW_CODE=true" in failure.message
+    assert not attempt.run.torchrun_log.exists()
+
+
 def test_a_check_that_fails_without_a_word_is_a_data_error(place: Place) -> None:
     attempt = place.start(stand_in="check_fails")
     record = attempt.exit()

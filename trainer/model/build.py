@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from specs.job import JobSpec
+from trainer.model.base import Model
 from trainer.model.decoder import Transformer
 from trainer.model.llama import Llama
+from trainer.model.own import OwnModel
 from trainer.model.qwen3 import Qwen3
 
 FAMILIES: dict[str, type[Transformer]] = {"llama3": Llama, "qwen3": Qwen3}
 
 
-def build_model(spec: JobSpec) -> Transformer:
+def build_model(spec: JobSpec, roots: Mapping[str, str] | None = None) -> Model:
     """Return the spec's model on the meta device: shapes without memory.
 
     After `parallelize`, `to_empty(device=...)` gives it memory and `init_weights` its values.
+    `roots` gives the path of each named root, for the code of an own model.
+
+    Raises:
+        LaunchError: an own model cannot be built.
+        DataError: its code is not on this node.
     """
+    if spec.model.factory is not None:
+        with torch.device("meta"):
+            return OwnModel(spec, roots or {})
     family = FAMILIES[spec.model.family]
     with torch.device("meta"):
         return family(spec.architecture, seq_len=spec.training.seq_len, dropout=spec.model.dropout)

@@ -9,17 +9,23 @@ Shapes: B sequences, S tokens, D model width, V vocabulary.
 
 from __future__ import annotations
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specs.architectures import Architecture
 from trainer.model.attention import Positions
+from trainer.model.base import Model
 from trainer.model.documents import Mask
 from trainer.model.head import Head
 from trainer.model.noise import dropout, keys_of_sites
 
+STD = 0.02
+"""Standard deviation of initial weights."""
 
-class Transformer(nn.Module):
+
+class Transformer(Model):
     """Token embedding, transformer blocks, final norm and projection to the vocabulary.
 
     A part of a model is one too: embedding, norm and head may be None, and layers may be missing.
@@ -81,6 +87,14 @@ class Transformer(nn.Module):
     def tied(self) -> bool:
         """Whether the head uses the weight of the embedding."""
         return self.arch.tied_embeddings
+
+    def initial_std(self, name: str) -> float:
+        """Return 0.02; what adds to the residual stream is divided by sqrt(2 x layers).
+
+        So the stream does not widen with depth (Radford et al., GPT-2, 2019).
+        """
+        residual = name.endswith(("wo.weight", "w2.weight"))
+        return STD / math.sqrt(2 * self.arch.n_layers) if residual else STD
 
 
 def _sites(index: str) -> tuple[str, str]:

@@ -10,7 +10,6 @@ of a large model two would be equal, and its values depend on the vector width o
 
 from __future__ import annotations
 
-import math
 from hashlib import blake2b
 
 import numpy as np
@@ -19,30 +18,36 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from trainer.model.decoder import Transformer
+from trainer.model.base import Model
 
 BLOCK_ELEMENTS = 1 << 22
-STD = 0.02
 
 
 @torch.no_grad()
-def init_weights(model: Transformer, seed: int) -> None:
-    """Set all weights and buffers: norms to one, matrices to normal draws around zero.
+def init_weights(model: Model, seed: int) -> None:
+    """Set all weights and buffers: norms to one, biases to zero, matrices to draws around zero.
 
-    The standard deviation is 0.02; for the projections into the residual stream it is divided by
-    sqrt(2 x layers), so that the stream does not widen with depth (Radford et al., GPT-2, 2019).
-    Works on plain and on distributed parameters, of any device; the values depend on seed, names
-    and shapes alone.
+    The draws are normal, as wide as the model says. Works on plain and on distributed parameters,
+    of any device; the values depend on seed, names and shapes alone. A model that makes its initial
+    weights itself is asked for them, whole, and each rank keeps its part.
     """
-    residual_std = STD / math.sqrt(2 * model.arch.n_layers)
+    model.reset_buffers()
+    given = model.initial_weights(seed)
     for name, parameter in model.named_parameters():
         local, offset = local_part(parameter)
-        if parameter.ndim == 1:
-            local.fill_(1)
+        if given is not None:
+            region = tuple(slice(o, o + n) for o, n in zip(offset, local.shape, strict=True))
+            local.copy_(given[name][region])
+        elif parameter.ndim < 2:
+            local.fill_(0 if name.endswith("bias") else 1)
         else:
-            std = residual_std if name.endswith(("wo.weight", "w2.weight")) else STD
-            _fill_normal(local, offset, parameter.shape[1], std=std, key=f"{seed}:{name}")
-    model.positions.reset()
+            _fill_normal(
+                local.flatten(1),
+                offset[:2],
+                parameter[0].numel(),
+                std=model.initial_std(name),
+                key=f"{seed}:{name}",
+            )
 
 
 def local_part(parameter: nn.Parameter) -> tuple[Tensor, tuple[int, ...]]:

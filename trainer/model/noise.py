@@ -55,6 +55,23 @@ def dropout(x_BSD: Tensor, p: float, *, keys_B: Tensor, tokens_S: Tensor) -> Ten
     return (x_BSD * (1 / (1 - p))).masked_fill_(dropped_BSD, 0)
 
 
+class Noise:
+    """The randomness of one micro-batch, for a model that is not ours.
+
+    Args:
+        keys_B: key of each sequence, from `sequence_keys`.
+        tokens_S: places in the sequence of the tokens, int64.
+    """
+
+    def __init__(self, keys_B: Tensor, tokens_S: Tensor) -> None:
+        self._keys_B, self._tokens_S = keys_B, tokens_S
+
+    def dropout(self, x_BSD: Tensor, p: float, site: str) -> Tensor:
+        """Return `x_BSD` after dropout; `site` is a name for the place, unique in the model."""
+        (keys_B,) = keys_of_sites(self._keys_B, [site])
+        return dropout(x_BSD, p, keys_B=keys_B, tokens_S=self._tokens_S)
+
+
 def random_bits(keys_B: Tensor, tokens_S: Tensor, *, features: int) -> Tensor:
     """Return 32 random bits for each element, as int32 [B, S, D]."""
     keys_BS = _splitmix64(keys_B[:, None] + tokens_S * _GAMMA)

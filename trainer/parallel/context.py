@@ -29,11 +29,11 @@ from torch.nn.attention.bias import causal_lower_right
 from specs.job import JobSpec
 from specs.layout import Layout
 from trainer.model.attention import CausalAttention
-from trainer.model.decoder import Transformer
+from trainer.model.base import Model
 from trainer.model.documents import Mask, attend_within_documents
 
 
-def share_context(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:
+def share_context(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:
     """Let each layer attend with the tokens of all context-parallel ranks; in place."""
     if layout.cp == 1:
         return

@@ -17,11 +17,11 @@ from torch.distributed.fsdp import (
 
 from specs.job import JobSpec
 from specs.layout import Layout
-from trainer.model.decoder import Transformer
+from trainer.model.base import Model
 from trainer.parallel.mesh import fsdp_mesh
 
 
-def shard(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:
+def shard(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:
     """Shard weights, gradients and optimizer states: FSDP, or HSDP with `dp_replicate` above 1.
 
     Gradients are *summed* over ranks: the loss is already divided by the tokens of the global

@@ -23,7 +23,7 @@ from specs.layout import Layout
 from specs.pipeline import microbatches_of, stages_of
 from trainer.data.batches import NO_LABEL, MicroBatch
 from trainer.inputs import InputMaker
-from trainer.model.decoder import Transformer
+from trainer.model.base import Model
 from trainer.parallel.fsdp import reshard
 from trainer.parallel.stages import Stages
 
@@ -63,7 +63,9 @@ class Pipeline:
         self._inputs = InputMaker(spec, device=device, tokens_S=model.positions.attended)
         count = len(stages_of(spec, layout))
         self._first, self._last = 0 in stages, count - 1 in stages
-        shapes = _Shapes(model, self._size, getattr(torch, spec.training.param_dtype))
+        shapes = _Shapes(
+            model, self._size, spec.architecture.dim, getattr(torch, spec.training.param_dtype)
+        )
         own = [
             _Stage(
                 stage,
@@ -130,19 +132,19 @@ class _Shapes:
     Telling it beforehand saves the run of the whole pipeline by which torch would find it out.
     """
 
-    def __init__(self, model: Transformer, size: int, dtype: torch.dtype) -> None:
+    def __init__(self, model: Model, size: int, width: int, dtype: torch.dtype) -> None:
         positions = model.positions
         with torch.device("meta"):
             self._tokens_BS = torch.empty(size, positions.attended.numel(), dtype=torch.int64)
             self._stream_BSD = torch.empty(
-                size, positions.stream.numel(), model.arch.dim, dtype=dtype, requires_grad=True
+                size, positions.stream.numel(), width, dtype=dtype, requires_grad=True
             )
             self._loss = torch.empty((), requires_grad=True)
 
-    def inputs(self, stage: Transformer) -> Tensor:
+    def inputs(self, stage: Model) -> Tensor:
         return self._stream_BSD if stage.tok_embeddings is None else self._tokens_BS
 
-    def outputs(self, stage: Transformer) -> Tensor:
+    def outputs(self, stage: Model) -> Tensor:
         return self._stream_BSD if stage.output is None else self._loss
 
 

@@ -12,20 +12,23 @@ from torch.distributed.device_mesh import DeviceMesh
 from specs.job import JobSpec
 from specs.layout import Layout
 from specs.pipeline import Stage, stages_of
+from trainer.model.base import Model
 from trainer.model.decoder import Transformer
 
-Stages = dict[int, Transformer]
+Stages = dict[int, Model]
 """The stages of this rank, by their number in the whole model."""
 
 
-def keep_own_modules(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:
+def keep_own_modules(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:
     """Take out of a whole model, in place, what other ranks hold; names stay as they are."""
+    assert isinstance(model, Transformer), "an own model is refused where a spec is checked"
     own = _own(mesh, spec, layout)
     _keep(model, {name for stage in own for name in stage.modules})
 
 
-def split(model: Transformer, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> Stages:
+def split(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> Stages:
     """Return the stages of this rank, which share the modules of `model`."""
+    assert isinstance(model, Transformer), "an own model is refused where a spec is checked"
     return {stage.index: _part(model, stage.modules) for stage in _own(mesh, spec, layout)}
 
 

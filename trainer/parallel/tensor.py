@@ -35,11 +35,12 @@ from torch.distributed.tensor.placement_types import Placement
 
 from specs.sections.parallelism import ParallelismSection
 from trainer.errors import LaunchError
-from trainer.model.decoder import Block, Transformer
+from trainer.model.base import Model
+from trainer.model.decoder import Block
 from trainer.model.head import NO_LABEL, Head, TokenLoss, rows_of_labels
 
 
-def split_matrices(model: Transformer, mesh: DeviceMesh, section: ParallelismSection) -> None:
+def split_matrices(model: Model, mesh: DeviceMesh, section: ParallelismSection) -> None:
     """Split the matrices of a model over the `tp` axis of the mesh, in place.
 
     The first matrices of attention and feed-forward are split by columns, the second by rows, so

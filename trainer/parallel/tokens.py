@@ -10,11 +10,11 @@ from torch import Tensor
 
 from specs.job import JobSpec
 from specs.layout import Layout
-from trainer.model.decoder import Transformer
+from trainer.model.base import Model
 from trainer.parallel.mesh import Place
 
 
-def take_tokens(model: Transformer, spec: JobSpec, layout: Layout, place: Place) -> None:
+def take_tokens(model: Model, spec: JobSpec, layout: Layout, place: Place) -> None:
     """Tell a model which tokens it is given, and which of them its residual stream holds."""
     attended_S = attended_tokens(spec, layout, place)
     exchanged = spec.parallelism.cp_method == "ulysses"

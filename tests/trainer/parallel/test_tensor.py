@@ -26,8 +26,8 @@ from tests.trainer.test_parallelize import Course, make_spec, train
 from trainer.compile import compile_blocks
 from trainer.model import init
 from trainer.model.attention import Attention
+from trainer.model.base import Model
 from trainer.model.build import build_model
-from trainer.model.decoder import Transformer
 from trainer.model.head import TokenLoss
 from trainer.model.init import init_weights
 from trainer.parallel.mesh import Place, build_mesh
@@ -55,7 +55,7 @@ class NormedHeads(Attention):
         return normed
 
 
-def _model(spec: JobSpec, *, normed: bool) -> Transformer:
+def _model(spec: JobSpec, *, normed: bool) -> Model:
     model = build_model(spec)
     if normed:
         with torch.device("meta"):

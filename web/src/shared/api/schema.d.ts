@@ -2134,6 +2134,8 @@ export interface components {
              * @default {
              *       "family": "llama3",
              *       "size": "debug",
+             *       "arguments": {},
+             *       "block_classes": [],
              *       "dropout": 0
              *     }
              */
@@ -2330,6 +2332,8 @@ export interface components {
              * @default {
              *       "family": "llama3",
              *       "size": "debug",
+             *       "arguments": {},
+             *       "block_classes": [],
              *       "dropout": 0
              *     }
              */
@@ -3200,7 +3204,7 @@ export interface components {
             size: string;
             /**
              * Factory
-             * @description Own model, as `package.module:build`, in place of a family.
+             * @description Own model, as `package.module:build`, in place of a family; only where settings allow it.
              */
             factory: string | null;
             /**
@@ -3208,6 +3212,19 @@ export interface components {
              * @description Folder that is put on the import path for `factory`.
              */
             code: string | null;
+            /**
+             * Arguments
+             * @description Arguments of `factory`, beside `vocab_size` and `seq_len`.
+             */
+            arguments: {
+                [key: string]: boolean | number | string;
+            };
+            /**
+             * Block Classes
+             * @description Names of the own model's classes that are sharded, recomputed and compiled one by one.
+             * @default []
+             */
+            block_classes: string[];
             /**
              * Initial Weights
              * @description Hugging Face weights to start from, in place of random ones.
@@ -3306,7 +3323,7 @@ export interface components {
             size?: string;
             /**
              * Factory
-             * @description Own model, as `package.module:build`, in place of a family.
+             * @description Own model, as `package.module:build`, in place of a family; only where settings allow it.
              */
             factory?: string | null;
             /**
@@ -3314,6 +3331,19 @@ export interface components {
              * @description Folder that is put on the import path for `factory`.
              */
             code?: string | null;
+            /**
+             * Arguments
+             * @description Arguments of `factory`, beside `vocab_size` and `seq_len`.
+             */
+            arguments?: {
+                [key: string]: boolean | number | string;
+            };
+            /**
+             * Block Classes
+             * @description Names of the own model's classes that are sharded, recomputed and compiled one by one.
+             * @default []
+             */
+            block_classes?: string[];
             /**
              * Initial Weights
              * @description Hugging Face weights to start from, in place of random ones.

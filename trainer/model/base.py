@@ -1,0 +1,43 @@
+"""What the trainer asks of a model, whether it is of a family or somebody's own."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from trainer.model.attention import Positions
+from trainer.model.head import Head
+
+
+class Model(nn.Module):
+    """Maps tokens to logits or to their loss; built without memory, then spread, then filled."""
+
+    positions: Positions
+    """Which tokens of a sequence this process works on."""
+    layers: nn.ModuleDict
+    """The blocks: what is sharded, computed again and compiled one by one."""
+    tok_embeddings: nn.Embedding | None
+    """What is used first, where it is sharded by itself."""
+    norm: nn.RMSNorm | None
+    """What is used before the head, and sharded with it."""
+    output: Head | None
+    """What is used last, where it is sharded by itself."""
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head uses the weight of the embedding: the root then shards both."""
+        raise NotImplementedError
+
+    def initial_std(self, name: str) -> float:
+        """Return the standard deviation with which a matrix is drawn."""
+        raise NotImplementedError
+
+    def initial_weights(self, _seed: int) -> dict[str, Tensor] | None:
+        """Return whole initial weights by name, for a model that has a way of its own to make them.
+
+        None has them drawn by name.
+        """
+        return None
+
+    def reset_buffers(self) -> None:
+        """Give buffers, which `to_empty` left without values, what they hold before training."""
+        self.positions.reset()
