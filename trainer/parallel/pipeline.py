@@ -63,9 +63,8 @@ class Pipeline:
         self._inputs = InputMaker(spec, device=device, tokens_S=model.positions.attended)
         count = len(stages_of(spec, layout))
         self._first, self._last = 0 in stages, count - 1 in stages
-        shapes = _Shapes(
-            model, self._size, spec.architecture.dim, getattr(torch, spec.training.param_dtype)
-        )
+        dtype = getattr(torch, spec.training.param_dtype)
+        shapes = _Shapes(model, self._size, spec.architecture.dim, dtype)
         own = [
             _Stage(
                 stage,
