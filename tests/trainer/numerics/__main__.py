@@ -45,7 +45,7 @@ def page(measured: list[tuple[Row, Errors]]) -> str:
             "Written by `python -m tests.trainer.numerics`; do not edit. "
             "`make test` checks the quick rows, `make test-all` every one.",
             "",
-            f"Each row trains the same small model (8 layers, 8 heads, dropout 0.1) for "
+            f"Each row trains the same small model (4 layers, 8 heads, dropout 0.1) for "
             f"{training['steps']} steps of {training['global_batch_size']} sequences of "
             f"{training['seq_len']} tokens in float32, through the trainer, and is "
             "compared with one rank. The errors are the largest relative ones over all steps. "
