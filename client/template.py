@@ -43,7 +43,7 @@ HIDDEN = {pointer for pointer, _, _ in NOT_SUPPORTED_YET} | {
     "/guard/spike_factor",
 }
 HIDDEN -= {"/data/source", "/guard/non_finite_loss"}
-HIDDEN_SECTIONS = {"quantization", "validation"}
+HIDDEN_SECTIONS = {"validation"}
 WIDTH = 98
 
 

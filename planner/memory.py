@@ -25,6 +25,7 @@ from specs.job import JobSpec
 from specs.layout import Layout
 from specs.loss import tokens_per_chunk
 from specs.plan import MemoryEstimate, ParameterCount
+from specs.precision import quantized_elements
 
 SLACK = 0.15
 """Reserved beyond allocated, as a share of the short-lived parts: rounding and fragmentation of the
@@ -230,10 +231,10 @@ class Step:
     def _gathered_blocks(self, blocks: int) -> int:
         """Return the bytes of so many gathered blocks; float8 matrices travel as float8."""
         gathered = self.weights(blocks * self.block)
-        if self.spec.quantization.recipe == "float8_tensorwise" and self.sharded:
+        tensorwise = self.spec.quantization.recipe == "float8_tensorwise"
+        if tensorwise and self.sharded and not self.spec.optimizer.cpu_offload:
             kept = self.part.layers if self._keeps_weights() else blocks
-            matrices = self.parameters.attention + self.parameters.feed_forward
-            gathered -= kept * matrices * (self.compute - 1)
+            gathered -= kept * quantized_elements(self.spec) * (self.compute - 1)
         return gathered
 
     def weights(self, gathered: int) -> int:

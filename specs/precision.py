@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator
+from itertools import product
 from typing import Literal
 
 from specs.hardware import LEAST_CAPABILITY, Device, Slot, known_device
 from specs.job import JobSpec
 from specs.layout import Layout
 from specs.problems import Problem, nearest
+from specs.sections.parallelism import QuantizationSection
 
 BFLOAT16_ONLY = ("float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8")
 """Recipes whose kernels give bfloat16 results only."""
@@ -26,6 +28,21 @@ def number_format(spec: JobSpec) -> Literal["float8", "mxfp8"] | None:
     if spec.quantization.recipe == "none":
         return None
     return "mxfp8" if spec.quantization.recipe == "mxfp8" else "float8"
+
+
+def quantizes(section: QuantizationSection, name: str, *widths: int) -> bool:
+    """Return whether a linear layer multiplies in low precision.
+
+    Args:
+        section: gives the recipe, and the layers that are left out.
+        name: of the layer in the whole model.
+        widths: its two sides, undivided.
+    """
+    return (
+        section.recipe != "none"
+        and min(widths) >= section.min_dim
+        and not any(part in name for part in section.exclude)
+    )
 
 
 def slots_for(spec: JobSpec, slots: Collection[Slot]) -> list[Slot]:
@@ -83,16 +100,28 @@ def _tokens(spec: JobSpec, layout: Layout, block: int) -> Iterator[Problem]:
 
 
 def _quantized(spec: JobSpec) -> set[str]:
-    """Return the fields that give a width to some layer that is not excluded."""
-    excluded = spec.quantization.exclude
-    layers = range(spec.architecture.n_layers)
-    fields = {
-        field
-        for field, names in LINEAR_LAYERS.items()
-        for name in names
-        if any(not any(part in f"layers.{i}.{name}" for part in excluded) for i in layers)
-    }
+    """Return the fields that give a width to some layer that is quantized."""
+    fields = {field for field, _ in _quantized_layers(spec)}
     return fields | ({"dim"} if fields else set())
+
+
+def quantized_elements(spec: JobSpec) -> int:
+    """Return how many weights of a block multiply in low precision, on the mean of all blocks."""
+    return sum(elements for _, elements in _quantized_layers(spec)) // spec.architecture.n_layers
+
+
+def _quantized_layers(spec: JobSpec) -> Iterator[tuple[str, int]]:
+    """Yield for each quantized layer of the model the field of its other width, and its weights."""
+    a = spec.architecture
+    widths = {
+        "n_heads": a.n_heads * a.head_dim,
+        "n_kv_heads": a.n_kv_heads * a.head_dim,
+        "ffn_dim": a.ffn_dim,
+    }
+    for field, names in LINEAR_LAYERS.items():
+        for index, name in product(range(a.n_layers), names):
+            if quantizes(spec.quantization, f"layers.{index}.{name}", a.dim, widths[field]):
+                yield field, a.dim * widths[field]
 
 
 def _multiples(step: int, value: int) -> list[int]:

@@ -195,8 +195,6 @@ def _set(section: str, field: str) -> Callable[[JobSpec], bool]:
 # One row goes with each engine that is still to come: pointer, whether the spec asks for it, name.
 # What only tunes such an engine stands there too: accepted, it would do nothing.
 NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
-    ("/quantization/recipe", lambda s: s.quantization.recipe != "none", "quantized training"),
-    ("/quantization/exclude", _set("quantization", "exclude"), "quantized training"),
     (
         "/checkpoint/async_mode",
         lambda s: s.checkpoint.async_mode != "disabled",

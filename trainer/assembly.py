@@ -18,6 +18,7 @@ from trainer.model.init import init_weights
 from trainer.optimizer import build_optimizer, materialize_state
 from trainer.parallel.mesh import build_mesh
 from trainer.parallelize import parallelize
+from trainer.quantize import keep_scales_fresh, refresh_scales
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,10 @@ def assemble(
     model.to_empty(device="cpu" if spec.optimizer.cpu_offload else device)
     model.positions.to(device)  # what is no weight is not offloaded
     init_weights(model, spec.training.seed)
+    refresh_scales(model)
     optimizer = build_optimizer(model, spec)
     materialize_state(optimizer)
+    keep_scales_fresh(model, optimizer)
     if layout.pp == 1:
         return Assembly(model, optimizer, MicroBatchLoop(model, spec, device), None)
     # Importing torch's pipelines takes as long as the rest of a start: only those pay who have one.

@@ -23,6 +23,7 @@ from trainer.errors import CheckpointError, DataError
 from trainer.hugging_face.load import load_initial_weights
 from trainer.parallel.mesh import Place
 from trainer.provenance import provenance
+from trainer.quantize import refresh_scales
 from trainer.record import Recorder
 from trainer.report import Report
 from trainer.run import Run
@@ -141,6 +142,7 @@ def _load_initial_weights(run: Run, ranks: Ranks, recorder: Recorder, assembly: 
         "weights_loaded",
         {"place": spec.model.initial_weights, "files": [file.model_dump() for file in files]},
     )
+    refresh_scales(assembly.model)
 
 
 def _initial_state(

@@ -15,6 +15,7 @@ from trainer.parallel.mesh import Place
 from trainer.parallel.stages import Stages, keep_own_modules, split
 from trainer.parallel.tensor import overlap_communication, split_matrices
 from trainer.parallel.tokens import take_tokens
+from trainer.quantize import quantize_linear_layers
 
 
 def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> Stages:
@@ -26,9 +27,16 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
     The order matters: what changes a single module comes before what wraps it, and sharding is
     last.
     """
+    # One float32 rank has nothing to shard, to cast or to fetch. Sharding would still copy weights
+    # and gradients: 4 % of a step of a model of 5 M parameters, and the memory of one layer.
+    casts = spec.training.param_dtype != "float32"
+    sharded = layout.world_size > layout.pp or casts or spec.optimizer.cpu_offload
     if layout.pp > 1:
         keep_own_modules(model, mesh, spec, layout)
     take_tokens(model, spec, layout, Place.of(mesh.get_rank(), layout))
+    # Weights that wait in the host's memory have no scale on the device before they are there.
+    gathers = sharded and not spec.optimizer.cpu_offload
+    quantize_linear_layers(model, spec, device_type=mesh.device_type, gathers=gathers)
     if layout.tp > 1:
         split_matrices(model, mesh, spec.parallelism)
         if spec.parallelism.async_tp:
@@ -39,10 +47,7 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
     checkpoint_activations(blocks, spec.activation_checkpoint, own_randomness=own)
     compile_blocks(blocks, spec.compile)
     stages = split(model, mesh, spec, layout) if layout.pp > 1 else {0: model}
-    # One float32 rank has nothing to shard, to cast or to fetch. Sharding would still copy weights
-    # and gradients: 4 % of a step of a model of 5 M parameters, and the memory of one layer.
-    casts = spec.training.param_dtype != "float32"
-    if layout.world_size > layout.pp or casts or spec.optimizer.cpu_offload:
+    if sharded:
         for stage in stages.values():
             shard(stage, mesh, spec, layout)
     return stages

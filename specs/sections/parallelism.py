@@ -73,4 +73,7 @@ class QuantizationSection(SpecModel):
     ] = "none"
     """Recipe of the quantized linear layers."""
     exclude: Annotated[tuple[str, ...], Field(strict=False)] = ("output",)
-    """Layers that stay in high precision, by a part of their name."""
+    """Linear layers that stay in high precision, by a part of their name; our head always does."""
+    min_dim: Annotated[int, Field(ge=0, le=1_048_576)] = 0
+    """Linear layers that are narrower on either side stay in high precision: scaling them would
+    cost more than the products win."""

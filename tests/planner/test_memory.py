@@ -275,6 +275,10 @@ def test_float8_weights_travel_in_a_byte() -> None:
     counted = count_parameters(job(**sections).architecture)
     matrices = counted.attention + counted.feed_forward
     assert plain.gathered - tensor.gathered == 2 * matrices  # two blocks, a byte less each
+    left_out = {"recipe": "float8_tensorwise", "exclude": ["feed_forward"], "min_dim": 1025}
+    some = estimate(Layout(dp_shard=8), quantization=left_out, **sections)
+    # Keys and values are 1,024 wide.
+    assert plain.gathered - some.gathered == 2 * 2 * 4096 * 4096
 
 
 def test_dropout_keeps_a_byte_for_each_element_of_two_branches() -> None:

@@ -103,6 +103,12 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
         "",
     ),
     (
+        "narrow keys excluded",
+        job(MX, model={"dim": 128, "n_heads": 8, "n_kv_heads": 1}, quantization={"min_dim": 32}),
+        "",
+        "",
+    ),
+    (
         "one layer excluded",
         job(TENSORWISE, model={"ffn_dim": 200}, quantization={"exclude": ["layers.0"]}),
         "/model/ffn_dim",

@@ -189,8 +189,6 @@ def test_sixteen_sequences_may_run_on_three_ranks() -> None:
 
 # One document for each row of the table, in its order: it asks for what has no engine.
 ASKING: list[tuple[str, dict[str, Any]]] = [
-    ("/quantization/recipe", {"quantization": {"recipe": "mxfp8"}}),
-    ("/quantization/exclude", {"quantization": {"exclude": []}}),
     ("/checkpoint/async_mode", {"checkpoint": {"async_mode": "async"}}),
     ("/checkpoint/writers", {"checkpoint": {"writers": 2}}),
     ("/checkpoint/staging_gib", {"checkpoint": {"staging_gib": 1.0}}),

@@ -26,15 +26,15 @@ def test_problems_stand_at_their_fields_and_open_what_is_closed(
     patiently(page.locator(".field-error")).to_have_count(0)
     # What has no engine yet is said at the field too, in a section that was closed.
     find = page.get_by_label("Find a field")
-    find.fill("recipe")
-    page.locator("#field-quantization-recipe").select_option("mxfp8")
+    find.fill("async_mode")
+    page.locator("#field-checkpoint-async_mode").select_option("async")
     find.fill("")
-    patiently(said(page, "quantization-recipe")).to_contain_text("not supported yet")
+    patiently(said(page, "checkpoint-async_mode")).to_contain_text("not supported yet")
     fill(page, "parallelism-dp_replicate", "3")
     section = page.locator("details.section").filter(has_text="parallelism")
     patiently(section.locator(".section-error")).to_contain_text("does not divide world_size=1")
-    page.get_by_role("button", name="quantization.recipe").click()
-    patiently(page.locator("#field-quantization-recipe")).to_be_focused()
+    page.get_by_role("button", name="checkpoint.async_mode").click()
+    patiently(page.locator("#field-checkpoint-async_mode")).to_be_focused()
     watched.forgive("422")
 
 

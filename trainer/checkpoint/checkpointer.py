@@ -35,6 +35,7 @@ from trainer.checkpoint.together import on_every_rank, on_rank_0, shared_error
 from trainer.checkpoint.writer import ChecksumWriter, without_zip_checksums
 from trainer.errors import CheckpointError, RunError
 from trainer.parallel.mesh import Place
+from trainer.quantize import refresh_scales
 
 
 class Checkpointer:
@@ -146,6 +147,7 @@ class Checkpointer:
             dcp.load(dict(tensors), storage_reader=reader, process_group=self._group)
         except CheckpointException as error:
             raise shared_error(error, str(reader.folder)) from error
+        refresh_scales(model)
         return reader.manifest
 
     def _names_on_every_rank(self, tensors: Mapping[str, Tensor]) -> set[str]:

@@ -12,14 +12,16 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.optim import Optimizer
 
+from trainer.quantize import high_precision
+
 WEIGHTS = "model."
 _STATE = "state."
 
 
 def weight_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights (`model.<name>`): the very tensors, so that reading loads in place."""
+    """Return the weights (`model.<name>`): the very memory, so that reading loads in place."""
     weights = cast(dict[str, Tensor], get_model_state_dict(model))
-    return {f"{WEIGHTS}{name}": tensor for name, tensor in weights.items()}
+    return {f"{WEIGHTS}{name}": high_precision(tensor) for name, tensor in weights.items()}
 
 
 def train_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:

@@ -2232,7 +2232,8 @@ export interface components {
              *       "recipe": "none",
              *       "exclude": [
              *         "output"
-             *       ]
+             *       ],
+             *       "min_dim": 0
              *     }
              */
             quantization: components["schemas"]["QuantizationSection"];
@@ -2430,7 +2431,8 @@ export interface components {
              *       "recipe": "none",
              *       "exclude": [
              *         "output"
-             *       ]
+             *       ],
+             *       "min_dim": 0
              *     }
              */
             quantization?: components["schemas"]["QuantizationSectionInput"];
@@ -4301,12 +4303,19 @@ export interface components {
             recipe: "none" | "float8_tensorwise" | "float8_rowwise" | "float8_rowwise_with_gw_hp" | "mxfp8";
             /**
              * Exclude
-             * @description Layers that stay in high precision, by a part of their name.
+             * @description Linear layers that stay in high precision, by a part of their name; our head always does.
              * @default [
              *       "output"
              *     ]
              */
             exclude: string[];
+            /**
+             * Min Dim
+             * @description Linear layers that are narrower on either side stay in high precision: scaling them would
+             *     cost more than the products win.
+             * @default 0
+             */
+            min_dim: number;
         };
         /**
          * QuantizationSection
@@ -4322,12 +4331,19 @@ export interface components {
             recipe?: "none" | "float8_tensorwise" | "float8_rowwise" | "float8_rowwise_with_gw_hp" | "mxfp8";
             /**
              * Exclude
-             * @description Layers that stay in high precision, by a part of their name.
+             * @description Linear layers that stay in high precision, by a part of their name; our head always does.
              * @default [
              *       "output"
              *     ]
              */
             exclude?: string[];
+            /**
+             * Min Dim
+             * @description Linear layers that are narrower on either side stay in high precision: scaling them would
+             *     cost more than the products win.
+             * @default 0
+             */
+            min_dim?: number;
         };
         /**
          * RankExit
