@@ -86,7 +86,6 @@ def context_parallel(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
 
 def pipeline_parallel(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
     """The model can be cut into the schedule's stages, and a step into its micro-batches."""
-    schedule = spec.parallelism.pp_schedule
     if layout.pp > 1 and spec.architecture.tied_embeddings:
         yield _problem(
             "pp",
@@ -94,12 +93,8 @@ def pipeline_parallel(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
             "weight, which one stage must hold; legal: pp=1",
         )
         return
-    if layout.pp > 1 and spec.compile.enabled and schedule in SPLIT_BACKWARD:
-        yield _problem(
-            "pp_schedule",
-            f"{schedule} computes gradients of inputs and of weights apart, which compiled blocks "
-            "cannot; legal: GPipe, 1F1B, Interleaved1F1B, or compile.enabled=false",
-        )
+    if layout.pp > 1 and spec.parallelism.pp_schedule in SPLIT_BACKWARD:
+        yield from _split_backward(spec)
     try:
         stages_of(spec, layout)
     except SpecError as error:
@@ -110,6 +105,24 @@ def pipeline_parallel(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
             microbatches_of(spec, layout)
         except SpecError as error:
             yield from error.problems
+
+
+def _split_backward(spec: JobSpec) -> Iterator[Problem]:
+    """Blocks can be gone backward through twice, as the schedule does."""
+    unable = {
+        "compile.enabled=false": ("compiled blocks", spec.compile.enabled),
+        "activation_checkpoint.mode='full' or 'none'": (
+            "selective activation checkpointing",
+            spec.activation_checkpoint.mode == "selective",
+        ),
+    }
+    for legal, (what, asked_for) in unable.items():
+        if asked_for:
+            yield _problem(
+                "pp_schedule",
+                f"{spec.parallelism.pp_schedule} computes gradients of inputs and of weights "
+                f"apart, which {what} cannot; legal: GPipe, 1F1B, Interleaved1F1B, or {legal}",
+            )
 
 
 AXES: tuple[Callable[[JobSpec, Layout], Iterator[Problem]], ...] = (

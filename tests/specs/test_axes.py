@@ -155,6 +155,15 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         },
     ),
     (
+        "a split backward of blocks that are computed again in part",
+        job({"pp": 2, "pp_schedule": "ZBVZeroBubble"}, activation_checkpoint={"mode": "selective"}),
+        {
+            "/parallelism/pp_schedule": "ZBVZeroBubble computes gradients of inputs and of weights "
+            "apart, which selective activation checkpointing cannot; legal: GPipe, 1F1B, "
+            "Interleaved1F1B, or activation_checkpoint.mode='full' or 'none'"
+        },
+    ),
+    (
         "asynchronous without ranks",
         job({"async_tp": True}, compile={"enabled": True}),
         {"/parallelism/async_tp": "async_tp needs tp above 1, but tp=1"},

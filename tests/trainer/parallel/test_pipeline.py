@@ -218,6 +218,17 @@ def test_stages_are_sharded_however_they_are_cut(layout: Layout, options: dict[s
 
 
 @pytest.mark.parametrize(
+    ("layout", "schedule", "mode"),
+    [(WITH_FSDP, "ZBVZeroBubble", "full"), (TWO, "Interleaved1F1B", "selective")],
+    ids=str,
+)
+def test_activations_can_be_computed_again(layout: Layout, schedule: str, mode: str) -> None:
+    section = make_spec({}).activation_checkpoint.model_copy(update={"mode": mode})
+    spec = make_spec({}, pp_schedule=schedule)
+    check(run(spec.model_copy(update={"activation_checkpoint": section}), layout))
+
+
+@pytest.mark.parametrize(
     ("layout", "schedule"), [(TWO, "ZBVZeroBubble"), (WITH_FSDP, "1F1B")], ids=str
 )
 def test_bfloat16_trains_close_to_float32(layout: Layout, schedule: str) -> None:
