@@ -15,7 +15,7 @@ from pathlib import Path
 from specs.rundir import Phase, RunDirectory
 from trainer.check import check_run
 from trainer.errors import LaunchError, RunError
-from trainer.process import collector_resting, die_with_parent, leave
+from trainer.process import collector_resting, die_with_parent, leave, prefer_growing_segments
 from trainer.record import Recorder
 from trainer.run import forget_check, named_root, open_run, refuse_used
 
@@ -116,6 +116,7 @@ def _train(folder: Path, roots: Mapping[str, str], recorder: Recorder) -> None:
     # Without torchrun this process is the only rank, whatever the spec asks for.
     run = open_run(folder, world_size=int(os.environ.get("WORLD_SIZE", "1")), roots=roots)
     os.environ.update(run.spec.env)  # before torch reads its part of it
+    prefer_growing_segments(os.environ)
     with collector_resting():
         import torch._dynamo  # noqa: F401 (the model's or the optimizer's first call would)
 

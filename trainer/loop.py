@@ -20,6 +20,7 @@ from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.distributed import Ranks, joined
 from trainer.errors import CheckpointError, DataError
+from trainer.garbage import collecting_between_steps
 from trainer.hugging_face.load import load_initial_weights
 from trainer.parallel.mesh import Place
 from trainer.provenance import provenance
@@ -226,14 +227,17 @@ class Loop:
         if self._spec.checkpoint.preflight:
             self._save("preflight")
         self._recorder.enter(Phase.TRAINING)
-        with BatchReader(
-            dataset,
-            position=self._state.data.position,
-            deal=self._run.deal,
-            dp_rank=Place.of(self._ranks.rank, self._run.attempt.layout).dp,
-            prefetch=self._spec.data.prefetch_batches,
-        ) as batches:
-            self._train(batches, self._validation(dataset))
+        with (
+            BatchReader(
+                dataset,
+                position=self._state.data.position,
+                deal=self._run.deal,
+                dp_rank=Place.of(self._ranks.rank, self._run.attempt.layout).dp,
+                prefetch=self._spec.data.prefetch_batches,
+            ) as batches,
+            collecting_between_steps() as collect,
+        ):
+            self._train(batches, self._validation(dataset), collect)
         finished = self._state.step >= self._spec.training.steps
         self._recorder.enter(Phase.ENDING)
         if self._saved_step != self._state.step:
@@ -255,7 +259,12 @@ class Loop:
             dataset.validation, self._run, self._ranks, self._recorder, self._engine.evaluate
         )
 
-    def _train(self, batches: Iterator[list[MicroBatch]], validation: Validation | None) -> None:
+    def _train(
+        self,
+        batches: Iterator[list[MicroBatch]],
+        validation: Validation | None,
+        collect: Callable[[int], None],
+    ) -> None:
         self._report.pace.restart()
         while self._state.step < self._spec.training.steps:
             self._control.post()
@@ -277,6 +286,7 @@ class Loop:
                 return
             if saving:
                 self._save(saving)
+            collect(self._state.step)
             self._recorder.beat(Phase.TRAINING)
 
     def _step(self, batches: Iterator[list[MicroBatch]]) -> StepResult:

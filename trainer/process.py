@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -38,6 +38,16 @@ def collector_resting() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def prefer_growing_segments(environment: MutableMapping[str, str]) -> None:
+    """Have torch's allocator on CUDA grow its segments, unless the environment sets it up already.
+
+    Segments that cannot grow are cut up by blocks of changing size, and memory that is free is in
+    pieces. torch reads the setting when it is imported.
+    """
+    if "PYTORCH_CUDA_ALLOC_CONF" not in environment:  # its former name
+        environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 
 def leave(code: int) -> NoReturn:

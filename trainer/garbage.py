@@ -1,0 +1,35 @@
+"""Python's garbage collector, at rest while steps run.
+
+A collection walks every object: at a moment of its own on each rank, while the others wait in the
+next collective. Here it runs after the same steps on all ranks, and leaves alone what was there
+before the first one.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+STEPS_BETWEEN = 50
+"""Cycles that hold tensors are rare, and hold their memory for that long at most."""
+
+
+@contextmanager
+def collecting_between_steps() -> Iterator[Callable[[int], None]]:
+    """Give a function that is called with each completed step, and collects when it is due."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+    def step_done(step: int) -> None:
+        if step % STEPS_BETWEEN == 0:
+            gc.collect()
+
+    try:
+        yield step_done
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()
