@@ -141,7 +141,7 @@ ROWS: tuple[Row, ...] = (
     # Three and more.
     row(dp_replicate=2, dp_shard=2, tp=2),
     row(dp_replicate=2, dp_shard=2, cp=2, slow=True),
-    row(dp_replicate=2, dp_shard=2, pp=2, slow=True),
+    row(dp_replicate=2, dp_shard=2, pp=2, sections=EIGHT_DEALT, slow=True),
     row(dp_shard=2, tp=2, pp=2),
     row(dp_shard=2, tp=2, pp=2, pp_schedule="ZBVZeroBubble", slow=True),
     row(dp_shard=2, cp=2, tp=2),
