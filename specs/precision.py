@@ -139,7 +139,25 @@ def memory_budget(spec: JobSpec, _: Layout) -> Iterator[Problem]:
         )
 
 
-PRECISION: tuple[Callable[[JobSpec, Layout], Iterator[Problem]], ...] = (widths, memory_budget)
+def compiled_recomputation(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
+    """Compiled blocks whose matrices ranks share cannot be recomputed whole.
+
+    torch 2.13 then saves a device mesh beside the tensors of a block, and miscounts them.
+    """
+    if layout.tp > 1 and spec.compile.enabled and spec.activation_checkpoint.mode == "full":
+        yield Problem(
+            pointer="/activation_checkpoint/mode",
+            detail=f"full with compile.enabled=true and tp={layout.tp}: the compiler cannot "
+            "recompute the communication of a block; legal: none, selective, memory_budget, or "
+            "compile.enabled=false",
+        )
+
+
+PRECISION: tuple[Callable[[JobSpec, Layout], Iterator[Problem]], ...] = (
+    widths,
+    memory_budget,
+    compiled_recomputation,
+)
 
 
 def hardware(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:

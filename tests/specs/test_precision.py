@@ -116,6 +116,13 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
         "multiples of 16; nearest legal: 192, 208",
     ),
     (
+        "compiled blocks of shared matrices, recomputed whole",
+        job("none", 2, activation_checkpoint={"mode": "full"}, compile={"enabled": True}),
+        "/activation_checkpoint/mode",
+        "full with compile.enabled=true and tp=2: the compiler cannot recompute the communication "
+        "of a block; legal: none, selective, memory_budget, or compile.enabled=false",
+    ),
+    (
         "a budget without a compiler",
         job("none", activation_checkpoint={"mode": "memory_budget"}),
         "/activation_checkpoint/mode",
