@@ -40,9 +40,8 @@ HIDDEN = {pointer for pointer, _, _ in NOT_SUPPORTED_YET} | {
     "/parallelism/loss_parallel",
     "/parallelism/cp_method",
     "/checkpoint/staging_gib",
-    "/guard/spike_factor",
 }
-HIDDEN -= {"/data/source", "/guard/non_finite_loss"}
+HIDDEN -= {"/data/source"}
 HIDDEN_SECTIONS = {"validation"}
 WIDTH = 98
 

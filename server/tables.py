@@ -106,6 +106,8 @@ attempts = Table(
     Column("micro_batch_size", Integer, nullable=False),
     Column("parent_checkpoint_id", String(200)),
     Column("start_step", Integer, nullable=False, default=0),
+    # Windows of the stream that are left out up to here, those of the checkpoint included.
+    Column("skip", Json, nullable=False, default=(), server_default="[]"),
     Column("last_step", Integer, nullable=False, default=0),
     Column("rendezvous_port", Integer, nullable=False),
     Column("provenance", Json),

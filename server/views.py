@@ -133,6 +133,7 @@ def _attempt_view(
         micro_batch_size=row.micro_batch_size,
         parent_checkpoint_id=row.parent_checkpoint_id,
         start_step=row.start_step,
+        skip=row.skip,
         last_step=row.last_step,
         on_lineage=on_lineage,
         continuity=row.continuity,

@@ -16,6 +16,7 @@ from specs.sections.parallelism import (
     CompileSection,
     ParallelismSection,
 )
+from specs.stream import Windows
 
 
 class Overrides(SpecModel):
@@ -102,6 +103,9 @@ class AttemptSpec(SpecModel):
     """The nodes, by node rank; empty for a bare launch."""
     resume: ResumePoint | None = None
     """Where it goes on from; absent for a fresh start."""
+    skip: Windows = ()
+    """Windows of the stream, start and end, that it leaves out beside those of its checkpoint; each
+    begins at the checkpoint's position or later."""
     roots: dict[str, str] = Field(default_factory=dict)
     """Absolute path of each named root on this node."""
     cache_dir: str | None = None

@@ -32,6 +32,9 @@ class EventKind(StrEnum):
     """All ranks agreed to save and leave: `step`."""
     CANCEL_REQUESTED = "cancel_requested"
     """Somebody asked to leave now: `reason`, `lost`."""
+    ROLLED_BACK = "rolled_back"
+    """A guard sent the job back: `checkpoint_id`, `step` of it, `window` that is left out,
+    `reason`."""
     RESUME_REQUESTED = "resume_requested"
     """Somebody asked to go on: `world_size`, `layout`, `checkpoint_id`, `branch`."""
     NODE_ENDED = "node_ended"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from specs.base import RecordModel
+from specs.stream import BadWindow
 
 
 class FailureReason(StrEnum):
@@ -12,6 +13,7 @@ class FailureReason(StrEnum):
 
     OUT_OF_MEMORY = "out_of_memory"
     NON_FINITE_LOSS = "non_finite_loss"
+    LOSS_SPIKE = "loss_spike"
     DATA_ERROR = "data_error"
     CHECKPOINT_ERROR = "checkpoint_error"
     HANG = "hang"
@@ -33,6 +35,9 @@ ADVICE: dict[FailureReason, str] = {
     ),
     FailureReason.NON_FINITE_LOSS: (
         "Resume from an earlier checkpoint, or submit again with a lower lr or a longer warmup."
+    ),
+    FailureReason.LOSS_SPIKE: (
+        "Resume from an earlier checkpoint; guard.loss_spike = rollback leaves the sequences out."
     ),
     FailureReason.DATA_ERROR: "Mend the data place that the message names, then resume.",
     FailureReason.CHECKPOINT_ERROR: (
@@ -67,3 +72,5 @@ class Failure(RecordModel):
     """File or folder that was at fault."""
     traceback: str | None = None
     """Python traceback of the rank."""
+    bad_window: BadWindow | None = None
+    """Sequences to be left out by the attempt that follows, where the guard asks for a rollback."""

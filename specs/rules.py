@@ -208,7 +208,4 @@ NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
     ("/checkpoint/staging_gib", _set("checkpoint", "staging_gib"), "a choice of writers"),
     ("/checkpoint/keep_latest_k", lambda s: s.checkpoint.keep_latest_k > 0, "retention"),
     ("/checkpoint/keep_every_steps", lambda s: s.checkpoint.keep_every_steps > 0, "retention"),
-    ("/guard/non_finite_loss", lambda s: s.guard.non_finite_loss == "rollback", "rollback"),
-    ("/guard/loss_spike", lambda s: s.guard.loss_spike != "ignore", "the guard for loss spikes"),
-    ("/guard/spike_factor", _set("guard", "spike_factor"), "the guard for loss spikes"),
 )

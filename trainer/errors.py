@@ -4,13 +4,16 @@ RunError
 ├── LaunchError        the run directory, the spec or the launch does not fit
 ├── DataError          the input is missing, empty or changed
 ├── CheckpointError    a checkpoint could not be written, or must not be loaded
-├── NonFiniteError     loss or gradient norm became NaN or infinite
+├── GuardError         training went wrong without crashing
+│   ├── NonFiniteError     loss or gradient norm became NaN or infinite
+│   └── LossSpikeError     the loss is far above its recent course
 └── OutrunError        a newer attempt of the job has raised the fence
 """
 
 from __future__ import annotations
 
 from specs.failures import FailureReason
+from specs.stream import BadWindow
 
 
 class RunError(Exception):
@@ -41,10 +44,24 @@ class CheckpointError(RunError):
     reason = FailureReason.CHECKPOINT_ERROR
 
 
-class NonFiniteError(RunError):
+class GuardError(RunError):
+    """Training went wrong without crashing; `bad_window` holds what a rollback is to leave out."""
+
+    def __init__(self, message: str, *, bad_window: BadWindow | None = None) -> None:
+        super().__init__(message)
+        self.bad_window = bad_window
+
+
+class NonFiniteError(GuardError):
     """The loss or the gradient norm became NaN or infinite."""
 
     reason = FailureReason.NON_FINITE_LOSS
+
+
+class LossSpikeError(GuardError):
+    """The loss is far above its recent course."""
+
+    reason = FailureReason.LOSS_SPIKE
 
 
 class OutrunError(RunError):

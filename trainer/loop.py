@@ -16,6 +16,7 @@ from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.store import committed
 from trainer.checkpoint.together import on_every_rank, on_rank_0
 from trainer.control import Control, Decision
+from trainer.counters import leave_out, one_step_on
 from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.distributed import Ranks, joined
@@ -161,7 +162,8 @@ def _initial_state(
     """
     resume = run.attempt.resume
     if resume is None:
-        return TrainState(step=0, tokens=0, data=DataState(dataset_digest=dataset.digest))
+        start = TrainState(step=0, tokens=0, data=DataState(dataset_digest=dataset.digest))
+        return leave_out(start, run)
     manifest = checkpointer.load(assembly.model, assembly.optimizer, resume)
     before = manifest.train_state.data.dataset_digest
     if before != dataset.digest:
@@ -185,7 +187,7 @@ def _initial_state(
             "layout": run.attempt.layout.model_dump(),
         },
     )
-    return manifest.train_state
+    return leave_out(manifest.train_state, run)
 
 
 class Loop:
@@ -213,7 +215,7 @@ class Loop:
         self._train_step = TrainStep(
             self._engine, assembly.optimizer, run.spec, stages=assembly.stages
         )
-        self._report = Report(run, ranks, recorder, first_step=state.step + 1)
+        self._report = Report(run, ranks, recorder, start=state)
         self._control = Control(
             run.directory,
             recorder,
@@ -234,6 +236,7 @@ class Loop:
                 deal=self._run.deal,
                 dp_rank=Place.of(self._ranks.rank, self._run.attempt.layout).dp,
                 prefetch=self._spec.data.prefetch_batches,
+                skipped=self._state.data.skipped,
             ) as batches,
             collecting_between_steps() as collect,
         ):
@@ -294,7 +297,7 @@ class Loop:
             micro_batches = next(batches)
         with self._report.pace.step():
             result = self._train_step(self._state.step + 1, micro_batches)
-        self._state = _after(self._state, self._spec)
+        self._state = one_step_on(self._state, self._spec)
         self._recorder.step = self._state.step
         return result
 
@@ -324,16 +327,3 @@ class Loop:
             }
         )
         logger.info("saved %s (%s)", manifest.checkpoint_id, kind)
-
-
-def _after(state: TrainState, spec: JobSpec) -> TrainState:
-    """Return the counters one step later."""
-    sequences = spec.training.global_batch_size
-    data = state.data.model_copy(
-        update={
-            "position": state.data.position + sequences,
-            "consumed": state.data.consumed + sequences,
-        }
-    )
-    tokens = state.tokens + spec.tokens_per_step
-    return state.model_copy(update={"step": state.step + 1, "tokens": tokens, "data": data})

@@ -21,7 +21,7 @@ from specs.rundir import (
     RunDirectory,
     RunEventKind,
 )
-from trainer.errors import RunError
+from trainer.errors import GuardError, RunError
 
 HEARTBEAT_SECONDS = 1.0
 TRACEBACK_CHARACTERS = 20_000
@@ -117,6 +117,7 @@ def failure_of(error: BaseException, *, rank: int | None, step: int | None) -> F
         step=step,
         path=error.path if isinstance(error, RunError) else None,
         traceback=text[-TRACEBACK_CHARACTERS:],
+        bad_window=error.bad_window if isinstance(error, GuardError) else None,
     )
 
 

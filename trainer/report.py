@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from pathlib import Path
 
 import torch
@@ -13,7 +12,7 @@ from specs.batch import BatchDeal
 from specs.checkpoint import TrainState
 from specs.lr_schedule import learning_rate
 from trainer.distributed import Ranks
-from trainer.errors import NonFiniteError
+from trainer.guard import Guard, Verdict
 from trainer.measure import HardwareUse, compile_seconds, device_name, largest_of_ranks, memory
 from trainer.pace import Pace
 from trainer.parallel.mesh import Place
@@ -32,10 +31,12 @@ class Report:
     Writing values is the one thing between two steps that waits for the device.
     """
 
-    def __init__(self, run: Run, ranks: Ranks, recorder: Recorder, *, first_step: int) -> None:
+    def __init__(self, run: Run, ranks: Ranks, recorder: Recorder, *, start: TrainState) -> None:
+        """Begin with the counters before the first step of the attempt."""
         self._spec = run.spec
         self._ranks = ranks
-        self._first_step = first_step
+        self._first_step = start.step + 1
+        self._guard = Guard(run.spec, start)
         self._log = StepLog(
             deal=run.deal, layout=run.attempt.layout, ranks=ranks, recorder=recorder
         )
@@ -66,7 +67,7 @@ class Report:
                 `log_every_steps`, at the first step of the attempt and the last of the job anyway.
 
         Raises:
-            NonFiniteError: on every rank, after the line with the value has been written.
+            GuardError: on every rank, after the line with the value has been written.
         """
         self._log.add(state.step, result.hashes)
         if write_values or self._is_logged(state.step):
@@ -85,11 +86,12 @@ class Report:
 
     def _write_values(self, state: TrainState, result: StepResult) -> None:
         measured = self._losses(result)
+        performance, verdict = self._agree(self._guard.judge(measured))
         values = measured | {
             "train/lr": learning_rate(self._spec, state.step),
             "train/tokens": float(state.tokens),
             "train/sequences": float(state.data.consumed),
-            **self._performance(),
+            **performance,
             **self._kept,
         }
         self._kept = {}
@@ -104,28 +106,28 @@ class Report:
             values["train/grad_norm"],
             values["perf/tokens_per_second_per_device"] * self._ranks.world_size,
         )
-        if self._spec.guard.non_finite_loss == "stop":
-            self._refuse_non_finite(measured, state.step)
+        if verdict != Verdict.GOOD:
+            # The first rank to end takes the others with it: rank 0 must have written by then.
+            dist.barrier(group=self._ranks.cpu_group)
+        self._guard.act(verdict, measured, state)
 
-    def _performance(self) -> dict[str, float]:
-        """Return times of this rank, and the largest of all ranks of what may differ."""
+    def _agree(self, verdict: Verdict) -> tuple[dict[str, float], Verdict]:
+        """Return times of this rank, the largest of all ranks of what may differ, and the verdict.
+
+        One collective does for all of it. The worst verdict of any rank is that of all.
+        """
         pace = self.pace.values()
         compiled, self._compile_seconds = self._compile_seconds, compile_seconds()
         own = {name: pace[name] for name in ("perf/data_seconds", "perf/data_share")}
         own |= memory(self._ranks.device)
         own["compile/seconds"] = self._compile_seconds - compiled
+        own["verdict"] = float(verdict)
         largest = largest_of_ranks(own, self._ranks.cpu_group)
+        verdict = Verdict(int(largest.pop("verdict")))
         if not largest["compile/seconds"]:
             del largest["compile/seconds"]
         rate = pace["perf/compute_tokens_per_second_per_device"]
-        return pace | self._use.values(rate) | largest
-
-    def _refuse_non_finite(self, measured: dict[str, float], step: int) -> None:
-        for name, value in measured.items():
-            if not math.isfinite(value):
-                # The first rank to end takes the others with it: rank 0 must have written by then.
-                dist.barrier(group=self._ranks.cpu_group)
-                raise NonFiniteError(f"{name} is {value} at step {step}")
+        return pace | self._use.values(rate) | largest, verdict
 
 
 class Losses:

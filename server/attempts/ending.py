@@ -8,7 +8,8 @@ from datetime import timedelta
 from sqlalchemy import Connection, func, select, update
 
 from server.attempts.launch import Launch, read_launch
-from server.attempts.verdict import FollowUp, NodeEnd, follow_up, verdict
+from server.attempts.rollback import find_rollback, tell_rollback
+from server.attempts.verdict import FollowUp, NodeEnd, Rollback, follow_up, verdict
 from server.context import Context
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
 from server.tables import attempts, requests
@@ -184,11 +185,19 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
         },
     )
     _answer_what_is_left(connection, attempt.id, attempt.last_step)
-    _move_job(context, connection, launch, _follow_up(connection, launch, outcome, failure))
+    rollback = find_rollback(connection, launch, failure)
+    follow = _follow_up(connection, launch, outcome, failure, rollback)
+    _move_job(context, connection, launch, follow)
+    if failure is not None and rollback is not None and follow.rolls_back:
+        tell_rollback(context, connection, launch, rollback, failure)
 
 
 def _follow_up(
-    connection: Connection, launch: Launch, outcome: AttemptOutcome, failure: Failure | None
+    connection: Connection,
+    launch: Launch,
+    outcome: AttemptOutcome,
+    failure: Failure | None,
+    rollback: Rollback | None,
 ) -> FollowUp:
     job, attempt = launch.job, launch.attempt
     started_by_a_person = connection.scalar(
@@ -207,6 +216,7 @@ def _follow_up(
             overrides=attempt.overrides,
             layout=attempt.layout,
         ),
+        rollback=rollback,
         retry=launch.spec.retry,
         retries_used=job.retries_used,
         failures_in_a_row=attempt.number - (started_by_a_person or attempt.number) + 1,

@@ -35,6 +35,7 @@ def claim_reply(
                 for n in launch.nodes
             ),
             resume=_resume_point(connection, attempt.parent_checkpoint_id),
+            skip=tuple(map(tuple, attempt.skip)),
         ),
         attempt_token=token,
         node_rank=node_rank,

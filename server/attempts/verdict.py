@@ -9,6 +9,7 @@ from specs.api.jobs import PendingLaunch
 from specs.failures import ADVICE, FREE_RETRIES, NEVER_RETRIED, Failure, FailureReason
 from specs.sections.operation import RetrySection
 from specs.states import AttemptOutcome, DesiredState, JobState
+from specs.stream import merged
 
 LONGEST_BACKOFF_SECONDS = 600.0
 
@@ -23,6 +24,27 @@ class NodeEnd:
 
 
 @dataclass(frozen=True)
+class Rollback:
+    """What a guard that asks for a rollback leads to."""
+
+    window: tuple[int, int]
+    """Positions to leave out."""
+    first_step: int
+    """Step that began with the first of them."""
+    checkpoint_id: str | None
+    """Newest checkpoint of the lineage from before that step; None when there is none."""
+    step: int
+    """Its step."""
+    repeated: bool
+    """Whether the attempt that failed left this window out already."""
+
+    def applied_to(self, launch: PendingLaunch) -> PendingLaunch:
+        """Return the launch that goes back and leaves the window out."""
+        update = {"checkpoint_id": self.checkpoint_id, "skip": merged([*launch.skip, self.window])}
+        return launch.model_copy(update=update)
+
+
+@dataclass(frozen=True)
 class FollowUp:
     """What an attempt's end makes of its job."""
 
@@ -34,6 +56,8 @@ class FollowUp:
     """Wait before it."""
     uses_retry: bool = False
     """Whether the retry budget shrinks."""
+    rolls_back: bool = False
+    """Whether the launch goes back behind damage and leaves its sequences out."""
 
 
 def verdict(
@@ -73,6 +97,7 @@ def follow_up(
     desired: DesiredState,
     resize: PendingLaunch | None,
     again: PendingLaunch,
+    rollback: Rollback | None,
     retry: RetrySection,
     retries_used: int,
     failures_in_a_row: int,
@@ -85,6 +110,7 @@ def follow_up(
         desired: what a person wants of the job.
         resize: launch that was asked for while the attempt ran.
         again: launch of the same once more.
+        rollback: where a guard sends the job back to.
         retry: the rules for retries.
         retries_used: failures that used up the budget since a person last started the job.
         failures_in_a_row: failures since then, this one included.
@@ -96,8 +122,12 @@ def follow_up(
     what = f"{failure.reason}: {failure.message}"
     if desired != DesiredState.RUN and resize is None:
         return FollowUp(JobState.FAILED, reason=f"{what} (on the way to its end)")
-    if not _worth_it(failure.reason, retry, retries_used):
-        return FollowUp(JobState.FAILED, reason=f"{_sentence(what)} {ADVICE[failure.reason]}")
+    if resize is not None and resize.checkpoint_id is not None:
+        rollback = None  # somebody has chosen where to go on
+    hopeless = _why_hopeless(failure.reason, rollback, retry, retries_used)
+    if hopeless is not None:
+        return FollowUp(JobState.FAILED, reason=f"{_sentence(what)} {hopeless}")
+    following = resize or again
     doubled = retry.backoff_seconds * 2.0 ** min(failures_in_a_row - 1, 40)
     delay = min(doubled, LONGEST_BACKOFF_SECONDS)
     counted = failure.reason not in FREE_RETRIES
@@ -105,16 +135,37 @@ def follow_up(
     return FollowUp(
         JobState.QUEUED,
         reason=f"{count} in {delay:g} s after {what}",
-        pending=resize or again,
+        pending=rollback.applied_to(following) if rollback else following,
         delay_seconds=delay,
         uses_retry=counted,
+        rolls_back=rollback is not None,
     )
 
 
-def _worth_it(reason: FailureReason, retry: RetrySection, retries_used: int) -> bool:
+def _why_hopeless(
+    reason: FailureReason, rollback: Rollback | None, retry: RetrySection, retries_used: int
+) -> str | None:
+    """Return why no attempt follows, with advice; None when one does."""
+    if rollback is not None:
+        return _why_not_back(rollback, retry, retries_used)
     if reason in NEVER_RETRIED or reason not in retry.on:
-        return False
-    return reason in FREE_RETRIES or retries_used < retry.max_retries
+        return ADVICE[reason]
+    spent = reason not in FREE_RETRIES and retries_used >= retry.max_retries
+    return ADVICE[reason] if spent else None
+
+
+def _why_not_back(rollback: Rollback, retry: RetrySection, retries_used: int) -> str | None:
+    # The guard asked for it: `retry.on` need not name the reason.
+    if rollback.repeated:
+        return "These sequences were left out before, so a rollback would only repeat."
+    if rollback.checkpoint_id is None:
+        return (
+            f"No checkpoint lies before step {rollback.first_step}, so there is nothing to roll "
+            "back to; save more often (checkpoint.interval_steps)."
+        )
+    if retries_used >= retry.max_retries:
+        return f"All rollbacks are used up (retry.max_retries={retry.max_retries})."
+    return None
 
 
 def _sentence(text: str) -> str:

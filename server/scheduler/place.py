@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, or_, select, text, update
 
 from server.attempts.launch import newest_attempt_id
+from server.attempts.rollback import windows_left_out
 from server.context import Context
 from server.events.store import append_event
 from server.jobs.checks import roots_of
@@ -233,6 +234,7 @@ def _write_attempt(
         "micro_batch_size": spec.training.micro_batch_size,
         "parent_checkpoint_id": parent,
         "start_step": start_step,
+        "skip": windows_left_out(connection, job, pending, parent),
         "last_step": start_step,
         "rendezvous_port": rendezvous_port(attempt_id),
         "created_at": now,

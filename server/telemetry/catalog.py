@@ -48,12 +48,13 @@ def record_commit(
 
 
 def newest_checkpoint(
-    connection: Connection, attempt_id: str
+    connection: Connection, attempt_id: str, *, before_step: int | None = None
 ) -> Row[str, str, int, int, str, str] | None:
     """Return the checkpoint from which a job goes on after an attempt; None for a fresh start.
 
     That is the newest in the attempt's ancestry: its own, else the one that it came from, else one
-    before that. What another branch saved is never chosen. The row has `id`, `attempt_id`,
+    before that. What another branch saved is never chosen, nor, where `before_step` is given, what
+    was saved at that step or later. The row has `id`, `attempt_id`,
     `attempt`, `step`, `root`, `path`.
     """
     job_id, number = connection.execute(
@@ -63,6 +64,8 @@ def newest_checkpoint(
     query = select(
         table.id, table.attempt_id, table.attempt, table.step, table.root, table.path
     ).where(table.job_id == job_id)
+    if before_step is not None:
+        query = query.where(table.step < before_step)
     newest_first = reversed(lineage_of(attempts_of(connection, job_id), number).segments)
     while segments := list(islice(newest_first, SEGMENTS_AT_ONCE)):
         held = or_(*(and_(table.attempt == s.number, table.step <= s.until) for s in segments))

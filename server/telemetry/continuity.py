@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from specs.checkpoint import TrainState
 from specs.job import JobSpec
 from specs.lr_schedule import learning_rate
 from specs.rundir import MetricLine
+from specs.stream import left_out
 
 LOSS = "train/loss"
 SAME_STEP_TOLERANCE = 1e-3
@@ -47,9 +48,10 @@ def check(
     Consumed sequences and tokens must be those of the parent checkpoint plus one step, and the
     learning rate that of the schedule. If any other attempt of the job took this step, on the
     lineage or on an abandoned branch, the data digest must be equal, and the loss within 1e-3
-    relative. If none did, the loss must lie within the mean of the last 20 finite losses of the
-    lineage, plus or minus 5 standard deviations or a tenth of the mean, whichever is more. What
-    nothing was recorded of is not checked.
+    relative; one that has left out other windows of the stream by then is no such other, for its
+    data differ on purpose. If none did, the loss must lie within the mean of the last 20 finite
+    losses of the lineage, plus or minus 5 standard deviations or a tenth of the mean, whichever is
+    more. What nothing was recorded of is not checked.
 
     Returns:
         The checks; None for a fresh start, for a parent that the catalog does not hold, and when
@@ -75,7 +77,9 @@ def check(
         return None
     spec = effective_spec(connection, attempt_id)
     keys = attempts_of(connection, attempt.job_id)
-    past = _past(connection, keys, keys[attempt.number], step, spec.training.log_every_steps)
+    sequences = step * spec.training.global_batch_size
+    same = _same_data(connection, attempt.job_id, attempt.number, sequences)
+    past = _past(connection, keys, keys[attempt.number], step, spec.training.log_every_steps, same)
     return compare(spec, manifest.train_state, line, past)
 
 
@@ -136,7 +140,12 @@ def _loss(line: MetricLine, past: Past) -> Iterator[ContinuityCheck]:
 
 
 def _past(
-    connection: Connection, keys: dict[int, AttemptKey], key: AttemptKey, step: int, every: int
+    connection: Connection,
+    keys: dict[int, AttemptKey],
+    key: AttemptKey,
+    step: int,
+    every: int,
+    same_data: Collection[int],
 ) -> Past:
     numbers = {other.id: number for number, other in keys.items() if number != key.number}
     columns = step_digests.c
@@ -147,7 +156,12 @@ def _past(
     )
     losses = _losses(connection, numbers, first=step - BAND_POINTS * every, last=step)
     taken = sorted(
-        ((numbers[i], found[step]) for i, found in losses.items() if step in found), reverse=True
+        (
+            (numbers[i], found[step])
+            for i, found in losses.items()
+            if step in found and numbers[i] in same_data
+        ),
+        reverse=True,
     )
     before: dict[int, float] = {}
     for segment in lineage_of(keys, key.number).segments:
@@ -155,10 +169,25 @@ def _past(
         before |= {s: v for s, v in found.items() if segment.after < s <= min(segment.until, step)}
     finite = [value for s, value in sorted(before.items()) if s < step and math.isfinite(value)]
     return Past(
-        digests=tuple(sorted(((numbers[i], digest) for i, digest in digests), reverse=True)),
+        digests=tuple(
+            sorted(
+                ((numbers[i], digest) for i, digest in digests if numbers[i] in same_data),
+                reverse=True,
+            )
+        ),
         same_step=taken[0] if taken else None,
         last_losses=tuple(finite[-BAND_POINTS:]),
     )
+
+
+def _same_data(connection: Connection, job_id: str, number: int, sequences: int) -> set[int]:
+    """Return the attempts whose first sequences are those of attempt `number`."""
+    columns = attempts.c
+    query = select(columns.number, columns.skip).where(columns.job_id == job_id)
+    jumped = {
+        row.number: left_out(row.skip, sequences=sequences) for row in connection.execute(query)
+    }
+    return {other for other, windows in jumped.items() if windows == jumped[number]}
 
 
 def _losses(

@@ -10,6 +10,7 @@ from specs.base import RecordModel
 from specs.failures import Failure
 from specs.layout import Layout
 from specs.states import AttemptCause, AttemptNodeState, AttemptOutcome, AttemptState
+from specs.stream import Windows
 
 
 class ContinuityCheck(RecordModel):
@@ -84,6 +85,8 @@ class AttemptView(RecordModel):
     """Checkpoint from which it went on."""
     start_step: int
     """Step of that checkpoint; 0 for a fresh start."""
+    skip: Windows
+    """Windows of the stream, start and end, that are left out up to here."""
     last_step: int
     """Last step that it reported."""
     on_lineage: bool

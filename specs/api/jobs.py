@@ -14,6 +14,7 @@ from specs.job import JobSpec
 from specs.layout import Layout
 from specs.rundir import Phase, Request, RequestAnswer
 from specs.states import AttemptCause, DesiredState, JobState
+from specs.stream import Windows
 
 
 class Progress(RecordModel):
@@ -81,6 +82,8 @@ class PendingLaunch(RecordModel):
     """Its layout."""
     checkpoint_id: str | None = None
     """Checkpoint to go on from; the newest of the lineage when absent."""
+    skip: Windows = ()
+    """Windows of the stream that it leaves out beside those that the job leaves out already."""
 
 
 class JobView(JobSummary):

@@ -85,7 +85,7 @@ class GuardSection(SpecModel):
     loss_spike: GuardAction = "ignore"
     """On a loss far above its recent course."""
     spike_factor: Annotated[float, Field(gt=1, le=1000)] = 3.0
-    """Standard deviations above the recent mean that count as a spike."""
+    """Standard deviations above the mean of the last logged losses that count as a spike."""
     hang_seconds: Annotated[float, Field(gt=0, le=10**8, json_schema_extra={"unit": "s"})] = 600.0
     """Silence of the trainer's heartbeat while training that counts as a hang; other phases have
     limits of their own, never below this one."""

@@ -28,6 +28,7 @@ from specs.job import parse_job_spec
 from specs.reports import Hardware, Identity
 from specs.rundir import ExitRecord, Heartbeat, Phase
 from specs.states import DesiredState
+from specs.stream import BadWindow
 
 AnyRow = Row[*tuple[Any, ...]]
 
@@ -243,9 +244,19 @@ class Supervisor:
         """Report a completed step."""
         return self.report(phase=Phase.TRAINING, step=step)
 
-    def end(self, outcome: str, reason: FailureReason | None = None) -> None:
+    def end(
+        self,
+        outcome: str,
+        reason: FailureReason | None = None,
+        *,
+        bad_window: BadWindow | None = None,
+    ) -> None:
         """Send the last report."""
-        failure = Failure(reason=reason, message=f"{reason} on {self.node}") if reason else None
+        failure = (
+            Failure(reason=reason, message=f"{reason} on {self.node}", bad_window=bad_window)
+            if reason
+            else None
+        )
         record = ExitRecord.model_validate(
             {
                 "outcome": outcome,

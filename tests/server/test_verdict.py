@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.attempts.verdict import LONGEST_BACKOFF_SECONDS, FollowUp, NodeEnd, follow_up, verdict
+from server.attempts.verdict import (
+    LONGEST_BACKOFF_SECONDS,
+    FollowUp,
+    NodeEnd,
+    Rollback,
+    follow_up,
+    verdict,
+)
 from specs.api.jobs import PendingLaunch
 from specs.failures import FREE_RETRIES, NEVER_RETRIED, Failure, FailureReason
 from specs.layout import Layout
@@ -69,6 +77,7 @@ def follow(reason: FailureReason | None, outcome: str = "failed", **changes: Any
         "desired": RUN,
         "resize": None,
         "again": AGAIN,
+        "rollback": None,
         "retry": ALL_REASONS,
         "retries_used": 0,
         "failures_in_a_row": 1,
@@ -124,3 +133,49 @@ def test_backoff_doubles_up_to_its_limit(in_a_row: int, seconds: float) -> None:
     first = follow(FailureReason.HANG, retry=retry).delay_seconds
     assert first == min(seconds, LONGEST_BACKOFF_SECONDS)
     assert delay >= first
+
+
+# ---- rollbacks -----------------------------------------------------------------------------------
+
+BACK = Rollback(
+    window=(96, 128), first_step=7, checkpoint_id="job.a1.step-4", step=4, repeated=False
+)
+
+
+def rolled_back(**changes: Any) -> FollowUp:
+    arguments: dict[str, Any] = {"rollback": BACK, "retry": RetrySection(max_retries=2, on=())}
+    return follow(FailureReason.NON_FINITE_LOSS, **arguments | changes)
+
+
+def test_a_rollback_needs_no_reason_to_be_listed_but_uses_the_budget() -> None:
+    result = rolled_back()
+    assert (result.state, result.rolls_back, result.uses_retry) == (JobState.QUEUED, True, True)
+    assert result.pending is not None
+    assert result.pending.checkpoint_id == "job.a1.step-4"
+    assert result.pending.skip == ((96, 128),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"retries_used": 2}, "retry.max_retries=2"),
+        ({"rollback": replace(BACK, repeated=True)}, "were left out before"),
+        ({"rollback": replace(BACK, checkpoint_id=None)}, "No checkpoint lies before step 7"),
+        ({"desired": STOP}, "on the way to its end"),
+    ],
+)
+def test_a_rollback_that_cannot_be_ends_the_job(changes: dict[str, Any], why: str) -> None:
+    result = rolled_back(**changes)
+    assert (result.state, result.pending, result.rolls_back) == (JobState.FAILED, None, False)
+    assert result.reason is not None
+    assert why in result.reason
+
+
+def test_a_resize_that_fails_on_its_way_rolls_back_too() -> None:
+    result = rolled_back(resize=RESIZE, desired=STOP)
+    assert result.pending == RESIZE.model_copy(
+        update={"checkpoint_id": "job.a1.step-4", "skip": ((96, 128),)}
+    )
+    chosen = RESIZE.model_copy(update={"checkpoint_id": "job.a1.step-2"})
+    other = rolled_back(resize=chosen, desired=STOP, retry=ALL_REASONS)
+    assert (other.pending, other.rolls_back) == (chosen, False)

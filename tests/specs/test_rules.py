@@ -194,9 +194,6 @@ ASKING: list[tuple[str, dict[str, Any]]] = [
     ("/checkpoint/staging_gib", {"checkpoint": {"staging_gib": 1.0}}),
     ("/checkpoint/keep_latest_k", {"checkpoint": {"keep_latest_k": 3}}),
     ("/checkpoint/keep_every_steps", {"checkpoint": {"keep_every_steps": 10}}),
-    ("/guard/non_finite_loss", {"guard": {"non_finite_loss": "rollback"}}),
-    ("/guard/loss_spike", {"guard": {"loss_spike": "stop"}}),
-    ("/guard/spike_factor", {"guard": {"spike_factor": 5.0}}),
 ]
 
 
@@ -238,9 +235,9 @@ def test_what_has_no_engine_is_refused_at_the_door(pointer: str, document: dict[
 
 
 def test_every_problem_is_named_at_once() -> None:
-    document = {"model": {"size": "9B"}, "data": {"path": "data:x"}, "guard": {"spike_factor": 5.0}}
+    document = {"model": {"size": "9B"}, "data": {"path": "data:x", "split": "test"}}
     assert [p for p, _ in problems_of(document)] == [
         "/model/size",
         "/data/path",
-        "/guard/spike_factor",
+        "/data/split",
     ]

@@ -58,6 +58,8 @@ class Meddling:
     """Every rank becomes this user, once it has its run directory."""
     wrong_position: int | None = None
     """The sequence at this position of the stream is replaced by another one."""
+    breaks: tuple[int, float] | None = None
+    """Position and factor: the rank that gets this sequence multiplies its weights by it first."""
 
     def after_step(self, run: Path, rank: int, step: int) -> None:
         if rank == 0 and step == self.stop_after:
@@ -83,6 +85,24 @@ class _WrongDataset(Dataset):
         return windows_BT
 
 
+def _break_weights(position: int, factor: float) -> None:
+    """Have the weights suffer from the sequence at a position, as from one that is damaged."""
+    import torch
+
+    from trainer.step import TrainStep
+
+    step_of = TrainStep.__call__
+
+    def breaking(self: Any, step: int, micro_batches: Any) -> Any:
+        if any(batch.weight and position in batch.positions for batch in micro_batches):
+            with torch.no_grad():
+                for weight in self._parameters:
+                    getattr(weight, "_local_tensor", weight).mul_(factor)
+        return step_of(self, step, micro_batches)
+
+    TrainStep.__call__ = breaking  # type: ignore[method-assign]
+
+
 def train_rank(run_directory: str, meddling: Meddling) -> str:
     """Run one rank as `python -m trainer` does; returns the outcome, as JSON."""
     from trainer.loop import train  # here, so that tests of the run directory need no torch
@@ -94,6 +114,8 @@ def train_rank(run_directory: str, meddling: Meddling) -> str:
             dataset.wrong_position = meddling.wrong_position  # type: ignore[attr-defined]
         return dataset
 
+    if meddling.breaks is not None:
+        _break_weights(*meddling.breaks)
     run, rank = Path(run_directory), int(os.environ["RANK"])
     recorder = Recorder(RunDirectory(run), rank=rank, local_rank=rank)
     if meddling.uid is not None:
@@ -188,6 +210,7 @@ class SmallJob:
         resume: Manifest | None = None,
         overrides: Overrides | None = None,
         storage: Path | None = None,
+        skip: tuple[tuple[int, int], ...] = (),
     ) -> Path:
         """Write the run directory of an attempt, as the worker does."""
         run = self.folder / "runs" / str(attempt)
@@ -200,6 +223,7 @@ class SmallJob:
             layout=layout,
             overrides=overrides or Overrides(),
             resume=self.resume_point(resume) if resume else None,
+            skip=skip,
             roots={
                 "data": str(self.folder / "data"),
                 "checkpoints": str(storage or self.storage),

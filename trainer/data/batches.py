@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specs.batch import BatchDeal
+from specs.stream import advanced
 from trainer.data.dataset import Dataset
 
 NO_LABEL = -100
@@ -35,7 +36,12 @@ class MicroBatch:
 
 
 def micro_batches(
-    dataset: Dataset, *, position: int, deal: BatchDeal, dp_rank: int
+    dataset: Dataset,
+    *,
+    position: int,
+    deal: BatchDeal,
+    dp_rank: int,
+    skipped: Sequence[tuple[int, int]] = (),
 ) -> list[MicroBatch]:
     """Return one rank's micro-batches of one global batch: `deal.rounds` of them on every rank.
 
@@ -44,11 +50,15 @@ def micro_batches(
         position: position of the global batch's first sequence in the endless stream.
         deal: how the global batch is cut and dealt.
         dp_rank: data-parallel rank, below `deal.dp`.
+        skipped: windows of positions that the stream leaves out.
     """
     if not 0 <= dp_rank < deal.dp:
         raise ValueError(f"dp_rank={dp_rank} must be from 0 to {deal.dp - 1}")
     return [
-        _micro_batch(dataset, np.array(offsets, dtype=np.int64) + position)
+        _micro_batch(
+            dataset,
+            np.array([advanced(position, i, skipped) for i in offsets], dtype=np.int64),
+        )
         for offsets in deal.for_rank(dp_rank)
     ]
 
@@ -77,9 +87,17 @@ class BatchReader:
     """
 
     def __init__(
-        self, dataset: Dataset, *, position: int, deal: BatchDeal, dp_rank: int, prefetch: int
+        self,
+        dataset: Dataset,
+        *,
+        position: int,
+        deal: BatchDeal,
+        dp_rank: int,
+        prefetch: int,
+        skipped: Sequence[tuple[int, int]] = (),
     ) -> None:
         self._dataset = dataset
+        self._skipped = tuple(skipped)
         self._deal = deal
         self._dp_rank = dp_rank
         self._position = position  # of the next global batch to be read
@@ -104,7 +122,12 @@ class BatchReader:
 
     def _read_next(self) -> Future[list[MicroBatch]]:
         position = self._position
-        self._position += self._deal.global_batch_size
+        self._position = advanced(position, self._deal.global_batch_size, self._skipped)
         return self._thread.submit(
-            micro_batches, self._dataset, position=position, deal=self._deal, dp_rank=self._dp_rank
+            micro_batches,
+            self._dataset,
+            position=position,
+            deal=self._deal,
+            dp_rank=self._dp_rank,
+            skipped=self._skipped,
         )

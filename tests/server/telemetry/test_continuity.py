@@ -19,6 +19,7 @@ from specs.failures import FailureReason
 from specs.job import JobSpec, parse_job_spec
 from specs.lr_schedule import learning_rate
 from specs.rundir import MetricLine
+from specs.stream import BadWindow
 from tests.server.harness import Harness, Supervisor
 from tests.server.telemetry.reports import chunk, json_lines, metric_lines, send
 
@@ -210,6 +211,27 @@ def test_a_branch_is_compared_with_the_branch_that_it_left(
     (check,) = [c for c in harness.attempt(job_id).continuity.checks if c.name == "data_digest"]
     assert not check.ok
     assert check.expected.endswith("(attempt 2)")
+
+
+@pytest.mark.parametrize(("first_step", "compared"), [(31, False), (35, True)])
+def test_data_that_differ_by_a_rollback_are_no_difference(
+    harness: Harness, context: Context, first_step: int, *, compared: bool
+) -> None:
+    harness.add_node()
+    job_id, (first,) = harness.launched()
+    send(context, first, chunk("metrics", trained(1, 40)))
+    first.train(40)
+    harness.commit_checkpoint(job_id, 30)
+    bad = BadWindow(start=16 * (first_step - 1), end=640, first_step=first_step)
+    first.end("failed", FailureReason.LOSS_SPIKE, bad_window=bad)
+    harness.clock.advance(60)
+    assert harness.place() == 1
+    (second,) = harness.claim_all(job_id)
+    second.train(30)
+    send(context, second, chunk("metrics", trained(31, 33, wrong_data_at=31)))
+    found = harness.attempt(job_id).continuity
+    assert broken(found) == (["data_digest"] if compared else [])
+    assert compared == found.checks[-1].expected.endswith("(attempt 1)")
 
 
 def test_a_fresh_start_is_not_checked(harness: Harness, context: Context) -> None:

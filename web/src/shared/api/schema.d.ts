@@ -801,6 +801,16 @@ export interface components {
             /** @description Where it goes on from; absent for a fresh start. */
             resume: components["schemas"]["ResumePoint"] | null;
             /**
+             * Skip
+             * @description Windows of the stream, start and end, that it leaves out beside those of its checkpoint; each
+             *     begins at the checkpoint's position or later.
+             * @default []
+             */
+            skip: [
+                number,
+                number
+            ][];
+            /**
              * Roots
              * @description Absolute path of each named root on this node.
              */
@@ -877,6 +887,14 @@ export interface components {
              */
             start_step: number;
             /**
+             * Skip
+             * @description Windows of the stream, start and end, that are left out up to here.
+             */
+            skip: [
+                number,
+                number
+            ][];
+            /**
              * Last Step
              * @description Last step that it reported.
              */
@@ -916,6 +934,27 @@ export interface components {
              * @description When the last of its nodes ended.
              */
             ended_at: string | null;
+        };
+        /**
+         * BadWindow
+         * @description The sequences that may have done damage: those of all steps since the last good value.
+         */
+        BadWindow: {
+            /**
+             * Start
+             * @description Position of the first one.
+             */
+            start: number;
+            /**
+             * End
+             * @description Position after the last one.
+             */
+            end: number;
+            /**
+             * First Step
+             * @description Step that began with the first one: only a checkpoint from before it is without damage.
+             */
+            first_step: number;
         };
         /**
          * BatchPlan
@@ -1868,6 +1907,8 @@ export interface components {
              * @description Python traceback of the rank.
              */
             traceback: string | null;
+            /** @description Sequences to be left out by the attempt that follows, where the guard asks for a rollback. */
+            bad_window: components["schemas"]["BadWindow"] | null;
         };
         /**
          * Failure
@@ -1916,13 +1957,15 @@ export interface components {
              * @description Python traceback of the rank.
              */
             traceback?: string | null;
+            /** @description Sequences to be left out by the attempt that follows, where the guard asks for a rollback. */
+            bad_window?: components["schemas"]["BadWindow"] | null;
         };
         /**
          * FailureReason
          * @description Why an attempt ended without success.
          * @enum {string}
          */
-        FailureReason: "out_of_memory" | "non_finite_loss" | "data_error" | "checkpoint_error" | "hang" | "node_lost" | "preempted" | "launch_error" | "trainer_error";
+        FailureReason: "out_of_memory" | "non_finite_loss" | "loss_spike" | "data_error" | "checkpoint_error" | "hang" | "node_lost" | "preempted" | "launch_error" | "trainer_error";
         /**
          * GuardSection
          * @description What happens when training goes wrong without crashing.
@@ -1944,7 +1987,7 @@ export interface components {
             loss_spike: "stop" | "rollback" | "ignore";
             /**
              * Spike Factor
-             * @description Standard deviations above the recent mean that count as a spike.
+             * @description Standard deviations above the mean of the last logged losses that count as a spike.
              * @default 3
              */
             spike_factor: number;
@@ -1977,7 +2020,7 @@ export interface components {
             loss_spike?: "stop" | "rollback" | "ignore";
             /**
              * Spike Factor
-             * @description Standard deviations above the recent mean that count as a spike.
+             * @description Standard deviations above the mean of the last logged losses that count as a spike.
              * @default 3
              */
             spike_factor?: number;
@@ -4067,6 +4110,15 @@ export interface components {
              * @description Checkpoint to go on from; the newest of the lineage when absent.
              */
             checkpoint_id: string | null;
+            /**
+             * Skip
+             * @description Windows of the stream that it leaves out beside those that the job leaves out already.
+             * @default []
+             */
+            skip: [
+                number,
+                number
+            ][];
         };
         /**
          * PendingRequest

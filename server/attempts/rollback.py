@@ -1,0 +1,82 @@
+"""A rollback: which checkpoint lies before the damage, and which windows an attempt leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from server.attempts.launch import Launch, newest_attempt_id
+from server.attempts.verdict import Rollback
+from server.context import Context
+from server.events.store import append_event
+from server.tables import attempts, checkpoints
+from server.telemetry.catalog import newest_checkpoint
+from specs.api.jobs import PendingLaunch
+from specs.events import EventKind
+from specs.failures import Failure
+from specs.stream import covered, merged
+
+Windows = tuple[tuple[int, int], ...]
+
+
+def find_rollback(
+    connection: Connection, launch: Launch, failure: Failure | None
+) -> Rollback | None:
+    """Return where a failure sends its job back to; None when no guard asks for that."""
+    if failure is None or failure.bad_window is None:
+        return None
+    bad = failure.bad_window
+    found = newest_checkpoint(connection, launch.attempt.id, before_step=bad.first_step)
+    return Rollback(
+        window=bad.window,
+        first_step=bad.first_step,
+        checkpoint_id=found.id if found is not None else None,
+        step=found.step if found is not None else 0,
+        repeated=covered(bad.window, map(tuple, launch.attempt.skip)),
+    )
+
+
+def tell_rollback(
+    context: Context, connection: Connection, launch: Launch, rollback: Rollback, failure: Failure
+) -> None:
+    """Append the event of a rollback that is queued."""
+    start, end = rollback.window
+    append_event(
+        context,
+        connection,
+        kind=EventKind.ROLLED_BACK,
+        message=f"Back to step {rollback.step} ({rollback.checkpoint_id}) after {failure.reason}: "
+        f"{end - start} sequences, [{start}, {end}), are left out from now on",
+        actor="server",
+        job_id=launch.job.id,
+        attempt=launch.attempt.number,
+        data={
+            "checkpoint_id": rollback.checkpoint_id,
+            "step": rollback.step,
+            "window": rollback.window,
+            "reason": failure.reason,
+        },
+    )
+
+
+def windows_left_out(
+    connection: Connection, job: Row[Any], pending: PendingLaunch, checkpoint_id: str | None
+) -> Windows:
+    """Return all windows that a new attempt leaves out.
+
+    Those of its checkpoint, and of those that the job or the launch leave out the ones that lie
+    ahead of it: what was trained on before cannot be left out any more.
+    """
+    previous = newest_attempt_id(connection, job.id)
+    known = connection.scalar(select(attempts.c.skip).where(attempts.c.id == previous)) or []
+    wanted = [*map(tuple, known), *pending.skip]
+    if not wanted:
+        return ()
+    manifest = connection.scalar(
+        select(checkpoints.c.manifest).where(checkpoints.c.id == checkpoint_id)
+    )
+    if manifest is None:
+        return merged(wanted)
+    data = manifest.train_state.data
+    return merged([*data.skipped, *(w for w in wanted if w[0] >= data.position)])
