@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
@@ -11,6 +12,9 @@ from pydantic import Field
 
 from specs.base import RecordModel
 from specs.failures import Failure
+
+STACKS_SIGNAL = signal.SIGUSR1
+"""On it a rank writes the Python stacks of all its threads into its log, and goes on."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,11 @@ class RunDirectory:
     def tensorboard(self) -> PurePath:
         """Folder of TensorBoard files, where the job asks for them."""
         return self.root / "tensorboard"
+
+    @property
+    def flight_recorder(self) -> PurePath:
+        """Folder of `rank-<r>`: the last collectives of a rank, left by a timeout on CUDA."""
+        return self.root / "flight_recorder"
 
     @property
     def exit(self) -> PurePath:

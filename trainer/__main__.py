@@ -6,16 +6,24 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from specs.failures import FailureReason
 from specs.rundir import Phase, RunDirectory
 from trainer.check import check_run
 from trainer.errors import LaunchError, RunError
-from trainer.process import collector_resting, die_with_parent, leave, prefer_growing_segments
+from trainer.process import (
+    collector_resting,
+    die_with_parent,
+    leave,
+    prefer_growing_segments,
+    show_stacks_when_asked,
+)
 from trainer.record import Recorder
 from trainer.run import forget_check, named_root, open_run, refuse_used
 
@@ -103,15 +111,19 @@ def _recorded(recorder: Recorder, action: Callable[[], None]) -> int:
 
 def _failed(recorder: Recorder, error: BaseException) -> int:
     try:
-        recorder.fail(error)
+        failure = recorder.fail(error)
     except OSError:
         logger.exception("nor could the failure be recorded")
+    else:
+        if failure.reason == FailureReason.HANG:  # of the others the supervisor asks theirs
+            faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
     return 1
 
 
 def _train(folder: Path, roots: Mapping[str, str], recorder: Recorder) -> None:
     if "RANK" in os.environ:
         die_with_parent()
+    show_stacks_when_asked()
     recorder.enter(Phase.STARTING)
     # Without torchrun this process is the only rank, whatever the spec asks for.
     run = open_run(folder, world_size=int(os.environ.get("WORLD_SIZE", "1")), roots=roots)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -15,6 +16,11 @@ import torch.distributed as dist
 from trainer.errors import LaunchError
 
 SHORTEST_TIMEOUT_SECONDS = 60.0
+EARLIER = 0.9
+FLIGHT_RECORDER = {
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+}
 SAVING_TIMEOUT_SECONDS = 3600.0
 """How long a rank waits for the others while files are read and written."""
 
@@ -42,7 +48,12 @@ class Ranks:
 
 
 @contextmanager
-def joined(device: Literal["auto", "cpu", "cuda"], *, hang_seconds: float) -> Iterator[Ranks]:
+def joined(
+    device: Literal["auto", "cpu", "cuda"],
+    *,
+    hang_seconds: float,
+    flight_recorder: Path | None = None,
+) -> Iterator[Ranks]:
     """Join the process group that torchrun's environment names, and leave it when all are done.
 
     Without that environment the process is the only rank. After an error the group is left as it
@@ -50,14 +61,19 @@ def joined(device: Literal["auto", "cpu", "cuda"], *, hang_seconds: float) -> It
 
     Args:
         device: kind of slot; `auto` takes a GPU where there is one.
-        hang_seconds: silence of a peer after which a collective fails.
+        hang_seconds: silence after which the supervisor ends the attempt; a collective fails a
+            little earlier, so that the ranks themselves can say which one it was.
+        flight_recorder: folder for the last collectives of each rank when one times out on CUDA;
+            without one they are not kept.
 
     Raises:
         LaunchError: the kind of slot is not here.
     """
     local = _local_device(device)
     backend = "cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo"
-    timeout = timedelta(seconds=max(hang_seconds, SHORTEST_TIMEOUT_SECONDS))
+    if local.type == "cuda" and flight_recorder is not None:
+        _record_collectives(flight_recorder)
+    timeout = timedelta(seconds=max(EARLIER * hang_seconds, SHORTEST_TIMEOUT_SECONDS))
     saving_timeout = timedelta(seconds=max(hang_seconds, SAVING_TIMEOUT_SECONDS))
     device_id = local if local.type == "cuda" else None
     if "RANK" in os.environ:
@@ -76,6 +92,13 @@ def joined(device: Literal["auto", "cpu", "cuda"], *, hang_seconds: float) -> It
     )
     dist.barrier()  # nobody closes its connections while another rank still needs them
     dist.destroy_process_group()
+
+
+def _record_collectives(folder: Path) -> None:
+    """Have NCCL's watchdog leave the last collectives of a rank; the job's own settings prevail."""
+    folder.mkdir(exist_ok=True)
+    for name, value in {**FLIGHT_RECORDER, "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/rank-"}.items():
+        os.environ.setdefault(name, value)
 
 
 def _local_device(kind: Literal["auto", "cpu", "cuda"]) -> torch.device:

@@ -68,7 +68,11 @@ def train(
         RunError: the run cannot go on; the reason is typed.
     """
     guard, resources = run.spec.guard, run.spec.resources
-    with joined(resources.device, hang_seconds=guard.hang_seconds) as ranks:
+    with joined(
+        resources.device,
+        hang_seconds=guard.hang_seconds,
+        flight_recorder=Path(run.directory.flight_recorder),
+    ) as ranks:
         recorder.provenance(provenance)
         checkpointer = Checkpointer(
             root=run.checkpoint_root,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import logging
 import os
@@ -11,6 +12,8 @@ import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import NoReturn
+
+from specs.rundir import STACKS_SIGNAL
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -24,6 +27,11 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it went between the two calls
         os._exit(1)
+
+
+def show_stacks_when_asked() -> None:
+    """Write the stacks of all threads to stderr on `STACKS_SIGNAL`, also where Python is stuck."""
+    faulthandler.register(STACKS_SIGNAL, file=sys.stderr, all_threads=True)
 
 
 @contextmanager

@@ -25,6 +25,13 @@ from trainer.errors import GuardError, RunError
 
 HEARTBEAT_SECONDS = 1.0
 TRACEBACK_CHARACTERS = 20_000
+TIMED_OUT = (
+    "Timed out waiting",
+    "wait timeout after",
+    "Watchdog caught collective operation timeout",
+)
+"""What gloo, torch's store and NCCL's watchdog say when a peer does not answer."""
+NO_ANSWER = "another rank did not answer (the ranks' logs end with what their threads were doing)"
 
 
 class Recorder:
@@ -92,12 +99,17 @@ class Recorder:
         if self._leads_node:
             _write_once(self._directory.outcome, outcome)
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> Failure:
         """Say why the attempt failed, unless another rank of this node has said so already.
 
         What fails first is the cause; what other ranks meet when their peer is gone is not.
+
+        Returns:
+            What this rank has to say, whether it was the first or not.
         """
-        failure = failure_of(error, rank=self._rank, step=self.step)
+        own = failure = failure_of(error, rank=self._rank, step=self.step)
+        if own.reason == FailureReason.HANG and Path(self._directory.logs).is_dir():
+            own = failure = own.model_copy(update={"path": str(self._directory.logs)})
         if not _write_once(self._directory.error, failure):
             # Whoever was first may be ended before its second file: both must be there by now.
             failure = Failure.model_validate_json(Path(self._directory.error).read_bytes())
@@ -105,14 +117,18 @@ class Recorder:
             outcome="failed", step=self.step, checkpoint_id=self.checkpoint_id, failure=failure
         )
         _write_once(self._directory.outcome, outcome)
+        return own
 
 
 def failure_of(error: BaseException, *, rank: int | None, step: int | None) -> Failure:
     """Return the typed failure that an exception stands for."""
     text = "".join(traceback.format_exception(error))
+    reason, message = _reason(error), str(error) or type(error).__name__
+    if reason == FailureReason.HANG:
+        message = f"{NO_ANSWER}: {message}"
     return Failure(
-        reason=_reason(error),
-        message=str(error) or type(error).__name__,
+        reason=reason,
+        message=message,
         rank=rank,
         step=step,
         path=error.path if isinstance(error, RunError) else None,
@@ -131,7 +147,10 @@ def _reason(error: BaseException) -> FailureReason:
         or type(error).__name__ == "OutOfMemoryError"
         or "DefaultCPUAllocator: can't allocate memory" in str(error)
     )
-    return FailureReason.OUT_OF_MEMORY if out_of_memory else FailureReason.TRAINER_ERROR
+    if out_of_memory:
+        return FailureReason.OUT_OF_MEMORY
+    timed_out = any(words in str(error) for words in TIMED_OUT)
+    return FailureReason.HANG if timed_out else FailureReason.TRAINER_ERROR
 
 
 def _append(path: PurePath, record: RecordModel) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from specs.base import RecordModel
-from specs.rundir import RankExit
+from specs.rundir import STACKS_SIGNAL, RankExit
 from worker.files import read_record
 from worker.identity import has_ended, open_started_at
 from worker.node import WorkerRun
@@ -80,6 +81,18 @@ class RankWatch:
         ended = [rank.exit for rank in self._ranks if rank.exit is not None]
         return tuple(sorted(ended, key=lambda end: end.time))
 
+    def ask_for_stacks(self) -> list[int]:
+        """Have the ranks that can write their stacks into their logs; return which ones can."""
+        asked = []
+        for rank in self._ranks:
+            if rank.pid is not None and rank.pidfd is not None and _catches(rank.pid):
+                try:
+                    signal.pidfd_send_signal(rank.pidfd, STACKS_SIGNAL)
+                except ProcessLookupError:
+                    continue
+                asked.append(rank.rank)
+        return asked
+
     @property
     def started(self) -> bool:
         """Whether any rank began."""
@@ -113,6 +126,16 @@ class RankWatch:
             rank.exit = RankExit(
                 rank=rank.rank, pid=rank.pid, exit_code=None, signal=None, time=time.time()
             )
+
+
+def _catches(pid: int) -> bool:
+    """Return whether a process has a handler for the signal, which would end it otherwise."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in lines.splitlines() if "SigCgt:" in line), "0")
+    return bool(int(caught, 16) >> (STACKS_SIGNAL - 1) & 1)
 
 
 def is_abnormal(end: RankExit) -> bool:

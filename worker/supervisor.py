@@ -36,6 +36,8 @@ GRACE_SECONDS = 3.0
 """Time that the others get to write their errors after the first abnormal end."""
 LEAVING_SECONDS = 10.0
 """Time that torchrun gets to leave when its ranks have."""
+STACKS_SECONDS = 1.0
+"""Time that ranks get to write their stacks; a handler of the C library does it at once."""
 CHECK_SECONDS = 600.0
 LONG_LOOK_SECONDS, SHORT_LOOK_SECONDS = 0.25, 0.02
 
@@ -122,6 +124,7 @@ class Supervisor:
             memory_ran_out=self._memory.ran_out,
             outcome=outcome,
             error=error,
+            flight_record=_first_file(Path(self._run.flight_recorder)),
         )
         record = judge(findings, time=time.time())
         logger.info("%s: %s", record.outcome, record.failure.message if record.failure else "")
@@ -175,10 +178,13 @@ class Supervisor:
             output=self._run.torchrun_log,
         )
         hang = HangWatch(Path(self._run.heartbeat), hang_seconds=self._spec.guard.hang_seconds)
-        leaving = _Leaving()
+        leaving, asked = _Leaving(), False
         while not self._orders.leave_now:
             self._watch.look()
             failed = any(map(is_abnormal, self._watch.exits))
+            if failed and not asked:
+                asked = True
+                self._ask_who_is_stuck()
             self._memory.look(failed=failed)
             if leaving.is_over(
                 failed=failed,
@@ -188,13 +194,28 @@ class Supervisor:
             ):
                 break
             if not failed and (silence := hang.silence()):
-                return self._fault(FailureReason.HANG, silence)
+                return self._hang(silence)
             _sleep(
                 SHORT_LOOK_SECONDS if self._watch.unsettled else LONG_LOOK_SECONDS,
                 wake_fd=self._orders.wake_fd,
                 pidfds=self._watch.pidfds,
             )
         return self._never_started(self._statuses.get(torchrun))
+
+    def _hang(self, silence: str) -> Failure:
+        """Let the ranks write where they are before they are ended."""
+        if not (asked := self._watch.ask_for_stacks()):
+            return self._fault(FailureReason.HANG, silence)
+        time.sleep(STACKS_SECONDS)
+        message = f"{silence}; the logs of ranks {asked} end with what their threads were doing"
+        fault = self._fault(FailureReason.HANG, message)
+        return fault.model_copy(update={"path": str(self._run.logs)})
+
+    def _ask_who_is_stuck(self) -> None:
+        """Have the others say where they are when a rank has failed by waiting for them."""
+        _, error = last_words(self._run)
+        if error is not None and error.reason == FailureReason.HANG:
+            self._watch.ask_for_stacks()
 
     def _never_started(self, status: int | None) -> Failure | None:
         """Return why torchrun ended before it started a rank, if that is what happened."""
@@ -237,6 +258,10 @@ class _Leaving:
             or (failed and (ranks_over or _since(self._failed_at, now) > GRACE_SECONDS))
             or _since(self._over_at, now) > LEAVING_SECONDS
         )
+
+
+def _first_file(folder: Path) -> str | None:
+    return next((str(path) for path in sorted(folder.glob("*"))), None)
 
 
 def _since(then: float | None, now: float) -> float:

@@ -40,6 +40,8 @@ class Findings:
     """The trainer's last word."""
     error: Failure | None = None
     """The error of the first failing rank of the node."""
+    flight_record: str | None = None
+    """What NCCL's watchdog left when a collective timed out."""
 
 
 def last_words(run: WorkerRun) -> tuple[Outcome | None, Failure | None]:
@@ -123,6 +125,10 @@ def _failure_of(first: RankExit, found: Findings) -> Failure:
     if first.signal == "SIGKILL" and found.memory_ran_out:
         reason = FailureReason.OUT_OF_MEMORY
         message += " while the kernel ended processes for want of memory"
+    aborted = first.signal == "SIGABRT" and found.flight_record is not None
+    if aborted:
+        reason = FailureReason.HANG
+        message += " by NCCL's watchdog: a collective had timed out or failed"
     return Failure(
         reason=reason,
         message=message,
@@ -130,4 +136,5 @@ def _failure_of(first: RankExit, found: Findings) -> Failure:
         node=found.node,
         signal=first.signal,
         exit_code=first.exit_code,
+        path=found.flight_record if aborted else None,
     )

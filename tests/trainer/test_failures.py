@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
+import trainer.distributed
 from specs.failures import FailureReason
 from specs.layout import Layout
 from specs.rundir import Outcome, RunDirectory
-from tests.trainer.ranks import RankError
-from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob
+from tests.trainer.ranks import RankError, run_ranks
+from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.errors import DataError
 from trainer.record import Recorder, failure_of
 
@@ -196,6 +197,24 @@ def test_a_loss_that_is_no_number_may_be_ignored(tmp_path: Path) -> None:
     losses = attempt.values("train/loss")
     assert math.isnan(losses[20])
     assert list(losses) == list(range(1, 21))
+
+
+# ---- a rank that does not answer -----------------------------------------------------------------
+
+
+def _impatient(run: str, meddling: Meddling) -> str:
+    trainer.distributed.SHORTEST_TIMEOUT_SECONDS = 8.0
+    return train_rank(run, meddling)
+
+
+def test_a_collective_that_times_out_is_a_hang(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path).changed(tmp_path, guard={"hang_seconds": 5.0})
+    run = job.prepare(1, TWO)
+    with pytest.raises(RankError, match="rank 0 failed"):
+        run_ranks(2, _impatient, str(run), Meddling(delay=(1, 2, 120.0)), initialize=False)
+    error = Attempt(run).error
+    assert (error.reason, error.rank, error.step) == (FailureReason.HANG, 0, 2)
+    assert error.message.startswith("another rank did not answer")
 
 
 # ---- errors as records ---------------------------------------------------------------------------

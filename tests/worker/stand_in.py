@@ -12,6 +12,10 @@ import sys
 import time
 from pathlib import Path
 
+from specs.rundir import RunDirectory
+from trainer.process import show_stacks_when_asked
+from trainer.record import Recorder
+
 
 def main() -> None:
     if sys.argv[1] == "check":
@@ -41,6 +45,30 @@ def sleep(run: Path, rank: int) -> None:
     """Heartbeat once, then nothing: a hang."""
     beat(run, rank)
     time.sleep(600)
+
+
+def stuck(run: Path, rank: int) -> None:
+    """Heartbeat once, then nothing; say where when asked, as the trainer does."""
+    show_stacks_when_asked()
+    beat(run, rank)
+    never_answer()
+
+
+def never_answer() -> None:
+    time.sleep(600)
+
+
+def time_out(run: Path, rank: int) -> None:
+    """Rank 0 waits for rank 1, which is stuck, until its collective times out."""
+    if rank == 1:
+        stuck(run, rank)
+    show_stacks_when_asked()
+    beat(run, rank)
+    time.sleep(1)
+    Recorder(RunDirectory(run), rank=rank, local_rank=rank).fail(
+        RuntimeError("Timed out waiting 540000ms for recv operation to complete")
+    )
+    raise SystemExit(1)
 
 
 def brood(run: Path, rank: int) -> None:
@@ -132,6 +160,8 @@ BEHAVIOURS = {
     for one in (
         loop,
         sleep,
+        stuck,
+        time_out,
         brood,
         chatter,
         succeed,

@@ -180,6 +180,29 @@ def test_a_hang_is_ended_and_named(place: Place) -> None:
     assert "phase training at step 3" in record.failure.message
 
 
+def test_ranks_that_hang_say_where(place: Place) -> None:
+    attempt = place.start(stand_in="stuck", spec={"guard": {"hang_seconds": 2.0}})
+    record = attempt.exit()
+    assert record.failure is not None
+    assert record.failure.reason == "hang"
+    assert "the logs of ranks [0, 1] end with what their threads were doing" in (
+        record.failure.message
+    )
+    assert record.failure.path == str(attempt.run.logs)
+    for rank in (0, 1):
+        assert "in never_answer" in attempt.log(rank)
+
+
+def test_who_does_not_answer_says_where_it_is(place: Place) -> None:
+    attempt = place.start(stand_in="time_out")
+    record = attempt.exit()
+    assert record.failure is not None
+    assert (record.failure.reason, record.failure.rank) == ("hang", 0)
+    assert "another rank did not answer" in record.failure.message
+    assert record.failure.path == str(attempt.run.logs)
+    assert "in never_answer" in attempt.log(1)
+
+
 def test_stop_saves_and_leaves(place: Place) -> None:
     attempt = place.start(spec={"training": {"steps": 10**6}})
     attempt.phase(Phase.TRAINING)

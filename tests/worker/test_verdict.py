@@ -80,6 +80,18 @@ def test_an_error_keeps_what_the_trainer_said() -> None:
     assert failure == NAN.model_copy(update={"node": "n", "exit_code": 1})
 
 
+def test_an_abort_with_a_flight_record_is_a_hang() -> None:
+    aborted = (end(0, signal="SIGABRT"),)
+    failure = verdict(ranks=aborted, flight_record="/run/flight_recorder/rank-0").failure
+    assert failure is not None
+    assert failure.reason == FailureReason.HANG
+    assert failure.path == "/run/flight_recorder/rank-0"
+    assert "NCCL's watchdog" in failure.message
+    other = verdict(ranks=aborted).failure
+    assert other is not None
+    assert (other.reason, other.path) == (FailureReason.TRAINER_ERROR, None)
+
+
 def test_an_end_that_nobody_saw_is_said_to_be_one() -> None:
     failure = verdict(ranks=(end(0),)).failure
     assert failure is not None
