@@ -16,6 +16,7 @@ PROGRAMS = (
     "ingest",
     "jobs_list",
     "charts",
+    "trainer",
     "trainer_overhead",
     "data",
 )

@@ -33,7 +33,7 @@ from trainer.record import Recorder
 from trainer.run import open_run
 
 WARMUP_BLOCKS = 2
-TARGET = 0.05
+TARGET = 0.03
 SPEC = {
     "name": "overhead",
     "model": {"dim": 256, "n_layers": 6, "n_heads": 8, "n_kv_heads": 4, "ffn_dim": 1024},

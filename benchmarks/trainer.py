@@ -1,0 +1,287 @@
+"""Speed and memory of a training step: a bare loop, and ours in each way to run it.
+
+On a CPU the model is torchtitan's debug model (6 M parameters, sequence 512, local batch 4,
+float32, one thread a rank), which torchtitan trains at 2,000 tokens/s on one rank and 1,680 per
+rank with FSDP on two. On a GPU Llama 1B, 3B and 8B in bfloat16. Each case runs in a process of its
+own, so that its peak of memory is its own. `benchmarks.trainer_overhead` compares with a bare loop.
+
+    python -m benchmarks.trainer [CASE ...] [--steps 20]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from benchmarks.bare_llama import BareLlama
+from benchmarks.report import emit
+from planner.plan import plan
+from specs.flops import training_flops_per_token
+from specs.hardware import peak_flops
+from specs.job import JobSpec, parse_job_spec
+from trainer.assembly import assemble
+from trainer.data.batches import MicroBatch
+from trainer.step import TrainStep
+
+WARMUP_STEPS = 3
+BF16 = {"param_dtype": "bfloat16"}
+DEBUG = {
+    "model": {"dim": 256, "n_layers": 6, "n_heads": 16, "n_kv_heads": 16, "ffn_dim": 768}
+    | {"vocab_size": 2048},
+    "training": {"seq_len": 512, "micro_batch_size": 4},
+}
+COMPILED = {"compile": {"enabled": True}}
+FLOAT8 = {"quantization": {"recipe": "float8_tensorwise"}}
+
+
+def recompute(mode: str) -> dict[str, Any]:
+    """Return the section that has backward recompute."""
+    return {"activation_checkpoint": {"mode": mode}}
+
+
+def llama(size: str, sequences: int, **sections: Any) -> dict[str, Any]:
+    """Return a Llama in bfloat16 at 4,096 tokens."""
+    training = {"seq_len": 4096, "micro_batch_size": sequences, **BF16}
+    return {"model": {"size": size}, "training": training, **sections}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured, and what is expected of it."""
+
+    document: dict[str, Any]
+    ranks: int = 1
+    bare: bool = False
+    tokens_per_second: float | None = None
+    """Least tokens/s per device."""
+    mfu: float | None = None
+    """Least share of the device's peak."""
+    details: dict[str, str] = field(default_factory=dict)
+
+
+EMULATED = {"note": "float8 is emulated on a CPU: its rounding, not its speed"}
+ON_CPU = {
+    "bare": Case(DEBUG, bare=True),
+    "eager": Case(DEBUG, tokens_per_second=2000),
+    "eager_fsdp_2": Case(DEBUG, ranks=2, tokens_per_second=1680),
+    "compiled": Case(DEBUG | COMPILED, tokens_per_second=2000),
+    "float8": Case(DEBUG | FLOAT8, details=EMULATED),
+    "recompute_selective": Case(DEBUG | recompute("selective")),
+    "recompute_full": Case(DEBUG | recompute("full")),
+    "recompute_memory_budget": Case(DEBUG | COMPILED | recompute("memory_budget")),
+}
+BF16_MOMENTS = {"optimizer": {"state_dtype": "bfloat16"}}
+ON_CUDA = {
+    "bare_1b": Case(llama("1B", 4), bare=True),
+    "eager_1b": Case(llama("1B", 4)),
+    "compiled_1b": Case(llama("1B", 4, **COMPILED), mfu=0.45),
+    "compiled_3b": Case(llama("3B", 2, **COMPILED), mfu=0.45),
+    "eager_3b": Case(llama("3B", 2, **recompute("full"))),
+    "compiled_8b": Case(llama("8B", 1, **COMPILED, **BF16_MOMENTS), mfu=0.45),
+    "float8_8b": Case(llama("8B", 1, **COMPILED, **BF16_MOMENTS, **FLOAT8)),
+    "eager_8b": Case(llama("8B", 1, **BF16_MOMENTS, **recompute("full"))),
+}
+
+
+def spec_of(case: Case) -> JobSpec:
+    """Return the job of a case; its global batch is a micro-batch a rank."""
+    training = case.document["training"]
+    batch = training["micro_batch_size"] * case.ranks
+    return parse_job_spec(
+        case.document
+        | {
+            "training": training | {"global_batch_size": batch},
+            "lr_schedule": {"warmup_steps": 0},
+            "resources": {"world_size": case.ranks},
+        }
+    )
+
+
+def measure(name: str, case: Case, steps: int) -> bool:
+    """Run a case on this rank, and print its figures on the first one."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    spec = spec_of(case)
+    device = _join()
+    step = _bare_step(spec, device) if case.bare else _our_step(spec, device)
+    for _ in range(WARMUP_STEPS):
+        step()
+    seconds = [_timed(step, device) for _ in range(steps)]
+    loss = step()
+    leads = dist.get_rank() == 0
+    dist.barrier()
+    dist.destroy_process_group()
+    return not leads or _print(name, case, spec, statistics.median(seconds), loss, device)
+
+
+def _join() -> torch.device:
+    """Join the process group of the launch, or make one of this process alone."""
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    if "RANK" in os.environ:
+        dist.init_process_group(backend)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    return device
+
+
+def _bare_step(spec: JobSpec, device: torch.device) -> Callable[[], float]:
+    training = spec.training
+    model = BareLlama(spec.architecture, training.seq_len).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=spec.optimizer.lr, fused=True)
+    tokens = _tokens(spec, 0).to(device)
+    cast = training.param_dtype == "bfloat16"
+
+    def step() -> float:
+        with torch.autocast(device.type, torch.bfloat16, enabled=cast):
+            loss: torch.Tensor = model(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm or 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    return step
+
+
+def _our_step(spec: JobSpec, device: torch.device) -> Callable[[], float]:
+    layout = spec.layout()
+    assembly = assemble(spec, layout, device)
+    train = TrainStep(assembly.forward_backward, assembly.optimizer, spec, stages=assembly.stages)
+    rank = dist.get_rank()
+    window = _tokens(spec, rank).numpy()
+    positions = np.arange(len(window)) + rank * len(window)
+    batch = MicroBatch(window[:, :-1], window[:, 1:], positions, weight=1)
+
+    steps = itertools.count(1)
+
+    def step() -> float:
+        loss = train(next(steps), [batch]).loss
+        dist.all_reduce(loss)
+        return loss.item()
+
+    return step
+
+
+def _tokens(spec: JobSpec, rank: int) -> torch.Tensor:
+    shape = (spec.training.micro_batch_size, spec.training.seq_len + 1)
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randint(spec.architecture.vocab_size, shape, generator=generator)
+
+
+def _timed(step: Callable[[], float], device: torch.device) -> float:
+    started = time.perf_counter()
+    step()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started
+
+
+def _print(
+    name: str, case: Case, spec: JobSpec, seconds: float, loss: float, device: torch.device
+) -> bool:
+    tokens_per_second = spec.tokens_per_step / case.ranks / seconds
+    flops = training_flops_per_token(spec.architecture, spec.training.seq_len) * tokens_per_second
+    known = device.type == "cuda"
+    kind = torch.cuda.get_device_name(device) if known else "CPU"
+    # Of bfloat16 also for float8, whose gain then shows.
+    peak = peak_flops(kind, "bfloat16") if known else None
+    mfu = None if peak is None else flops / peak
+    memory = _peak_bytes(device)
+    planned = plan(spec).memory.total
+    figures: list[tuple[str, float, str, float | None]] = [
+        ("tokens_per_second", tokens_per_second, "tokens/s per device", case.tokens_per_second)
+    ]
+    if mfu is not None:
+        figures.append(("mfu", mfu, "share of the bfloat16 peak", case.mfu))
+    passed = True
+    for figure, value, unit, target in figures:
+        passed &= emit(
+            f"trainer_{name}_{figure}",
+            figure=value,
+            unit=unit,
+            target=target or 0.0,
+            at_least=True,
+            packages=("torch", "torchao"),
+            device=kind,
+            ranks=case.ranks,
+            step_seconds=round(seconds, 4),
+            flops_per_second=float(f"{flops:.4g}"),
+            peak_gib=round(memory / 2**30, 3),
+            planned_gib=round(planned / 2**30, 3),
+            loss=round(loss, 4),
+            **case.details,
+        )
+    if known and name.startswith("eager"):
+        passed &= emit(
+            f"trainer_{name}_memory",
+            figure=abs(planned / memory - 1),
+            unit="planner's estimate off the peak that was reserved",
+            target=0.10,
+            at_least=False,
+            packages=("torch",),
+            device=kind,
+            peak_gib=round(memory / 2**30, 3),
+            planned_gib=round(planned / 2**30, 3),
+        )
+    return passed
+
+
+def _peak_bytes(device: torch.device) -> int:
+    """Return the peak: reserved on a GPU; resident on a CPU, with torch's own 0.3 GiB in it."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    with open("/proc/self/status", encoding="ascii") as status:  # noqa: PTH123 (no file: the kernel)
+        line = next(line for line in status if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+def main() -> int:
+    """Run each case in processes of its own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--here", action="store_true", help="run the one case in this process")
+    arguments = parser.parse_args()
+    cases = ON_CUDA if torch.cuda.is_available() else ON_CPU
+    if unknown := set(arguments.cases) - set(cases):
+        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(cases)}")
+    if arguments.here:
+        name = arguments.cases[0]
+        return 0 if measure(name, cases[name], arguments.steps) else 1
+    missed = [
+        name for name in arguments.cases or cases if _launch(name, cases[name], arguments.steps)
+    ]
+    return 1 if missed else 0
+
+
+def _launch(name: str, case: Case, steps: int) -> int:
+    words = ["benchmarks.trainer", name, "--here", f"--steps={steps}"]
+    launcher = [sys.executable, "-m"]
+    if case.ranks > 1:
+        launcher += [
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={case.ranks}",
+            "-m",
+        ]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    return subprocess.run(launcher + words, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
