@@ -51,6 +51,27 @@ ADVICE: dict[FailureReason, str] = {
 }
 
 
+class MemoryUse(RecordModel):
+    """What a rank held on its device when memory ran out, in bytes."""
+
+    device: str
+    """`cuda` or `cpu`."""
+    total_bytes: int
+    """Memory of the device, or of the host."""
+    reserved_bytes: int
+    """Held by the allocator; on a CPU the resident set."""
+    allocated_bytes: int
+    """In use by tensors; on a CPU the resident set."""
+    weights_bytes: int
+    """Weights, those gathered for the moment apart."""
+    gradients_bytes: int
+    """Gradients, those that are not reduced yet apart."""
+    optimizer_bytes: int
+    """States of the optimizer."""
+    rest_bytes: int
+    """All that is left: activations, what is gathered, buffers; on a CPU the program too."""
+
+
 class Failure(RecordModel):
     """The first failure of an attempt, as `error.json` and the server keep it."""
 
@@ -74,3 +95,5 @@ class Failure(RecordModel):
     """Python traceback of the rank."""
     bad_window: BadWindow | None = None
     """Sequences to be left out by the attempt that follows, where the guard asks for a rollback."""
+    memory: MemoryUse | None = None
+    """What took the memory, where it ran out."""

@@ -94,6 +94,11 @@ class RunDirectory:
         return self.root / "flight_recorder"
 
     @property
+    def snapshots(self) -> PurePath:
+        """Folder of memory snapshots of ranks on CUDA."""
+        return self.root / "snapshots"
+
+    @property
     def exit(self) -> PurePath:
         """The supervisor's `ExitRecord`."""
         return self.root / "exit.json"

@@ -7,12 +7,13 @@ RunError
 ├── GuardError         training went wrong without crashing
 │   ├── NonFiniteError     loss or gradient norm became NaN or infinite
 │   └── LossSpikeError     the loss is far above its recent course
+├── OutOfMemoryError   memory of the device or of the host ran out
 └── OutrunError        a newer attempt of the job has raised the fence
 """
 
 from __future__ import annotations
 
-from specs.failures import FailureReason
+from specs.failures import FailureReason, MemoryUse
 from specs.stream import BadWindow
 
 
@@ -66,3 +67,24 @@ class LossSpikeError(GuardError):
 
 class OutrunError(RunError):
     """A newer attempt of the same job has raised the fence: this one must not commit."""
+
+
+class OutOfMemoryError(RunError):
+    """The memory of the device or of the host ran out; `memory` says what took it."""
+
+    reason = FailureReason.OUT_OF_MEMORY
+
+    def __init__(self, message: str, *, memory: MemoryUse, path: str | None) -> None:
+        super().__init__(message, path=path)
+        self.memory = memory
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of torch or Python means that memory ran out."""
+    # By name and text: torch's error of the GPU is no MemoryError, that of the host no class of
+    # its own, and this module is read without torch.
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "DefaultCPUAllocator: can't allocate memory" in str(error)
+    )

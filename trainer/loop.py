@@ -23,6 +23,7 @@ from trainer.distributed import Ranks, joined
 from trainer.errors import CheckpointError, DataError
 from trainer.garbage import collecting_between_steps
 from trainer.hugging_face.load import load_initial_weights
+from trainer.memory_report import explaining_memory, start_history
 from trainer.parallel.mesh import Place
 from trainer.provenance import provenance
 from trainer.quantize import refresh_scales
@@ -73,6 +74,7 @@ def train(
         hang_seconds=guard.hang_seconds,
         flight_recorder=Path(run.directory.flight_recorder),
     ) as ranks:
+        start_history(ranks.device)
         recorder.provenance(provenance)
         checkpointer = Checkpointer(
             root=run.checkpoint_root,
@@ -93,7 +95,9 @@ def train(
         _load_initial_weights(run, ranks, recorder, assembly)
         state = _initial_state(run, recorder, checkpointer, assembly, dataset)
         loop = Loop(run, ranks, recorder, checkpointer, assembly, state, after_step)
-        outcome = loop.run(dataset)
+        snapshots = Path(run.directory.snapshots)
+        with explaining_memory(assembly, ranks.device, snapshots, rank=ranks.rank):
+            outcome = loop.run(dataset)
         recorder.finish(outcome)
     return outcome
 

@@ -21,7 +21,7 @@ from specs.rundir import (
     RunDirectory,
     RunEventKind,
 )
-from trainer.errors import GuardError, RunError
+from trainer.errors import GuardError, OutOfMemoryError, RunError, is_out_of_memory
 
 HEARTBEAT_SECONDS = 1.0
 TRACEBACK_CHARACTERS = 20_000
@@ -134,20 +134,14 @@ def failure_of(error: BaseException, *, rank: int | None, step: int | None) -> F
         path=error.path if isinstance(error, RunError) else None,
         traceback=text[-TRACEBACK_CHARACTERS:],
         bad_window=error.bad_window if isinstance(error, GuardError) else None,
+        memory=error.memory if isinstance(error, OutOfMemoryError) else None,
     )
 
 
 def _reason(error: BaseException) -> FailureReason:
     if isinstance(error, RunError):
         return error.reason
-    # By name and text: torch's error of the GPU is no MemoryError, that of the host no class of
-    # its own, and this module is read without torch.
-    out_of_memory = (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or "DefaultCPUAllocator: can't allocate memory" in str(error)
-    )
-    if out_of_memory:
+    if is_out_of_memory(error):
         return FailureReason.OUT_OF_MEMORY
     timed_out = any(words in str(error) for words in TIMED_OUT)
     return FailureReason.HANG if timed_out else FailureReason.TRAINER_ERROR

@@ -54,6 +54,8 @@ class Meddling:
     """Rank, step and seconds for which this rank sleeps after this step."""
     kill_after: int | None = None
     """Every rank kills itself after this step."""
+    allocate_after: tuple[int, int] | None = None
+    """Step and bytes: every rank allocates so much after this step."""
     uid: int | None = None
     """Every rank becomes this user, once it has its run directory."""
     wrong_position: int | None = None
@@ -70,6 +72,10 @@ class Meddling:
                 (run / "requests" / f"{request_id}.json").write_text(content)
         if self.delay and (rank, step) == self.delay[:2]:
             time.sleep(self.delay[2])
+        if self.allocate_after and step == self.allocate_after[0]:
+            import torch
+
+            torch.empty(self.allocate_after[1], dtype=torch.int8)
         if step == self.kill_after:
             os.kill(os.getpid(), signal.SIGKILL)
 

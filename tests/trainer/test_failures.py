@@ -20,7 +20,8 @@ from specs.layout import Layout
 from specs.rundir import Outcome, RunDirectory
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
-from trainer.errors import DataError
+from trainer.errors import DataError, LaunchError
+from trainer.memory_report import HISTORY, start_history
 from trainer.record import Recorder, failure_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -197,6 +198,29 @@ def test_a_loss_that_is_no_number_may_be_ignored(tmp_path: Path) -> None:
     losses = attempt.values("train/loss")
     assert math.isnan(losses[20])
     assert list(losses) == list(range(1, 21))
+
+
+# ---- memory that runs out ------------------------------------------------------------------------
+
+
+def test_what_took_the_memory_is_told(tmp_path: Path) -> None:
+    attempt = failed(SmallJob(tmp_path), meddling=Meddling(allocate_after=(3, 2**50)))
+    error, use = attempt.error, attempt.error.memory
+    assert (error.reason, error.step) == (FailureReason.OUT_OF_MEMORY, 3)
+    assert "you tried to allocate 1125899906842624 bytes" in error.message
+    assert "activation_checkpoint.mode" in error.message, "the rest is largest in a small model"
+    assert use is not None
+    assert use.device == "cpu"
+    assert 0 < use.weights_bytes < use.optimizer_bytes
+    assert use.optimizer_bytes == pytest.approx(2 * use.weights_bytes, rel=0.01)
+    parts = use.weights_bytes + use.gradients_bytes + use.optimizer_bytes + use.rest_bytes
+    assert parts == use.allocated_bytes < use.total_bytes
+
+
+def test_a_memory_history_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HISTORY, "yes")
+    with pytest.raises(LaunchError, match=r"env.MEMORY_HISTORY='yes' is no number"):
+        start_history(torch.device("cpu"))
 
 
 # ---- a rank that does not answer -----------------------------------------------------------------

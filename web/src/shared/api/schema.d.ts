@@ -1909,6 +1909,8 @@ export interface components {
             traceback: string | null;
             /** @description Sequences to be left out by the attempt that follows, where the guard asks for a rollback. */
             bad_window: components["schemas"]["BadWindow"] | null;
+            /** @description What took the memory, where it ran out. */
+            memory: components["schemas"]["MemoryUse"] | null;
         };
         /**
          * Failure
@@ -1959,6 +1961,8 @@ export interface components {
             traceback?: string | null;
             /** @description Sequences to be left out by the attempt that follows, where the guard asks for a rollback. */
             bad_window?: components["schemas"]["BadWindow"] | null;
+            /** @description What took the memory, where it ran out. */
+            memory?: components["schemas"]["MemoryUse"] | null;
         };
         /**
          * FailureReason
@@ -3140,6 +3144,52 @@ export interface components {
              * @description All of them.
              */
             total: number;
+        };
+        /**
+         * MemoryUse
+         * @description What a rank held on its device when memory ran out, in bytes.
+         */
+        MemoryUse: {
+            /**
+             * Device
+             * @description `cuda` or `cpu`.
+             */
+            device: string;
+            /**
+             * Total Bytes
+             * @description Memory of the device, or of the host.
+             */
+            total_bytes: number;
+            /**
+             * Reserved Bytes
+             * @description Held by the allocator; on a CPU the resident set.
+             */
+            reserved_bytes: number;
+            /**
+             * Allocated Bytes
+             * @description In use by tensors; on a CPU the resident set.
+             */
+            allocated_bytes: number;
+            /**
+             * Weights Bytes
+             * @description Weights, those gathered for the moment apart.
+             */
+            weights_bytes: number;
+            /**
+             * Gradients Bytes
+             * @description Gradients, those that are not reduced yet apart.
+             */
+            gradients_bytes: number;
+            /**
+             * Optimizer Bytes
+             * @description States of the optimizer.
+             */
+            optimizer_bytes: number;
+            /**
+             * Rest Bytes
+             * @description All that is left: activations, what is gathered, buffers; on a CPU the program too.
+             */
+            rest_bytes: number;
         };
         /**
          * MetricLineView
