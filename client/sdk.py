@@ -40,6 +40,7 @@ from specs.api.telemetry import (
 from specs.attempt import Overrides
 from specs.job import JobSpec
 from specs.plan import Plan
+from specs.rundir import RecordingRanks, RequestKind
 from specs.states import TERMINAL_JOB_STATES, JobState
 
 Item = TypeVar("Item", bound=BaseModel)
@@ -179,12 +180,11 @@ class Trainyard:
         return self.transport.get(ResumeOptions, f"/jobs/{job_id}/resume-options")
 
     def request(
-        self, job_id: str, kind: Literal["save", "profile", "memory_snapshot"]
+        self, job_id: str, kind: RequestKind, *, steps: int = 3, ranks: RecordingRanks = "first"
     ) -> JobRequestView:
-        """Ask something of a running job; the answer comes as an event."""
-        return self.transport.post(
-            JobRequestView, f"/jobs/{job_id}/requests", JobRequest(kind=kind)
-        )
+        """Ask something of a running job, or a record of some steps; the answer is an event."""
+        body = JobRequest(kind=kind, steps=steps, ranks=ranks)
+        return self.transport.post(JobRequestView, f"/jobs/{job_id}/requests", body)
 
     def requests(self, job_id: str) -> Iterator[JobRequestView]:
         """Iterate over what was asked of a job, the newest first, with the answers."""

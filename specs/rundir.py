@@ -94,6 +94,11 @@ class RunDirectory:
         return self.root / "flight_recorder"
 
     @property
+    def profiles(self) -> PurePath:
+        """Folder of Chrome traces of some steps, by rank."""
+        return self.root / "profiles"
+
+    @property
     def snapshots(self) -> PurePath:
         """Folder of memory snapshots of ranks on CUDA."""
         return self.root / "snapshots"
@@ -182,11 +187,19 @@ class Outcome(RecordModel):
     """Why it failed."""
 
 
+RequestKind = Literal["save", "profile", "memory_snapshot"]
+RecordingRanks = Literal["first", "all"]
+
+
 class Request(RecordModel):
     """`requests/<id>.json`: something asked of a running trainer."""
 
-    kind: Literal["save", "profile", "memory_snapshot"]
+    kind: RequestKind
     """What is asked for."""
+    steps: Annotated[int, Field(ge=1, le=100)] = 3
+    """Steps that a profile or the history of a memory snapshot holds."""
+    ranks: RecordingRanks = "first"
+    """Who records them: global rank 0, or every rank."""
 
 
 class RequestAnswer(RecordModel):

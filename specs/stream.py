@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from specs.base import RecordModel
 
@@ -22,7 +22,20 @@ def _check_window(window: tuple[int, int]) -> tuple[int, int]:
     return window
 
 
-Window = Annotated[tuple[Position, Position], Field(strict=False), AfterValidator(_check_window)]
+# Said as an array of two: clients in TypeScript lose the tuple on the way through their types.
+_SCHEMA = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 0},
+    "minItems": 2,
+    "maxItems": 2,
+}
+
+Window = Annotated[
+    tuple[Position, Position],
+    Field(strict=False),
+    AfterValidator(_check_window),
+    WithJsonSchema(_SCHEMA),
+]
 """Positions of the stream: the first one, and the one after the last."""
 Windows = Annotated[tuple[Window, ...], Field(strict=False, max_length=10_000)]
 

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from specs.problems import spec_error
 from specs.rundir import Request, RequestAnswer, RunDirectory
 from trainer.record import Recorder
+from trainer.recording import Asked
 
 ANSWER_SUFFIX = ".answer.json"
 
@@ -31,11 +32,14 @@ class Decision(IntFlag):
     STOP = 1
     SAVE_ASKED = 2
     SAVE_DUE = 4
+    PROFILE = 8
+    MEMORY = 16
+    EVERY_RANK = 32
 
 
 @dataclass
 class _Posted:
-    flags_1: torch.Tensor
+    words_2: torch.Tensor  # the decision, and the steps to record
     work: dist.Work
 
 
@@ -61,22 +65,28 @@ class Control:
         self._saved_at = clock()
         self._seen: set[str] = set()
         self._save_requests: list[str] = []
+        self._recordings: list[tuple[str, Request]] = []  # the first one is under way once posted
+        self._recording_posted = False
+        self.asked: Asked | None = None
+        """What `take` received that is to be recorded from the next step on."""
         self._posted: _Posted | None = None
 
     def post(self) -> None:
         """Look for what is asked, on rank 0, and send it off; `take` receives it a step later."""
         assert self._posted is None
-        flags_1 = torch.tensor([self._look() if self._leads else 0])
-        work = dist.broadcast(flags_1, src=0, group=self._group, async_op=True)
+        words_2 = torch.tensor(self._words() if self._leads else [0, 0])
+        work = dist.broadcast(words_2, src=0, group=self._group, async_op=True)
         assert work is not None
-        self._posted = _Posted(flags_1, work)
+        self._posted = _Posted(words_2, work)
 
     def take(self) -> Decision:
         """Return what was posted before the step that has just ended."""
         assert self._posted is not None
         self._posted.work.wait()
-        decision = Decision(int(self._posted.flags_1.item()))
+        flags, steps = self._posted.words_2.tolist()
         self._posted = None
+        decision = Decision(flags)
+        self.asked = _asked(decision, steps)
         return decision
 
     def saved(self, checkpoint_id: str) -> None:
@@ -86,11 +96,31 @@ class Control:
             self._answer(request_id, ok=True, message=f"saved as {checkpoint_id}")
         self._save_requests.clear()
 
+    def recorded(self, result: tuple[bool, str] | None) -> None:
+        """Answer the recording that has ended, if one has; the next one may follow."""
+        if result is not None and self._leads:
+            request_id, _ = self._recordings.pop(0)
+            self._recording_posted = False
+            self._answer(request_id, ok=result[0], message=result[1])
+
     def close(self, checkpoint_id: str) -> None:
         """Answer what is still open when the run ends with its last checkpoint."""
         if self._leads:
             self._look()
             self.saved(checkpoint_id)
+            while self._recordings:
+                self.recorded((False, "training ended before the first step to record"))
+
+    def _words(self) -> list[int]:
+        decision, steps = self._look(), 0
+        if self._recordings and not self._recording_posted:
+            self._recording_posted = True
+            _, request = self._recordings[0]
+            steps = request.steps
+            decision |= Decision.MEMORY if request.kind == "memory_snapshot" else Decision.PROFILE
+            if request.ranks == "all":
+                decision |= Decision.EVERY_RANK
+        return [int(decision), steps]
 
     def _look(self) -> Decision:
         decision = Decision.STOP if self._stop.exists() else Decision.GO_ON
@@ -116,8 +146,18 @@ class Control:
         if request.kind == "save":
             self._save_requests.append(path.stem)
         else:
-            self._answer(path.stem, ok=False, message=f"not supported yet: {request.kind}")
+            self._recordings.append((path.stem, request))
 
     def _answer(self, request_id: str, *, ok: bool, message: str) -> None:
         answer = RequestAnswer(ok=ok, message=message, step=self._recorder.step)
         self._recorder.answer(request_id, answer)
+
+
+def _asked(decision: Decision, steps: int) -> Asked | None:
+    if not decision & (Decision.PROFILE | Decision.MEMORY):
+        return None
+    return Asked(
+        memory=Decision.MEMORY in decision,
+        steps=steps,
+        every_rank=Decision.EVERY_RANK in decision,
+    )

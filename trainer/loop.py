@@ -28,6 +28,7 @@ from trainer.parallel.mesh import Place
 from trainer.provenance import provenance
 from trainer.quantize import refresh_scales
 from trainer.record import Recorder
+from trainer.recording import Recording
 from trainer.report import Report
 from trainer.run import Run
 from trainer.step import StepResult, TrainStep
@@ -230,6 +231,7 @@ class Loop:
             group=ranks.decision_group,
             interval_seconds=run.spec.checkpoint.interval_seconds,
         )
+        self._recording = Recording(run.directory, ranks)
         self._saved_step: int | None = None
 
     def run(self, dataset: Dataset) -> Outcome:
@@ -254,6 +256,7 @@ class Loop:
         if self._saved_step != self._state.step:
             self._save("final" if finished else "stop")
         assert self._recorder.checkpoint_id is not None
+        self._control.recorded(self._recording.close(self._state.step))
         self._control.close(self._recorder.checkpoint_id)
         self._report.close()
         return Outcome(
@@ -297,6 +300,11 @@ class Loop:
                 return
             if saving:
                 self._save(saving)
+            if self._recording.is_due(self._state.step, self._control.asked):
+                with self._report.pace.pausing():
+                    self._control.recorded(
+                        self._recording.step_done(self._state.step, self._control.asked)
+                    )
             collect(self._state.step)
             self._recorder.beat(Phase.TRAINING)
 

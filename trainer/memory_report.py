@@ -19,6 +19,8 @@ logger = logging.getLogger("trainer")
 
 HISTORY = "MEMORY_HISTORY"
 """Variable of the job's `env`: allocations and frees that a CUDA snapshot is to hold."""
+HISTORY_ENTRIES = 100_000
+"""Entries where a request asks for a snapshot, and the variable says nothing."""
 GIB = 2**30
 ADVICE = {
     "weights": "shard them over more slots (parallelism.dp_shard), or optimizer.cpu_offload",
@@ -42,9 +44,16 @@ def start_history(device: torch.device) -> None:
     """
     entries = os.environ.get(HISTORY, "0")
     if not entries.isdecimal():
-        raise LaunchError(f"env.{HISTORY}={entries!r} is no number of entries, such as 100000")
+        raise LaunchError(
+            f"env.{HISTORY}={entries!r} is no number of entries, such as {HISTORY_ENTRIES}"
+        )
     if device.type == "cuda" and int(entries):
         torch.cuda.memory._record_memory_history(max_entries=int(entries))
+
+
+def history_runs() -> bool:
+    """Return whether the job has the history recorded all the time."""
+    return int(os.environ.get(HISTORY, "0")) > 0
 
 
 def dump_snapshot(folder: Path, name: str) -> Path:

@@ -174,7 +174,7 @@ def resume_options(context: ServerContext, job_id: JobId) -> Response:
 )
 def ask(context: ServerContext, job_id: JobId, body: RequestBody) -> Response:
     """Ask the trainer to save, or to write a profile or a snapshot of its memory."""
-    request_id = service.ask(context, job_id, Request(kind=body.kind))
+    request_id = service.ask(context, job_id, Request(**body.model_dump()))
     with context.database.read() as connection:
         return reply(read_request(connection, request_id), status=201)
 

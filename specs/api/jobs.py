@@ -12,7 +12,7 @@ from specs.attempt import Overrides
 from specs.base import RecordModel, SpecModel, Text
 from specs.job import JobSpec
 from specs.layout import Layout
-from specs.rundir import Phase, Request, RequestAnswer
+from specs.rundir import Phase, RecordingRanks, Request, RequestAnswer, RequestKind
 from specs.states import AttemptCause, DesiredState, JobState
 from specs.stream import Windows
 
@@ -124,8 +124,12 @@ class CancelReply(RecordModel):
 class JobRequest(SpecModel):
     """Body of requests on a running job."""
 
-    kind: Literal["save", "profile", "memory_snapshot"]
+    kind: RequestKind
     """What is asked for."""
+    steps: Annotated[int, Field(ge=1, le=100, json_schema_extra={"unit": "steps"})] = 3
+    """Steps that a profile or the history of a memory snapshot holds."""
+    ranks: RecordingRanks = "first"
+    """Who records them: global rank 0, or every rank."""
 
 
 class JobRequestView(RecordModel):

@@ -56,6 +56,8 @@ class Meddling:
     """Every rank kills itself after this step."""
     allocate_after: tuple[int, int] | None = None
     """Step and bytes: every rank allocates so much after this step."""
+    make_file: str | None = None
+    """A file that is in the way, made after the first step."""
     uid: int | None = None
     """Every rank becomes this user, once it has its run directory."""
     wrong_position: int | None = None
@@ -76,6 +78,8 @@ class Meddling:
             import torch
 
             torch.empty(self.allocate_after[1], dtype=torch.int8)
+        if step == 1 and self.make_file is not None:
+            Path(self.make_file).touch()
         if step == self.kill_after:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -806,10 +806,7 @@ export interface components {
              *     begins at the checkpoint's position or later.
              * @default []
              */
-            skip: [
-                number,
-                number
-            ][];
+            skip: number[][];
             /**
              * Roots
              * @description Absolute path of each named root on this node.
@@ -890,10 +887,7 @@ export interface components {
              * Skip
              * @description Windows of the stream, start and end, that are left out up to here.
              */
-            skip: [
-                number,
-                number
-            ][];
+            skip: number[][];
             /**
              * Last Step
              * @description Last step that it reported.
@@ -2128,6 +2122,19 @@ export interface components {
              * @enum {string}
              */
             kind: "save" | "profile" | "memory_snapshot";
+            /**
+             * Steps
+             * @description Steps that a profile or the history of a memory snapshot holds.
+             * @default 3
+             */
+            steps?: number;
+            /**
+             * Ranks
+             * @description Who records them: global rank 0, or every rank.
+             * @default first
+             * @enum {string}
+             */
+            ranks?: "first" | "all";
         };
         /**
          * JobRequestView
@@ -4165,10 +4172,7 @@ export interface components {
              * @description Windows of the stream that it leaves out beside those that the job leaves out already.
              * @default []
              */
-            skip: [
-                number,
-                number
-            ][];
+            skip: number[][];
         };
         /**
          * PendingRequest
@@ -4612,6 +4616,19 @@ export interface components {
              * @enum {string}
              */
             kind: "save" | "profile" | "memory_snapshot";
+            /**
+             * Steps
+             * @description Steps that a profile or the history of a memory snapshot holds.
+             * @default 3
+             */
+            steps: number;
+            /**
+             * Ranks
+             * @description Who records them: global rank 0, or every rank.
+             * @default first
+             * @enum {string}
+             */
+            ranks: "first" | "all";
         };
         /**
          * RequestAnswer
