@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from functools import lru_cache
 
 from planner.batch import legal_micro_batch_size, plan_batch
 from planner.memory import estimate_memory
@@ -12,7 +11,7 @@ from specs.batch import BatchDeal
 from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.layout import Layout
-from specs.pipeline import least_microbatches
+from specs.pipeline import divisors, least_microbatches
 from specs.plan import LayoutOption, ResumeOption
 from specs.precision import slots_for
 from specs.problems import SpecError
@@ -138,14 +137,9 @@ def _factorizations(product: int, factors: int) -> Iterator[tuple[int, ...]]:
     if factors == 1:
         yield (product,)
         return
-    for first in _divisors(product):
+    for first in divisors(product):
         for rest in _factorizations(product // first, factors - 1):
             yield (first, *rest)
-
-
-@lru_cache(maxsize=4096)
-def _divisors(number: int) -> tuple[int, ...]:
-    return tuple(n for n in range(1, number + 1) if number % n == 0)
 
 
 def _candidate(spec: JobSpec, layout: Layout) -> JobSpec:

@@ -1,6 +1,9 @@
-"""How the loss over the vocabulary is cut up, which bounds the memory of its logits."""
+"""The loss over the vocabulary: tokens that it leaves out, and logits that it holds at once."""
 
 from __future__ import annotations
+
+NO_LABEL = -100
+"""Label of a token that the loss leaves out; torch's own default."""
 
 LOGITS_PER_CHUNK = 1 << 27
 """Logits that exist at once, at most: 512 MiB in float32."""

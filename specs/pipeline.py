@@ -92,7 +92,7 @@ def microbatches_of(spec: JobSpec, layout: Layout) -> int:
     training, given = spec.training, spec.parallelism.pp_microbatches
     deal = BatchDeal(training.global_batch_size, training.micro_batch_size, layout.dp)
     schedule = spec.parallelism.pp_schedule
-    legal = [m for m in _divisors(deal.rounds) if can_run(schedule, m, pp=layout.pp)]
+    legal = [m for m in divisors(deal.rounds) if can_run(schedule, m, pp=layout.pp)]
     if not legal:
         raise _too_few(spec, layout, deal)
     if given is not None and given not in legal:
@@ -105,9 +105,11 @@ def microbatches_of(spec: JobSpec, layout: Layout) -> int:
     return given or legal[-1]
 
 
-def _divisors(number: int) -> list[int]:
+@lru_cache(maxsize=4096)
+def divisors(number: int) -> tuple[int, ...]:
+    """Return every divisor of a number, in ascending order."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return sorted({*small, *(number // n for n in small)})
+    return tuple(sorted({*small, *(number // n for n in small)}))
 
 
 def can_run(schedule: PipelineSchedule, microbatches: int, *, pp: int) -> bool:

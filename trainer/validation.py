@@ -10,8 +10,9 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
+from specs.loss import NO_LABEL
 from specs.rundir import Phase
-from trainer.data.batches import NO_LABEL, MicroBatch, micro_batches
+from trainer.data.batches import MicroBatch, micro_batches
 from trainer.data.dataset import Dataset
 from trainer.distributed import Ranks
 from trainer.parallel.mesh import Place

@@ -15,8 +15,9 @@ from torch.distributed.tensor import DTensor
 from specs.batch import BatchDeal
 from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
+from specs.loss import NO_LABEL
 from tests.trainer.ranks import run_ranks
-from trainer.data.batches import NO_LABEL, MicroBatch
+from trainer.data.batches import MicroBatch
 from trainer.forward_backward import MicroBatchLoop
 from trainer.gradients import clip_grad_norm
 from trainer.model.base import Model

@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specs.batch import BatchDeal
+from specs.loss import NO_LABEL
 from specs.stream import advanced
 from trainer.data.dataset import Dataset
-
-NO_LABEL = -100
-"""Label of a token that the loss leaves out."""
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from specs.architectures import Architecture
-from specs.loss import tokens_per_chunk
-
-NO_LABEL = -100
-"""A token that does not count in the loss; torch's own default."""
+from specs.loss import NO_LABEL, tokens_per_chunk
 
 
 class Head(nn.Module):

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specs.job import JobSpec
+from specs.loss import NO_LABEL
 from trainer.data.places import resolve
 from trainer.errors import LaunchError
 from trainer.model.attention import Positions
 from trainer.model.base import Model
-from trainer.model.head import NO_LABEL
 from trainer.model.noise import Noise
 
 STD = 0.02

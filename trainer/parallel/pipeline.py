@@ -20,8 +20,9 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_s
 
 from specs.job import JobSpec
 from specs.layout import Layout
+from specs.loss import NO_LABEL
 from specs.pipeline import microbatches_of, stages_of
-from trainer.data.batches import NO_LABEL, MicroBatch
+from trainer.data.batches import MicroBatch
 from trainer.inputs import InputMaker
 from trainer.model.base import Model
 from trainer.parallel.fsdp import reshard

@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from specs.batch import BatchDeal
+from specs.loss import NO_LABEL
 from tests.trainer.data.helpers import SEQ_LEN, open_text, text_root
-from trainer.data.batches import NO_LABEL, BatchReader, MicroBatch, micro_batches
+from trainer.data.batches import BatchReader, MicroBatch, micro_batches
 from trainer.data.dataset import Dataset
 
 

@@ -19,11 +19,12 @@ from specs.attempt import Overrides
 from specs.batch import BatchDeal
 from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
+from specs.loss import NO_LABEL
 from specs.sections.parallelism import ParallelismSection
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from trainer.assembly import Assembly, assemble
-from trainer.data.batches import NO_LABEL, MicroBatch
+from trainer.data.batches import MicroBatch
 from trainer.gradients import clip_grad_norm
 from trainer.parallel.mesh import Place
 
