@@ -19,16 +19,13 @@ import time
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.bare_llama import BareLlama
 from benchmarks.report import emit
 from specs.job import JobSpec, parse_job_spec
 from specs.rundir import RunDirectory
 from trainer.loop import train
-from trainer.model.init import init_weights
-from trainer.model.llama import Llama
-from trainer.optimizer import build_optimizer
 from trainer.record import Recorder
 from trainer.run import open_run
 
@@ -46,20 +43,18 @@ SPEC = {
 
 
 class BareLoop:
-    """The same model and optimizer in a plain loop."""
+    """A model of the same shape, of torch's own parts, in a plain loop."""
 
     def __init__(self, spec: JobSpec) -> None:
-        self.model = Llama(spec.architecture, seq_len=spec.training.seq_len)
-        init_weights(self.model, seed=0)
-        self._optimizer = build_optimizer(self.model, spec)
+        self.model = BareLlama(spec.architecture, spec.training.seq_len)
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
         self._max_norm = spec.training.max_grad_norm or math.inf
         shape = (spec.training.global_batch_size, spec.training.seq_len + 1)
         self._tokens: Tensor = torch.randint(256, shape)
 
     def step(self) -> float:
         """Do one optimizer step and return the loss."""
-        logits = self.model(self._tokens[:, :-1])
-        loss = F.cross_entropy(logits.flatten(0, 1), self._tokens[:, 1:].flatten())
+        loss: Tensor = self.model(self._tokens[:, :-1], self._tokens[:, 1:])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._max_norm)
         self._optimizer.step()
