@@ -176,6 +176,7 @@ class ControlPlane:
             "XDG_CONFIG_HOME": str(root / "config"),
             "OMP_NUM_THREADS": "1",
             "TRAINYARD_NODE_NAME": self.node,
+            "TRAINYARD_ALLOW_CODE": "true",
             "TRAINYARD_LEASE_SECONDS": str(LEASE_SECONDS),
             "TRAINYARD_HEARTBEAT_SECONDS": "0.5",
             "TRAINYARD_RESEND_SECONDS": "1",
