@@ -129,7 +129,7 @@ def add_running(context: Context, name: str) -> Running:
                 priority=0,
                 attempt=1,
                 world_size=1,
-                layout="FSDP 1",
+                layout="1 rank",
                 progress=Progress(steps=10**9),
                 created_by="benchmark",
                 created_at=now,

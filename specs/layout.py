@@ -37,19 +37,13 @@ class Layout(SpecModel):
         return f"{self.world_size} slot{'' if self.world_size == 1 else 's'}"
 
     def __str__(self) -> str:
-        """Name the axes above one, as in `FSDP 4`, `DDP 4`, `HSDP 2x2` or `FSDP 2 x TP 2`."""
-        if self.dp_replicate > 1 and self.dp_shard == 1:
-            parts = [f"DDP {self.dp_replicate}"]
-        elif self.dp_replicate > 1:
+        """Name the axes above one, as in `FSDP 4`, `HSDP 2x2`, `TP 2` or `DDP 2 x TP 2`."""
+        if self.dp_replicate > 1 and self.dp_shard > 1:
             parts = [f"HSDP {self.dp_replicate}x{self.dp_shard}"]
         else:
-            parts = [f"FSDP {self.dp_shard}"]
-        parts += [
-            f"{name.upper()} {size}"
-            for name, size in (("cp", self.cp), ("tp", self.tp), ("pp", self.pp))
-            if size > 1
-        ]
-        return " x ".join(parts)
+            parts = _above_one(DDP=self.dp_replicate, FSDP=self.dp_shard)
+        parts += _above_one(CP=self.cp, TP=self.tp, PP=self.pp)
+        return " x ".join(parts) or "1 rank"
 
     @classmethod
     def fill(
@@ -76,3 +70,7 @@ class Layout(SpecModel):
                 f"but world_size={world_size}"
             )
         return cls(dp_replicate=dp_replicate, dp_shard=dp_shard, cp=cp, tp=tp, pp=pp)
+
+
+def _above_one(**sizes: int) -> list[str]:
+    return [f"{name} {size}" for name, size in sizes.items() if size > 1]

@@ -70,7 +70,7 @@ def test_layouts_are_those_with_an_engine(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(planner.layouts, "missing_engines", _without(*rows))
     names = [option.name for option in layouts_of(job(), 4).layouts]
     assert names == ["FSDP 4", "HSDP 2x2", "DDP 4"]
-    assert with_all > {*names, "FSDP 2 x TP 2", "FSDP 2 x CP 2", "FSDP 1 x PP 4", "FSDP 1 x CP 4"}
+    assert with_all > {*names, "FSDP 2 x TP 2", "FSDP 2 x CP 2", "PP 4", "CP 4"}
 
 
 def _without(*rows: Row) -> Callable[[JobSpec], list[Problem]]:
@@ -134,7 +134,7 @@ def test_a_long_list_is_cut_and_the_rest_counted() -> None:
 def test_pipelines_get_a_micro_batch_size_that_fills_their_stages() -> None:
     spec = job(training={"global_batch_size": 16, "micro_batch_size": 16})
     by_name = {option.name: option for option in layouts_of(spec, 4).layouts}
-    whole, halves = by_name["FSDP 1 x TP 2 x PP 2"], by_name["FSDP 2 x PP 2"]
+    whole, halves = by_name["TP 2 x PP 2"], by_name["FSDP 2 x PP 2"]
     assert (whole.batch.micro_batch_size, whole.batch.rounds) == (15, 2)
     assert (halves.batch.micro_batch_size, halves.batch.rounds) == (7, 2)
     assert halves.pipeline is not None
@@ -142,7 +142,7 @@ def test_pipelines_get_a_micro_batch_size_that_fills_their_stages() -> None:
     assert halves.pipeline.bubble_share == pytest.approx(1 / 3)
     few = layouts_of(job(4, training={"global_batch_size": 3}, parallelism={"pp": 4}), 4)
     assert few.layouts
-    assert "FSDP 1 x PP 4" not in [option.name for option in few.layouts]
+    assert "PP 4" not in [option.name for option in few.layouts]
 
 
 def test_the_layout_of_the_jobs_own_axes_comes_first() -> None:

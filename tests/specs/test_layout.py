@@ -44,11 +44,13 @@ def test_axes_that_do_not_fill_the_slots(world_size: int, dp_shard: int, message
 @pytest.mark.parametrize(
     ("layout", "name"),
     [
-        (Layout(), "FSDP 1"),
+        (Layout(), "1 rank"),
         (Layout(dp_shard=4), "FSDP 4"),
         (Layout(dp_replicate=2, dp_shard=2), "HSDP 2x2"),
         (Layout(dp_replicate=4), "DDP 4"),
         (Layout(dp_replicate=2, tp=2), "DDP 2 x TP 2"),
+        (Layout(tp=2), "TP 2"),
+        (Layout(cp=2, pp=3), "CP 2 x PP 3"),
         (Layout(dp_shard=2, tp=2, pp=3), "FSDP 2 x TP 2 x PP 3"),
     ],
 )

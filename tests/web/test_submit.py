@@ -41,7 +41,7 @@ def test_problems_stand_at_their_fields_and_open_what_is_closed(
 def test_the_plan_follows_the_form(theatre: Theatre, visit: Visit) -> None:
     page = visit("/jobs/new").page
     plan = page.get_by_role("complementary", name="Plan")
-    patiently(plan.get_by_role("heading", name="FSDP 1")).to_be_visible()
+    patiently(plan.get_by_role("heading", name="1 rank")).to_be_visible()
     fill(page, "model-size", "8B")
     fill(page, "resources-world_size", "4")
     fill(page, "training-global_batch_size", "14")

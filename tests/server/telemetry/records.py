@@ -32,7 +32,7 @@ def add_job(context: Context, *, spec: JobSpec | None = None) -> str:
         "desired": "run",
         "priority": 0,
         "world_size": 1,
-        "layout": "FSDP 1",
+        "layout": "1 rank",
         "progress": Progress(steps=spec.training.steps),
         "created_by": "ada",
         "created_at": now,

@@ -157,7 +157,7 @@ def test_jobs_come_once_in_the_order_asked_for_with_what_there_is(context: Conte
     assert (view.jobs[1].name, view.jobs[1].state, view.jobs[1].layout) == (
         "job",
         "running",
-        "FSDP 1",
+        "1 rank",
     )
     drawn = compare(context, [queued, done], [LOSS])
     assert [len(job.lines) for job in drawn.jobs] == [0, 1]
