@@ -81,6 +81,19 @@ class ManifestFile(RecordModel):
     """Checksum of its content, in hexadecimal."""
 
 
+class ManifestWriter(RecordModel):
+    """What one rank wrote of the tensors."""
+
+    rank: Annotated[int, Field(ge=0)]
+    """Global rank."""
+    size: Annotated[int, Field(ge=0)]
+    """Bytes of its files."""
+    files: Annotated[int, Field(ge=0)]
+    """Data files that it wrote."""
+    write_seconds: Annotated[float, Field(ge=0)]
+    """Time in which it wrote them, what it received from other ranks included."""
+
+
 class Manifest(RecordModel):
     """`manifest.json` of a checkpoint: what it holds, and how to know that it is whole."""
 
@@ -118,6 +131,8 @@ class Manifest(RecordModel):
     """From the end of the step to the last byte of the data files."""
     files: tuple[ManifestFile, ...]
     """Every data file, `.metadata` included."""
+    writers: tuple[ManifestWriter, ...] = ()
+    """The ranks that wrote tensors, in order; none in checkpoints of older versions."""
 
     @property
     def size(self) -> int:

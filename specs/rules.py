@@ -13,6 +13,7 @@ from specs.layout import Layout
 from specs.learning import LEARNING
 from specs.precision import PRECISION, hardware
 from specs.problems import Problem, SpecError
+from specs.saving import SAVING, accelerator
 from specs.sections.model import DataSection
 
 BYTE_VOCABULARY = 259
@@ -30,7 +31,7 @@ def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
         SpecError: naming every problem found.
     """
     problems = [problem for rule in (*RULES, _axes) for problem in rule(spec)]
-    problems += [*hardware(spec, slots), *missing_engines(spec)]
+    problems += [*hardware(spec, slots), *accelerator(spec, slots), *missing_engines(spec)]
     if problems:
         raise SpecError(problems)
 
@@ -42,7 +43,7 @@ def check_beside_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
         SpecError: naming every problem found.
     """
     problems = [problem for rule in RULES for problem in rule(spec)]
-    problems += [*hardware(spec, slots), *missing_engines(spec)]
+    problems += [*hardware(spec, slots), *accelerator(spec, slots), *missing_engines(spec)]
     if problems:
         raise SpecError(problems)
 
@@ -183,29 +184,13 @@ RULES: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (
     _data,
     _resources,
     *LEARNING,
+    *SAVING,
 )
-
-
-def _set(section: str, field: str) -> Callable[[JobSpec], bool]:
-    """Return whether a spec gives a field another value than its default."""
-    default = getattr(getattr(JobSpec(), section), field)
-    return lambda spec: bool(getattr(getattr(spec, section), field) != default)
 
 
 # One row goes with each engine that is still to come: pointer, whether the spec asks for it, name.
 # What only tunes such an engine stands there too: accepted, it would do nothing.
 NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
-    (
-        "/checkpoint/async_mode",
-        lambda s: s.checkpoint.async_mode != "disabled",
-        "saving while training goes on",
-    ),
-    (
-        "/checkpoint/writers",
-        lambda s: s.checkpoint.writers not in {"auto", "all"},
-        "a choice of writers",
-    ),
-    ("/checkpoint/staging_gib", _set("checkpoint", "staging_gib"), "a choice of writers"),
     ("/checkpoint/keep_latest_k", lambda s: s.checkpoint.keep_latest_k > 0, "retention"),
     ("/checkpoint/keep_every_steps", lambda s: s.checkpoint.keep_every_steps > 0, "retention"),
 )

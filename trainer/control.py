@@ -35,6 +35,7 @@ class Decision(IntFlag):
     PROFILE = 8
     MEMORY = 16
     EVERY_RANK = 32
+    SAVE_ENDED = 64
 
 
 @dataclass
@@ -65,16 +66,21 @@ class Control:
         self._saved_at = clock()
         self._seen: set[str] = set()
         self._save_requests: list[str] = []
+        self._answered_by_save: list[str] = []
         self._recordings: list[tuple[str, Request]] = []  # the first one is under way once posted
         self._recording_posted = False
         self.asked: Asked | None = None
         """What `take` received that is to be recorded from the next step on."""
         self._posted: _Posted | None = None
 
-    def post(self) -> None:
-        """Look for what is asked, on rank 0, and send it off; `take` receives it a step later."""
+    def post(self, *, save_ended: bool = False) -> None:
+        """Look for what is asked, on rank 0, and send it off; `take` receives it a step later.
+
+        Args:
+            save_ended: whether a save in the background has ended here; rank 0's word counts.
+        """
         assert self._posted is None
-        words_2 = torch.tensor(self._words() if self._leads else [0, 0])
+        words_2 = torch.tensor(self._words(save_ended=save_ended) if self._leads else [0, 0])
         work = dist.broadcast(words_2, src=0, group=self._group, async_op=True)
         assert work is not None
         self._posted = _Posted(words_2, work)
@@ -89,12 +95,17 @@ class Control:
         self.asked = _asked(decision, steps)
         return decision
 
-    def saved(self, checkpoint_id: str) -> None:
-        """Answer the requests for a save that has just been committed."""
+    def save_begun(self) -> None:
+        """Take the requests so far as those that the save answers which begins now."""
         self._saved_at = self._clock()
-        for request_id in self._save_requests:
-            self._answer(request_id, ok=True, message=f"saved as {checkpoint_id}")
+        self._answered_by_save += self._save_requests
         self._save_requests.clear()
+
+    def saved(self, checkpoint_id: str) -> None:
+        """Answer the requests for a save that has been committed."""
+        for request_id in self._answered_by_save:
+            self._answer(request_id, ok=True, message=f"saved as {checkpoint_id}")
+        self._answered_by_save.clear()
 
     def recorded(self, result: tuple[bool, str] | None) -> None:
         """Answer the recording that has ended, if one has; the next one may follow."""
@@ -107,12 +118,15 @@ class Control:
         """Answer what is still open when the run ends with its last checkpoint."""
         if self._leads:
             self._look()
+            self.save_begun()
             self.saved(checkpoint_id)
             while self._recordings:
                 self.recorded((False, "training ended before the first step to record"))
 
-    def _words(self) -> list[int]:
+    def _words(self, *, save_ended: bool) -> list[int]:
         decision, steps = self._look(), 0
+        if save_ended:
+            decision |= Decision.SAVE_ENDED
         if self._recordings and not self._recording_posted:
             self._recording_posted = True
             _, request = self._recordings[0]

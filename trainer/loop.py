@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +11,7 @@ from specs.job import JobSpec
 from specs.rundir import Outcome, Phase
 from trainer.assembly import Assembly, assemble
 from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.checkpoint.saver import Origin
 from trainer.checkpoint.store import committed
 from trainer.checkpoint.together import on_every_rank, on_rank_0
 from trainer.control import Control, Decision
@@ -31,10 +30,9 @@ from trainer.record import Recorder
 from trainer.recording import Recording
 from trainer.report import Report
 from trainer.run import Run
+from trainer.saving import Saving
 from trainer.step import StepResult, TrainStep
 from trainer.validation import Validation
-
-logger = logging.getLogger("trainer")
 
 
 class OpenDataset(Protocol):
@@ -77,16 +75,7 @@ def train(
     ) as ranks:
         start_history(ranks.device)
         recorder.provenance(provenance)
-        checkpointer = Checkpointer(
-            root=run.checkpoint_root,
-            job_id=run.attempt.job_id,
-            attempt=run.attempt.attempt,
-            cpu_group=ranks.cpu_group,
-            spec=run.submitted,
-            layout=run.attempt.layout,
-            parent=run.attempt.resume.checkpoint_id if run.attempt.resume else None,
-            device=ranks.device,
-        )
+        checkpointer = Checkpointer(_origin(run), cpu_group=ranks.cpu_group, device=ranks.device)
         checkpointer.raise_fence()
         on_rank_0(ranks.cpu_group, lambda: _refuse_second_launch(run))
         recorder.enter(Phase.BUILDING_CACHE)
@@ -101,6 +90,18 @@ def train(
             outcome = loop.run(dataset)
         recorder.finish(outcome)
     return outcome
+
+
+def _origin(run: Run) -> Origin:
+    return Origin(
+        root=run.checkpoint_root,
+        job_id=run.attempt.job_id,
+        attempt=run.attempt.attempt,
+        spec=run.submitted,
+        settings=run.spec,
+        layout=run.attempt.layout,
+        parent=run.attempt.resume.checkpoint_id if run.attempt.resume else None,
+    )
 
 
 def _refuse_second_launch(run: Run) -> None:
@@ -216,14 +217,9 @@ class Loop:
         self._spec = run.spec
         self._ranks = ranks
         self._recorder = recorder
-        self._checkpointer = checkpointer
-        self._model, self._optimizer = assembly.model, assembly.optimizer
         self._state = state
         self._after_step = after_step
         self._engine = assembly.forward_backward
-        self._train_step = TrainStep(
-            self._engine, assembly.optimizer, run.spec, stages=assembly.stages
-        )
         self._report = Report(run, ranks, recorder, start=state)
         self._control = Control(
             run.directory,
@@ -232,14 +228,24 @@ class Loop:
             interval_seconds=run.spec.checkpoint.interval_seconds,
         )
         self._recording = Recording(run.directory, ranks)
-        self._saved_step: int | None = None
+        self._saving = Saving(
+            checkpointer, assembly, recorder=recorder, control=self._control, report=self._report
+        )
+        self._train_step = TrainStep(
+            self._engine,
+            assembly.optimizer,
+            run.spec,
+            stages=assembly.stages,
+            before_update=self._saving.wait_staged,
+        )
 
     def run(self, dataset: Dataset) -> Outcome:
         """Train until the last step or a stop, save, and return the outcome."""
         if self._spec.checkpoint.preflight:
-            self._save("preflight")
+            self._saving.save(self._state, "preflight")
         self._recorder.enter(Phase.TRAINING)
         with (
+            self._saving.not_losing_the_last(),
             BatchReader(
                 dataset,
                 position=self._state.data.position,
@@ -253,8 +259,7 @@ class Loop:
             self._train(batches, self._validation(dataset), collect)
         finished = self._state.step >= self._spec.training.steps
         self._recorder.enter(Phase.ENDING)
-        if self._saved_step != self._state.step:
-            self._save("final" if finished else "stop")
+        self._saving.save(self._state, "final" if finished else "stop")
         assert self._recorder.checkpoint_id is not None
         self._control.recorded(self._recording.close(self._state.step))
         self._control.close(self._recorder.checkpoint_id)
@@ -281,10 +286,12 @@ class Loop:
     ) -> None:
         self._report.pace.restart()
         while self._state.step < self._spec.training.steps:
-            self._control.post()
+            self._control.post(save_ended=self._saving.ended)
             result = self._step(batches)
             self._after_step(self._state.step)
             decision = self._control.take()
+            if Decision.SAVE_ENDED in decision:
+                self._saving.settle()
             stopping = Decision.STOP in decision
             saving = self._save_kind(decision)
             # A stop may be a preemption with seconds to live: it does not wait for a validation.
@@ -299,7 +306,7 @@ class Loop:
                 self._recorder.event("stop_agreed", {})
                 return
             if saving:
-                self._save(saving)
+                self._saving.begin(self._state, saving)
             if self._recording.is_due(self._state.step, self._control.asked):
                 with self._report.pace.pausing():
                     self._control.recorded(
@@ -326,20 +333,3 @@ class Loop:
         interval = self._spec.checkpoint.interval_steps
         by_steps = interval > 0 and self._state.step % interval == 0
         return "interval" if by_steps or Decision.SAVE_DUE in decision else None
-
-    def _save(self, kind: str) -> None:
-        started = time.perf_counter()
-        self._recorder.beat(Phase.SAVING)
-        with self._report.pace.pausing():
-            manifest = self._checkpointer.save(self._model, self._optimizer, self._state, kind=kind)
-            self._saved_step = self._state.step
-            self._recorder.checkpoint_id = manifest.checkpoint_id
-            self._recorder.event("checkpoint_committed", manifest.model_dump(mode="json"))
-            self._control.saved(manifest.checkpoint_id)
-        self._report.keep(
-            {
-                "checkpoint/save_seconds": manifest.save_seconds,
-                "checkpoint/stall_seconds": time.perf_counter() - started,
-            }
-        )
-        logger.info("saved %s (%s)", manifest.checkpoint_id, kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,8 +40,18 @@ class TrainStep:
         spec: JobSpec,
         *,
         stages: ProcessGroup | None = None,
+        before_update: Callable[[], None] = lambda: None,
     ) -> None:
-        """Touch nothing yet; `stages` are as in `clip_grad_norm`."""
+        """Touch nothing yet.
+
+        Args:
+            forward_backward: gives the parameters their gradients.
+            optimizer: changes them.
+            spec: the job.
+            stages: as in `clip_grad_norm`.
+            before_update: called right before the parameters change.
+        """
+        self._before_update = before_update
         self._forward_backward = forward_backward
         self._stages = stages
         self._optimizer = optimizer
@@ -58,6 +68,7 @@ class TrainStep:
         rate = learning_rate(self._spec, step)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
+        self._before_update()
         self._optimizer.step()
         self._optimizer.zero_grad()
         return StepResult(loss=loss, grad_norm=grad_norm, hashes=_hashes(micro_batches))

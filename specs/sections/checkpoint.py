@@ -23,12 +23,16 @@ class CheckpointSection(SpecModel):
     """Save completely right after initialisation or loading, before the first step: a path or a
     disk that cannot take a checkpoint fails the job at once."""
     async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = "disabled"
-    """Whether training goes on while a checkpoint is written."""
+    """Whether training goes on while a checkpoint is written. The tensors are copied beside the
+    next forward and backward pass, into memory of the host that is taken once; with
+    `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast."""
     writers: Literal["auto", "all", "one_replica"] | Ranks = "auto"
-    """Ranks that write: `auto` goes by the storage, `all` lets each write its shards, `one_replica`
-    only the first data-parallel replica; or a number of ranks."""
+    """Ranks that write: `all` lets each write its shards, `one_replica` only the first
+    data-parallel replica, a number so many ranks, to which the others stream their shards. `auto`
+    is `all` on disks of one machine and `one_replica` on storage that machines share."""
     staging_gib: Annotated[float, Field(gt=0, json_schema_extra={"unit": "GiB"})] = 4.0
-    """Ceiling of the memory that a writer uses for shards of others."""
+    """Ceiling of the memory that a writer uses for shards of others; goes with a number as
+    `writers`."""
     keep_latest_k: Annotated[int, Field(ge=0, json_schema_extra={"unit": "checkpoints"})] = 0
     """Newest checkpoints that are kept; all when 0."""
     keep_every_steps: Steps = 0

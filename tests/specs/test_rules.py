@@ -189,9 +189,6 @@ def test_sixteen_sequences_may_run_on_three_ranks() -> None:
 
 # One document for each row of the table, in its order: it asks for what has no engine.
 ASKING: list[tuple[str, dict[str, Any]]] = [
-    ("/checkpoint/async_mode", {"checkpoint": {"async_mode": "async"}}),
-    ("/checkpoint/writers", {"checkpoint": {"writers": 2}}),
-    ("/checkpoint/staging_gib", {"checkpoint": {"staging_gib": 1.0}}),
     ("/checkpoint/keep_latest_k", {"checkpoint": {"keep_latest_k": 3}}),
     ("/checkpoint/keep_every_steps", {"checkpoint": {"keep_every_steps": 10}}),
 ]

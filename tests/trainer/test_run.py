@@ -67,7 +67,7 @@ def test_an_attempt_changes_the_spec_by_its_overrides(tmp_path: Path) -> None:
     ("spec", "world_size", "message"),
     [
         ({"training": {"stepps": 5}}, 2, "/training/stepps: unknown field"),
-        ({"checkpoint": {"async_mode": "async"}}, 2, "not supported yet"),
+        ({"checkpoint": {"staging_gib": 1.0}}, 2, "no rank writes shards of others"),
         (
             {"parallelism": {"dp_shard": 2}, "resources": {"world_size": 2}},
             3,

@@ -24,17 +24,17 @@ def test_problems_stand_at_their_fields_and_open_what_is_closed(
     fill(page, "name", "")
     fill(page, "training-steps", "")
     patiently(page.locator(".field-error")).to_have_count(0)
-    # What has no engine yet is said at the field too, in a section that was closed.
+    # What only the server knows is said at the field too, in a section that was closed.
     find = page.get_by_label("Find a field")
-    find.fill("async_mode")
-    page.locator("#field-checkpoint-async_mode").select_option("async")
+    find.fill("staging_gib")
+    fill(page, "checkpoint-staging_gib", "2")
     find.fill("")
-    patiently(said(page, "checkpoint-async_mode")).to_contain_text("not supported yet")
+    patiently(said(page, "checkpoint-staging_gib")).to_contain_text("no rank writes shards")
     fill(page, "parallelism-dp_replicate", "3")
     section = page.locator("details.section").filter(has_text="parallelism")
     patiently(section.locator(".section-error")).to_contain_text("does not divide world_size=1")
-    page.get_by_role("button", name="checkpoint.async_mode").click()
-    patiently(page.locator("#field-checkpoint-async_mode")).to_be_focused()
+    page.get_by_role("button", name="checkpoint.staging_gib").click()
+    patiently(page.locator("#field-checkpoint-staging_gib")).to_be_focused()
     watched.forgive("422")
 
 

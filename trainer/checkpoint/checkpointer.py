@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from functools import partial
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from itertools import chain
 from pathlib import Path, PurePosixPath
 
@@ -17,25 +18,23 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.optim import Optimizer
 
 from specs.attempt import ResumePoint
-from specs.checkpoint import (
-    COMMITTED,
-    Manifest,
-    ManifestFile,
-    TrainState,
-    checkpoint_id,
-    checkpoint_path,
-)
-from specs.job import JobSpec
-from specs.layout import Layout
+from specs.checkpoint import Manifest, TrainState
 from trainer.checkpoint import store
 from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.reader import CheckedReader
-from trainer.checkpoint.state import train_tensors
+from trainer.checkpoint.save import Save
+from trainer.checkpoint.saver import Origin, Saver
+from trainer.checkpoint.staging import Staging
+from trainer.checkpoint.state import TrainTensors, train_tensors
 from trainer.checkpoint.together import on_every_rank, on_rank_0, shared_error
-from trainer.checkpoint.writer import ChecksumWriter, without_zip_checksums
-from trainer.errors import CheckpointError, RunError
+from trainer.errors import CheckpointError, LaunchError
 from trainer.parallel.mesh import Place
 from trainer.quantize import refresh_scales
+
+TIMEOUT = timedelta(hours=1)
+"""How long a rank of a save in the background waits for the slowest one's write."""
+
+logger = logging.getLogger("trainer")
 
 
 class Checkpointer:
@@ -45,40 +44,41 @@ class Checkpointer:
     """
 
     def __init__(
-        self,
-        *,
-        root: Path,
-        job_id: str,
-        attempt: int,
-        cpu_group: dist.ProcessGroup,
-        spec: JobSpec,
-        layout: Layout,
-        parent: str | None,
-        device: torch.device,
+        self, origin: Origin, *, cpu_group: dist.ProcessGroup, device: torch.device
     ) -> None:
-        """Touch nothing yet.
+        """Write nothing yet.
 
         Args:
-            root: storage root; every rank sees the same one.
-            job_id: id of the job, and name of its folder below the root.
-            attempt: number of the attempt, which is also its fencing number.
+            origin: whose checkpoints.
             cpu_group: gloo group of all ranks; its timeout covers the slowest rank's write.
-            spec: the job's spec as submitted.
-            layout: layout of this attempt, recorded in manifests.
-            parent: id of the checkpoint from which the attempt goes on.
             device: where this rank computes.
+
+        Raises:
+            LaunchError: the way to save that the spec asks for needs an accelerator.
         """
-        self._root = root
-        self._job_id = job_id
-        self._attempt = attempt
+        self._origin = origin
         self._group = cpu_group
-        self._spec = spec
-        self._layout = layout
-        self._parent = parent
         self._device = device
+        self._tensors = TrainTensors()
+        self._under_way: Save | None = None
+        self._staging = _staging(origin.settings.checkpoint.async_mode, device)
+        # Collectives of a save in the background must not meet those of training.
+        group = cpu_group
+        if self._staging is not None:
+            own = dist.new_group(backend="gloo", timeout=TIMEOUT)
+            assert own is not None
+            group = own
+        self._saver = Saver(origin, group=group, staging=self._staging)
+
+    @property
+    def plan_seconds(self) -> float:
+        """Time that the last save took to plan, on this rank."""
+        return self._saver.plan_seconds
 
     def raise_fence(self) -> None:
-        """Forbid all older attempts of the job to commit; comes before loading.
+        """Forbid all older attempts of the job to commit, and remove what they left half-written.
+
+        Comes before loading.
 
         Raises:
             OutrunError: a newer attempt has raised the fence already.
@@ -89,41 +89,68 @@ class Checkpointer:
     def save(
         self, model: nn.Module, optimizer: Optimizer, state: TrainState, *, kind: str
     ) -> Manifest:
-        """Write a complete checkpoint of this step and commit it.
+        """Write a complete checkpoint of this step, commit it and return its manifest.
 
-        If this attempt has committed this step before, nothing is written. A failed save leaves
-        nothing that counts as a checkpoint and frees the space that it took.
+        Arguments and errors are those of `begin` and of `Save.result`.
+        """
+        return self.begin(model, optimizer, state, kind=kind).result()
+
+    def begin(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        state: TrainState,
+        *,
+        kind: str,
+        on_commit: Callable[[Manifest], None] = lambda _manifest: None,
+    ) -> Save:
+        """Begin to save this step; with `async_mode` it goes on while this returns.
+
+        The tensors must not change before `Save.wait_staged` has returned. One save is under way
+        at a time: this one waits for the last. If this attempt has committed this step before,
+        nothing is written. A failed save leaves nothing that counts as a checkpoint and frees the
+        space that it took.
 
         Args:
             model: its weights are read, never changed; so are the optimizer's tensors.
             optimizer: must have its state (`materialize_state`).
             state: counters of this step.
             kind: why it is saved: `preflight`, `interval`, `request`, `stop` or `final`.
+            on_commit: called on each rank, in whichever thread, as soon as it is committed.
 
         Raises:
-            OutrunError: a newer attempt has raised the fence; nothing is committed.
-            CheckpointError: a rank could not write; the text names path and cause.
+            RunError: the save before failed.
         """
-        self._finish_computing()
+        self.finish()
         started = time.monotonic()
-        folder = self._root / checkpoint_path(self._job_id, self._attempt, state.step)
-        tensors = train_tensors(model, optimizer)
-        if existing := on_rank_0(self._group, partial(self._prepare, folder, state)):
-            return existing
-        try:
-            files = self._write(folder, tensors)
-            manifest = self._describe(
-                state,
-                kind=kind,
-                files=files,
-                save_seconds=time.monotonic() - started,
-                dtype=next(model.parameters()).dtype,
-            )
-            return on_rank_0(self._group, partial(self._commit, folder, manifest))
-        except RunError:
-            if dist.get_rank(self._group) == 0:
-                store.discard(folder)
-            raise
+        if self._staging is None and self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)  # the save's time holds no part of the step
+            started = time.monotonic()
+        tensors = self._tensors(model, optimizer)
+        dtype = next(model.parameters()).dtype
+        save = self._under_way = Save(state, kind=kind)
+
+        def work() -> Manifest:
+            manifest = self._saver.run(save, tensors, dtype=dtype, started=started)
+            on_commit(manifest)
+            return manifest
+
+        if self._staging is None:
+            save.run(work)
+        else:
+            self._staging.mark()
+            self._in_background(save, work)
+        return save
+
+    def finish(self) -> None:
+        """Wait for the save that is under way, if one is.
+
+        Raises:
+            RunError: it failed.
+        """
+        save, self._under_way = self._under_way, None
+        if save is not None:
+            save.result()
 
     def load(self, model: nn.Module, optimizer: Optimizer, resume: ResumePoint) -> Manifest:
         """Fill model and optimizer in place from a checkpoint of any layout and world size.
@@ -134,11 +161,11 @@ class Checkpointer:
         """
         tensors = train_tensors(model, optimizer)
         rank, world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
-        reader = CheckedReader(self._root / resume.path)
+        reader = CheckedReader(self._origin.root / resume.path)
         names = self._names_on_every_rank(tensors)
 
         def check() -> None:
-            _check_beneath(self._root, resume.path)
+            _check_beneath(self._origin.root, resume.path)
             reader.open(resume, tensors, names=names)
             reader.check_share(rank, world_size)
 
@@ -150,81 +177,40 @@ class Checkpointer:
         refresh_scales(model)
         return reader.manifest
 
+    def _raise_fence(self) -> None:
+        origin = self._origin
+        with raised_fence(origin.job_folder, origin.attempt):
+            pass
+        for folder in store.collect(origin.root, origin.job_id, attempt=origin.attempt):
+            logger.info("removed the half-written checkpoint %s", folder)
+
+    def _in_background(self, save: Save, work: Callable[[], Manifest]) -> None:
+        def run() -> None:
+            if self._device.type != "cpu":
+                torch.accelerator.set_device_index(self._device)
+            save.run(work)
+
+        # A daemon: a run that fails ends without waiting for ranks that may be gone.
+        threading.Thread(target=run, name="checkpoint", daemon=True).start()
+
     def _names_on_every_rank(self, tensors: Mapping[str, Tensor]) -> set[str]:
         """Return the names on all ranks; each stage of a pipeline has its own, told by one rank."""
-        place = Place.of(dist.get_rank(self._group), self._layout)
+        place = Place.of(dist.get_rank(self._group), self._origin.layout)
         tells = (place.dp, place.cp, place.tp) == (0, 0, 0)
         told = on_every_rank(self._group, lambda: list(tensors) if tells else [])
         return set(chain.from_iterable(told))
 
-    def _raise_fence(self) -> None:
-        with raised_fence(self._root / self._job_id, self._attempt):
-            pass
 
-    def _prepare(self, folder: Path, state: TrainState) -> Manifest | None:
-        """Return what this attempt has committed at this step before, or make the folder."""
-        self._raise_fence()  # before the data too: an outrun attempt need not write it
-        if not (folder / COMMITTED).exists():
-            store.create(folder)
-            return None
-        existing = store.read_manifest(folder)
-        mine = (state, self._spec.digest, self._parent)
-        if (existing.train_state, existing.spec_digest, existing.parent) != mine:
-            raise CheckpointError(
-                f"{folder} is a checkpoint of another run with the same job id and attempt",
-                path=str(folder),
-            )
-        return existing
-
-    def _write(self, folder: Path, tensors: dict[str, Tensor]) -> tuple[ManifestFile, ...]:
-        """Write the data files and return what all ranks wrote."""
-        writer = ChecksumWriter(folder)
-        try:
-            with without_zip_checksums():
-                dcp.save(dict(tensors), storage_writer=writer, process_group=self._group)
-        except CheckpointException as error:
-            raise shared_error(error, str(folder)) from error
-        written = on_every_rank(self._group, lambda: writer.files)
-        return tuple(sorted(chain.from_iterable(written), key=lambda file: file.path))
-
-    def _describe(
-        self,
-        state: TrainState,
-        *,
-        kind: str,
-        files: tuple[ManifestFile, ...],
-        save_seconds: float,
-        dtype: torch.dtype,
-    ) -> Manifest:
-        return Manifest(
-            checkpoint_id=checkpoint_id(self._job_id, self._attempt, state.step),
-            job_id=self._job_id,
-            attempt=self._attempt,
-            created_at=datetime.now(UTC),
-            train_state=state,
-            layout=self._layout,
-            seed=self._spec.training.seed,
-            spec_digest=self._spec.digest,
-            parent=self._parent,
-            kind=kind,
-            param_dtype=str(dtype).removeprefix("torch."),
-            model=self._spec.model,
-            seq_len=self._spec.training.seq_len,
-            torch_version=torch.__version__,
-            save_seconds=save_seconds,
-            files=files,
+def _staging(mode: str, device: torch.device) -> Staging | None:
+    if mode == "disabled":
+        return None
+    pinned = mode == "async_with_pinned_mem"
+    if pinned and device.type == "cpu":
+        raise LaunchError(
+            "checkpoint.async_mode='async_with_pinned_mem' needs an accelerator, whose copies "
+            "pinned memory makes faster, but this rank computes on the CPU; legal: disabled, async"
         )
-
-    def _commit(self, folder: Path, manifest: Manifest) -> Manifest:
-        store.write_manifest(folder, manifest)
-        with raised_fence(self._root / self._job_id, self._attempt):
-            store.commit(folder)
-        return manifest
-
-    def _finish_computing(self) -> None:
-        """Wait for the device, so that the time of a save holds no part of the step."""
-        if self._device.type != "cpu":
-            torch.accelerator.synchronize(self._device)
+    return Staging(device, pinned=pinned)
 
 
 def _check_beneath(root: Path, relative: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import cast
 
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
 )
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trainer.quantize import high_precision
@@ -46,3 +48,32 @@ def train_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
         if name.startswith(_STATE):
             tensors[f"optimizer.{name.removeprefix(_STATE)}"] = tensor
     return tensors
+
+
+class TrainTensors:
+    """`train_tensors`, asked of PyTorch once: names and shards take long to find."""
+
+    def __init__(self) -> None:
+        self._memory: list[int] = []
+        self._tensors: dict[str, Tensor] = {}
+
+    def __call__(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+        """Return the same dictionary as before, unless a tensor has moved to other memory.
+
+        Some do: FSDP gives uneven shards other memory at their first forward pass.
+        """
+        memory = [_address(tensor) for tensor in _every_tensor(model, optimizer)]
+        if memory != self._memory:
+            self._tensors, self._memory = train_tensors(model, optimizer), memory
+        return self._tensors
+
+
+def _every_tensor(model: nn.Module, optimizer: Optimizer) -> Iterator[Tensor]:
+    yield from model.state_dict(keep_vars=True).values()
+    for state in optimizer.state.values():
+        yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+def _address(tensor: Tensor) -> int:
+    plain = high_precision(tensor)
+    return (plain._local_tensor if isinstance(plain, DTensor) else plain).data_ptr()

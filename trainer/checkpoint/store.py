@@ -126,6 +126,27 @@ def create(folder: Path) -> None:
             _sync_folder(changed)
 
 
+def collect(root: Path, job_id: str, *, attempt: int) -> list[Path]:
+    """Remove the half-written checkpoints of a job up to an attempt; return their folders.
+
+    Only who has raised the fence to that attempt may call it, before its own first save: then no
+    attempt that could still write one of them can commit it.
+    """
+    leftovers = [
+        folder
+        for folder in (root / job_id).glob("a*/step-*")
+        if _is_of(folder, attempt) and not (folder / COMMITTED).exists()
+    ]
+    for folder in leftovers:
+        shutil.rmtree(folder, ignore_errors=True)
+    return leftovers
+
+
+def _is_of(folder: Path, attempt: int) -> bool:
+    number = folder.parent.name.removeprefix("a")
+    return number.isdecimal() and int(number) <= attempt and not folder.is_symlink()
+
+
 def discard(folder: Path) -> None:
     """Remove what a failed save left, the marker first; what cannot be removed stays."""
     try:

@@ -1,53 +1,163 @@
-"""DCP's file writer, with a checksum computed of each file while it is written."""
+"""DCP's file writer: large direct writes, hashed meanwhile, of whoever is to write."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
-import torch
-import xxhash
+import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.checkpoint import FileSystemWriter
-from torch.distributed.checkpoint.filesystem import FileSystem
-from torch.distributed.checkpoint.metadata import StorageMeta
+from torch.distributed.checkpoint.filesystem import DEFAULT_SUFFIX, FileSystem, _StorageInfo
+from torch.distributed.checkpoint.metadata import MetadataIndex, StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem
+from torch.distributed.checkpoint.planner import SavePlanner as AnyPlanner
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
-from specs.checkpoint import ManifestFile
+from specs.checkpoint import ManifestFile, ManifestWriter
+from trainer.checkpoint.frames import frame_of
+from trainer.checkpoint.hashed_file import HashedFile
+from trainer.checkpoint.planner import RoutedPlan, SavePlanner, item_bytes
 from trainer.checkpoint.store import storage_errors
+from trainer.checkpoint.transfer import Receiver, byte_view, memory_of, piece_bytes, send
+
+Stage = Callable[[Mapping[MetadataIndex, Tensor]], Mapping[MetadataIndex, Tensor]]
 
 
 class ChecksumWriter(FileSystemWriter):
-    """Writes one file a rank, durably and never over another one; `files` tells what it wrote."""
+    """Writes at most one file a rank, durably and never over another one.
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, overwrite=False)
+    The file is what DCP's own writer would write, so DCP's own reader reads it.
+    """
+
+    def __init__(
+        self, folder: Path, *, group: dist.ProcessGroup, ceiling: int, stage: Stage = dict
+    ) -> None:
+        """Write nothing yet.
+
+        Args:
+            folder: the new checkpoint's folder, which exists.
+            group: CPU group of all ranks.
+            ceiling: bytes that this rank may use for the shards of others.
+            stage: called once with what this rank writes or sends; returns what is written.
+        """
+        super().__init__(folder, overwrite=False, sync_files=False)  # each file is synced here
         self.fs = self._storage = _ChecksumFileSystem()
+        self._group = group
+        self._piece = piece_bytes(ceiling)
+        self._stage = stage
+        self._staged: Mapping[MetadataIndex, Tensor] = {}
+        self._started = 0.0
+        self._seconds = 0.0
 
     @property
     def files(self) -> list[ManifestFile]:
         """Files that this rank wrote, with their checksums."""
         return list(self._storage.written.values())
 
+    @property
+    def record(self) -> list[ManifestWriter]:
+        """What this rank wrote of the tensors, and in which time; nothing of a rank without."""
+        data = [file for file in self.files if file.path.endswith(DEFAULT_SUFFIX)]
+        if not data:
+            return []
+        size = sum(file.size for file in data)
+        rank = dist.get_rank(self._group)
+        return [ManifestWriter(rank=rank, size=size, files=len(data), write_seconds=self._seconds)]
+
     def storage_meta(self) -> StorageMeta:
         """Return nothing: DCP would store the absolute path on this machine and a random id."""
         return StorageMeta()
 
+    def write_data(self, plan: SavePlan, planner: AnyPlanner) -> Future[list[WriteResult]]:
+        """Write this rank's items, with those that other ranks send, and send what others write."""
+        assert isinstance(plan, RoutedPlan)
+        assert isinstance(planner, SavePlanner)
+        self._take(plan, planner)
+        started = time.monotonic()
+        results = self._write_file(plan) if plan.items else []
+        self._send(plan)
+        self._seconds = time.monotonic() - started
+        written: Future[list[WriteResult]] = Future()
+        written.set_result(results)
+        return written
 
-@contextmanager
-def without_zip_checksums() -> Iterator[None]:
-    """Leave out the CRC-32 of `torch.save`: with it a save takes twice as long."""
-    before = torch.serialization.get_crc32_options()
-    torch.serialization.set_crc32_options(False)
-    try:
-        yield
-    finally:
-        torch.serialization.set_crc32_options(before)
+    def _take(self, plan: RoutedPlan, planner: SavePlanner) -> None:
+        own = [item for item in plan.items if item.index not in plan.received_from]
+        items = [*own, *(item for item, _ in plan.sends)]
+        self._staged = self._stage({item.index: planner.tensor(item) for item in items})
+
+    def _send(self, plan: RoutedPlan) -> None:
+        def getter(item: WriteItem) -> Callable[[], Tensor]:
+            return lambda: _on_host(self._staged[item.index])
+
+        transfers = [(getter(item), item_bytes(item), writer) for item, writer in plan.sends]
+        send(transfers, piece=self._piece, group=self._group)
+
+    def _write_file(self, plan: RoutedPlan) -> list[WriteResult]:
+        name = f"{plan.storage_data.prefix}0{DEFAULT_SUFFIX}"
+        received = [item for item in plan.items if item.index in plan.received_from]
+        receiver = Receiver(
+            [(item_bytes(item), plan.received_from[item.index]) for item in received],
+            piece=self._piece,
+            group=self._group,
+        )
+        try:
+            with HashedFile(Path(self.path) / name) as file:
+                results = [
+                    _write(file, item, self._contents(item, receiver), name=name)
+                    for item in plan.items
+                ]
+                self._storage.written[name] = file.close()
+        finally:
+            receiver.drain()
+        return results
+
+    def _contents(
+        self, item: WriteItem, receiver: Receiver
+    ) -> Iterable[tuple[memoryview, Callable[[], None]]]:
+        if item.index in self._staged:
+            content = byte_view(_on_host(self._staged[item.index]))
+            return [(memory_of(content), _nothing)]
+        return receiver.pieces(item_bytes(item))
+
+
+def _write(
+    file: HashedFile,
+    item: WriteItem,
+    contents: Iterable[tuple[memoryview, Callable[[], None]]],
+    *,
+    name: str,
+) -> WriteResult:
+    assert item.tensor_data is not None
+    frame = frame_of(item.tensor_data.properties.dtype, item.tensor_data.chunk.sizes)
+    start = file.size
+    file.write(frame.head)
+    for content, release in contents:
+        file.write(content, release=release)
+    file.write(frame.tail)
+    length = file.size - start
+    return WriteResult(
+        index=item.index, size_in_bytes=length, storage_data=_StorageInfo(name, start, length)
+    )
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    return tensor.cpu().contiguous()
+
+
+def _nothing() -> None:
+    pass
 
 
 class _ChecksumFileSystem(FileSystem):
+    """Where DCP writes its own small file, the metadata."""
+
     def __init__(self) -> None:
         self.written: dict[str, ManifestFile] = {}
 
@@ -55,16 +165,11 @@ class _ChecksumFileSystem(FileSystem):
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
         assert mode == "wb", "a writer only writes"
         path = Path(path)
-        with storage_errors("write", path), path.open("xb") as file:
-            stream = _ChecksumStream(file)
-            try:
-                yield stream
-            except RuntimeError:
-                # torch.save hides what the system refused behind an error about positions.
-                if stream.refused is not None:
-                    raise stream.refused from None
-                raise
-        self.written[path.name] = stream.as_manifest_file(path.name)
+        content = io.BytesIO()
+        yield content
+        with HashedFile(path) as file:
+            file.write(content.getvalue())
+            self.written[path.name] = file.close()
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
         path, new_path = Path(path), Path(new_path)
@@ -72,44 +177,3 @@ class _ChecksumFileSystem(FileSystem):
             path.rename(new_path)
         file = self.written.pop(path.name)
         self.written[new_path.name] = file.model_copy(update={"path": new_path.name})
-
-
-class _ChecksumStream(io.IOBase):
-    """A file that is written from start to end, hashed on the way."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._hash = xxhash.xxh3_128()
-        self._size = 0
-        self.refused: OSError | None = None
-
-    def write(self, data: bytes | memoryview) -> int:
-        try:
-            written = self._file.write(data)
-        except OSError as error:
-            self.refused = error
-            raise
-        self._hash.update(data)
-        self._size += written
-        return written
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._size
-
-    def flush(self) -> None:
-        if not self._file.closed:
-            self._file.flush()
-
-    def fileno(self) -> int:
-        # DCP asks for it in order to call fsync, which reaches only what was flushed.
-        self._file.flush()
-        return self._file.fileno()
-
-    def close(self) -> None:
-        self._file.close()
-
-    def as_manifest_file(self, name: str) -> ManifestFile:
-        return ManifestFile(path=name, size=self._size, xxh3_128=self._hash.hexdigest())

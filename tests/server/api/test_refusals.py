@@ -77,7 +77,7 @@ BAD_SPECS = (
     ('{"tags": ["ok", "not ok"]}', "/tags/1"),
     ('{"env": {"TRAINYARD_URL": "x"}}', "/env"),
     ('{"env": {"A": "a\\u0000b"}}', "/env/A"),
-    ('{"checkpoint": {"async_mode": "async"}}', "/checkpoint/async_mode"),
+    ('{"checkpoint": {"staging_gib": 1.0}}', "/checkpoint/staging_gib"),
     ("[]", ""),
     ("null", ""),
     ("", ""),

@@ -16,7 +16,9 @@ from specs.attempt import ResumePoint
 from specs.checkpoint import DataState, Manifest, TrainState, checkpoint_path
 from specs.job import JobSpec
 from specs.layout import Layout
+from specs.sections.checkpoint import CheckpointSection
 from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.checkpoint.saver import Origin
 from trainer.checkpoint.state import train_tensors
 from trainer.checkpoint.store import metadata_digest
 from trainer.errors import RunError
@@ -54,10 +56,10 @@ def build(layout: Layout, *, seed: int, width: int = 7) -> tuple[Toy, Optimizer]
     return model, optimizer
 
 
-def train(model: Toy, optimizer: Optimizer, *, steps: int) -> None:
+def train(model: Toy, optimizer: Optimizer, *, steps: int, width: int = 7) -> None:
     """Run optimizer steps on random inputs."""
     for _ in range(steps):
-        model(torch.randn(4, 7)).square().mean().backward()
+        model(torch.randn(4, width)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -69,20 +71,21 @@ def checkpointer(
     attempt: int = 1,
     spec: JobSpec | None = None,
     parent: str | None = None,
+    section: CheckpointSection | None = None,
 ) -> Checkpointer:
-    """Return the checkpointer of an attempt of the toy job."""
+    """Return the checkpointer of an attempt of the toy job; `section` says how it saves."""
     group = dist.group.WORLD
     assert group is not None
-    return Checkpointer(
+    origin = Origin(
         root=root,
         job_id=JOB,
         attempt=attempt,
-        cpu_group=group,
         spec=spec or JobSpec(),
+        settings=JobSpec(checkpoint=section) if section else spec or JobSpec(),
         layout=layout,
         parent=parent,
-        device=torch.device("cpu"),
     )
+    return Checkpointer(origin, cpu_group=group, device=torch.device("cpu"))
 
 
 def state_at(step: int) -> TrainState:

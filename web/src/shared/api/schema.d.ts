@@ -1136,21 +1136,25 @@ export interface components {
             preflight: boolean;
             /**
              * Async Mode
-             * @description Whether training goes on while a checkpoint is written.
+             * @description Whether training goes on while a checkpoint is written. The tensors are copied beside the
+             *     next forward and backward pass, into memory of the host that is taken once; with
+             *     `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast.
              * @default disabled
              * @enum {string}
              */
             async_mode: "disabled" | "async" | "async_with_pinned_mem";
             /**
              * Writers
-             * @description Ranks that write: `auto` goes by the storage, `all` lets each write its shards, `one_replica`
-             *     only the first data-parallel replica; or a number of ranks.
+             * @description Ranks that write: `all` lets each write its shards, `one_replica` only the first
+             *     data-parallel replica, a number so many ranks, to which the others stream their shards. `auto`
+             *     is `all` on disks of one machine and `one_replica` on storage that machines share.
              * @default auto
              */
             writers: ("auto" | "all" | "one_replica") | number;
             /**
              * Staging Gib
-             * @description Ceiling of the memory that a writer uses for shards of others.
+             * @description Ceiling of the memory that a writer uses for shards of others; goes with a number as
+             *     `writers`.
              * @default 4
              */
             staging_gib: number;
@@ -1199,21 +1203,25 @@ export interface components {
             preflight?: boolean;
             /**
              * Async Mode
-             * @description Whether training goes on while a checkpoint is written.
+             * @description Whether training goes on while a checkpoint is written. The tensors are copied beside the
+             *     next forward and backward pass, into memory of the host that is taken once; with
+             *     `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast.
              * @default disabled
              * @enum {string}
              */
             async_mode?: "disabled" | "async" | "async_with_pinned_mem";
             /**
              * Writers
-             * @description Ranks that write: `auto` goes by the storage, `all` lets each write its shards, `one_replica`
-             *     only the first data-parallel replica; or a number of ranks.
+             * @description Ranks that write: `all` lets each write its shards, `one_replica` only the first
+             *     data-parallel replica, a number so many ranks, to which the others stream their shards. `auto`
+             *     is `all` on disks of one machine and `one_replica` on storage that machines share.
              * @default auto
              */
             writers?: ("auto" | "all" | "one_replica") | number;
             /**
              * Staging Gib
-             * @description Ceiling of the memory that a writer uses for shards of others.
+             * @description Ceiling of the memory that a writer uses for shards of others; goes with a number as
+             *     `writers`.
              * @default 4
              */
             staging_gib?: number;
@@ -3077,6 +3085,12 @@ export interface components {
              * @description Every data file, `.metadata` included.
              */
             files: components["schemas"]["ManifestFile"][];
+            /**
+             * Writers
+             * @description The ranks that wrote tensors, in order; none in checkpoints of older versions.
+             * @default []
+             */
+            writers: components["schemas"]["ManifestWriter"][];
         };
         /**
          * ManifestFile
@@ -3098,6 +3112,32 @@ export interface components {
              * @description Checksum of its content, in hexadecimal.
              */
             xxh3_128: string;
+        };
+        /**
+         * ManifestWriter
+         * @description What one rank wrote of the tensors.
+         */
+        ManifestWriter: {
+            /**
+             * Rank
+             * @description Global rank.
+             */
+            rank: number;
+            /**
+             * Size
+             * @description Bytes of its files.
+             */
+            size: number;
+            /**
+             * Files
+             * @description Data files that it wrote.
+             */
+            files: number;
+            /**
+             * Write Seconds
+             * @description Time in which it wrote them, what it received from other ranks included.
+             */
+            write_seconds: number;
         };
         /**
          * MemoryEstimate

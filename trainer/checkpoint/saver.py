@@ -1,0 +1,213 @@
+"""The phases of a save, in their order, by all ranks together: docs/checkpoints.md tells them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+
+from specs.checkpoint import COMMITTED, Manifest, TrainState, checkpoint_id, checkpoint_path
+from specs.job import JobSpec
+from specs.layout import Layout
+from trainer.checkpoint import store
+from trainer.checkpoint.fence import raised_fence
+from trainer.checkpoint.planner import SavePlanner
+from trainer.checkpoint.room import check_room
+from trainer.checkpoint.save import Save
+from trainer.checkpoint.staging import Staging
+from trainer.checkpoint.storage_kind import is_shared
+from trainer.checkpoint.together import on_every_rank, on_rank_0, shared_error
+from trainer.checkpoint.writer import ChecksumWriter, Stage
+from trainer.checkpoint.writers import writing_ranks
+from trainer.errors import CheckpointError, RunError
+
+PREFLIGHT = "preflight"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Whose checkpoints they are; all of it goes into the manifest."""
+
+    root: Path
+    """Storage root; every rank sees the same one."""
+    job_id: str
+    """Id of the job, and name of its folder below the root."""
+    attempt: int
+    """Number of the attempt, which is also its fencing number."""
+    spec: JobSpec
+    """The job's spec as submitted."""
+    settings: JobSpec
+    """The spec with the attempt's overrides: how it trains and saves now."""
+    layout: Layout
+    """Layout of this attempt."""
+    parent: str | None
+    """Id of the checkpoint from which the attempt goes on."""
+
+    @property
+    def job_folder(self) -> Path:
+        """Folder of the job below the root."""
+        return self.root / self.job_id
+
+
+class Saver:
+    """Writes and commits checkpoints, one after the other, in whichever thread `run` is called."""
+
+    def __init__(
+        self, origin: Origin, *, group: dist.ProcessGroup, staging: Staging | None
+    ) -> None:
+        """Touch nothing yet.
+
+        Args:
+            origin: whose checkpoints.
+            group: gloo group of all ranks, used by nobody else while a save runs.
+            staging: where tensors are copied before they are written; written as they lie if None.
+        """
+        self._origin = origin
+        self._group = group
+        self._staging = staging
+        self._planner: SavePlanner | None = None
+        self._folder = Path()
+
+    @property
+    def plan_seconds(self) -> float:
+        """Time that the last save took to plan, on this rank."""
+        return self._planner.seconds if self._planner else 0.0
+
+    def run(
+        self, save: Save, tensors: dict[str, Tensor], *, dtype: torch.dtype, started: float
+    ) -> Manifest:
+        """Prepare, stage, write, describe and commit; return the manifest on every rank.
+
+        Args:
+            save: what is saved; it is marked as staged once the tensors may change.
+            tensors: what is written; the same dictionary as before means that nothing has moved.
+            dtype: type of the weights.
+            started: when the step ended that is saved, by `time.monotonic`.
+
+        Raises:
+            OutrunError: a newer attempt has raised the fence; nothing is committed.
+            CheckpointError: a rank could not write; the text names path and cause.
+        """
+        origin = self._origin
+        path = checkpoint_path(origin.job_id, origin.attempt, save.state.step)
+        self._folder = origin.root / path
+        if existing := on_rank_0(self._group, partial(self._prepare, save.state)):
+            return existing
+        try:
+            manifest = self._write(save, tensors, dtype=dtype, started=started)
+            return on_rank_0(self._group, partial(self._commit, manifest))
+        except RunError:
+            if dist.get_rank(self._group) == 0:
+                store.discard(self._folder)
+            raise
+
+    def _prepare(self, state: TrainState) -> Manifest | None:
+        """Return what this attempt has committed at this step before, or make the folder."""
+        folder = self._folder
+        # Before the data too: an outrun attempt need not write it.
+        with raised_fence(self._origin.job_folder, self._origin.attempt):
+            pass
+        if not (folder / COMMITTED).exists():
+            store.create(folder)
+            return None
+        existing = store.read_manifest(folder)
+        mine = (state, self._origin.spec.digest, self._origin.parent)
+        if (existing.train_state, existing.spec_digest, existing.parent) != mine:
+            raise CheckpointError(
+                f"{folder} is a checkpoint of another run with the same job id and attempt",
+                path=str(folder),
+            )
+        return existing
+
+    def _write(
+        self, save: Save, tensors: dict[str, Tensor], *, dtype: torch.dtype, started: float
+    ) -> Manifest:
+        """Write the data files beside; return the manifest of what all ranks wrote."""
+        self._planner = self._planner or SavePlanner(self._writers())
+        writer = ChecksumWriter(
+            self._folder,
+            group=self._group,
+            ceiling=int(self._origin.settings.checkpoint.staging_gib * 2**30),
+            stage=self._stage(save),
+        )
+        try:
+            dcp.save(
+                tensors,
+                storage_writer=writer,
+                planner=self._planner,
+                process_group=self._group,
+            )
+        except CheckpointException as error:
+            raise shared_error(error, str(self._folder)) from error
+        written = on_every_rank(self._group, lambda: (writer.files, writer.record))
+        files = chain.from_iterable(files for files, _ in written)
+        return self._describe(
+            save, dtype=dtype, save_seconds=time.monotonic() - started
+        ).model_copy(
+            update={
+                "files": tuple(sorted(files, key=lambda file: file.path)),
+                "writers": tuple(chain.from_iterable(record for _, record in written)),
+            }
+        )
+
+    def _writers(self) -> tuple[int, ...]:
+        """Return the ranks that write; storage counts as shared where a rank sees it as such."""
+        writers, shared = self._origin.settings.checkpoint.writers, False
+        if writers == "auto":
+            shared = any(on_every_rank(self._group, lambda: is_shared(self._origin.root)))
+        return writing_ranks(writers, self._origin.layout, shared=shared)
+
+    def _stage(self, save: Save) -> Stage:
+        staging = self._staging
+        if staging is None:
+            return dict
+
+        def copy_and_mark(*arguments: object) -> dict[object, Tensor]:
+            copies = staging.copy(*arguments)  # type: ignore[arg-type]
+            save.mark_staged()
+            return copies  # type: ignore[return-value]
+
+        return copy_and_mark  # type: ignore[return-value]
+
+    def _describe(self, save: Save, *, dtype: torch.dtype, save_seconds: float) -> Manifest:
+        origin = self._origin
+        return Manifest(
+            checkpoint_id=checkpoint_id(origin.job_id, origin.attempt, save.state.step),
+            job_id=origin.job_id,
+            attempt=origin.attempt,
+            created_at=datetime.now(UTC),
+            train_state=save.state,
+            layout=origin.layout,
+            seed=origin.spec.training.seed,
+            spec_digest=origin.spec.digest,
+            parent=origin.parent,
+            kind=save.kind,
+            param_dtype=str(dtype).removeprefix("torch."),
+            model=origin.spec.model,
+            seq_len=origin.spec.training.seq_len,
+            torch_version=torch.__version__,
+            save_seconds=save_seconds,
+            files=(),
+        )
+
+    def _commit(self, manifest: Manifest) -> Manifest:
+        if manifest.kind == PREFLIGHT:
+            check_room(
+                self._folder,
+                size=manifest.size,
+                state=manifest.train_state,
+                spec=self._origin.settings,
+            )
+        store.write_manifest(self._folder, manifest)
+        with raised_fence(self._origin.job_folder, self._origin.attempt):
+            store.commit(self._folder)
+        return manifest
