@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.concurrency import run_in_threadpool
 
 import server.auth.endpoints
+import server.chores.endpoints
 import server.events.endpoints
 import server.jobs.endpoints
 import server.nodes.endpoints
@@ -32,6 +33,7 @@ WORKERS = f"{API}/workers/"
 ROUTERS: tuple[APIRouter, ...] = (
     server.jobs.endpoints.router,
     server.telemetry.endpoints.router,
+    server.chores.endpoints.router,
     server.nodes.endpoints.router,
     server.events.endpoints.router,
     server.auth.endpoints.router,

@@ -12,7 +12,7 @@ from specs.api.jobs import JobRequest, StopRequest
 from specs.api.resume import ResumeRequest
 from specs.api.telemetry import ComparisonView
 from specs.job import JobSpec
-from specs.reports import PROTOCOL, Claim, NodeHeartbeat, Registration, Report
+from specs.reports import PROTOCOL, ChoreReport, Claim, NodeHeartbeat, Registration, Report
 
 Examples = Mapping[type[BaseModel], Mapping[str, Mapping[str, Any]]]
 
@@ -57,6 +57,14 @@ EXAMPLES: Examples = {
         },
     },
     NodeHeartbeat: {"idle": {"protocol": PROTOCOL, "node": "cpu-01"}},
+    ChoreReport: {
+        "half_way": {
+            "protocol": PROTOCOL,
+            "node": "cpu-01",
+            "fence": 1,
+            "progress": {"doing": "compares __0_0.distcp", "done": 512, "total": 1024},
+        },
+    },
     Claim: {"claim": {"protocol": PROTOCOL, "node": "cpu-01"}},
     Report: {
         "lives": {

@@ -1,4 +1,4 @@
-"""The one door of the states: guarded moves of jobs, attempts and attempt-nodes, and their event.
+"""The one door of the states: guarded moves of jobs, attempts, their nodes and chores, with events.
 
 The legal moves are data (specs/states.py); why and when each happens is docs/lifecycle.md.
 """
@@ -15,14 +15,16 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, select, update
 from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
-from server.tables import attempt_nodes, attempts, jobs
+from server.tables import attempt_nodes, attempts, chores, jobs
 from specs.events import EventKind
 from specs.states import (
     ATTEMPT_MOVES,
     ATTEMPT_NODE_MOVES,
+    CHORE_MOVES,
     JOB_MOVES,
     AttemptNodeState,
     AttemptState,
+    ChoreState,
     JobState,
     sources,
 )
@@ -67,6 +69,19 @@ def node_to(attempt_id: str, node: str, target: AttemptNodeState, **values: Any)
     legal = sources(ATTEMPT_NODE_MOVES, target)
     what = f"node {node} of attempt {attempt_id}"
     return Move(what, attempt_nodes, where, target, legal, values)
+
+
+def chore_to(
+    chore_id: str,
+    target: ChoreState,
+    *,
+    only_from: frozenset[ChoreState] | None = None,
+    **values: Any,
+) -> Move:
+    """Return the move of a chore; `only_from` narrows the states that the table allows."""
+    legal = sources(CHORE_MOVES, target)
+    narrowed = legal if only_from is None else legal & only_from
+    return Move(f"chore {chore_id}", chores, chores.c.id == chore_id, target, narrowed, values)
 
 
 def move(

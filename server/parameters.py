@@ -22,6 +22,7 @@ CheckpointId = Annotated[
         description="Id of the checkpoint: job, attempt and step.",
     ),
 ]
+ChoreId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the chore.")]
 NodeName = Annotated[
     str,
     Path(pattern=NODE_NAME, max_length=100, description="Name of the node."),

@@ -47,6 +47,9 @@ class Settings(BaseSettings):
     """Pause before an unclaimed launch message is sent again."""
     log_quota_bytes: Annotated[int, Field(ge=1_000_000)] = 64 * 1024 * 1024
     """Bytes of output that are kept for each rank of an attempt; the oldest are dropped."""
+    scrub_interval_days: Annotated[float, Field(ge=0)] = 0.0
+    """Days after which a checkpoint that nobody has looked at is compared with its checksums, on a
+    node that is idle; never when 0."""
     max_body_bytes: Annotated[int, Field(ge=100_000)] = 1024 * 1024
     """Largest request body, reports apart."""
     stream_seconds: Annotated[float, Field(gt=0)] = 900.0

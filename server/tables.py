@@ -28,12 +28,13 @@ from specs.api.attempts import Continuity
 from specs.api.jobs import PendingLaunch, Progress
 from specs.attempt import Overrides
 from specs.checkpoint import Manifest
+from specs.chores import ChoreOutcome, ChoreProgress, ChoreTask, Verification
 from specs.failures import Failure
 from specs.job import JobSpec
 from specs.layout import Layout
 from specs.reports import Hardware, Identity
 from specs.rundir import ExitRecord, Request, RequestAnswer
-from specs.states import AttemptNodeState, AttemptState, DesiredState, JobState
+from specs.states import AttemptNodeState, AttemptState, ChoreState, DesiredState, JobState
 
 metadata = MetaData(
     naming_convention={
@@ -225,7 +226,43 @@ checkpoints = Table(
     Column("metadata_digest", String(32), nullable=False),
     Column("manifest", Record(Manifest), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
+    Column("verified", Boolean),  # null until somebody looked
+    Column("checked_at", UtcDateTime),
+    Column("verification", Record(Verification)),
+    Column("pinned_at", UtcDateTime),
+    Column("pinned_by", String(100)),
+    Column("deleting_since", UtcDateTime),  # nothing goes on from it any more
     Index(None, "job_id", "attempt", "step"),
+)
+
+# Outlives the rows that it was made of: the job may be deleted before its files are.
+chores = Table(
+    "chores",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("job_id", ID, nullable=False),
+    Column("job_name", String(80), nullable=False),
+    Column("checkpoint_id", String(200)),
+    Column("actor", String(100), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("task", Record(ChoreTask), nullable=False),
+    Column("storage", String(64)),  # UUID of the storage root
+    Column("node", String(100)),
+    Column("fence", Integer, nullable=False, default=0),  # claims so far
+    Column("sent_at", UtcDateTime),  # when the last message was sent
+    Column("given_at", UtcDateTime),  # when the node was chosen
+    Column("last_report_at", UtcDateTime),
+    Column("progress", Record(ChoreProgress)),
+    Column("outcome", Record(ChoreOutcome)),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("started_at", UtcDateTime),
+    Column("ended_at", UtcDateTime),
+    _one_of("state", ChoreState),
+    Index(None, "state", "id"),
+    Index(None, "job_id", "id"),
+    Index(None, "checkpoint_id", "id"),
 )
 
 metric_series = Table(

@@ -63,7 +63,7 @@ def spec_markdown() -> str:
                 path=f"{name}.",
             ),
         ]
-    return "\n\n".join([HEAD.strip(), *tables, _without_engine()]) + "\n"
+    return "\n\n".join(filter(None, [HEAD.strip(), *tables, _without_engine()])) + "\n"
 
 
 def _table(
@@ -140,4 +140,4 @@ def _without_engine() -> str:
     rows = [
         f"| `{pointer[1:].replace('/', '.')}` | {what} |" for pointer, _, what in NOT_SUPPORTED_YET
     ]
-    return "\n".join([WITHOUT_ENGINE, *rows])
+    return "\n".join([WITHOUT_ENGINE, *rows]) if rows else ""

@@ -49,6 +49,17 @@ class EventKind(StrEnum):
     """A silent node reports again."""
     CHECKPOINT_COMMITTED = "checkpoint_committed"
     """A checkpoint entered the catalog: `checkpoint_id`, `step`, `size`, `kind`."""
+    CHECKPOINT_PINNED = "checkpoint_pinned"
+    """A checkpoint is kept whatever retention says, or no longer: `checkpoint_id`, `pinned`."""
+    CHORE_QUEUED = "chore_queued"
+    """Background work is to be done, or to be done again: `chore_id`, `kind`, `checkpoint_id`,
+    `reason`."""
+    CHORE_STARTED = "chore_started"
+    """A node took on a chore: `chore_id`, `kind`, `checkpoint_id`, `fence`."""
+    CHORE_PROGRESS = "chore_progress"
+    """A chore came further: `chore_id`, `kind`, `checkpoint_id`, `progress`. Transient."""
+    CHORE_ENDED = "chore_ended"
+    """A chore ended: `chore_id`, `kind`, `checkpoint_id`, `state`, and of a verification `ok`."""
     CONTINUITY_CHECKED = "continuity_checked"
     """The first step after a resume was compared with the lineage: a `Continuity`."""
     REQUEST_ANSWERED = "request_answered"
@@ -71,5 +82,13 @@ class EventKind(StrEnum):
     """A job and what the server held of it are gone."""
 
 
-TRANSIENT = frozenset({EventKind.WAITING, EventKind.PHASE, EventKind.METRICS, EventKind.LOG})
+TRANSIENT = frozenset(
+    {
+        EventKind.WAITING,
+        EventKind.PHASE,
+        EventKind.METRICS,
+        EventKind.LOG,
+        EventKind.CHORE_PROGRESS,
+    }
+)
 """Kinds that only live views need: they are pruned after an hour and kept out of a job's events."""

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from specs.attempt import AttemptSpec
 from specs.base import RecordModel
+from specs.chores import ChoreOutcome, ChoreProgress, ChoreTask
 from specs.job import JobSpec
 from specs.rundir import ExitRecord, Heartbeat, Request, RequestAnswer
 from specs.states import DesiredState
@@ -203,3 +204,47 @@ class LaunchMessage(RecordModel):
     """Id of the attempt."""
     node: NodeName
     """Node that is to claim it."""
+
+
+class ChoreMessage(RecordModel):
+    """The Celery message of a chore: ids only. It grants nothing; the claim does."""
+
+    chore_id: str
+    """Id of the chore."""
+    node: NodeName
+    """Node that is to claim it."""
+
+
+class ChoreClaimReply(RecordModel):
+    """All that a node needs to carry a chore out."""
+
+    task: ChoreTask
+    """What to do."""
+    storage: str | None
+    """UUID of the storage root; any when absent."""
+    fence: int
+    """Number of this claim: a report under a lower one counts for nothing."""
+    report_seconds: float
+    """Longest pause between two reports."""
+
+
+class ChoreReport(RecordModel):
+    """What the supervisor of a chore has to say; it renews the lease."""
+
+    protocol: int
+    """`PROTOCOL` of the sender."""
+    node: NodeName
+    """Its node."""
+    fence: Annotated[int, Field(ge=1, lt=2**31)]
+    """Number of its claim."""
+    progress: ChoreProgress | None = None
+    """How far the chore is."""
+    outcome: ChoreOutcome | None = None
+    """The last report: how it ended."""
+
+
+class ChoreReportReply(RecordModel):
+    """The answer to a chore's report."""
+
+    ended: bool
+    """Whether the server has noted the end."""

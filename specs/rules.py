@@ -13,6 +13,7 @@ from specs.layout import Layout
 from specs.learning import LEARNING
 from specs.precision import PRECISION, hardware
 from specs.problems import Problem, SpecError
+from specs.retention import RETENTION
 from specs.saving import SAVING, accelerator
 from specs.sections.model import DataSection
 
@@ -185,12 +186,10 @@ RULES: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (
     _resources,
     *LEARNING,
     *SAVING,
+    *RETENTION,
 )
 
 
 # One row goes with each engine that is still to come: pointer, whether the spec asks for it, name.
 # What only tunes such an engine stands there too: accepted, it would do nothing.
-NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = (
-    ("/checkpoint/keep_latest_k", lambda s: s.checkpoint.keep_latest_k > 0, "retention"),
-    ("/checkpoint/keep_every_steps", lambda s: s.checkpoint.keep_every_steps > 0, "retention"),
-)
+NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = ()

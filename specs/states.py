@@ -1,4 +1,4 @@
-"""States of jobs, attempts and attempt-nodes, and the legal moves between them, as data.
+"""States of jobs, attempts, attempt-nodes and chores, and the legal moves between them, as data.
 
 The prose is docs/lifecycle.md; the one module of the server that carries moves out reads this.
 """
@@ -44,6 +44,16 @@ class AttemptNodeState(StrEnum):
     ENDED = "ended"
 
 
+class ChoreState(StrEnum):
+    """State of background work on a node."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
 class AttemptOutcome(StrEnum):
     """How an attempt, or one node's share of it, ended."""
 
@@ -75,6 +85,8 @@ TERMINAL_JOB_STATES = frozenset(
 )
 ACTIVE_JOB_STATES = frozenset({JobState.STARTING, JobState.RUNNING, JobState.STOPPING})
 LIVE_ATTEMPT_STATES = frozenset(AttemptState) - {AttemptState.ENDED}
+
+OPEN_CHORE_STATES = frozenset({ChoreState.QUEUED, ChoreState.RUNNING})
 
 _ENDS = TERMINAL_JOB_STATES | {JobState.QUEUED}  # queued: a retry or a resize follows
 
@@ -108,6 +120,16 @@ ATTEMPT_NODE_MOVES: Mapping[AttemptNodeState, frozenset[AttemptNodeState]] = {
     AttemptNodeState.CLAIMED: frozenset({AttemptNodeState.RUNNING, AttemptNodeState.ENDED}),
     AttemptNodeState.RUNNING: frozenset({AttemptNodeState.ENDED}),
     AttemptNodeState.ENDED: frozenset(),
+}
+
+CHORE_MOVES: Mapping[ChoreState, frozenset[ChoreState]] = {
+    ChoreState.QUEUED: frozenset({ChoreState.RUNNING, ChoreState.FAILED, ChoreState.CANCELLED}),
+    ChoreState.RUNNING: frozenset(
+        {ChoreState.QUEUED, ChoreState.SUCCEEDED, ChoreState.FAILED, ChoreState.CANCELLED}
+    ),
+    ChoreState.SUCCEEDED: frozenset(),
+    ChoreState.FAILED: frozenset(),
+    ChoreState.CANCELLED: frozenset(),
 }
 
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 
 from server.auth.dependencies import Person, person
 from server.body import JsonBody
+from server.chores.queue import read_chore
 from server.dependencies import ServerContext
 from server.events.listing import list_events
 from server.jobs import resume as resumes
@@ -19,6 +20,7 @@ from server.parameters import JobId
 from server.responses import reply, reply_page
 from server.views import job_view, list_attempts, list_requests, read_request
 from specs.api.attempts import AttemptView
+from specs.api.chores import JobDeletedView
 from specs.api.common import Page
 from specs.api.jobs import (
     CancelReply,
@@ -116,7 +118,12 @@ def get(context: ServerContext, job_id: JobId) -> Response:
         return reply(job_view(connection, job_id))
 
 
-@router.delete("/jobs/{job_id}", status_code=204, summary="Remove a finished job")
+@router.delete(
+    "/jobs/{job_id}",
+    status_code=204,
+    responses={202: {"model": JobDeletedView, "description": "Its checkpoints go too."}},
+    summary="Remove a finished job",
+)
 def delete(
     context: ServerContext,
     principal: Person,
@@ -124,9 +131,17 @@ def delete(
     checkpoints: Annotated[
         Literal["keep", "delete"], Query(description="What becomes of its checkpoints.")
     ] = "keep",
-) -> None:
-    """Remove a job and what the server holds of it; 409 while it is not at an end."""
-    service.delete(context, job_id, actor=principal.name, checkpoints=checkpoints)
+) -> Response:
+    """Remove a job and what the server holds of it; 409 while it is not at an end.
+
+    Checkpoints that are to go are deleted on storage by chores, which a 202 names.
+    """
+    chores = service.delete(context, job_id, actor=principal.name, checkpoints=checkpoints)
+    if not chores:
+        return Response(status_code=204)
+    with context.database.read() as connection:
+        views = [read_chore(connection, chore_id) for chore_id in chores]
+    return reply(JobDeletedView(chores=views), status=202)
 
 
 @router.post("/jobs/{job_id}/stop", response_model=JobView, summary="Save, then leave")

@@ -188,12 +188,20 @@ def _origin(
     if wanted is None:
         return Origin(None, 0, branch=False, manifest=None)
     row = connection.execute(
-        select(checkpoints.c.step, checkpoints.c.manifest).where(
-            checkpoints.c.id == wanted, checkpoints.c.job_id == job_id
-        )
+        select(
+            checkpoints.c.step,
+            checkpoints.c.manifest,
+            checkpoints.c.verification,
+            checkpoints.c.deleting_since,
+        ).where(checkpoints.c.id == wanted, checkpoints.c.job_id == job_id)
     ).one_or_none()
     if row is None:
         raise InvalidRequestError.at("/checkpoint_id", f"this job has no checkpoint {wanted!r}")
+    if row.deleting_since is not None:
+        raise InvalidRequestError.at("/checkpoint_id", f"{wanted} is being deleted")
+    if row.verification is not None and not row.verification.ok:
+        found = f"{row.verification.fault}: {row.verification.message}"
+        raise InvalidRequestError.at("/checkpoint_id", f"{wanted} is damaged: {found}")
     branch = newest is not None and newest.id != wanted
     return Origin(wanted, row.step, branch=branch, manifest=row.manifest)
 

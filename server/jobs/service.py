@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row
 from server import tables
 from server.attempts.ending import order
 from server.attempts.launch import newest_attempt_id, read_launch
+from server.chores.service import remove_with_job
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
 from server.events.store import append_event
@@ -102,23 +103,22 @@ def cancel(context: Context, job_id: str, *, actor: str, reason: str) -> str:
 
 def delete(
     context: Context, job_id: str, *, actor: str, checkpoints: Literal["keep", "delete"]
-) -> None:
+) -> list[str]:
     """Remove a job that has ended, and all that the server holds of it.
+
+    Returns the ids of the chores that delete its checkpoints on storage, where they are to go.
 
     Raises:
         NotFoundError: there is no such job.
-        ConflictError: it has not ended.
-        InvalidRequestError: its checkpoints were to be deleted on storage, which only nodes reach.
+        ConflictError: it has not ended, or something speaks against deleting a checkpoint.
     """
+    chores: list[str] = []
     with context.database.write() as connection:
         job = _locked(connection, job_id)
         if job.state not in TERMINAL_JOB_STATES:
             raise ConflictError(f"{job.name} is {job.state}; stop or cancel it first")
-        saved = sa.select(sa.func.count()).where(tables.checkpoints.c.job_id == job_id)
-        if checkpoints == "delete" and connection.scalar(saved):
-            raise InvalidRequestError.at(
-                "query/checkpoints", "not supported yet: deleting checkpoints on storage"
-            )
+        if checkpoints == "delete":
+            chores = remove_with_job(context, connection, job, actor=actor)
         connection.execute(sa.delete(jobs).where(jobs.c.id == job_id))
         connection.execute(sa.delete(tables.events).where(tables.events.c.job_id == job_id))
         keys = tables.idempotency_keys
@@ -131,6 +131,7 @@ def delete(
             actor=actor,
             job_id=job_id,
         )
+    return chores
 
 
 def ask(context: Context, job_id: str, request: Request) -> str:

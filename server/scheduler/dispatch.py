@@ -1,4 +1,4 @@
-"""Launch messages: ids only, sent to the queue of one node."""
+"""Messages to nodes: ids only, sent to the queue of one node."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from typing import Protocol
 
 from celery import Celery
 
-from specs.reports import LaunchMessage
+from specs.reports import ChoreMessage, LaunchMessage
 
-TASK = "worker.launch"
+Message = LaunchMessage | ChoreMessage
+
+TASKS: dict[type[Message], str] = {LaunchMessage: "worker.launch", ChoreMessage: "worker.chore"}
 EXPIRES_SECONDS = 60
 
 
 class Dispatcher(Protocol):
-    """Sends launch messages."""
+    """Sends messages to nodes."""
 
-    def send(self, message: LaunchMessage) -> None:
+    def send(self, message: Message) -> None:
         """Send one message; it may be lost or doubled.
 
         Raises:
@@ -34,10 +36,10 @@ class CeleryDispatcher:
             broker_transport_options={"socket_connect_timeout": 2, "socket_timeout": 5},
         )
 
-    def send(self, message: LaunchMessage) -> None:
+    def send(self, message: Message) -> None:
         """Send one message, without trying again."""
         self.app.send_task(
-            TASK,
+            TASKS[type(message)],
             kwargs=message.model_dump(),
             queue=f"node.{message.node}",
             expires=EXPIRES_SECONDS,
@@ -55,9 +57,10 @@ class RecordingDispatcher:
 
     def __init__(self) -> None:
         self.sent: list[LaunchMessage] = []
+        self.chores: list[ChoreMessage] = []
         self.away = False
 
-    def send(self, message: LaunchMessage) -> None:
+    def send(self, message: Message) -> None:
         """Keep one message.
 
         Raises:
@@ -65,4 +68,7 @@ class RecordingDispatcher:
         """
         if self.away:
             raise ConnectionError("the broker is away")
-        self.sent.append(message)
+        if isinstance(message, ChoreMessage):
+            self.chores.append(message)
+        else:
+            self.sent.append(message)

@@ -16,7 +16,7 @@ from server.context import Context
 from server.events.store import append_event
 from server.jobs.checks import roots_of
 from server.lifecycle import job_to, lock_job, move
-from server.scheduler.dispatch import Dispatcher
+from server.scheduler.dispatch import Dispatcher, Message
 from server.scheduler.offers import read_offers
 from server.scheduler.placement import Demand, Offer, decide
 from server.tables import attempt_nodes, attempts, checkpoints, jobs
@@ -159,14 +159,12 @@ def place_job(
     return [LaunchMessage(attempt_id=attempt_id, node=share.node) for share in allocation]
 
 
-def send(dispatcher: Dispatcher, message: LaunchMessage) -> None:
+def send(dispatcher: Dispatcher, message: Message) -> None:
     """Send a message; when the broker is away it is sent again later."""
     try:
         dispatcher.send(message)
     except Exception:  # whatever the broker raises: the reconciler sends again
-        logger.warning(
-            "attempt %s was not announced to %s", message.attempt_id, message.node, exc_info=True
-        )
+        logger.warning("%s was not announced", message, exc_info=True)
 
 
 def rendezvous_port(attempt_id: str) -> int:

@@ -1,4 +1,4 @@
-"""The scheduler's process: leads, reconciles and places, four times a second."""
+"""The scheduler's process: leads, reconciles, places and gives out chores, four times a second."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import threading
 
 from server.context import Context
+from server.scheduler.chores import ChoreKeeper
 from server.scheduler.dispatch import CeleryDispatcher, Dispatcher
 from server.scheduler.leader import Leadership, leadership
 from server.scheduler.place import Placer
@@ -26,6 +27,7 @@ class Scheduler:
         self._leader = leader
         self._reconciler = Reconciler(context, dispatcher)
         self._placer = Placer(context, dispatcher)
+        self._chores = ChoreKeeper(context, dispatcher)
 
     def tick(self) -> bool:
         """Do one round, and return whether this process leads."""
@@ -33,6 +35,7 @@ class Scheduler:
             return False
         self._reconciler.run()
         self._placer.run()
+        self._chores.run()
         return True
 
     def run(self, stop: threading.Event) -> None:

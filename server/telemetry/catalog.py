@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, or_, select
 
 from server.context import Context
 from server.errors import NotFoundError
@@ -53,7 +53,8 @@ def newest_checkpoint(
     """Return the checkpoint from which a job goes on after an attempt; None for a fresh start.
 
     That is the newest in the attempt's ancestry: its own, else the one that it came from, else one
-    before that. What another branch saved is never chosen, nor, where `before_step` is given, what
+    before that. What another branch saved is never chosen, nor what is to be deleted or known as
+    damaged, nor, where `before_step` is given, what
     was saved at that step or later. The row has `id`, `attempt_id`,
     `attempt`, `step`, `root`, `path`.
     """
@@ -63,7 +64,7 @@ def newest_checkpoint(
     table = checkpoints.c
     query = select(
         table.id, table.attempt_id, table.attempt, table.step, table.root, table.path
-    ).where(table.job_id == job_id)
+    ).where(table.job_id == job_id, *usable())
     if before_step is not None:
         query = query.where(table.step < before_step)
     newest_first = reversed(lineage_of(attempts_of(connection, job_id), number).segments)
@@ -75,6 +76,11 @@ def newest_checkpoint(
         if row is not None:
             return row
     return None
+
+
+def usable() -> tuple[ColumnElement[bool], ...]:
+    """Return what holds of checkpoints that a launch may choose: not to go, not damaged."""
+    return checkpoints.c.deleting_since.is_(None), checkpoints.c.verified.is_not(False)
 
 
 def list_checkpoints(
@@ -129,6 +135,10 @@ _COLUMNS = (
     checkpoints.c.save_seconds,
     checkpoints.c.parent_id,
     checkpoints.c.created_at,
+    checkpoints.c.verification,
+    checkpoints.c.pinned_at,
+    checkpoints.c.pinned_by,
+    checkpoints.c.deleting_since,
 )
 
 
@@ -147,4 +157,8 @@ def _fields(row: Any, lineage: Lineage) -> dict[str, Any]:
         "parent": row.parent_id,
         "on_lineage": lineage.holds(number=row.attempt, step=row.step),
         "created_at": row.created_at,
+        "verification": row.verification,
+        "pinned_at": row.pinned_at,
+        "pinned_by": row.pinned_by,
+        "deleting": row.deleting_since is not None,
     }

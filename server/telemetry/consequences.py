@@ -10,6 +10,7 @@ from sqlalchemy import Connection, select, update
 
 from server.attempts.launch import effective_spec
 from server.attempts.service import Reporter
+from server.chores.service import apply_retention
 from server.context import Context
 from server.events.store import append_event
 from server.tables import attempts, jobs, requests
@@ -167,8 +168,8 @@ def note_metrics(
 def _commit(
     context: Context, connection: Connection, reporter: Reporter, manifest: Manifest
 ) -> None:
-    root = effective_spec(connection, reporter.attempt_id).checkpoint.root
-    if not record_commit(connection, reporter.attempt_id, manifest, root=root):
+    section = effective_spec(connection, reporter.attempt_id).checkpoint
+    if not record_commit(connection, reporter.attempt_id, manifest, root=section.root):
         return
     step = manifest.train_state.step
     append_event(
@@ -186,6 +187,7 @@ def _commit(
             "kind": manifest.kind,
         },
     )
+    apply_retention(context, connection, reporter.job_id, section)
 
 
 def _tell(context: Context, connection: Connection, reporter: Reporter, found: RunEvent) -> None:

@@ -10,13 +10,18 @@ from server.attempts import service as attempts
 from server.auth.dependencies import AttemptTokenHash, Joiner, Node
 from server.auth.service import Principal
 from server.body import JsonBody
+from server.chores.carrying import claim_chore, report_chore
 from server.dependencies import ServerContext
 from server.errors import ForbiddenError
 from server.nodes import service as nodes
+from server.parameters import ChoreId
 from server.responses import reply
 from server.telemetry.ingest import store_report
 from specs.ids import ID_PATTERN
 from specs.reports import (
+    ChoreClaimReply,
+    ChoreReport,
+    ChoreReportReply,
     Claim,
     ClaimReply,
     NodeHeartbeat,
@@ -82,6 +87,38 @@ def report(
 ) -> Response:
     """Store new bytes of the run directory once, and answer with orders."""
     return reply(store_report(context, attempt_id, token_hash, body))
+
+
+@router.post(
+    "/chores/{chore_id}/claim",
+    response_model=ChoreClaimReply,
+    summary="A worker takes on a chore",
+)
+def claim_a_chore(
+    context: ServerContext,
+    principal: Node,
+    chore_id: ChoreId,
+    body: Annotated[Claim, Depends(JsonBody(Claim))],
+) -> Response:
+    """Hand out the task and the fence, once; whoever comes second gets 409."""
+    _check(principal, body.node, body.protocol)
+    return reply(claim_chore(context, chore_id, node=body.node))
+
+
+@router.post(
+    "/chores/{chore_id}/report",
+    response_model=ChoreReportReply,
+    summary="How far a chore is, or how it ended",
+)
+def report_on_a_chore(
+    context: ServerContext,
+    principal: Node,
+    chore_id: ChoreId,
+    body: Annotated[ChoreReport, Depends(JsonBody(ChoreReport))],
+) -> Response:
+    """Renew the lease; 409 where another claim has outrun this one."""
+    _check(principal, body.node, body.protocol)
+    return reply(report_chore(context, chore_id, body))
 
 
 def _check(principal: Principal, node: str, protocol: int) -> None:

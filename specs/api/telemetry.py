@@ -6,6 +6,7 @@ from datetime import datetime
 
 from specs.base import RecordModel
 from specs.checkpoint import Manifest
+from specs.chores import Verification
 from specs.states import JobState
 
 
@@ -61,6 +62,14 @@ class CheckpointView(RecordModel):
     """Whether the current attempt descends from it."""
     created_at: datetime
     """When it was committed."""
+    verification: Verification | None
+    """What the last look at it found; absent until somebody looks."""
+    pinned_at: datetime | None
+    """Since when it is kept whatever retention says; absent when it is not pinned."""
+    pinned_by: str | None
+    """Who pinned it."""
+    deleting: bool
+    """Whether it is to go: nothing goes on from it any more."""
 
 
 class CheckpointDetails(CheckpointView):

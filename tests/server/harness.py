@@ -18,6 +18,7 @@ from server.auth.tokens import hash_token
 from server.context import Context
 from server.jobs.service import submit
 from server.liveness import beat
+from server.scheduler.chores import ChoreKeeper
 from server.scheduler.dispatch import RecordingDispatcher
 from server.scheduler.place import Placer
 from server.scheduler.reconcile import Reconciler
@@ -58,6 +59,7 @@ class Harness:
         self.dispatcher = RecordingDispatcher()
         self.placer = Placer(context, self.dispatcher)
         self.reconciler = Reconciler(context, self.dispatcher)
+        self.keeper = ChoreKeeper(context, self.dispatcher)
 
     def add_node(
         self,

@@ -153,8 +153,6 @@ def test_deleting_leaves_one_event(context: Context, harness: Harness) -> None:
         delete(context, job_id, actor="ada", checkpoints="keep")
     harness.commit_checkpoint(job_id, 1)
     supervisor.end("succeeded")
-    with pytest.raises(InvalidRequestError, match="not supported yet"):
-        delete(context, job_id, actor="ada", checkpoints="delete")
     delete(context, job_id, actor="ada", checkpoints="keep")
     assert harness.kinds(job_id) == ["job_deleted"]
     assert count(context, jobs) == count(context, attempts) == 0

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+import specs.rules
 from specs.architectures import ARCHITECTURES
 from specs.job import parse_job_spec
 from specs.problems import SpecError
-from specs.rules import NOT_SUPPORTED_YET, check_job_spec
+from specs.rules import check_job_spec
 
 SLOTS: dict[str, Any] = {"resources": {"world_size": 2}}
 
@@ -188,12 +189,6 @@ def test_sixteen_sequences_may_run_on_three_ranks() -> None:
 
 
 # One document for each row of the table, in its order: it asks for what has no engine.
-ASKING: list[tuple[str, dict[str, Any]]] = [
-    ("/checkpoint/keep_latest_k", {"checkpoint": {"keep_latest_k": 3}}),
-    ("/checkpoint/keep_every_steps", {"checkpoint": {"keep_every_steps": 10}}),
-]
-
-
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -221,14 +216,33 @@ def test_inputs_that_are_read(data: dict[str, Any]) -> None:
     check_job_spec(parse_job_spec({"data": data}))
 
 
-def test_every_row_without_an_engine_is_tried_below() -> None:
-    assert [pointer for pointer, _ in ASKING] == [pointer for pointer, _, _ in NOT_SUPPORTED_YET]
+def test_what_has_no_engine_is_refused_at_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = ("/model/dropout", lambda spec: spec.model.dropout > 0, "forgetting")
+    monkeypatch.setattr(specs.rules, "NOT_SUPPORTED_YET", (row,))
+    check_job_spec(parse_job_spec({}))
+    found = problems_of({"model": {"dropout": 0.5}})
+    assert found == [("/model/dropout", "not supported yet: forgetting")]
 
 
-@pytest.mark.parametrize(("pointer", "document"), ASKING, ids=[pointer for pointer, _ in ASKING])
-def test_what_has_no_engine_is_refused_at_the_door(pointer: str, document: dict[str, Any]) -> None:
-    what = {row: what for row, _, what in NOT_SUPPORTED_YET}[pointer]
-    assert (pointer, f"not supported yet: {what}") in problems_of(document)
+@pytest.mark.parametrize(
+    ("section", "detail"),
+    [
+        (
+            {"keep_every_steps": 100},
+            "goes with keep_latest_k, without which every checkpoint is kept",
+        ),
+        (
+            {"keep_latest_k": 2, "keep_every_steps": 250},
+            "keep_every_steps=250 is no multiple of interval_steps=100; nearest legal: 200, 300",
+        ),
+    ],
+)
+def test_what_is_kept_for_good_agrees_with_what_is_saved(
+    section: dict[str, Any], detail: str
+) -> None:
+    assert problems_of({"checkpoint": section}) == [("/checkpoint/keep_every_steps", detail)]
+    legal = {"keep_latest_k": 2, "keep_every_steps": 250, "interval_steps": 0}
+    check_job_spec(parse_job_spec({"checkpoint": legal}))
 
 
 def test_every_problem_is_named_at_once() -> None:

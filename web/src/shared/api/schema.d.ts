@@ -145,6 +145,8 @@ export interface paths {
         /**
          * Remove a finished job
          * @description Remove a job and what the server holds of it; 409 while it is not at an end.
+         *
+         *     Checkpoints that are to go are deleted on storage by chores, which a 202 names.
          */
         delete: operations["jobs_delete"];
         options?: never;
@@ -417,6 +419,110 @@ export interface paths {
         get: operations["checkpoints_get_checkpoint"];
         put?: never;
         post?: never;
+        /**
+         * Delete a checkpoint from storage
+         * @description Mark a checkpoint and queue its deletion; 409 says what speaks against it.
+         */
+        delete: operations["checkpoints_delete"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/checkpoints/{checkpoint_id}/verify": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Compare a checkpoint with its checksums, and load it
+         * @description Queue a verification on a node; a repeat answers with the one that is open.
+         */
+        post: operations["checkpoints_verify"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/checkpoints/{checkpoint_id}/pin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Keep a checkpoint whatever retention says
+         * @description Keep a checkpoint until it is unpinned.
+         */
+        post: operations["checkpoints_pin"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/checkpoints/{checkpoint_id}/unpin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Leave a checkpoint to retention again
+         * @description Take a pin back.
+         */
+        post: operations["checkpoints_unpin"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/chores": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What is done to checkpoints, the newest first
+         * @description List chores, those of deleted jobs too.
+         */
+        get: operations["chores_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/chores/{chore_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * One chore
+         * @description Return how far a chore is, and how it ended.
+         */
+        get: operations["chores_get"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -651,6 +757,46 @@ export interface paths {
          * @description Store new bytes of the run directory once, and answer with orders.
          */
         post: operations["workers_report"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workers/chores/{chore_id}/claim": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * A worker takes on a chore
+         * @description Hand out the task and the fence, once; whoever comes second gets 409.
+         */
+        post: operations["workers_claim_a_chore"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workers/chores/{chore_id}/report": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * How far a chore is, or how it ended
+         * @description Renew the lease; 409 where another claim has outrun this one.
+         */
+        post: operations["workers_report_on_a_chore"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1101,9 +1247,32 @@ export interface components {
              * @description When it was committed.
              */
             created_at: string;
+            /** @description What the last look at it found; absent until somebody looks. */
+            verification: components["schemas"]["Verification"] | null;
+            /**
+             * Pinned At
+             * @description Since when it is kept whatever retention says; absent when it is not pinned.
+             */
+            pinned_at: string | null;
+            /**
+             * Pinned By
+             * @description Who pinned it.
+             */
+            pinned_by: string | null;
+            /**
+             * Deleting
+             * @description Whether it is to go: nothing goes on from it any more.
+             */
+            deleting: boolean;
             /** @description All that it records of itself. */
             manifest: components["schemas"]["Manifest"];
         };
+        /**
+         * CheckpointFault
+         * @description Why a checkpoint is not verified.
+         * @enum {string}
+         */
+        CheckpointFault: "not_committed" | "manifest_damaged" | "another_checkpoint" | "file_missing" | "file_size" | "file_damaged" | "metadata_refused" | "tensor_incomplete" | "load_failed";
         /**
          * CheckpointSection
          * @description Checkpoints: each is complete, and loads on any other world size and layout.
@@ -1309,6 +1478,267 @@ export interface components {
              * @description When it was committed.
              */
             created_at: string;
+            /** @description What the last look at it found; absent until somebody looks. */
+            verification: components["schemas"]["Verification"] | null;
+            /**
+             * Pinned At
+             * @description Since when it is kept whatever retention says; absent when it is not pinned.
+             */
+            pinned_at: string | null;
+            /**
+             * Pinned By
+             * @description Who pinned it.
+             */
+            pinned_by: string | null;
+            /**
+             * Deleting
+             * @description Whether it is to go: nothing goes on from it any more.
+             */
+            deleting: boolean;
+        };
+        /**
+         * ChoreClaimReply
+         * @description All that a node needs to carry a chore out.
+         */
+        ChoreClaimReply: {
+            /** @description What to do. */
+            task: components["schemas"]["ChoreTask"];
+            /**
+             * Storage
+             * @description UUID of the storage root; any when absent.
+             */
+            storage: string | null;
+            /**
+             * Fence
+             * @description Number of this claim: a report under a lower one counts for nothing.
+             */
+            fence: number;
+            /**
+             * Report Seconds
+             * @description Longest pause between two reports.
+             */
+            report_seconds: number;
+        };
+        /**
+         * ChoreKind
+         * @description What is done; also the command of `python -m trainer`.
+         * @enum {string}
+         */
+        ChoreKind: "verify" | "scrub" | "delete";
+        /**
+         * ChoreOutcome
+         * @description `outcome.json`: how a chore ended on its node.
+         */
+        ChoreOutcome: {
+            /**
+             * Outcome
+             * @description Whether the work was done; a damaged checkpoint that was looked at is work done.
+             * @enum {string}
+             */
+            outcome: "succeeded" | "failed";
+            /**
+             * Message
+             * @description What was found or done, or why it could not be.
+             */
+            message: string;
+            /** @description What a look at a checkpoint found. */
+            verification: components["schemas"]["Verification"] | null;
+            /**
+             * Files
+             * @description Files that were deleted.
+             * @default 0
+             */
+            files: number;
+        };
+        /**
+         * ChoreOutcome
+         * @description `outcome.json`: how a chore ended on its node.
+         */
+        ChoreOutcomeInput: {
+            /**
+             * Outcome
+             * @description Whether the work was done; a damaged checkpoint that was looked at is work done.
+             * @enum {string}
+             */
+            outcome: "succeeded" | "failed";
+            /**
+             * Message
+             * @description What was found or done, or why it could not be.
+             */
+            message: string;
+            /** @description What a look at a checkpoint found. */
+            verification?: components["schemas"]["VerificationInput"] | null;
+            /**
+             * Files
+             * @description Files that were deleted.
+             * @default 0
+             */
+            files?: number;
+        };
+        /**
+         * ChoreProgress
+         * @description How far a chore is.
+         */
+        ChoreProgress: {
+            /**
+             * Doing
+             * @description What it does now, in a few words.
+             */
+            doing: string;
+            /**
+             * Done
+             * @description Bytes seen to, or files that were deleted.
+             */
+            done: number;
+            /**
+             * Total
+             * @description How many there are.
+             */
+            total: number;
+        };
+        /**
+         * ChoreReport
+         * @description What the supervisor of a chore has to say; it renews the lease.
+         */
+        ChoreReport: {
+            /**
+             * Protocol
+             * @description `PROTOCOL` of the sender.
+             */
+            protocol: number;
+            /**
+             * Node
+             * @description Its node.
+             * @example gpu-01
+             */
+            node: string;
+            /**
+             * Fence
+             * @description Number of its claim.
+             */
+            fence: number;
+            /** @description How far the chore is. */
+            progress?: components["schemas"]["ChoreProgress"] | null;
+            /** @description The last report: how it ended. */
+            outcome?: components["schemas"]["ChoreOutcomeInput"] | null;
+        };
+        /**
+         * ChoreReportReply
+         * @description The answer to a chore's report.
+         */
+        ChoreReportReply: {
+            /**
+             * Ended
+             * @description Whether the server has noted the end.
+             */
+            ended: boolean;
+        };
+        /**
+         * ChoreState
+         * @description State of background work on a node.
+         * @enum {string}
+         */
+        ChoreState: "queued" | "running" | "succeeded" | "failed" | "cancelled";
+        /**
+         * ChoreTask
+         * @description All that a node needs to know to do a chore.
+         */
+        ChoreTask: {
+            /** @description What to do. */
+            kind: components["schemas"]["ChoreKind"];
+            /**
+             * Job Id
+             * @description Job whose checkpoints are meant.
+             */
+            job_id: string;
+            /**
+             * Root
+             * @description Storage root.
+             */
+            root: string;
+            /**
+             * Paths
+             * @description Folders of the checkpoints, relative to the root.
+             */
+            paths: string[];
+            /**
+             * Whole Job
+             * @description Whether what else the job's folder holds goes too.
+             * @default false
+             */
+            whole_job: boolean;
+            /** @description The checkpoint to look at, with the digest that its metadata must have. */
+            checkpoint: components["schemas"]["ResumePoint"] | null;
+        };
+        /**
+         * ChoreView
+         * @description Background work on a node.
+         */
+        ChoreView: {
+            /**
+             * Id
+             * @description Id.
+             */
+            id: string;
+            /** @description What is done. */
+            kind: components["schemas"]["ChoreKind"];
+            /** @description State. */
+            state: components["schemas"]["ChoreState"];
+            /**
+             * Job Id
+             * @description Job whose checkpoints are meant; it may be deleted by now.
+             */
+            job_id: string;
+            /**
+             * Job Name
+             * @description Its name.
+             */
+            job_name: string;
+            /**
+             * Checkpoint Id
+             * @description Checkpoint; absent where all of a job are meant.
+             */
+            checkpoint_id: string | null;
+            /**
+             * Actor
+             * @description Who asked for it: a token's name, `retention` or `scrubbing`.
+             */
+            actor: string;
+            /**
+             * Reason
+             * @description Why.
+             */
+            reason: string;
+            /**
+             * Node
+             * @description Node that has it, or had it last.
+             */
+            node: string | null;
+            /**
+             * Tries
+             * @description Claims so far.
+             */
+            tries: number;
+            /** @description How far it is. */
+            progress: components["schemas"]["ChoreProgress"] | null;
+            /** @description How it ended on its node. */
+            outcome: components["schemas"]["ChoreOutcome"] | null;
+            /**
+             * Created At
+             * Format: date-time
+             * @description When it was asked for.
+             */
+            created_at: string;
+            /**
+             * Started At
+             * @description When a node last took it on.
+             */
+            started_at: string | null;
+            /**
+             * Ended At
+             * @description When it ended.
+             */
+            ended_at: string | null;
         };
         /**
          * Chunk
@@ -2120,6 +2550,17 @@ export interface components {
             start_time: number;
         };
         /**
+         * JobDeletedView
+         * @description The answer to the deletion of a job with its checkpoints.
+         */
+        JobDeletedView: {
+            /**
+             * Chores
+             * @description What removes them from storage.
+             */
+            chores: components["schemas"]["ChoreView"][];
+        };
+        /**
          * JobRequest
          * @description Body of requests on a running job.
          */
@@ -2198,6 +2639,7 @@ export interface components {
              *       "size": "debug",
              *       "arguments": {},
              *       "block_classes": [],
+             *       "plans": [],
              *       "dropout": 0
              *     }
              */
@@ -2397,6 +2839,7 @@ export interface components {
              *       "size": "debug",
              *       "arguments": {},
              *       "block_classes": [],
+             *       "plans": [],
              *       "dropout": 0
              *     }
              */
@@ -3368,6 +3811,12 @@ export interface components {
              */
             block_classes: string[];
             /**
+             * Plans
+             * @description Plans that the own model gives: `tensor` makes tp legal, `pipeline` makes pp.
+             * @default []
+             */
+            plans: ("tensor" | "pipeline")[];
+            /**
              * Initial Weights
              * @description Hugging Face weights to start from, in place of random ones.
              */
@@ -3486,6 +3935,12 @@ export interface components {
              * @default []
              */
             block_classes?: string[];
+            /**
+             * Plans
+             * @description Plans that the own model gives: `tensor` makes tp legal, `pipeline` makes pp.
+             * @default []
+             */
+            plans?: ("tensor" | "pipeline")[];
             /**
              * Initial Weights
              * @description Hugging Face weights to start from, in place of random ones.
@@ -3882,6 +4337,19 @@ export interface components {
              * @description The rows, in the order of the list.
              */
             items: components["schemas"]["CheckpointView"][];
+            /**
+             * Next Page Token
+             * @description Token of the next page; absent on the last one.
+             */
+            next_page_token: string | null;
+        };
+        /** Page[ChoreView] */
+        Page_ChoreView_: {
+            /**
+             * Items
+             * @description The rows, in the order of the list.
+             */
+            items: components["schemas"]["ChoreView"][];
             /**
              * Next Page Token
              * @description Token of the next page; absent on the last one.
@@ -5278,6 +5746,84 @@ export interface components {
              */
             batches?: number;
         };
+        /**
+         * Verification
+         * @description What the last look at a checkpoint found.
+         */
+        Verification: {
+            /**
+             * Ok
+             * @description Whether it is whole.
+             */
+            ok: boolean;
+            /**
+             * At
+             * Format: date-time
+             * @description When the look ended.
+             */
+            at: string;
+            /**
+             * Loaded At
+             * @description When all of its tensors were last loaded; absent where only checksums were compared.
+             */
+            loaded_at: string | null;
+            /**
+             * Loaded On
+             * @description Ranks on which they were loaded.
+             */
+            loaded_on: number | null;
+            /**
+             * Tensors
+             * @description Tensors that were loaded.
+             */
+            tensors: number | null;
+            /** @description What is wrong, by name. */
+            fault: components["schemas"]["CheckpointFault"] | null;
+            /**
+             * Message
+             * @description What is wrong, as a sentence.
+             */
+            message: string | null;
+        };
+        /**
+         * Verification
+         * @description What the last look at a checkpoint found.
+         */
+        VerificationInput: {
+            /**
+             * Ok
+             * @description Whether it is whole.
+             */
+            ok: boolean;
+            /**
+             * At
+             * Format: date-time
+             * @description When the look ended.
+             */
+            at: string;
+            /**
+             * Loaded At
+             * @description When all of its tensors were last loaded; absent where only checksums were compared.
+             */
+            loaded_at?: string | null;
+            /**
+             * Loaded On
+             * @description Ranks on which they were loaded.
+             */
+            loaded_on?: number | null;
+            /**
+             * Tensors
+             * @description Tensors that were loaded.
+             */
+            tensors?: number | null;
+            /** @description What is wrong, by name. */
+            fault?: components["schemas"]["CheckpointFault"] | null;
+            /**
+             * Message
+             * @description What is wrong, as a sentence.
+             */
+            message?: string | null;
+        };
     };
     responses: never;
     parameters: never;
@@ -5774,6 +6320,15 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
+            /** @description Its checkpoints go too. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobDeletedView"];
+                };
+            };
             /** @description Successful Response */
             204: {
                 headers: {
@@ -6966,6 +7521,449 @@ export interface operations {
             };
         };
     };
+    checkpoints_delete: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the checkpoint: job, attempt and step. */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChoreView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    checkpoints_verify: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the checkpoint: job, attempt and step. */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChoreView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    checkpoints_pin: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the checkpoint: job, attempt and step. */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointDetails"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    checkpoints_unpin: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the checkpoint: job, attempt and step. */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointDetails"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    chores_list: {
+        parameters: {
+            query?: {
+                /** @description For the checkpoints of this job. */
+                job?: string | null;
+                /** @description For this checkpoint. */
+                checkpoint?: string | null;
+                /** @description Only those that have not ended. */
+                open?: boolean;
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_ChoreView_"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    chores_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the chore. */
+                chore_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChoreView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     nodes_list: {
         parameters: {
             query?: {
@@ -7931,6 +8929,204 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ReportReply"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    workers_claim_a_chore: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the chore. */
+                chore_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Claim"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChoreClaimReply"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    workers_report_on_a_chore: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the chore. */
+                chore_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ChoreReport"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChoreReportReply"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */

@@ -1,0 +1,174 @@
+"""What nodes say of chores: claim, report how far, report the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, select, update
+
+from server.chores.queue import end_chore
+from server.context import Context
+from server.errors import ConflictError, NotFoundError
+from server.events.store import append_event
+from server.lifecycle import chore_to, lock_job, move
+from server.tables import checkpoints, chores
+from specs.chores import ChoreKind, ChoreOutcome, ChoreProgress, Verification
+from specs.events import EventKind
+from specs.reports import ChoreClaimReply, ChoreReport, ChoreReportReply
+from specs.states import ChoreState
+
+AnyRow = Row[*tuple[Any, ...]]
+
+
+def claim_chore(context: Context, chore_id: str, *, node: str) -> ChoreClaimReply:
+    """Take on a chore that was given to this node; only the first of several claims succeeds.
+
+    Raises:
+        NotFoundError: there is no such chore.
+        ConflictError: it was given to another node, runs already, or has ended.
+    """
+    with context.database.write() as connection:
+        chore = _locked(connection, chore_id)
+        if chore.state != ChoreState.QUEUED or chore.node != node:
+            raise ConflictError(f"chore {chore_id} is {chore.state} and not for {node} to begin")
+        fence, now = chore.fence + 1, context.now()
+        move(
+            context,
+            connection,
+            chore_to(
+                chore_id,
+                ChoreState.RUNNING,
+                fence=fence,
+                started_at=now,
+                last_report_at=now,
+                progress=None,
+            ),
+            kind=EventKind.CHORE_STARTED,
+            message=f"{node} begins to {chore.kind} {chore.checkpoint_id or 'all checkpoints'}",
+            actor=node,
+            job_id=chore.job_id,
+            node=node,
+            data={
+                "chore_id": chore_id,
+                "kind": chore.kind,
+                "checkpoint_id": chore.checkpoint_id,
+                "fence": fence,
+            },
+        )
+    return ChoreClaimReply(
+        task=chore.task,
+        storage=chore.storage,
+        fence=fence,
+        report_seconds=context.settings.report_seconds,
+    )
+
+
+def report_chore(context: Context, chore_id: str, report: ChoreReport) -> ChoreReportReply:
+    """Renew the lease of a chore and note how far it is, or how it ended.
+
+    Raises:
+        NotFoundError: there is no such chore.
+        ConflictError: another claim has outrun this one, or the chore has ended.
+    """
+    with context.database.write() as connection:
+        chore = _locked(connection, chore_id)
+        if (chore.state, chore.node, chore.fence) != (
+            ChoreState.RUNNING,
+            report.node,
+            report.fence,
+        ):
+            raise ConflictError(f"chore {chore_id} is no longer this node's: it is {chore.state}")
+        if report.outcome is not None:
+            _end(context, connection, chore, report.outcome)
+        else:
+            _note(context, connection, chore, report.progress)
+    return ChoreReportReply(ended=report.outcome is not None)
+
+
+def _locked(connection: Connection, chore_id: str) -> AnyRow:
+    """Lock the chore's job, where it is still there, and the chore."""
+    job_id = connection.scalar(select(chores.c.job_id).where(chores.c.id == chore_id))
+    if job_id is None:
+        raise NotFoundError(f"no chore has the id {chore_id!r}")
+    lock_job_if_there(connection, job_id)
+    return connection.execute(select(chores).where(chores.c.id == chore_id).with_for_update()).one()
+
+
+def lock_job_if_there(connection: Connection, job_id: str) -> None:
+    """Lock the job of a chore, which outlives it."""
+    try:
+        lock_job(connection, job_id)
+    except NotFoundError:
+        return
+
+
+def _note(
+    context: Context, connection: Connection, chore: AnyRow, progress: ChoreProgress | None
+) -> None:
+    changed = progress is not None and progress != chore.progress
+    values: dict[str, object] = {"last_report_at": context.now()}
+    connection.execute(
+        update(chores)
+        .where(chores.c.id == chore.id)
+        .values(values | ({"progress": progress} if changed else {}))
+    )
+    if progress is not None and changed:
+        append_event(
+            context,
+            connection,
+            kind=EventKind.CHORE_PROGRESS,
+            message=f"{chore.kind}: {progress.doing}",
+            actor=chore.node,
+            job_id=chore.job_id,
+            node=chore.node,
+            data={
+                "chore_id": chore.id,
+                "kind": chore.kind,
+                "checkpoint_id": chore.checkpoint_id,
+                "progress": progress.model_dump(),
+            },
+        )
+
+
+def _end(context: Context, connection: Connection, chore: AnyRow, outcome: ChoreOutcome) -> None:
+    data: dict[str, object] = {}
+    state = ChoreState(outcome.outcome)
+    if state == ChoreState.SUCCEEDED and chore.checkpoint_id is not None:
+        if chore.kind == ChoreKind.DELETE:
+            connection.execute(
+                delete(checkpoints).where(
+                    checkpoints.c.id == chore.checkpoint_id,
+                    checkpoints.c.deleting_since.is_not(None),
+                )
+            )
+        elif outcome.verification is not None:
+            _note_verification(context, connection, chore.checkpoint_id, outcome.verification)
+            data = {"ok": outcome.verification.ok}
+    end_chore(
+        context,
+        connection,
+        chore,
+        state,
+        message=outcome.message,
+        actor=chore.node,
+        data=data,
+        outcome=outcome,
+        last_report_at=context.now(),
+    )
+
+
+def _note_verification(
+    context: Context, connection: Connection, checkpoint_id: str, found: Verification
+) -> None:
+    """Keep what was found; that all was loaded once stays known after a scrub without a fault."""
+    before = connection.scalar(
+        select(checkpoints.c.verification).where(checkpoints.c.id == checkpoint_id)
+    )
+    if found.ok and found.loaded_at is None and before is not None and before.ok:
+        loads = ("loaded_at", "loaded_on", "tensors")
+        found = found.model_copy(update={name: getattr(before, name) for name in loads})
+    connection.execute(
+        update(checkpoints)
+        .where(checkpoints.c.id == checkpoint_id)
+        .values(verified=found.ok, verification=found, checked_at=context.now())
+    )

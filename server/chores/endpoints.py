@@ -1,0 +1,117 @@
+"""`/checkpoints/{id}/...` and `/chores`: act on checkpoints, and look at what is being done."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+
+from server.auth.dependencies import Person, person
+from server.chores import service
+from server.chores.queue import list_chores, read_chore
+from server.context import Context
+from server.dependencies import ServerContext
+from server.paging import PageRequest, page_by
+from server.parameters import CHECKPOINT_ID, CheckpointId, ChoreId
+from server.responses import reply
+from server.telemetry.catalog import read_checkpoint
+from specs.api.chores import ChoreView
+from specs.api.common import Page
+from specs.api.telemetry import CheckpointDetails
+from specs.ids import ID_PATTERN
+
+router = APIRouter(dependencies=[person])
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/verify",
+    status_code=202,
+    response_model=ChoreView,
+    tags=["checkpoints"],
+    summary="Compare a checkpoint with its checksums, and load it",
+)
+def verify(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+    """Queue a verification on a node; a repeat answers with the one that is open."""
+    return _accepted(context, service.verify(context, checkpoint_id, actor=principal.name))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/pin",
+    response_model=CheckpointDetails,
+    tags=["checkpoints"],
+    summary="Keep a checkpoint whatever retention says",
+)
+def pin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+    """Keep a checkpoint until it is unpinned."""
+    service.set_pin(context, checkpoint_id, pinned=True, actor=principal.name)
+    return reply(read_checkpoint(context, checkpoint_id))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/unpin",
+    response_model=CheckpointDetails,
+    tags=["checkpoints"],
+    summary="Leave a checkpoint to retention again",
+)
+def unpin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+    """Take a pin back."""
+    service.set_pin(context, checkpoint_id, pinned=False, actor=principal.name)
+    return reply(read_checkpoint(context, checkpoint_id))
+
+
+@router.delete(
+    "/checkpoints/{checkpoint_id}",
+    status_code=202,
+    response_model=ChoreView,
+    tags=["checkpoints"],
+    summary="Delete a checkpoint from storage",
+)
+def delete(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+    """Mark a checkpoint and queue its deletion; 409 says what speaks against it."""
+    return _accepted(context, service.delete(context, checkpoint_id, actor=principal.name))
+
+
+@router.get(
+    "/chores",
+    response_model=Page[ChoreView],
+    tags=["chores"],
+    summary="What is done to checkpoints, the newest first",
+)
+def list_(
+    context: ServerContext,
+    page: Annotated[PageRequest[str], Depends(page_by("chores", str))],
+    job: Annotated[
+        str | None, Query(pattern=ID_PATTERN, description="For the checkpoints of this job.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None, Query(pattern=CHECKPOINT_ID, description="For this checkpoint.")
+    ] = None,
+    open_only: Annotated[
+        bool, Query(alias="open", description="Only those that have not ended.")
+    ] = False,
+) -> Response:
+    """List chores, those of deleted jobs too."""
+    with context.database.read() as connection:
+        views = list_chores(
+            connection,
+            job_id=job,
+            checkpoint_id=checkpoint,
+            open_only=open_only,
+            before=page.after,
+            limit=page.limit,
+        )
+    shown, next_page_token = page.cut(views, lambda view: view.id)
+    return reply(Page[ChoreView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.get("/chores/{chore_id}", response_model=ChoreView, tags=["chores"], summary="One chore")
+def get(context: ServerContext, chore_id: ChoreId) -> Response:
+    """Return how far a chore is, and how it ended."""
+    with context.database.read() as connection:
+        return reply(read_chore(connection, chore_id))
+
+
+def _accepted(context: Context, chore_id: str) -> Response:
+    with context.database.read() as connection:
+        view = read_chore(connection, chore_id)
+    return reply(view, status=202, headers={"location": f"/api/v1/chores/{chore_id}"})

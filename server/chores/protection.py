@@ -1,0 +1,86 @@
+"""What speaks against deleting a checkpoint; asked in the transaction that would mark it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, exists, func, or_, select
+
+from server.tables import attempts, checkpoints, jobs
+from specs.states import LIVE_ATTEMPT_STATES, JobState
+
+AnyRow = Row[*tuple[Any, ...]]
+
+
+def being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
+    """Return those that a live attempt has not gone on from yet, or a pending launch names.
+
+    An attempt has loaded its checkpoint for certain when it has made a step of its own.
+    """
+    loading = connection.scalars(
+        select(attempts.c.parent_checkpoint_id).where(
+            attempts.c.parent_checkpoint_id.in_(ids),
+            attempts.c.state.in_(sorted(LIVE_ATTEMPT_STATES)),
+            attempts.c.last_step <= attempts.c.start_step,
+        )
+    )
+    found = {str(identifier) for identifier in loading}
+    pending = connection.scalars(select(jobs.c.pending).where(jobs.c.pending.is_not(None)))
+    return found | {p.checkpoint_id for p in pending if p.checkpoint_id in ids}
+
+
+def gone_on_from_elsewhere(connection: Connection, job_id: str, ids: Collection[str]) -> set[str]:
+    """Return those that an attempt of another job came from."""
+    found = connection.scalars(
+        select(attempts.c.parent_checkpoint_id).where(
+            attempts.c.parent_checkpoint_id.in_(ids), attempts.c.job_id != job_id
+        )
+    )
+    return {str(identifier) for identifier in found}
+
+
+def needing_job(connection: Connection, job_id: str, ids: Collection[str]) -> AnyRow | None:
+    """Return another job that came from one of these and has saved nothing of its own yet."""
+    saved = exists().where(checkpoints.c.job_id == jobs.c.id)
+    return connection.execute(
+        select(jobs.c.name, attempts.c.parent_checkpoint_id)
+        .join(attempts, attempts.c.job_id == jobs.c.id)
+        .where(
+            jobs.c.id != job_id,
+            jobs.c.state != JobState.SUCCEEDED,
+            attempts.c.parent_checkpoint_id.in_(ids),
+            ~saved,
+        )
+        .limit(1)
+    ).one_or_none()
+
+
+def objection(connection: Connection, job: AnyRow, checkpoint: AnyRow) -> str | None:
+    """Return why a person may not delete a checkpoint now; None when it may go."""
+    identifier = checkpoint.id
+    if checkpoint.pinned_at is not None:
+        return f"{identifier} was pinned by {checkpoint.pinned_by}; unpin it first"
+    if being_loaded(connection, {identifier}):
+        return f"{identifier} is what an attempt goes on from just now; wait for its first step"
+    if other := needing_job(connection, job.id, {identifier}):
+        return f"{other.name} came from {identifier} and has saved nothing of its own yet"
+    if job.state == JobState.SUCCEEDED or checkpoint.verified is False:
+        return None
+    others = and_(
+        checkpoints.c.job_id == job.id,
+        checkpoints.c.id != identifier,
+        checkpoints.c.deleting_since.is_(None),
+        or_(checkpoints.c.verified.is_(None), checkpoints.c.verified.is_(True)),
+    )
+    total, verified = connection.execute(
+        select(func.count(), func.count().filter(checkpoints.c.verified)).where(others)
+    ).one()
+    if total == 0:
+        return (
+            f"{identifier} is all that is left of {job.name}, which is {job.state}; "
+            "delete the job with its checkpoints instead"
+        )
+    if checkpoint.verified and verified == 0:
+        return f"{identifier} is the only verified checkpoint of {job.name}; verify another first"
+    return None

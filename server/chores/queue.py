@@ -1,0 +1,200 @@
+"""Chores as rows: made with what decides them, looked at, and taken back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select
+
+from server.context import Context
+from server.errors import NotFoundError
+from server.events.store import append_event
+from server.lifecycle import chore_to, move
+from server.tables import chores
+from specs.api.chores import ChoreView
+from specs.chores import ChoreKind, ChoreTask
+from specs.events import EventKind
+from specs.states import OPEN_CHORE_STATES, ChoreState
+
+AnyRow = Row[*tuple[Any, ...]]
+
+
+def queue_chore(
+    context: Context,
+    connection: Connection,
+    task: ChoreTask,
+    *,
+    job: AnyRow,
+    checkpoint_id: str | None,
+    actor: str,
+    reason: str,
+) -> str:
+    """Store a chore and return its id; a checkpoint has one open chore of a kind, so maybe that's.
+
+    Args:
+        context: the server's surroundings.
+        connection: a transaction that holds the job's lock.
+        task: what a node is to do.
+        job: row of the job, with `id`, `name` and `storage`.
+        checkpoint_id: the checkpoint; None where all of the job are meant.
+        actor: who asks for it.
+        reason: why.
+    """
+    if checkpoint_id is not None and (open_one := open_chore(connection, checkpoint_id, task.kind)):
+        return open_one
+    chore_id = context.new_id()
+    row = {
+        "id": chore_id,
+        "kind": task.kind.value,
+        "state": ChoreState.QUEUED.value,
+        "job_id": job.id,
+        "job_name": job.name,
+        "checkpoint_id": checkpoint_id,
+        "actor": actor,
+        "reason": reason,
+        "task": task,
+        "storage": job.storage,
+        "fence": 0,
+        "created_at": context.now(),
+    }
+    connection.execute(insert(chores).values(row))
+    append_event(
+        context,
+        connection,
+        kind=EventKind.CHORE_QUEUED,
+        message=f"{task.kind} {checkpoint_id or 'all checkpoints'}" + (reason and f": {reason}"),
+        actor=actor,
+        job_id=job.id,
+        data={
+            "chore_id": chore_id,
+            "kind": task.kind,
+            "checkpoint_id": checkpoint_id,
+            "reason": reason,
+        },
+    )
+    return chore_id
+
+
+def open_chore(connection: Connection, checkpoint_id: str, kind: ChoreKind) -> str | None:
+    """Return the id of the open chore of a kind for a checkpoint."""
+    return connection.scalar(
+        select(chores.c.id)
+        .where(
+            chores.c.checkpoint_id == checkpoint_id,
+            chores.c.kind == kind,
+            chores.c.state.in_(sorted(OPEN_CHORE_STATES)),
+        )
+        .limit(1)
+    )
+
+
+def cancel_looks(
+    context: Context, connection: Connection, *, job_id: str, checkpoint_id: str | None, actor: str
+) -> None:
+    """Take back the open verifications of a checkpoint, or of all of a job, that is to go."""
+    query = select(chores).where(
+        chores.c.job_id == job_id,
+        chores.c.kind != ChoreKind.DELETE,
+        chores.c.state.in_(sorted(OPEN_CHORE_STATES)),
+    )
+    if checkpoint_id is not None:
+        query = query.where(chores.c.checkpoint_id == checkpoint_id)
+    for chore in connection.execute(query).all():
+        end_chore(
+            context,
+            connection,
+            chore,
+            ChoreState.CANCELLED,
+            message="the checkpoint is to be deleted",
+            actor=actor,
+        )
+
+
+def end_chore(
+    context: Context,
+    connection: Connection,
+    chore: AnyRow,
+    state: ChoreState,
+    *,
+    message: str,
+    actor: str,
+    data: dict[str, object] | None = None,
+    **values: Any,
+) -> None:
+    """Move a chore to an end, with its event.
+
+    Raises:
+        IllegalMoveError: it has ended already.
+    """
+    move(
+        context,
+        connection,
+        chore_to(chore.id, state, ended_at=context.now(), **values),
+        kind=EventKind.CHORE_ENDED,
+        message=f"{chore.kind} {chore.checkpoint_id or 'all checkpoints'} {state}: {message}",
+        actor=actor,
+        job_id=chore.job_id,
+        node=chore.node,
+        data={
+            "chore_id": chore.id,
+            "kind": chore.kind,
+            "checkpoint_id": chore.checkpoint_id,
+            "state": state,
+            **(data or {}),
+        },
+    )
+
+
+def read_chore(connection: Connection, chore_id: str) -> ChoreView:
+    """Return one chore.
+
+    Raises:
+        NotFoundError: nothing has this id.
+    """
+    row = connection.execute(select(chores).where(chores.c.id == chore_id)).one_or_none()
+    if row is None:
+        raise NotFoundError(f"no chore has the id {chore_id!r}")
+    return chore_view(row)
+
+
+def list_chores(
+    connection: Connection,
+    *,
+    job_id: str | None,
+    checkpoint_id: str | None,
+    open_only: bool,
+    before: str | None,
+    limit: int,
+) -> list[ChoreView]:
+    """Return at most `limit` chores before an id, the newest first."""
+    query = select(chores).order_by(chores.c.id.desc()).limit(limit)
+    if job_id is not None:
+        query = query.where(chores.c.job_id == job_id)
+    if checkpoint_id is not None:
+        query = query.where(chores.c.checkpoint_id == checkpoint_id)
+    if open_only:
+        query = query.where(chores.c.state.in_(sorted(OPEN_CHORE_STATES)))
+    if before is not None:
+        query = query.where(chores.c.id < before)
+    return [chore_view(row) for row in connection.execute(query)]
+
+
+def chore_view(row: AnyRow) -> ChoreView:
+    """Return the view of a chore's row."""
+    return ChoreView(
+        id=row.id,
+        kind=row.kind,
+        state=row.state,
+        job_id=row.job_id,
+        job_name=row.job_name,
+        checkpoint_id=row.checkpoint_id,
+        actor=row.actor,
+        reason=row.reason,
+        node=row.node,
+        tries=row.fence,
+        progress=row.progress,
+        outcome=row.outcome,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+    )

@@ -1,0 +1,53 @@
+"""Which checkpoints retention lets go: a pure decision over what the catalog knows of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from specs.sections.checkpoint import CheckpointSection
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A checkpoint of the current lineage that is not to go yet."""
+
+    id: str
+    attempt: int
+    step: int
+    verified: bool | None = None
+    """None until somebody has looked."""
+    protected: bool = False
+    """Whether it is pinned, being loaded, or another job came from it."""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Age along the lineage: by step, and of one step by attempt."""
+        return self.step, self.attempt
+
+
+def let_go(section: CheckpointSection, candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return the checkpoints that may be deleted now, oldest first; none where all are kept.
+
+    Kept are the newest `keep_latest_k` steps, the steps at multiples of `keep_every_steps`, what is
+    protected, the newest that is not damaged, and of the verified ones at least one. Of several
+    checkpoints of a step the newest counts; one that is known as damaged counts for none.
+    """
+    if section.keep_latest_k == 0:
+        return []
+    ordered = sorted(candidates, key=lambda candidate: candidate.order)
+    sound = [candidate for candidate in ordered if candidate.verified is not False]
+    by_step = {candidate.step: candidate for candidate in sound}  # the newest attempt's stays
+    kept = {c.id for c in list(by_step.values())[-section.keep_latest_k :]}
+    every = section.keep_every_steps
+    kept |= {c.id for c in by_step.values() if every and c.step > 0 and c.step % every == 0}
+    kept |= {c.id for c in ordered if c.protected}
+    if not sound:  # rather a damaged one than nothing: a person decides
+        kept |= {c.id for c in ordered[-1:]}
+    return [c for c in ordered if c.id not in kept | _last_verified(sound, kept)]
+
+
+def _last_verified(sound: Sequence[Candidate], kept: set[str]) -> set[str]:
+    """Return the newest verified checkpoint where no verified one is kept."""
+    verified = [candidate.id for candidate in sound if candidate.verified]
+    return set() if kept.intersection(verified) else set(verified[-1:])

@@ -1,0 +1,257 @@
+"""What people and retention do with checkpoints: verify, pin, unpin, delete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, select, update
+
+from server.chores.protection import (
+    being_loaded,
+    gone_on_from_elsewhere,
+    needing_job,
+    objection,
+)
+from server.chores.queue import cancel_looks, queue_chore
+from server.chores.retention import Candidate, let_go
+from server.context import Context
+from server.errors import ConflictError, NotFoundError
+from server.events.store import append_event
+from server.lifecycle import lock_job
+from server.tables import checkpoints, jobs
+from server.telemetry.lineage import attempts_of, lineage_of
+from specs.attempt import ResumePoint
+from specs.chores import ChoreKind, ChoreTask
+from specs.events import EventKind
+from specs.sections.checkpoint import CheckpointSection
+
+AnyRow = Row[*tuple[Any, ...]]
+
+RETENTION = "retention"
+"""Actor of what retention lets go."""
+
+
+def verify(context: Context, checkpoint_id: str, *, actor: str) -> str:
+    """Queue a verification, and return the chore's id; a repeat returns the open one's.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+        ConflictError: it is to be deleted.
+    """
+    with context.database.write() as connection:
+        job, checkpoint = _locked(connection, checkpoint_id)
+        if checkpoint.deleting_since is not None:
+            raise ConflictError(f"{checkpoint_id} is being deleted")
+        return queue_look(context, connection, job, checkpoint, ChoreKind.VERIFY, actor=actor)
+
+
+def queue_look(
+    context: Context,
+    connection: Connection,
+    job: AnyRow,
+    checkpoint: AnyRow,
+    kind: ChoreKind,
+    *,
+    actor: str,
+    reason: str = "",
+) -> str:
+    """Queue a verification or a scrub of a checkpoint; the job is locked."""
+    task = ChoreTask(
+        kind=kind,
+        job_id=job.id,
+        root=checkpoint.root,
+        paths=(checkpoint.path,),
+        checkpoint=ResumePoint(
+            checkpoint_id=checkpoint.id,
+            path=checkpoint.path,
+            step=checkpoint.step,
+            metadata_digest=checkpoint.metadata_digest,
+        ),
+    )
+    return queue_chore(
+        context,
+        connection,
+        task,
+        job=job,
+        checkpoint_id=checkpoint.id,
+        actor=actor,
+        reason=reason,
+    )
+
+
+def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: str) -> None:
+    """Keep a checkpoint whatever retention says, or no longer; a repeat changes nothing.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+        ConflictError: it is to be deleted.
+    """
+    with context.database.write() as connection:
+        job, checkpoint = _locked(connection, checkpoint_id)
+        if checkpoint.deleting_since is not None:
+            raise ConflictError(f"{checkpoint_id} is being deleted")
+        if (checkpoint.pinned_at is not None) == pinned:
+            return
+        values = {
+            "pinned_at": context.now() if pinned else None,
+            "pinned_by": actor if pinned else None,
+        }
+        connection.execute(
+            update(checkpoints).where(checkpoints.c.id == checkpoint_id).values(values)
+        )
+        append_event(
+            context,
+            connection,
+            kind=EventKind.CHECKPOINT_PINNED,
+            message=f"{checkpoint_id} is {'pinned' if pinned else 'no longer pinned'}",
+            actor=actor,
+            job_id=job.id,
+            data={"checkpoint_id": checkpoint_id, "pinned": pinned},
+        )
+
+
+def delete(context: Context, checkpoint_id: str, *, actor: str) -> str:
+    """Mark a checkpoint and queue its deletion; return the chore's id.
+
+    A repeat returns the chore that is open, or queues another one where the last has failed.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+        ConflictError: something speaks against it, as the message says.
+    """
+    with context.database.write() as connection:
+        job, checkpoint = _locked(connection, checkpoint_id)
+        if checkpoint.deleting_since is None:
+            reason = objection(connection, job, checkpoint)
+            if reason is not None:
+                raise ConflictError(reason)
+        return _remove(context, connection, job, checkpoint, actor=actor, reason="")
+
+
+def apply_retention(
+    context: Context, connection: Connection, job_id: str, section: CheckpointSection
+) -> list[str]:
+    """Let go what a job's settings no longer keep; the job is locked, its newest commit stored.
+
+    Returns the ids of the checkpoints that are to go.
+    """
+    if section.keep_latest_k == 0:
+        return []
+    lineage = lineage_of(attempts_of(connection, job_id))
+    table = checkpoints.c
+    rows = connection.execute(
+        select(table.id, table.root, table.path, table.attempt, table.step, table.verified)
+        .add_columns(table.pinned_at)
+        .where(table.job_id == job_id, table.deleting_since.is_(None))
+    ).all()
+    held = {row.id: row for row in rows if lineage.holds(number=row.attempt, step=row.step)}
+    needed = being_loaded(connection, held.keys())
+    needed |= gone_on_from_elsewhere(connection, job_id, held.keys())
+    going = let_go(
+        section,
+        [
+            Candidate(
+                id=row.id,
+                attempt=row.attempt,
+                step=row.step,
+                verified=row.verified,
+                protected=row.pinned_at is not None or row.id in needed,
+            )
+            for row in held.values()
+        ],
+    )
+    if not going:
+        return []
+    job = _job(connection, job_id)
+    reason = f"keep_latest_k={section.keep_latest_k}"
+    if section.keep_every_steps:
+        reason += f", keep_every_steps={section.keep_every_steps}"
+    for candidate in going:
+        row = held[candidate.id]
+        _remove(context, connection, job, row, actor=RETENTION, reason=reason)
+    return [candidate.id for candidate in going]
+
+
+def remove_with_job(
+    context: Context, connection: Connection, job: AnyRow, *, actor: str
+) -> list[str]:
+    """Queue the deletion of all that a job saved, before its rows go; return the chores' ids.
+
+    Raises:
+        ConflictError: a checkpoint is pinned, or another job needs one.
+    """
+    rows = connection.execute(select(checkpoints).where(checkpoints.c.job_id == job.id)).all()
+    pinned = sorted(row.id for row in rows if row.pinned_at is not None)
+    if pinned:
+        raise ConflictError(f"{', '.join(pinned[:5])} is pinned; unpin it first")
+    if other := needing_job(connection, job.id, {row.id for row in rows}):
+        raise ConflictError(
+            f"{other.name} came from {other.parent_checkpoint_id} and has saved nothing of its own"
+        )
+    cancel_looks(context, connection, job_id=job.id, checkpoint_id=None, actor=actor)
+    return [
+        queue_chore(
+            context,
+            connection,
+            ChoreTask(
+                kind=ChoreKind.DELETE,
+                job_id=job.id,
+                root=root,
+                paths=tuple(sorted(row.path for row in rows if row.root == root)),
+                whole_job=True,
+            ),
+            job=job,
+            checkpoint_id=None,
+            actor=actor,
+            reason=f"{job.name} was deleted",
+        )
+        for root in sorted({row.root for row in rows})
+    ]
+
+
+def _remove(
+    context: Context,
+    connection: Connection,
+    job: AnyRow,
+    checkpoint: AnyRow,
+    *,
+    actor: str,
+    reason: str,
+) -> str:
+    connection.execute(
+        update(checkpoints)
+        .where(checkpoints.c.id == checkpoint.id, checkpoints.c.deleting_since.is_(None))
+        .values(deleting_since=context.now())
+    )
+    cancel_looks(context, connection, job_id=job.id, checkpoint_id=checkpoint.id, actor=actor)
+    task = ChoreTask(
+        kind=ChoreKind.DELETE, job_id=job.id, root=checkpoint.root, paths=(checkpoint.path,)
+    )
+    return queue_chore(
+        context,
+        connection,
+        task,
+        job=job,
+        checkpoint_id=checkpoint.id,
+        actor=actor,
+        reason=reason,
+    )
+
+
+def _locked(connection: Connection, checkpoint_id: str) -> tuple[AnyRow, AnyRow]:
+    """Lock the job of a checkpoint, and return both rows."""
+    found = select(checkpoints).where(checkpoints.c.id == checkpoint_id)
+    job_id = connection.scalar(
+        select(checkpoints.c.job_id).where(checkpoints.c.id == checkpoint_id)
+    )
+    if job_id is not None:
+        lock_job(connection, job_id)
+        row = connection.execute(found).one_or_none()  # it may have gone meanwhile
+        if row is not None:
+            return _job(connection, job_id), row
+    raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
+
+
+def _job(connection: Connection, job_id: str) -> AnyRow:
+    columns = (jobs.c.id, jobs.c.name, jobs.c.state, jobs.c.storage)
+    return connection.execute(select(*columns).where(jobs.c.id == job_id)).one()

@@ -1,0 +1,253 @@
+"""Gives chores to nodes, one at a time each, judges their leases, and scrubs (lifecycle, 32-39)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select, update
+
+from server.chores.carrying import lock_job_if_there
+from server.chores.queue import end_chore
+from server.chores.service import queue_look
+from server.context import Context
+from server.lifecycle import chore_to, lock_job, move
+from server.liveness import up_since
+from server.scheduler.dispatch import Dispatcher
+from server.scheduler.offers import read_offers
+from server.scheduler.place import SCHEDULER, send
+from server.scheduler.placement import Offer
+from server.tables import checkpoints, chores, jobs
+from specs.chores import MAX_TRIES, ChoreKind
+from specs.events import EventKind
+from specs.reports import ChoreMessage
+from specs.states import OPEN_CHORE_STATES, ChoreState
+
+logger = logging.getLogger(__name__)
+
+AnyRow = Row[*tuple[Any, ...]]
+
+LOOKED_AT = 1000
+"""Queued chores that are looked at in one round."""
+SCRUB_EVERY = timedelta(minutes=1)
+"""Pause between two looks for a checkpoint to scrub."""
+SCRUBBING = "scrubbing"
+"""Actor of what the settings ask for."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A queued chore as far as choosing a node needs to know it."""
+
+    id: str
+    kind: ChoreKind
+    root: str
+    storage: str | None
+
+
+def choose(
+    queue: Sequence[Wanted], offers: Sequence[Offer], busy: frozenset[str]
+) -> dict[str, str]:
+    """Return the node of each chore that can begin now.
+
+    Args:
+        queue: chores in the order of their turn.
+        offers: nodes that are online and not draining.
+        busy: nodes that have a chore.
+    """
+    given: dict[str, str] = {}
+    for chore in queue:
+        fit = [
+            offer
+            for offer in offers
+            if offer.node not in busy and offer.node not in given.values() and _fits(chore, offer)
+        ]
+        if fit:
+            quiet = min(fit, key=lambda offer: (offer.slots - len(offer.free), offer.node))
+            given[chore.id] = quiet.node
+    return given
+
+
+def _fits(chore: Wanted, offer: Offer) -> bool:
+    if chore.kind == ChoreKind.SCRUB and len(offer.free) < offer.slots:
+        return False
+    seen = offer.roots.get(chore.root)
+    return seen is not None and chore.storage in {None, seen}
+
+
+class ChoreKeeper:
+    """Sees to the chores, round by round."""
+
+    def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
+        self._context = context
+        self._dispatcher = dispatcher
+        self._scrubbed_at: datetime | None = None
+
+    def run(self) -> None:
+        """Judge, give and send once."""
+        now = self._context.now()
+        self._judge(now)
+        self._scrub(now)
+        for message in self._give(now):
+            send(self._dispatcher, message)
+
+    # ---- giving ---------------------------------------------------------------------------------
+
+    def _give(self, now: datetime) -> list[ChoreMessage]:
+        settings = self._context.settings
+        resend = now - timedelta(seconds=settings.resend_seconds)
+        claim_by = now - timedelta(seconds=settings.claim_seconds)
+        with self._context.database.read() as connection:
+            queue = self._queue(connection)
+            if not queue:
+                return []
+            given = [row for row in queue if row.node is not None and row.given_at > claim_by]
+            due = [row for row in given if row.sent_at <= resend]
+            waiting = [row for row in queue if row not in given]
+            running = connection.scalars(
+                select(chores.c.node).where(chores.c.state == ChoreState.RUNNING)
+            )
+            busy = frozenset(running) | {row.node for row in given}
+            chosen = choose([_wanted(row) for row in waiting], read_offers(connection), busy)
+        if not chosen and not due:
+            return []
+        with self._context.database.write() as connection:
+            still = [row for row in due if _mark(connection, row, row.node, sent_at=now)]
+            messages = [ChoreMessage(chore_id=row.id, node=row.node) for row in still]
+            for row in waiting:
+                node = chosen.get(row.id)
+                if node and _mark(connection, row, node, sent_at=now, given_at=now):
+                    messages.append(ChoreMessage(chore_id=row.id, node=node))
+        return messages
+
+    def _queue(self, connection: Connection) -> Sequence[AnyRow]:
+        """Return the queued chores, the oldest first and scrubs last."""
+        columns = (
+            *(chores.c.id, chores.c.kind, chores.c.task, chores.c.storage, chores.c.node),
+            *(chores.c.given_at, chores.c.sent_at, chores.c.fence),
+        )
+        return connection.execute(
+            select(*columns)
+            .where(chores.c.state == ChoreState.QUEUED)
+            .order_by(chores.c.kind == ChoreKind.SCRUB, chores.c.id)
+            .limit(LOOKED_AT)
+        ).all()
+
+    # ---- leases ---------------------------------------------------------------------------------
+
+    def _judge(self, now: datetime) -> None:
+        limit = now - timedelta(seconds=self._context.settings.lease_seconds)
+        with self._context.database.read() as connection:
+            since = up_since(connection, now)
+            if since is None or since >= limit:
+                return
+            silent = connection.execute(
+                select(chores.c.id, chores.c.job_id).where(
+                    chores.c.state == ChoreState.RUNNING, chores.c.last_report_at < limit
+                )
+            ).all()
+        for row in silent:
+            self._take_back(row, limit)
+
+    def _take_back(self, row: AnyRow, limit: datetime) -> None:
+        """Queue a chore whose node is silent again, or let it fail."""
+        context = self._context
+        with context.database.write() as connection:
+            lock_job_if_there(connection, row.job_id)
+            chore = connection.execute(
+                select(chores).where(chores.c.id == row.id).with_for_update()
+            ).one()
+            if chore.state != ChoreState.RUNNING or chore.last_report_at >= limit:
+                return
+            reason = f"{chore.node} has been silent for {context.settings.lease_seconds:g} s"
+            if chore.fence >= MAX_TRIES:
+                message = f"{reason}; given up after {chore.fence} tries"
+                end_chore(
+                    context,
+                    connection,
+                    chore,
+                    ChoreState.FAILED,
+                    message=message,
+                    actor=SCHEDULER,
+                )
+                return
+            move(
+                context,
+                connection,
+                chore_to(chore.id, ChoreState.QUEUED, node=None, sent_at=None, given_at=None),
+                kind=EventKind.CHORE_QUEUED,
+                message=f"{chore.kind} {chore.checkpoint_id or 'all checkpoints'} again: {reason}",
+                actor=SCHEDULER,
+                job_id=chore.job_id,
+                node=chore.node,
+                data={
+                    "chore_id": chore.id,
+                    "kind": chore.kind,
+                    "checkpoint_id": chore.checkpoint_id,
+                    "reason": reason,
+                },
+            )
+
+    # ---- scrubbing ------------------------------------------------------------------------------
+
+    def _scrub(self, now: datetime) -> None:
+        """Queue a scrub of the checkpoint that nobody has looked at for longest, one at a time."""
+        days = self._context.settings.scrub_interval_days
+        if days == 0 or (self._scrubbed_at is not None and now - self._scrubbed_at < SCRUB_EVERY):
+            return
+        self._scrubbed_at = now
+        seen_at = func.coalesce(checkpoints.c.checked_at, checkpoints.c.created_at)
+        oldest = (
+            select(checkpoints.c.id, checkpoints.c.job_id)
+            .where(
+                checkpoints.c.deleting_since.is_(None),
+                checkpoints.c.verified.is_not(False),  # nothing more can be learned of the others
+                seen_at < now - timedelta(days=days),
+            )
+            .order_by(seen_at, checkpoints.c.id)
+            .limit(1)
+        )
+        scrubbing = select(chores.c.id).where(
+            chores.c.kind == ChoreKind.SCRUB, chores.c.state.in_(sorted(OPEN_CHORE_STATES))
+        )
+        with self._context.database.read() as connection:
+            found = connection.execute(oldest).one_or_none()
+            if found is None or connection.execute(scrubbing.limit(1)).one_or_none():
+                return
+        self._queue_scrub(found)
+
+    def _queue_scrub(self, found: AnyRow) -> None:
+        context = self._context
+        with context.database.write() as connection:
+            lock_job(connection, found.job_id)
+            row = connection.execute(
+                select(checkpoints).where(
+                    checkpoints.c.id == found.id, checkpoints.c.deleting_since.is_(None)
+                )
+            ).one_or_none()
+            job = connection.execute(select(jobs).where(jobs.c.id == found.job_id)).one()
+            if row is not None:
+                reason = f"not looked at for {context.settings.scrub_interval_days:g} days"
+                queue_look(
+                    context,
+                    connection,
+                    job,
+                    row,
+                    ChoreKind.SCRUB,
+                    actor=SCRUBBING,
+                    reason=reason,
+                )
+
+
+def _wanted(row: AnyRow) -> Wanted:
+    return Wanted(row.id, ChoreKind(row.kind), row.task.root, row.storage)
+
+
+def _mark(connection: Connection, row: AnyRow, node: str, **times: datetime) -> bool:
+    """Note to whom a chore is given, unless it was claimed or taken back meanwhile."""
+    unchanged = (chores.c.state == ChoreState.QUEUED) & (chores.c.fence == row.fence)
+    marked = update(chores).where(chores.c.id == row.id, unchanged).values(node=node, **times)
+    return connection.execute(marked).rowcount == 1

@@ -1,0 +1,51 @@
+"""Views of chores: background work on checkpoints."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from specs.base import RecordModel
+from specs.chores import ChoreKind, ChoreOutcome, ChoreProgress
+from specs.states import ChoreState
+
+
+class ChoreView(RecordModel):
+    """Background work on a node."""
+
+    id: str
+    """Id."""
+    kind: ChoreKind
+    """What is done."""
+    state: ChoreState
+    """State."""
+    job_id: str
+    """Job whose checkpoints are meant; it may be deleted by now."""
+    job_name: str
+    """Its name."""
+    checkpoint_id: str | None
+    """Checkpoint; absent where all of a job are meant."""
+    actor: str
+    """Who asked for it: a token's name, `retention` or `scrubbing`."""
+    reason: str
+    """Why."""
+    node: str | None
+    """Node that has it, or had it last."""
+    tries: int
+    """Claims so far."""
+    progress: ChoreProgress | None
+    """How far it is."""
+    outcome: ChoreOutcome | None
+    """How it ended on its node."""
+    created_at: datetime
+    """When it was asked for."""
+    started_at: datetime | None
+    """When a node last took it on."""
+    ended_at: datetime | None
+    """When it ended."""
+
+
+class JobDeletedView(RecordModel):
+    """The answer to the deletion of a job with its checkpoints."""
+
+    chores: list[ChoreView]
+    """What removes them from storage."""

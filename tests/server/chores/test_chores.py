@@ -1,0 +1,218 @@
+"""The life of a chore: given to one node at a time, claimed once, outrun after a silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.chores import service
+from server.context import Context
+from server.errors import ConflictError, NotFoundError
+from server.liveness import beat
+from server.scheduler.chores import Wanted, choose
+from server.scheduler.placement import Offer
+from server.telemetry.catalog import newest_checkpoint
+from specs.chores import CheckpointFault, ChoreKind, ChoreOutcome
+from specs.states import ChoreState
+from tests.server.chores.conftest import Yard
+from tests.server.harness import Harness
+
+DONE = ChoreOutcome(outcome="succeeded", message="done")
+
+
+def saved(yard: Yard, *steps: int) -> tuple[str, list[str]]:
+    """Return a running job and the ids of its checkpoints."""
+    job_id, _ = yard.harness.running(step=9)
+    return job_id, [yard.harness.commit_checkpoint(job_id, step) for step in steps]
+
+
+def test_a_verification_from_the_request_to_the_catalog(yard: Yard, context: Context) -> None:
+    job_id, (checkpoint,) = saved(yard, 4)
+    chore_id = service.verify(context, checkpoint, actor="ada")
+    assert yard.give() == [(chore_id, "node-1")]
+    reply = yard.claim(chore_id)
+    assert reply.task.kind == ChoreKind.VERIFY
+    assert reply.task.checkpoint is not None
+    assert reply.task.checkpoint.metadata_digest == "m" * 32
+    assert (reply.storage, reply.fence) == ("root-1", 1)
+    yard.report(chore_id, done=5)
+    progress = yard.chore(chore_id).progress
+    assert progress is not None
+    assert progress.done == 5
+    yard.report(chore_id, done=5)  # which is nothing new, and makes no event
+    assert len(yard.said(job_id, "chore_progress")) == 1
+    assert yard.said(job_id, "chore_progress")[0].transient
+
+    assert yard.report(chore_id, outcome=DONE).ended
+    view = yard.chore(chore_id)
+    assert (view.state, view.tries, view.actor) == (ChoreState.SUCCEEDED, 1, "ada")
+    assert yard.harness.kinds(job_id)[-3:] == ["chore_queued", "chore_started", "chore_ended"]
+
+
+def test_what_was_found_stands_in_the_catalog(yard: Yard, context: Context) -> None:
+    job_id, (checkpoint,) = saved(yard, 4)
+    yard.do(service.verify(context, checkpoint, actor="ada"))
+    row = yard.checkpoints(job_id)[checkpoint]
+    assert row.verified is True
+    assert (row.verification.loaded_on, row.checked_at) == (2, context.now())
+
+
+def test_a_damaged_checkpoint_is_named_and_passed_over(yard: Yard, context: Context) -> None:
+    job_id, (older, newer) = saved(yard, 4, 8)
+    yard.do(service.verify(context, newer, actor="ada"), fault=CheckpointFault.FILE_DAMAGED)
+    found = yard.checkpoints(job_id)[newer].verification
+    assert (found.ok, found.fault) == (False, CheckpointFault.FILE_DAMAGED)
+    assert yard.said(job_id, "chore_ended")[-1].data["ok"] is False
+    attempt = yard.harness.attempt(job_id)
+    with context.database.read() as connection:
+        newest = newest_checkpoint(connection, attempt.id)
+    assert newest is not None
+    assert newest.id == older
+
+
+def test_a_repeat_is_the_same_chore_until_it_has_ended(yard: Yard, context: Context) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    first = service.verify(context, checkpoint, actor="ada")
+    assert service.verify(context, checkpoint, actor="eve") == first
+    yard.do(first)
+    assert service.verify(context, checkpoint, actor="eve") != first
+
+
+def test_a_node_has_one_chore_at_a_time(yard: Yard, context: Context) -> None:
+    _, (one, two) = saved(yard, 4, 8)
+    first = service.verify(context, one, actor="ada")
+    yard.harness.clock.advance(1)
+    second = service.verify(context, two, actor="ada")
+    assert yard.give() == [(first, "node-1")]
+    assert yard.give() == []  # the first is not claimed yet
+    yard.claim(first)
+    assert yard.give() == []
+    yard.report(first, outcome=DONE)
+    assert yard.give() == [(second, "node-1")]
+
+
+def test_a_message_is_sent_again_then_another_node_is_tried(yard: Yard, context: Context) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    chore_id = service.verify(context, checkpoint, actor="ada")
+    assert yard.give() == [(chore_id, "node-1")]
+    yard.harness.clock.advance(context.settings.resend_seconds)
+    assert yard.give() == [(chore_id, "node-1")]
+    yard.harness.clock.advance(context.settings.claim_seconds)
+    yard.harness.add_node("node-2")  # holds no slots, so it is the quieter one
+    assert yard.give() == [(chore_id, "node-2")]
+    with pytest.raises(ConflictError, match="not for node-1"):
+        yard.claim(chore_id, "node-1")
+    assert yard.claim(chore_id, "node-2").fence == 1
+
+
+def test_only_the_first_claim_counts(yard: Yard, context: Context) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    chore_id = service.verify(context, checkpoint, actor="ada")
+    with pytest.raises(ConflictError, match="not for node-1"):
+        yard.claim(chore_id)  # a message that somebody wrote by hand
+    yard.give()
+    yard.claim(chore_id)
+    with pytest.raises(ConflictError, match="is running"):
+        yard.claim(chore_id)
+    with pytest.raises(NotFoundError):
+        yard.claim("0" * 26)
+
+
+def test_a_silent_node_is_outrun_by_the_next_claim(yard: Yard, context: Context) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    chore_id = service.verify(context, checkpoint, actor="ada")
+    for fence in (1, 2, 3):
+        assert yard.give() == [(chore_id, "node-1")]
+        assert yard.claim(chore_id).fence == fence
+        silence(yard.harness)
+        if fence < 3:
+            yard.harness.keeper._judge(context.now())
+            assert yard.chore(chore_id).state == ChoreState.QUEUED
+            with pytest.raises(ConflictError, match="no longer"):
+                yard.report(chore_id, fence=fence, outcome=DONE)
+    yard.give()
+    view = yard.chore(chore_id)
+    assert (view.state, view.tries) == (ChoreState.FAILED, 3)
+    with pytest.raises(ConflictError, match="no longer"):
+        yard.report(chore_id, fence=3, outcome=DONE)
+
+
+def test_an_outrun_supervisor_is_told_while_the_next_one_works(
+    yard: Yard, context: Context
+) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    chore_id = service.verify(context, checkpoint, actor="ada")
+    yard.give()
+    yard.claim(chore_id)
+    silence(yard.harness)
+    assert yard.give() == [(chore_id, "node-1")]
+    yard.claim(chore_id)
+    with pytest.raises(ConflictError):
+        yard.report(chore_id, fence=1, done=1)
+    yard.report(chore_id, fence=2, outcome=DONE)
+
+
+def test_nothing_is_judged_while_no_server_could_hear(yard: Yard, context: Context) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    chore_id = service.verify(context, checkpoint, actor="ada")
+    yard.give()
+    yard.claim(chore_id)
+    yard.harness.clock.advance(10 * context.settings.lease_seconds)
+    yard.give()
+    beat(context)  # after a gap: every lease has a full period again
+    yard.give()
+    assert yard.chore(chore_id).state == ChoreState.RUNNING
+
+
+def test_a_report_renews_the_lease(yard: Yard, context: Context) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    chore_id = service.verify(context, checkpoint, actor="ada")
+    yard.give()
+    yard.claim(chore_id)
+    for _ in range(4):
+        silence(yard.harness, share=0.5)
+        yard.report(chore_id)
+        yard.give()
+    assert yard.chore(chore_id).state == ChoreState.RUNNING
+
+
+def silence(harness: Harness, *, share: float = 1.1) -> None:
+    """Let a lease's time, or a share of it, pass while servers are up."""
+    for _ in range(int(harness.context.settings.lease_seconds * share)):
+        harness.clock.advance(1)
+        beat(harness.context)
+
+
+# ---- the choice of a node -----------------------------------------------------------------------
+
+
+def offer(node: str, *, free: int = 4, **roots: str) -> Offer:
+    return Offer(
+        node=node,
+        device="cpu",
+        slots=4,
+        free=tuple(range(free)),
+        roots=roots or {"checkpoints": "one"},
+        holders={},
+    )
+
+
+def wanted(name: str, kind: ChoreKind = ChoreKind.VERIFY, storage: str | None = "one") -> Wanted:
+    return Wanted(name, kind, "checkpoints", storage)
+
+
+def test_the_quietest_node_that_sees_the_storage_is_chosen() -> None:
+    offers = [
+        offer("busy", free=0),
+        offer("stranger", checkpoints="two"),
+        offer("bare", data="one"),
+        offer("quiet"),
+    ]
+    assert choose([wanted("a"), wanted("b")], offers, frozenset()) == {"a": "quiet", "b": "busy"}
+    assert choose([wanted("a")], offers, frozenset({"quiet", "busy"})) == {}
+    assert choose([wanted("a", storage=None)], offers, frozenset({"quiet"})) == {"a": "stranger"}
+
+
+def test_a_scrub_waits_for_an_idle_node_and_holds_nobody_back() -> None:
+    queue = [wanted("scrub", ChoreKind.SCRUB), wanted("verify")]
+    assert choose(queue, [offer("half", free=2)], frozenset()) == {"verify": "half"}
+    assert choose(queue, [offer("idle")], frozenset()) == {"scrub": "idle"}

@@ -1,0 +1,143 @@
+"""Retention: what is let go, and that nothing that is needed ever is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from server.chores import service
+from server.chores.retention import Candidate, let_go
+from server.context import Context
+from server.jobs.resume import resume
+from server.jobs.service import stop
+from specs.api.resume import ResumeRequest
+from specs.chores import CheckpointFault
+from specs.sections.checkpoint import CheckpointSection
+from tests.server.chores.conftest import Yard
+
+CANDIDATES = st.lists(
+    st.builds(
+        lambda attempt, step, verified, protected: Candidate(
+            f"a{attempt}.step-{step}", attempt, step, verified, protected=protected
+        ),
+        st.integers(1, 4),
+        st.integers(0, 12),
+        st.sampled_from([None, True, False]),
+        st.booleans(),
+    ),
+    unique_by=lambda candidate: candidate.id,
+    max_size=20,
+)
+SECTIONS = st.builds(
+    lambda latest, every: CheckpointSection(keep_latest_k=latest, keep_every_steps=every),
+    st.integers(0, 4),
+    st.integers(0, 5),
+)
+
+
+@given(section=SECTIONS, candidates=CANDIDATES)
+def test_what_is_needed_never_goes(section: CheckpointSection, candidates: list[Candidate]) -> None:
+    going = let_go(section, candidates)
+    kept = [candidate for candidate in candidates if candidate not in going]
+    sound = [candidate for candidate in candidates if candidate.verified is not False]
+    assert not any(candidate.protected for candidate in going)
+    assert bool(kept) == bool(candidates)
+    if sound:
+        assert max(sound, key=lambda candidate: candidate.order) in kept
+    if any(candidate.verified for candidate in candidates):
+        assert any(candidate.verified for candidate in kept)
+    if section.keep_latest_k == 0:
+        assert going == []
+    else:
+        newest = sorted({c.step for c in sound}, reverse=True)[: section.keep_latest_k]
+        assert {candidate.step for candidate in kept} >= set(newest)
+    for step in {c.step for c in sound if section.keep_every_steps}:
+        if step and step % section.keep_every_steps == 0:
+            assert any(candidate.step == step for candidate in kept)
+
+
+@given(section=SECTIONS, candidates=CANDIDATES)
+def test_a_second_decision_finds_nothing_more(
+    section: CheckpointSection, candidates: list[Candidate]
+) -> None:
+    going = let_go(section, candidates)
+    assert let_go(section, [c for c in candidates if c not in going]) == []
+
+
+@given(section=SECTIONS.filter(lambda s: s.keep_latest_k), candidates=CANDIDATES)
+def test_what_nothing_speaks_for_goes(
+    section: CheckpointSection, candidates: list[Candidate]
+) -> None:
+    """At most k steps stay for being new, one for being verified, and what is protected."""
+    plain = section.model_copy(update={"keep_every_steps": 0})
+    kept = len(candidates) - len(let_go(plain, candidates))
+    protected = sum(candidate.protected for candidate in candidates)
+    assert kept <= protected + section.keep_latest_k + 1
+
+
+def keeping(latest: int, every: int = 0) -> dict[str, Any]:
+    section = {"interval_steps": 1, "keep_latest_k": latest, "keep_every_steps": every}
+    return {"checkpoint": section}
+
+
+@pytest.mark.parametrize(
+    ("latest", "every", "kept"),
+    [
+        (0, 0, ["a1.step-0", "a1.step-2", "a1.step-4", "a1.step-6", "a1.step-8"]),
+        (2, 0, ["a1.step-6", "a1.step-8"]),
+        (1, 4, ["a1.step-4", "a1.step-8"]),
+    ],
+)
+def test_commits_make_older_ones_go(yard: Yard, latest: int, every: int, kept: list[str]) -> None:
+    job_id, _ = yard.harness.running(step=9, **keeping(latest, every))
+    yard.commit(job_id, 0, 2, 4, 6, 8)
+    assert yard.kept(job_id) == kept
+    going = yard.chores()
+    assert len(going) == 5 - len(kept)
+    assert {chore.actor for chore in going} <= {"retention"}
+    assert all(f"keep_latest_k={latest}" in chore.reason for chore in going)
+
+
+def test_pins_and_good_words_count(yard: Yard, context: Context) -> None:
+    job_id, _ = yard.harness.running(step=9, **keeping(1))
+    yard.commit(job_id, 2)
+    service.set_pin(context, f"{job_id}.a1.step-2", pinned=True, actor="ada")
+    yard.commit(job_id, 4)
+    yard.do(service.verify(context, f"{job_id}.a1.step-4", actor="ada"))
+    yard.commit(job_id, 6)
+    assert yard.kept(job_id) == ["a1.step-2", "a1.step-4", "a1.step-6"]
+    yard.do(service.verify(context, f"{job_id}.a1.step-6", actor="ada"))
+    service.set_pin(context, f"{job_id}.a1.step-2", pinned=False, actor="ada")
+    yard.commit(job_id, 8)
+    assert yard.kept(job_id) == ["a1.step-6", "a1.step-8"]
+
+
+def test_a_damaged_one_is_no_newest(yard: Yard, context: Context) -> None:
+    job_id, _ = yard.harness.running(step=9, **keeping(2))
+    yard.commit(job_id, 2, 4)
+    look = service.verify(context, f"{job_id}.a1.step-4", actor="ada")
+    yard.do(look, fault=CheckpointFault.FILE_DAMAGED)
+    yard.commit(job_id, 6)
+    assert yard.kept(job_id) == ["a1.step-2", "a1.step-6"]
+
+
+def test_what_an_attempt_loads_stays_until_its_first_step(yard: Yard, context: Context) -> None:
+    job_id, (supervisor,) = yard.harness.running(step=9, **keeping(1))
+    yard.commit(job_id, 2)
+    service.set_pin(context, f"{job_id}.a1.step-2", pinned=True, actor="ada")
+    yard.commit(job_id, 8)
+    stop(context, job_id, actor="ada", reason="")
+    supervisor.end("stopped")
+    service.set_pin(context, f"{job_id}.a1.step-2", pinned=False, actor="ada")
+    resume(context, job_id, ResumeRequest(checkpoint_id=f"{job_id}.a1.step-2"), actor="ada")
+    yard.harness.place()
+    (second,) = yard.harness.claim_all(job_id)
+    yard.commit(job_id, 2)  # the preflight of the second attempt
+    assert yard.kept(job_id) == ["a1.step-2", "a1.step-8", "a2.step-2"]
+    second.train(3)
+    yard.commit(job_id, 4)
+    # The branch that was left is a person's to delete.
+    assert yard.kept(job_id) == ["a1.step-8", "a2.step-4"]
