@@ -41,7 +41,17 @@ def test_a_run_moves_to_other_world_sizes(optimizer: dict[str, Any], tmp_path: P
     assert expected[12] < expected[1]
 
 
-@pytest.mark.parametrize("layout", [Layout(), TWO, Layout(dp_replicate=2, dp_shard=2)], ids=str)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(),
+        TWO,
+        Layout(dp_replicate=2, dp_shard=2),
+        Layout(pp=2),
+        Layout(dp_shard=2, pp=2),
+    ],
+    ids=str,
+)
 def test_offloaded_states_change_nothing(layout: Layout, tmp_path: Path) -> None:
     """Several rounds in a step included; on a CPU it is FSDP's own path without the copies."""
     losses = []
@@ -53,8 +63,27 @@ def test_offloaded_states_change_nothing(layout: Layout, tmp_path: Path) -> None
         attempts.append(job.launch(2, layout, resume=last))
         losses.append(joined(attempts, "train/loss"))
     assert list(losses[0]) == list(range(1, 13))
-    # One rank alone is not sharded unless its states are offloaded: sums in another order.
-    assert losses[1] == pytest.approx(losses[0], rel=0 if layout.world_size > 1 else 1e-6)
+    # A rank that shares no weights is sharded only for offloading: sums in another order.
+    alone = layout.world_size == layout.pp
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6 if alone else 0)
+
+
+@pytest.mark.parametrize("schedule", ["Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"])
+def test_a_pipeline_rank_offloads_each_of_its_stages(schedule: str, tmp_path: Path) -> None:
+    """Two stages of a rank are two roots of FSDP, whose weights come and go by themselves."""
+    losses = []
+    for offload in (False, True):
+        folder = tmp_path / str(offload)
+        job = short_job(folder, cpu_offload=offload).changed(
+            folder,
+            model={"n_layers": 4},
+            training={"steps": 4},
+            lr_schedule={"warmup_steps": 1},
+            parallelism={"pp_schedule": schedule},
+        )
+        losses.append(job.launch(1, Layout(pp=2)).values("train/loss"))
+    assert list(losses[0]) == [1, 2, 3, 4]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
 
 
 def joined(attempts: list[Attempt], name: str) -> dict[int, float]:

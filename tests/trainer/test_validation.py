@@ -37,11 +37,12 @@ def test_it_runs_at_its_interval_and_after_the_last_step(tmp_path: Path) -> None
     assert list(attempt.values("train/loss")) == [1, 3, 5, 6, 8]
 
 
-def test_it_leaves_no_trace(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", [TWO, Layout(dp_shard=2, pp=2)], ids=str)
+def test_it_leaves_no_trace(layout: Layout, tmp_path: Path) -> None:
     """Dropout is on; weights and moments are bit-equal to those of a run without validation."""
     with_it = validated_job(tmp_path / "with")
     without = with_it.changed(tmp_path / "without", validation={"interval_steps": 0})
-    attempts = [job.launch(1, TWO) for job in (with_it, without)]
+    attempts = [job.launch(1, layout) for job in (with_it, without)]
     for name in ("train/loss", "train/grad_norm"):
         assert attempts[0].values(name) == attempts[1].values(name)
     assert attempts[0].digests == attempts[1].digests
@@ -80,10 +81,43 @@ def test_it_is_the_mean_loss_without_dropout(tmp_path: Path) -> None:
 )
 def test_every_layout_gives_the_same_value(layout: Layout, tmp_path: Path) -> None:
     """Also of a split that holds fewer sequences than asked for, and no whole number of batches."""
+    assert_same_value(tmp_path, layout)
+
+
+@pytest.mark.parametrize(
+    ("layout", "schedule"),
+    [
+        (Layout(pp=2), "1F1B"),
+        (Layout(pp=2), "GPipe"),
+        (Layout(pp=2), "Interleaved1F1B"),
+        (Layout(pp=2), "InterleavedZeroBubble"),
+        (Layout(pp=2), "ZBVZeroBubble"),
+        (Layout(dp_shard=2, pp=2), "1F1B"),
+        (Layout(tp=2, pp=2), "1F1B"),
+        (Layout(cp=2, pp=2), "Interleaved1F1B"),
+    ],
+    ids=str,
+)
+def test_every_pipeline_gives_the_same_value(layout: Layout, schedule: str, tmp_path: Path) -> None:
+    """Schedules run forward only; a rank may hold two stages, or the first and the last one."""
+    assert_same_value(
+        tmp_path, layout, model={"n_layers": 4}, parallelism={"pp_schedule": schedule}
+    )
+
+
+@pytest.mark.slow
+def test_compiled_blocks_in_a_pipeline_give_the_same_value(tmp_path: Path) -> None:
+    """Validation has programs of its own: nothing is kept for backward, nothing is dropped."""
+    compiled = {"enabled": True, "backend": "aot_eager"}
+    assert_same_value(tmp_path, Layout(cp=2, pp=2), compile=compiled)
+
+
+def assert_same_value(folder: Path, layout: Layout, **sections: dict[str, Any]) -> None:
+    """A split with fewer sequences than asked for is worth as much as on two FSDP ranks."""
     values = []
     for name, placed in (("two", TWO), ("other", layout)):
-        attempt = validated_job(tmp_path / name, batches=1000).launch(1, placed)
-        values.append(attempt.values("validation/loss"))
+        job = validated_job(folder / name, batches=1000).changed(folder / name, **sections)
+        values.append(job.launch(1, placed).values("validation/loss"))
     assert list(values[0]) == [3, 6, 8]
     assert values[1] == pytest.approx(values[0], rel=1e-5)
 

@@ -125,6 +125,11 @@ ROWS: tuple[Row, ...] = (
     row(dp_shard=2, sections=recompute("selective")),
     row(dp_shard=2, sections=recompute("memory_budget", memory_budget=0.5) | COMPILED, slow=True),
     row(dp_shard=2, sections=COMPILED, slow=True),
+    row(pp=2, sections=COMPILED, slow=True),
+    row(cp=2, pp=2, sections=COMPILED, slow=True),
+    row(cp=2, pp=2, cp_method="ulysses", sections=COMPILED | DOCUMENTS, slow=True),
+    row(cp=2, pp=2, pp_schedule="Interleaved1F1B", sections=COMPILED, slow=True),
+    row(cp=2, pp=2, sections=COMPILED | recompute("full"), slow=True),
     row(pp=2, dp_shard=2, sections=recompute("full"), slow=True),
     row(tp=2, dp_shard=2, sections=recompute("selective"), slow=True),
     # Every pair of axes.
