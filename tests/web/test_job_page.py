@@ -185,6 +185,17 @@ def test_an_older_checkpoint_makes_a_branch_and_the_dialog_says_so(
     expect(dialog.get_by_text("This makes a branch.")).to_have_count(0)
 
 
+def test_layouts_tell_their_pipeline_and_how_many_more_there_are(
+    theatre: Theatre, visit: Visit
+) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.tale}?do=resize")
+    dialog = watched.page.get_by_role("dialog")
+    row = dialog.locator("label", has=watched.page.locator("[data-layout='PP 8']"))
+    patiently(row).to_contain_text(re.compile(r"PP 8\s*1F1B, \d+(\.\d)? % bubble"))
+    more = dialog.get_by_text(re.compile(r"and \d+ more layouts, by command line"))
+    expect(more.last).to_be_visible()
+
+
 def test_what_the_server_refuses_is_said_and_cannot_be_launched(
     theatre: Theatre, visit: Visit
 ) -> None:

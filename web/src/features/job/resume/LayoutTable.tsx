@@ -1,10 +1,10 @@
 // Every number of slots with its legal layouts, or the reason why there is none; one is chosen.
-import { useEffect, useRef } from "react";
+import { Fragment, useEffect, useRef } from "react";
 import type { Plan } from "@/shared/api/types";
 import { bytes, percent, plural } from "@/shared/format/numbers";
 import { Badge } from "@/shared/ui/Badge";
 import { cx } from "@/shared/ui/cx";
-import type { LayoutOption, Row } from "./choice";
+import { type LayoutOption, pipelineWords, type Row } from "./choice";
 
 interface LayoutTableProps {
   rows: readonly Row[];
@@ -41,14 +41,16 @@ export function LayoutTable({ rows, chosen, onChoose, plan, deviceMemory }: Layo
       </div>
       {rows.map((row) =>
         row.option ? (
-          <LayoutRow
-            key={row.key}
-            row={row}
-            shown={row.key === chosen?.key && plan ? plan : row.option}
-            isChosen={row.key === chosen?.key}
-            onChoose={() => onChoose(row)}
-            deviceMemory={deviceMemory}
-          />
+          <Fragment key={row.key}>
+            <LayoutRow
+              row={row}
+              shown={row.key === chosen?.key && plan ? plan : row.option}
+              isChosen={row.key === chosen?.key}
+              onChoose={() => onChoose(row)}
+              deviceMemory={deviceMemory}
+            />
+            {row.more > 0 && <MoreLayouts row={row} />}
+          </Fragment>
         ) : (
           <div key={row.key} className="resume-row resume-none">
             <span />
@@ -61,8 +63,21 @@ export function LayoutTable({ rows, chosen, onChoose, plan, deviceMemory }: Layo
   );
 }
 
+/** The list is cut where it would be long: what it leaves out can still be named. */
+function MoreLayouts({ row }: { row: Row }) {
+  return (
+    <div className="resume-row resume-none">
+      <span />
+      <span className="resume-again">{row.worldSize}</span>
+      <span className="resume-why">
+        and {plural(row.more, "more layout")}, by command line: <code>--set parallelism.…</code>
+      </span>
+    </div>
+  );
+}
+
 /** What a row tells of a layout, or of the plan that was made of it. */
-type Shown = Pick<LayoutOption, "name" | "batch" | "memory" | "fits">;
+type Shown = Pick<LayoutOption, "name" | "batch" | "pipeline" | "memory" | "fits">;
 
 interface LayoutRowProps {
   row: Row;
@@ -87,6 +102,7 @@ function LayoutRow({ row, shown, isChosen, onChoose, deviceMemory }: LayoutRowPr
       <span className={cx("resume-slots", !row.isFirst && "resume-again")}>{row.worldSize}</span>
       <span className="resume-layout">
         {shown.name} {row.isBefore && <Badge tone="accent">as before</Badge>}
+        {shown.pipeline && <small>{pipelineWords(shown.pipeline)}</small>}
       </span>
       <span className="resume-batch">
         {batch.micro_batch_size} <small>× {plural(batch.rounds, "round")}</small>

@@ -3,6 +3,7 @@ import type { Job, ResumeOptions } from "@/shared/api/types";
 import {
   type Axes,
   firstRow,
+  pipelineWords,
   proposedMicroBatchSize,
   requestOf,
   resumeCommand,
@@ -24,10 +25,11 @@ const layout = (dp_replicate: number, dp_shard: number, fits: boolean | null = t
   fits,
 });
 
-const size = (world_size: number, layouts: object[], free_now = true) => ({
+const size = (world_size: number, layouts: object[], free_now = true, more = 0) => ({
   world_size,
   free_now,
   layouts,
+  more,
   reason: layouts.length === 0 ? "no micro-batch size is legal" : null,
 });
 
@@ -38,7 +40,7 @@ const options = {
     size(1, [layout(1, 1, false)]),
     size(2, [layout(1, 2, false), layout(2, 1, false)]),
     size(3, []),
-    size(4, [layout(1, 4), layout(2, 2)], false),
+    size(4, [layout(1, 4), layout(2, 2)], false, 3),
   ],
 } as unknown as ResumeOptions;
 
@@ -82,6 +84,16 @@ describe("rows", () => {
       [4, false, false],
     ]);
     expect(row("3")).toMatchObject({ option: null, reason: "no micro-batch size is legal" });
+  });
+
+  test("what the list leaves out is counted after the last layout of its size", () => {
+    expect(rows.map(({ more }) => more)).toEqual([0, 0, 0, 0, 0, 3]);
+  });
+
+  test("a pipeline is told by its schedule, and by how long its ranks wait", () => {
+    const words = (bubble_share: number) =>
+      pipelineWords({ schedule: "1F1B", layers: [2, 2], microbatches: 4, runs: 1, bubble_share });
+    expect([words(0.2), words(1 / 9)]).toEqual(["1F1B, 20 % bubble", "1F1B, 11.1 % bubble"]);
   });
 
   test("the first choice is as before; a shortage of memory asks for more slots that fit", () => {

@@ -1,5 +1,6 @@
 // What a person chooses in the resume dialog, as a request and as a command line. Pure.
 import type { Job, ResumeOptions } from "@/shared/api/types";
+import { percent } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
 import type { ResumeRequest } from "../api";
 import { checkpointReference } from "../reference";
@@ -8,6 +9,7 @@ import { effectiveSpec, type Spec } from "../spec/differences";
 type SizeOption = ResumeOptions["options"][number];
 export type LayoutOption = SizeOption["layouts"][number];
 export type Axes = LayoutOption["layout"];
+export type PipelinePlan = NonNullable<LayoutOption["pipeline"]>;
 
 /** A row of the dialog: a layout on a number of slots, or the reason why there is none. */
 export interface Row {
@@ -21,6 +23,8 @@ export interface Row {
   isFirst: boolean;
   /** As the newest attempt ran. */
   isBefore: boolean;
+  /** Legal layouts that the list leaves out after this one, the last of its world size. */
+  more: number;
 }
 
 export function rowsOf(options: ResumeOptions, before: Axes | null): Row[] {
@@ -28,9 +32,8 @@ export function rowsOf(options: ResumeOptions, before: Axes | null): Row[] {
     const shared = { worldSize: size.world_size, freeNow: size.free_now };
     if (size.layouts.length === 0) {
       const key = String(size.world_size);
-      return [
-        { ...shared, key, option: null, reason: size.reason, isFirst: true, isBefore: false },
-      ];
+      const none = { option: null, reason: size.reason, isFirst: true, isBefore: false, more: 0 };
+      return [{ ...shared, ...none, key }];
     }
     return size.layouts.map((option, index) => ({
       ...shared,
@@ -39,8 +42,14 @@ export function rowsOf(options: ResumeOptions, before: Axes | null): Row[] {
       reason: null,
       isFirst: index === 0,
       isBefore: before !== null && axesKey(option.layout) === axesKey(before),
+      more: index === size.layouts.length - 1 ? size.more : 0,
     }));
   });
+}
+
+/** `1F1B, 20 % bubble` */
+export function pipelineWords({ schedule, bubble_share }: PipelinePlan): string {
+  return `${schedule}, ${percent(bubble_share)} bubble`;
 }
 
 export interface Choice {
