@@ -15,6 +15,27 @@ SPLIT_BACKWARD = ("InterleavedZeroBubble", "ZBVZeroBubble")
 """Schedules that compute the gradients of inputs and of weights at different times."""
 
 
+def own_model(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
+    """An own model is cut as it says itself, and what it says is known from `model.plans`."""
+    if spec.model.factory is None:
+        return
+    for axis, plan, what in (("tp", "tensor", "matrices"), ("pp", "pipeline", "the layers")):
+        size = getattr(layout, axis)
+        if size > 1 and plan not in spec.model.plans:
+            given = f"[{', '.join(map(repr, spec.model.plans))}]"
+            yield _problem(
+                axis,
+                f"{axis}={size} shares out {what} of a model of model.factory, but model.plans="
+                f"{given} has no {plan!r}; legal: {axis}=1, or a model that gives this plan",
+            )
+    if layout.cp > 1:
+        yield _problem(
+            "cp",
+            f"cp={layout.cp} shares out a sequence, whose tokens a model of model.factory attends "
+            "to in a way of its own; legal: cp=1",
+        )
+
+
 def tensor_parallel(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
     """Each rank has as many heads, feed-forward columns, vocabulary rows and tokens."""
     tp = layout.tp
@@ -126,6 +147,7 @@ def _split_backward(spec: JobSpec) -> Iterator[Problem]:
 
 
 AXES: tuple[Callable[[JobSpec, Layout], Iterator[Problem]], ...] = (
+    own_model,
     tensor_parallel,
     asynchronous,
     context_parallel,

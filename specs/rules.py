@@ -91,21 +91,13 @@ def _model(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _own_model(spec: JobSpec) -> Iterator[Problem]:
-    """An own model is replicated and sharded; other axes need to know what is inside it."""
-    model, axes = spec.model, spec.parallelism
+    """What goes with an own model only, and what it cannot have; `specs.axes` has its layouts."""
+    model = spec.model
     if model.factory is None:
-        for name in ("code", "arguments", "block_classes"):
+        for name in ("code", "arguments", "block_classes", "plans"):
             if getattr(model, name):
                 yield Problem(pointer=f"/model/{name}", detail=f"{name} goes with model.factory")
         return
-    for name in ("tp", "cp", "pp"):
-        size = getattr(axes, name)
-        if size > 1:
-            detail = f"{name}={size} cuts inside a model, which only the families can say how to"
-            yield Problem(
-                pointer=f"/parallelism/{name}",
-                detail=f"{detail}; legal with model.factory: 1, and any dp_shard and dp_replicate",
-            )
     unknown = {
         "/model/initial_weights": (model.initial_weights, "has no published names"),
         "/model/dropout": (model.dropout, "has its own; give it in model.arguments"),

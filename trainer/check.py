@@ -1,24 +1,44 @@
-"""Looks at a run before its ranks start, without torch: what is wrong here fails in a second."""
+"""Looks at a run before its ranks start: what is wrong here fails in a second, or few.
+
+Without torch, unless the job brings a model of its own: that is built, without memory.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from trainer.data.survey import check_input
 from trainer.hugging_face.folder import WeightsFolder
-from trainer.run import open_run
+from trainer.run import Run, open_run
 
 
 def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
     """Refuse a run whose spec, layout, places or input cannot work.
 
     Raises:
-        LaunchError: the spec cannot run, a root is not defined here, or the weights to start from
-            are those of another model.
+        LaunchError: the spec cannot run, a root is not defined here, the weights to start from are
+            those of another model, or an own model cannot be built, or cut as the layout asks.
         DataError: the input is missing, empty or outside its root; so for weights to start from.
     """
     run = open_run(folder, world_size=None, roots=roots)
     check_input(run.spec, run.attempt.roots)
     if run.spec.model.initial_weights is not None and run.attempt.resume is None:
         WeightsFolder.of(run.spec, run.attempt.roots)
+    if run.spec.model.factory is not None:
+        _try_own_model(run)
+
+
+def _try_own_model(run: Run) -> None:
+    """Build an own model without memory and read its plans: only its code knows what it has."""
+    from trainer.model.build import build_model  # with torch, which other checks do without
+    from trainer.model.own import OwnModel
+    from trainer.parallel.stages import try_stages
+
+    os.environ.update(run.spec.env)
+    spec = run.spec.on_layout(run.attempt.layout)
+    model = build_model(spec, run.attempt.roots)
+    assert isinstance(model, OwnModel)
+    if spec.parallelism.pp > 1:
+        try_stages(model, spec, run.attempt.layout)

@@ -9,9 +9,11 @@ from specs.layout import Layout
 from trainer.activation_checkpoint import checkpoint_activations
 from trainer.compile import compile_blocks
 from trainer.model.base import Model
+from trainer.model.own import OwnModel
 from trainer.parallel.context import share_context
 from trainer.parallel.fsdp import shard
 from trainer.parallel.mesh import Place
+from trainer.parallel.own import split_by_plan
 from trainer.parallel.stages import Stages, keep_own_modules, split
 from trainer.parallel.tensor import overlap_communication, split_matrices
 from trainer.parallel.tokens import take_tokens
@@ -38,12 +40,15 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
     gathers = sharded and not spec.optimizer.cpu_offload
     quantize_linear_layers(model, spec, device_type=mesh.device_type, gathers=gathers)
     if layout.tp > 1:
-        split_matrices(model, mesh, spec.parallelism)
+        if isinstance(model, OwnModel):
+            split_by_plan(model, mesh, spec.parallelism)
+        else:
+            split_matrices(model, mesh, spec.parallelism)
         if spec.parallelism.async_tp:
             overlap_communication(mesh)
     share_context(model, mesh, spec, layout)
     blocks = list(model.layers.values())
-    own = spec.model.factory is not None
+    own = isinstance(model, OwnModel)
     checkpoint_activations(blocks, spec.activation_checkpoint, own_randomness=own)
     compile_blocks(blocks, spec.compile)
     stages = split(model, mesh, spec, layout) if layout.pp > 1 else {0: model}

@@ -13,6 +13,7 @@ from specs.places import Place
 
 FACTORY = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
+Plan = Literal["tensor", "pipeline"]
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
 SIZES = list(dict.fromkeys(size for sizes in ARCHITECTURES.values() for size in sizes))
 
@@ -45,6 +46,8 @@ class ModelSection(SpecModel):
     """Arguments of `factory`, beside `vocab_size` and `seq_len`."""
     block_classes: Annotated[tuple[ClassName, ...], Field(strict=False, max_length=16)] = ()
     """Names of the own model's classes that are sharded, recomputed and compiled one by one."""
+    plans: Annotated[tuple[Plan, ...], Field(strict=False, max_length=2)] = ()
+    """Plans that the own model gives: `tensor` makes tp legal, `pipeline` makes pp."""
     initial_weights: Place | None = None
     """Hugging Face weights to start from, in place of random ones."""
     dim: Width | None = None

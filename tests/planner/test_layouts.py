@@ -130,6 +130,23 @@ def test_a_long_list_is_cut_and_the_rest_counted() -> None:
     assert found.more > 0
 
 
+@pytest.mark.parametrize(
+    ("plans", "names"),
+    [
+        ([], {"FSDP 4", "DDP 4", "HSDP 2x2"}),
+        (["tensor"], {"FSDP 4", "DDP 4", "HSDP 2x2", "TP 4", "FSDP 2 x TP 2", "DDP 2 x TP 2"}),
+        (["pipeline"], {"FSDP 4", "DDP 4", "HSDP 2x2", "PP 4", "FSDP 2 x PP 2", "DDP 2 x PP 2"}),
+    ],
+)
+def test_an_own_model_is_cut_by_the_plans_that_it_gives_only(
+    plans: list[str], names: set[str]
+) -> None:
+    shape = {"n_layers": 4, "n_heads": 4, "n_kv_heads": 4}
+    model = {"factory": "gpt:build", "plans": plans, **shape}
+    spec = job(model=model, training={"global_batch_size": 16, "micro_batch_size": 2})
+    assert {option.name for option in layouts_of(spec, 4).layouts} == names
+
+
 @pytest.mark.usefixtures(every_engine.__name__)
 def test_pipelines_get_a_micro_batch_size_that_fills_their_stages() -> None:
     spec = job(training={"global_batch_size": 16, "micro_batch_size": 16})

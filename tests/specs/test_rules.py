@@ -63,9 +63,30 @@ def test_the_defaults_and_every_size_may_run() -> None:
         (
             {"model": {"factory": "gpt:build"}, "parallelism": {"tp": 2}, **SLOTS},
             "/parallelism/tp",
-            "tp=2 cuts inside a model, which only the families can say how to; legal with "
-            "model.factory: 1, and any dp_shard and dp_replicate",
+            "tp=2 shares out matrices of a model of model.factory, but model.plans=[] has no "
+            "'tensor'; legal: tp=1, or a model that gives this plan",
         ),
+        (
+            {
+                "model": {"factory": "gpt:build", "plans": ["tensor"]},
+                "parallelism": {"pp": 2},
+                **SLOTS,
+            },
+            "/parallelism/pp",
+            "pp=2 shares out the layers of a model of model.factory, but model.plans=['tensor'] "
+            "has no 'pipeline'; legal: pp=1, or a model that gives this plan",
+        ),
+        (
+            {
+                "model": {"factory": "gpt:build", "plans": ["tensor", "pipeline"]},
+                "parallelism": {"cp": 2},
+                **SLOTS,
+            },
+            "/parallelism/cp",
+            "cp=2 shares out a sequence, whose tokens a model of model.factory attends to in a way "
+            "of its own; legal: cp=1",
+        ),
+        ({"model": {"plans": ["tensor"]}}, "/model/plans", "plans goes with model.factory"),
         (
             {"model": {"factory": "gpt:build", "dropout": 0.1}},
             "/model/dropout",

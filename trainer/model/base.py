@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Self
+
 from torch import Tensor, nn
 
 from trainer.model.attention import Positions
@@ -25,6 +28,21 @@ class Model(nn.Module):
     @property
     def tied(self) -> bool:
         """Whether the head uses the weight of the embedding: the root then shards both."""
+        raise NotImplementedError
+
+    def keep(self, names: Collection[str]) -> None:
+        """Take out, in place, all modules but the named ones; names of parameters stay.
+
+        Names are those of `specs.pipeline.module_names`, for every model alike.
+        """
+        raise NotImplementedError
+
+    def part(self, names: Collection[str]) -> Self:
+        """Return a model of the named modules, which it shares with this one.
+
+        Without `tok_embeddings` it is given the residual stream [B, S, D] in place of tokens, and
+        without `output` it returns it.
+        """
         raise NotImplementedError
 
     def initial_std(self, name: str) -> float:

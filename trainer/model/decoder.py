@@ -10,7 +10,11 @@ Shapes: B sequences, S tokens, D model width, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Self
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -87,6 +91,23 @@ class Transformer(Model):
     def tied(self) -> bool:
         """Whether the head uses the weight of the embedding."""
         return self.arch.tied_embeddings
+
+    def keep(self, names: Collection[str]) -> None:
+        """Take out, in place, all modules but the named ones; names of parameters stay."""
+        layers = self.layers.items()
+        self.layers = nn.ModuleDict({i: layer for i, layer in layers if f"layers.{i}" in names})
+        for name in {"tok_embeddings", "norm", "output"}.difference(names):
+            setattr(self, name, None)
+
+    def part(self, names: Collection[str]) -> Self:
+        """Return a model of the named modules, which it shares with this one."""
+        # Not a copy of the module, which would share its table of hooks with the original.
+        with torch.device("meta"):
+            part = type(self)(replace(self.arch, n_layers=0), seq_len=self.positions.seq_len)
+        part.arch, part.positions, part.layers = self.arch, self.positions, self.layers
+        part.tok_embeddings, part.norm, part.output = self.tok_embeddings, self.norm, self.output
+        part.keep(names)
+        return part
 
     def initial_std(self, name: str) -> float:
         """Return 0.02; what adds to the residual stream is divided by sqrt(2 x layers).

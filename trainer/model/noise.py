@@ -66,6 +66,14 @@ class Noise:
     def __init__(self, keys_B: Tensor, tokens_S: Tensor) -> None:
         self._keys_B, self._tokens_S = keys_B, tokens_S
 
+    def within(self, part: str) -> Noise:
+        """Return the noise of a part of the model; names of sites need be unique in it only.
+
+        Blocks that are given theirs differ by tensors alone, so one compiled program serves all.
+        """
+        (keys_B,) = keys_of_sites(self._keys_B, [part])
+        return Noise(_splitmix64(keys_B), self._tokens_S)
+
     def dropout(self, x_BSD: Tensor, p: float, site: str) -> Tensor:
         """Return `x_BSD` after dropout; `site` is a name for the place, unique in the model."""
         (keys_B,) = keys_of_sites(self._keys_B, [site])
@@ -90,9 +98,14 @@ _GAMMA = _signed(0x9E3779B97F4A7C15, 64)
 _SPLITMIX_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
-@lru_cache(maxsize=4096)
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # the hash is opaque to it
 def _key(text: str) -> int:
     """Return a 64-bit hash of a text, as a signed integer."""
+    return _hash(text)
+
+
+@lru_cache(maxsize=4096)
+def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 

@@ -72,8 +72,8 @@ class Pipeline:
                 index,
                 count,
                 device,
-                input_args=shapes.inputs(stage),
-                output_args=shapes.outputs(stage),
+                input_args=shapes.inputs(first=index == 0),
+                output_args=shapes.outputs(last=index == count - 1),
                 group=group,
             )
             for index, stage in stages.items()
@@ -97,9 +97,12 @@ class Pipeline:
     def evaluate(self, micro_batches: Sequence[MicroBatch]) -> Tensor:
         """Return this rank's part of the summed loss, float32 `[]`; nothing is dropped."""
         total = torch.zeros((), device=self._device)
+        for stage in self._stages.values():
+            stage.eval()
         for run in self._runs(micro_batches):
             total += self._run(None, run)
         for stage in self._stages.values():
+            stage.train()
             reshard(stage)
         return total
 
@@ -141,11 +144,11 @@ class _Shapes:
             )
             self._loss = torch.empty((), requires_grad=True)
 
-    def inputs(self, stage: Model) -> Tensor:
-        return self._stream_BSD if stage.tok_embeddings is None else self._tokens_BS
+    def inputs(self, *, first: bool) -> Tensor:
+        return self._tokens_BS if first else self._stream_BSD
 
-    def outputs(self, stage: Model) -> Tensor:
-        return self._stream_BSD if stage.output is None else self._loss
+    def outputs(self, *, last: bool) -> Tensor:
+        return self._loss if last else self._stream_BSD
 
 
 class _Stage(PipelineStage):

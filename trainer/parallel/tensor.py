@@ -171,11 +171,16 @@ class SplitTokenLoss(TokenLoss):
         super().__init__()
         self._stream, self._mesh = stream, mesh
 
+    @property
+    def rank(self) -> int:
+        """Which part of the rows this rank has, from 0."""
+        return self._mesh.get_local_rank()
+
     def forward(self, x_BSD: Tensor, weight_VD: Tensor, labels_BS: Tensor) -> Tensor:
         """Return the loss; `x_BSD` is the stream of this rank, `labels_BS` are those of all."""
         assert isinstance(weight_VD, DTensor)
         weight_RD = weight_VD.to_local()
-        self.first_row = self._mesh.get_local_rank() * weight_RD.shape[0]
+        self.first_row = self.rank * weight_RD.shape[0]
         # Each rank has the gradient by way of its own rows: they are added up on the way back.
         x_BSD = self._gathered(x_BSD).to_local(grad_placements=[Partial()])
         return super().forward(x_BSD, weight_RD, labels_BS)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from trainer.model import noise
-from trainer.model.noise import dropout, keys_of_sites, random_bits, sequence_keys
+from trainer.model.noise import Noise, dropout, keys_of_sites, random_bits, sequence_keys
 
 S, D = 64, 96
 
@@ -146,3 +146,19 @@ def test_the_gradient_passes_where_the_value_did() -> None:
     assert out.dtype == torch.bfloat16
     assert x.grad is not None
     assert torch.equal(x.grad.bool(), out.bool())
+
+
+def test_parts_of_a_model_have_noise_of_their_own() -> None:
+    whole, ones = Noise(sequence_keys(7, 3, torch.arange(4)), torch.arange(S)), torch.ones(4, S, D)
+    first, second = whole.within("blocks.0"), whole.within("blocks.1")
+    kept = {
+        (part, site): noise_of.dropout(ones, 0.5, site) != 0
+        for part, noise_of in (("", whole), ("0", first), ("1", second))
+        for site in ("attention", "blocks.0", "blocks.1")
+    }
+    kept["0", "blocks.1 within"] = first.within("blocks.1").dropout(ones, 0.5, "x") != 0
+    kept["1", "blocks.0 within"] = second.within("blocks.0").dropout(ones, 0.5, "x") != 0
+    for one, other in itertools.combinations(kept.values(), 2):
+        assert (one == other).float().mean().item() == pytest.approx(0.5, abs=0.02)
+    again = whole.within("blocks.0").dropout(ones, 0.5, "attention") != 0
+    assert torch.equal(again, kept["0", "attention"])

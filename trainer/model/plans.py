@@ -1,0 +1,140 @@
+"""The plans that an own model gives: how its matrices are shared out, and where it can be cut.
+
+They are read of the whole model, before anything is taken out of it or spread, and held to what
+the spec says: every rank finds out alike, and before any of them waits for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+from torch.distributed.tensor.parallel import ParallelStyle
+
+from specs.job import JobSpec
+from specs.pipeline import module_names
+from trainer.errors import LaunchError
+
+TENSOR, PIPELINE = "tensor_parallel_plan", "pipeline_parallel_plan"
+
+
+def tensor_plan(net: nn.Module, spec: JobSpec) -> dict[str, ParallelStyle]:
+    """Return the style of each module that `tensor_parallel_plan` names, patterns spelled out.
+
+    Raises:
+        LaunchError: there is no such plan, it refuses, it names what is not there, or under
+            sequence parallelism it leaves out a module with parameters.
+    """
+    axes = spec.parallelism
+    asked = {
+        "tp": axes.tp,
+        "sequence_parallel": axes.sequence_parallel,
+        "loss_parallel": axes.loss_parallel,
+    }
+    given = _asked(net, TENSOR, "tensor", asked)
+    call = _call(net, TENSOR, asked)
+    if not isinstance(given, dict) or not all(
+        isinstance(name, str) and isinstance(style, ParallelStyle) for name, style in given.items()
+    ):
+        raise LaunchError(f"{call} must return torch's ParallelStyles by name of module")
+    names = [name for name, _ in net.named_modules() if name]
+    plan: dict[str, ParallelStyle] = {}
+    for pattern, style in given.items():
+        found = [name for name in names if _matches(name, pattern)]
+        if not found:
+            raise LaunchError(f"{call} names {pattern!r}, but the model has no such module")
+        plan |= dict.fromkeys(found, style)
+    left_out = [name for name, _ in net.named_parameters() if name.rpartition(".")[0] not in plan]
+    if axes.sequence_parallel and left_out:
+        raise LaunchError(
+            f"{call} leaves out {_listed(left_out)}: where each rank has a part of the sequence, "
+            "gradients of such a parameter must be added up, as those of SequenceParallel are; "
+            "legal: a style for its module, or parallelism.sequence_parallel=false"
+        )
+    return plan
+
+
+def pieces(net: nn.Module, spec: JobSpec) -> dict[str, tuple[str, ...]]:
+    """Return the modules of each piece of `pipeline_parallel_plan`, by our name of the piece.
+
+    The first is `tok_embeddings`, those between are `layers.0` and so on, the last is `output`;
+    `norm` belongs to the last and has no modules of its own.
+
+    Raises:
+        LaunchError: there is no such plan, or its pieces are not those of the model.
+    """
+    given = _asked(net, PIPELINE, "pipeline", {})
+    call = _call(net, PIPELINE, {})
+    if not isinstance(given, list | tuple) or not all(
+        isinstance(piece, list | tuple) and all(isinstance(name, str) for name in piece)
+        for piece in given
+    ):
+        raise LaunchError(f"{call} must return a list of pieces, each a list of names of modules")
+    layers = spec.architecture.n_layers
+    if len(given) != layers + 2:
+        raise LaunchError(
+            f"{call} returns {len(given)} pieces, but model.n_layers={layers} makes "
+            f"{layers + 2}: what comes before the layers, each layer, what comes after them"
+        )
+    for problem in _misfits(net, [name for piece in given for name in piece]):
+        raise LaunchError(f"{call}: {problem}")
+    ours = [name for name in module_names(spec.architecture) if name != "norm"]
+    return dict(zip(ours, map(tuple, given), strict=True)) | {"norm": ()}
+
+
+def _asked(net: nn.Module, method: str, plan: str, options: dict[str, Any]) -> Any:
+    """Return what the method of a module returns.
+
+    Raises:
+        LaunchError: it has no such method, or that refuses.
+    """
+    asked: Callable[..., Any] | None = getattr(net, method, None)
+    if asked is None:
+        raise LaunchError(
+            f"model.plans has {plan!r}, but {type(net).__name__} of model.factory has no method "
+            f"{method}; legal: a model that has one, or plans without {plan!r}"
+        )
+    try:
+        return asked(**options)
+    except Exception as error:  # whatever the code of others raises
+        call = _call(net, method, options)
+        raise LaunchError(f"{call} failed: {type(error).__name__}: {error}") from error
+
+
+def _misfits(net: nn.Module, names: list[str]) -> Iterator[str]:
+    """Yield what keeps the named modules from being shared out: each parameter has one place."""
+    there = {name for name, _ in net.named_modules(remove_duplicate=False) if name}
+    if unknown := [name for name in names if name not in there]:
+        yield f"the model has no {_listed(unknown)}"
+    for index, name in enumerate(names):
+        if inside := [
+            n for i, n in enumerate(names) if i != index and f"{n}.".startswith(f"{name}.")
+        ]:
+            yield f"{_listed(inside)} is named twice, by itself or within {name}"
+    holders: dict[int, str] = {}
+    for name, parameter in net.named_parameters(remove_duplicate=False):
+        holder = next((other for other in names if name.startswith(f"{other}.")), None)
+        if holder is None:
+            yield f"no piece has the module of {name}: each parameter needs a stage that holds it"
+            return
+        if holders.setdefault(id(parameter), holder) != holder:
+            yield (
+                f"{holders[id(parameter)]} and {holder} share the weight {name}, "
+                "which one stage must hold; legal: weights of their own, or parallelism.pp=1"
+            )
+
+
+def _matches(name: str, pattern: str) -> bool:
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+
+
+def _call(net: nn.Module, method: str, options: dict[str, Any]) -> str:
+    given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return f"model.factory: {type(net).__name__}.{method}({given})"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")

@@ -1,0 +1,120 @@
+"""Tensor parallelism of an own model, by the plan that it gives.
+
+Shapes: B sequences, S tokens, T = B x S tokens, C tokens of a chunk, V vocabulary, R rows of the
+vocabulary on this rank.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import parallelize_module
+
+from specs.sections.parallelism import ParallelismSection
+from trainer.errors import LaunchError
+from trainer.model.head import gradient_of_logits
+from trainer.model.own import LogitsLoss, OwnModel
+from trainer.parallel.tensor import SplitTokenLoss
+
+
+def split_by_plan(model: OwnModel, mesh: DeviceMesh, section: ParallelismSection) -> None:
+    """Split an own model over the `tp` axis of the mesh as its plan says, in place.
+
+    What the plan does not name stays whole on each rank, which all compute the same with it.
+
+    Raises:
+        LaunchError: a parameter cannot be split evenly.
+    """
+    tp = mesh["tp"]
+    blocks = set(model.layers.values())
+    there = dict(model.net.named_modules())
+    for name, style in model.tensor_plan.items():
+        if name in there:  # else another stage of the pipeline has it
+            parallelize_module(there[name], tp, style)
+            if there[name] not in blocks:
+                there[name].register_forward_hook(_arrived)
+    for name, parameter in model.net.named_parameters():
+        _refuse_uneven(name, parameter, tp)
+    if section.loss_parallel:
+        model.loss = SplitLogitsLoss(tp)
+
+
+def _arrived(_module: nn.Module, _inputs: Any, result: Any) -> Any:
+    """Return what a module gives once it is there: a compiled block cannot take what is under way.
+
+    A copy waits for it, and unlike waiting by hand it keeps the way back to the gradients.
+    """
+    return result.clone() if isinstance(result, AsyncCollectiveTensor) else result
+
+
+def _refuse_uneven(name: str, parameter: Tensor, tp: DeviceMesh) -> None:
+    if not isinstance(parameter, DTensor):
+        return
+    (placement,) = parameter.placements
+    if isinstance(placement, Shard) and parameter.shape[placement.dim] % tp.size():
+        raise LaunchError(
+            f"parallelism.tp={tp.size()} does not divide dimension {placement.dim} of {name} "
+            f"{list(parameter.shape)}, which the model's tensor plan splits; "
+            "legal: a tp that divides it"
+        )
+
+
+class SplitLogitsLoss(LogitsLoss):
+    """The same of logits of which each rank has some of the vocabulary; all return the same sum."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self._of_rows = SplitTokenLoss(Replicate(), mesh)
+
+    def forward(self, logits_BSV: Tensor, labels_BS: Tensor) -> Tensor:
+        """Return the loss of split logits.
+
+        Raises:
+            LaunchError: they are not split along the vocabulary.
+        """
+        if not isinstance(logits_BSV, DTensor) or logits_BSV.placements != (Shard(2),):
+            found = logits_BSV.placements if isinstance(logits_BSV, DTensor) else "whole ones"
+            raise LaunchError(
+                "parallelism.loss_parallel=true, but forward of model.factory returned other "
+                f"logits than a DTensor split along the vocabulary: {found}; "
+                "legal: a tensor plan that leaves them so, or loss_parallel=false"
+            )
+        logits_BSR = logits_BSV.to_local()
+        loss: Tensor = _LossOfRows.apply(  # type: ignore[no-untyped-call]
+            self._of_rows, logits_BSR.flatten(0, 1), labels_BS.flatten()
+        )
+        return loss
+
+
+class _LossOfRows(torch.autograd.Function):
+    """Computes gradients in forward, chunk by chunk: no float32 copy of all logits is made."""
+
+    @staticmethod
+    def forward(ctx: Any, of_rows: SplitTokenLoss, logits_TR: Tensor, labels_T: Tensor) -> Tensor:
+        rows = logits_TR.shape[1]
+        of_rows.first_row = of_rows.rank * rows
+        size = of_rows.tokens_per_chunk(rows)
+        loss = logits_TR.new_zeros((), dtype=torch.float32)
+        grad_TR = torch.empty_like(logits_TR)
+        chunks = zip(logits_TR.split(size), labels_T.split(size), grad_TR.split(size), strict=True)
+        for logits_CR, labels_C, grad_CR in chunks:
+            log_chances_CR, part = of_rows.log_chances(
+                logits_CR.to(torch.float32, copy=True), labels_C
+            )
+            loss += part
+            grad_CR.copy_(gradient_of_logits(log_chances_CR.exp_(), labels_C, of_rows.first_row))
+        ctx.save_for_backward(grad_TR)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None]:
+        # Not in place: a schedule that splits backward in two comes here twice.
+        (grad_TR,) = ctx.saved_tensors
+        return None, grad_TR * grad.to(grad_TR.dtype), None
