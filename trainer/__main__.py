@@ -1,6 +1,7 @@
 """Command line: `torchrun ... -m trainer <run>` trains, `python -m trainer check <run>` looks.
 
-`python -m trainer export <checkpoint> --to <folder>` writes its weights for other programs.
+`python -m trainer export <checkpoint> --to <folder>` writes its weights for other programs;
+`python -m trainer verify | scrub | delete <folder>` does what a worker was asked to do.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from specs.chores import ChoreKind
 from specs.failures import FailureReason
 from specs.rundir import Phase, RunDirectory
 from trainer.check import check_run
+from trainer.chores.main import main as do_chore
 from trainer.errors import LaunchError, RunError
 from trainer.process import (
     collector_resting,
@@ -27,6 +30,7 @@ from trainer.process import (
 from trainer.record import Recorder
 from trainer.run import forget_check, named_root, open_run, refuse_used
 
+CHORES = [[kind.value] for kind in ChoreKind]
 INTERRUPTED = 130  # what a shell reports after Ctrl-C
 
 logger = logging.getLogger("trainer")
@@ -39,6 +43,8 @@ def main() -> int:
     words = sys.argv[1:]
     if words[:1] == ["export"]:
         return _export(words[1:])
+    if words[:1] in CHORES and len(words) == 2:
+        return do_chore(ChoreKind(words[0]), words[1:])
     checking = words[:1] == ["check"]
     arguments = _parser().parse_args(words[1:] if checking else words)
     roots = dict(arguments.root)

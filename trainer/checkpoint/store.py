@@ -123,7 +123,7 @@ def create(folder: Path) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
         for changed in {folder.parent, *(parent.parent for parent in missing)}:
-            _sync_folder(changed)
+            sync_folder(changed)
 
 
 def collect(root: Path, job_id: str, *, attempt: int) -> list[Path]:
@@ -190,7 +190,7 @@ def write_durably(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.rename(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def digest(content: bytes) -> str:
@@ -220,7 +220,7 @@ def file_digest(path: Path) -> str:
     return hasher.hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable: a file's own fsync does not cover its name."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -1,0 +1,1 @@
+"""Chores: what is done to checkpoints when nobody trains with them; one command each."""

@@ -1,0 +1,71 @@
+"""Deletes checkpoints from storage: the marker first, durably; what is gone already is done."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+from specs.checkpoint import COMMITTED
+from specs.chores import ChoreOrder, ChoreOutcome
+from trainer.checkpoint.store import storage_errors, sync_folder
+from trainer.chores.main import Progress, folders_of
+
+
+def delete_all(order: ChoreOrder, chore: Path) -> ChoreOutcome:
+    """Delete the checkpoints of a task, and with a whole job what else its folder holds.
+
+    Raises:
+        LaunchError: a path leads out of the job's folder; nothing was deleted.
+        CheckpointError: storage refuses; a checkpoint whose deletion has begun is none any more.
+    """
+    folders = folders_of(order)
+    names = {folder: _files(folder) for folder in folders}
+    progress = Progress(chore, total=sum(map(len, names.values())))
+    for folder, files in names.items():
+        progress.begin(f"deletes {folder.parent.name}/{folder.name}")
+        delete_checkpoint(folder)
+        progress.advance(len(files))
+    if order.task.whole_job:
+        _delete_rest(Path(order.root_path) / order.task.job_id)
+    count = sum(map(len, names.values()))
+    return ChoreOutcome(
+        outcome="succeeded",
+        message=f"{len(folders)} checkpoint{'' if len(folders) == 1 else 's'}, {count} files",
+        files=count,
+    )
+
+
+def delete_checkpoint(folder: Path) -> None:
+    """Delete one checkpoint; may be repeated, and be ended at any moment.
+
+    Raises:
+        CheckpointError: storage refuses.
+    """
+    if not folder.exists():
+        return
+    with storage_errors("delete", folder):
+        (folder / COMMITTED).unlink(missing_ok=True)
+        # From here on, power cut or not, nobody takes what is left for a checkpoint.
+        sync_folder(folder)
+        _remove(folder)
+        sync_folder(folder.parent)
+
+
+def _delete_rest(job: Path) -> None:
+    """Delete the folder of a job that is gone: fence, attempts, what was half-written."""
+    if not job.exists() or job.is_symlink():
+        return
+    with storage_errors("delete", job):
+        _remove(job)
+        sync_folder(job.parent)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a tree without following links; another deletion of the same may be at work."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("**/*") if not path.is_dir()]

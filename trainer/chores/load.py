@@ -1,0 +1,160 @@
+"""Loads every tensor of a checkpoint, a part at a time, on one rank or shared out over several."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.distributed.tensor as sharded
+import torch.multiprocessing as mp
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import (
+    Metadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from specs.attempt import ResumePoint
+from specs.checkpoint import DCP_METADATA
+from specs.chores import CheckpointFault
+from trainer.checkpoint.reader import CheckedReader
+from trainer.checkpoint.unpickler import load_metadata
+from trainer.chores.look import FaultFoundError
+from trainer.chores.main import Progress
+from trainer.errors import CheckpointError
+
+PART_BYTES = 512 * 2**20
+"""Bytes of tensors that are in memory at once; a larger tensor is a part of its own."""
+
+Entries = dict[str, TensorStorageMetadata]
+
+
+def load_everything(
+    folder: Path, point: ResumePoint, *, ranks: int, progress: Progress, chore: Path
+) -> int:
+    """Load all tensors of a checkpoint whose checksums are right; return how many there are.
+
+    Args:
+        folder: folder of the checkpoint.
+        point: which checkpoint it must be.
+        ranks: ranks to share the tensors out over; 1 loads each whole.
+        progress: told of what was read.
+        chore: folder for the meeting of the ranks.
+
+    Raises:
+        FaultFoundError: the metadata is refused, a tensor is incomplete, or one cannot be loaded.
+    """
+    entries = _entries(folder, point)
+    _open(folder, point, entries)
+    try:
+        if ranks == 1:
+            _load_alone(folder, point, entries, progress)
+        else:
+            progress.begin(f"loads {len(entries)} tensors on {ranks} ranks")
+            arguments = (ranks, folder, point, chore / "rendezvous")
+            mp.spawn(_load_share, arguments, nprocs=ranks)
+    # DCP's own exception is no `Exception`.
+    except (Exception, dcp.api.CheckpointException) as error:
+        message = str(error).strip().splitlines() or [repr(error)]
+        raise FaultFoundError(CheckpointFault.LOAD_FAILED, message[-1]) from error
+    return len(entries)
+
+
+def _entries(folder: Path, point: ResumePoint) -> Entries:
+    """Return what the metadata says of each tensor, after all pieces were found to be there."""
+    path = folder / DCP_METADATA
+    try:
+        metadata = load_metadata(path, expected_digest=point.metadata_digest)
+    except CheckpointError as error:
+        raise FaultFoundError(CheckpointFault.METADATA_REFUSED, str(error)) from error
+    found: Entries = {}
+    for name, entry in metadata.state_dict_metadata.items():
+        if not isinstance(entry, TensorStorageMetadata):
+            message = f"{path}: {name} is no tensor"
+            raise FaultFoundError(CheckpointFault.METADATA_REFUSED, message)
+        _check_whole(name, entry, metadata)
+        found[name] = entry
+    return found
+
+
+def _check_whole(name: str, entry: TensorStorageMetadata, metadata: Metadata) -> None:
+    """Refuse a tensor whose pieces leave a hole: DCP would leave that as it was, without a word."""
+    held = sum(prod(chunk.sizes) for chunk in entry.chunks)
+    stored = all(
+        MetadataIndex(name, chunk.offsets) in metadata.storage_data for chunk in entry.chunks
+    )
+    if held != prod(entry.size) or not stored:
+        message = f"{name} has {prod(entry.size):,} elements, its pieces hold {held:,}"
+        raise FaultFoundError(CheckpointFault.TENSOR_INCOMPLETE, message)
+
+
+def _open(folder: Path, point: ResumePoint, entries: Entries) -> CheckedReader:
+    reader = CheckedReader(folder)
+    shapes = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype, device="meta")
+        for name, entry in entries.items()
+    }
+    try:
+        reader.open(point, shapes)
+    except CheckpointError as error:
+        raise FaultFoundError(CheckpointFault.METADATA_REFUSED, str(error)) from error
+    return reader
+
+
+def _load_alone(folder: Path, point: ResumePoint, entries: Entries, progress: Progress) -> None:
+    reader = _open(folder, point, entries)
+    for part in _parts(entries):
+        progress.begin(f"loads {next(iter(part))}")
+        reader.read_alone(
+            {name: torch.empty(e.size, dtype=e.properties.dtype) for name, e in part.items()}
+        )
+        progress.advance(sum(_bytes(entry) for entry in part.values()))
+
+
+def _load_share(rank: int, ranks: int, folder: Path, point: ResumePoint, meeting: Path) -> None:
+    """Load one rank's share of every tensor; runs in a process of its own."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the ranks are all on this machine
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
+    try:
+        mesh = init_device_mesh("cpu", (ranks,))
+        entries = _entries(folder, point)
+        reader = _open(folder, point, entries)
+        for part in _parts(entries):
+            tensors = {name: _share(entry, mesh) for name, entry in part.items()}
+            dcp.load(tensors, storage_reader=reader)
+    finally:
+        dist.destroy_process_group()
+
+
+def _share(entry: TensorStorageMetadata, mesh: DeviceMesh) -> Tensor:
+    """Return this rank's rows of a tensor, still empty; a scalar is everybody's."""
+    if not entry.size:
+        return torch.empty((), dtype=entry.properties.dtype)
+    return sharded.empty(
+        *entry.size,
+        dtype=entry.properties.dtype,
+        device_mesh=mesh,
+        placements=[sharded.Shard(0)],
+    )
+
+
+def _parts(entries: Mapping[str, TensorStorageMetadata]) -> Iterator[Entries]:
+    """Yield the tensors in parts that fit into memory, in order of their names."""
+    part: Entries = {}
+    for name in sorted(entries):
+        if part and sum(map(_bytes, part.values())) + _bytes(entries[name]) > PART_BYTES:
+            yield part
+            part = {}
+        part[name] = entries[name]
+    if part:
+        yield part
+
+
+def _bytes(entry: TensorStorageMetadata) -> int:
+    return prod(entry.size) * entry.properties.dtype.itemsize

@@ -1,0 +1,133 @@
+"""`python -m trainer verify | scrub | delete FOLDER`: do the chore of a folder, and say what came.
+
+The folder holds `task.json`; `specs/chores.py` says what stands there and what is written beside.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from specs.checkpoint import checkpoint_path
+from specs.chores import (
+    OUTCOME,
+    PROGRESS,
+    TASK,
+    ChoreKind,
+    ChoreOrder,
+    ChoreOutcome,
+    ChoreProgress,
+    ChoreTask,
+)
+from trainer.checkpoint.store import storage_errors
+from trainer.errors import CheckpointError, LaunchError, RunError
+
+PROGRESS_SECONDS = 0.2
+ROOT_FILE = ".trainyard-root"
+
+logger = logging.getLogger("trainer")
+
+
+class Progress:
+    """Says how far a chore is, a few times a second."""
+
+    def __init__(self, folder: Path, *, total: int) -> None:
+        self._path = folder / PROGRESS
+        self._total = total
+        self._done = 0
+        self._told_at = 0.0
+
+    def begin(self, doing: str) -> None:
+        """Say what is done now."""
+        now = time.monotonic()
+        if now - self._told_at >= PROGRESS_SECONDS:
+            self._told_at = now
+            progress = ChoreProgress(doing=doing[:200], done=self._done, total=self._total)
+            write_record(self._path, progress)
+
+    def advance(self, done: int) -> None:
+        """Count what was done."""
+        self._done = min(self._done + done, self._total)
+
+
+def main(kind: ChoreKind, words: list[str]) -> int:
+    """Do a chore; 0 when it was done, whatever it found, 1 when it could not be."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    folder = Path(words[0])
+    try:
+        outcome = _do(kind, folder)
+    except RunError as error:
+        outcome = ChoreOutcome(outcome="failed", message=str(error)[:4000])
+    except Exception as error:
+        logger.exception("the chore failed")
+        outcome = ChoreOutcome(outcome="failed", message=repr(error)[:4000])
+    logger.info("%s: %s", outcome.outcome, outcome.message)
+    write_record(folder / OUTCOME, outcome)
+    return 0 if outcome.outcome == "succeeded" else 1
+
+
+def folders_of(order: ChoreOrder) -> list[Path]:
+    """Return the folders of a task, each where a checkpoint of the job lies beneath the root.
+
+    Raises:
+        LaunchError: the root is another one than meant, or a path leads elsewhere.
+    """
+    root = Path(order.root_path)
+    _check_root(root, order.root_id)
+    real = root.resolve()
+    folders = []
+    for path in order.task.paths:
+        folder = root / path
+        if not _is_checkpoint_path(order.task, path) or folder.resolve() != real / path:
+            raise LaunchError(
+                f"{path!r} is no folder of a checkpoint of {order.task.job_id} beneath "
+                f"{order.root_path}",
+                path=str(folder),
+            )
+        folders.append(folder)
+    return folders
+
+
+def write_record(path: Path, record: BaseModel) -> None:
+    """Replace a file of the chore's folder at once."""
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def _do(kind: ChoreKind, folder: Path) -> ChoreOutcome:
+    try:
+        order = ChoreOrder.model_validate_json((folder / TASK).read_bytes())
+    except (OSError, ValueError) as error:
+        raise LaunchError(f"{folder / TASK}: {error}", path=str(folder / TASK)) from error
+    if order.task.kind != kind:
+        raise LaunchError(f"{folder / TASK} asks to {order.task.kind}, not to {kind}")
+    if kind == ChoreKind.DELETE:
+        from trainer.chores.delete import delete_all
+
+        return delete_all(order, folder)
+    from trainer.chores.look import look_at
+
+    return look_at(order, folder)
+
+
+def _is_checkpoint_path(task: ChoreTask, path: str) -> bool:
+    """Return whether a path is spelt as `checkpoint_path` spells those of the job."""
+    attempt, _, step = path.removeprefix(f"{task.job_id}/a").partition("/step-")
+    if not (attempt.isdecimal() and step.isdecimal() and task.job_id.isalnum()):
+        return False
+    return path == checkpoint_path(task.job_id, int(attempt), int(step))
+
+
+def _check_root(root: Path, expected: str | None) -> None:
+    """Refuse a folder that is not the storage which the server means, as one not mounted."""
+    if expected is None:
+        return
+    path = root / ROOT_FILE
+    with storage_errors("read", path):
+        found = path.read_text(encoding="utf-8").strip()
+    if found != expected:
+        raise CheckpointError(f"{root} is storage {found}, not {expected}", path=str(path))
