@@ -54,7 +54,10 @@ BFLOAT16 = {"training": {"param_dtype": "bfloat16"}}
 WHOLE_STREAM = {"parallelism": {"sequence_parallel": False, "loss_parallel": False}}
 ZERO_BUBBLE = {"parallelism": {"pp_schedule": "ZBVZeroBubble"}}
 INTERLEAVED = {"parallelism": {"pp_schedule": "Interleaved1F1B"}}
-VALIDATED = {"data": {"validation_fraction": 0.1}, "validation": {"interval_steps": 5}}
+VALIDATED: dict[str, dict[str, Any]] = {
+    "data": {"validation_fraction": 0.1},
+    "validation": {"interval_steps": 5},
+}
 
 
 def own_job(folder: Path, **sections: dict[str, Any]) -> SmallJob:
@@ -116,17 +119,21 @@ def test_a_layout_computes_what_one_rank_computes(layout: Layout, sections: dict
 
 
 @pytest.mark.parametrize(
-    "layout",
-    [Layout(tp=2), Layout(pp=2), pytest.param(Layout(pp=2, tp=2), marks=pytest.mark.slow)],
-    ids=str,
+    ("layout", "sections"),
+    [
+        row(Layout(dp_shard=2), BFLOAT16, slow=True),
+        row(Layout(tp=2), BFLOAT16, slow=True),
+        row(Layout(pp=2), BFLOAT16),
+        row(Layout(pp=2, tp=2), BFLOAT16, slow=True),
+    ],
 )
-def test_bfloat16_trains_close_to_float32(layout: Layout) -> None:
-    found = course(layout, BFLOAT16)
+def test_bfloat16_trains_close_to_float32(layout: Layout, sections: dict[str, Any]) -> None:
+    found = course(layout, sections)
     assert found.losses == pytest.approx(on_one_rank().losses, rel=0.01)
 
 
 def test_a_job_goes_through_every_plan(tmp_path: Path) -> None:
-    sections: dict[str, dict[str, Any]] = {**VALIDATED, "training": {"steps": 12}}
+    sections = {**VALIDATED, "training": {"steps": 12}}
     whole = own_job(tmp_path / "whole", **sections).launch(1, Layout())
     job, resume = own_job(tmp_path / "chain", **sections), None
     chain = [Layout(dp_shard=2), Layout(tp=2), Layout(pp=2), Layout()]
