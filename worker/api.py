@@ -1,4 +1,4 @@
-"""The four calls that a worker and its supervisors make to the server.
+"""The calls that a worker and its supervisors make to the server.
 
 ApiError
 ├── ServerAway     no answer, or none that says anything: try again later
@@ -19,6 +19,9 @@ from pydantic import ValidationError
 from specs.base import RecordModel
 from specs.reports import (
     PROTOCOL,
+    ChoreClaimReply,
+    ChoreReport,
+    ChoreReportReply,
     Claim,
     ClaimReply,
     NodeHeartbeat,
@@ -93,6 +96,15 @@ class WorkerApi:
     def report(self, attempt_id: str, report: Report) -> ReportReply:
         """Say what is new of an attempt, and hear what is wanted of it."""
         return self._post(f"attempts/{attempt_id}/report", report, ReportReply)
+
+    def claim_chore(self, chore_id: str, *, node: str) -> ChoreClaimReply:
+        """Take on a chore; 409 when that has been done, or it was given to another node."""
+        claim = Claim(protocol=PROTOCOL, node=node)
+        return self._post(f"chores/{chore_id}/claim", claim, ChoreClaimReply)
+
+    def report_chore(self, chore_id: str, report: ChoreReport) -> ChoreReportReply:
+        """Say how far a chore is, or how it ended; 409 when another claim has outrun this one."""
+        return self._post(f"chores/{chore_id}/report", report, ChoreReportReply)
 
     def _post(self, path: str, body: RecordModel, kind: type[Reply]) -> Reply:
         headers = {"Content-Type": "application/json"}

@@ -1,4 +1,4 @@
-"""The Celery app of one node: one queue, one short task that launches."""
+"""The Celery app of one node: one queue, one short task that launches, one for chores."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import logging
 
 from celery import Celery
 
-from specs.reports import LaunchMessage
+from specs.reports import ChoreMessage, LaunchMessage
 from worker.api import ServerAway, WorkerApi
+from worker.chores import ChoreStarter
 from worker.launch import Launcher
 from worker.register import own_token
 from worker.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-TASK = "worker.launch"
+TASK, CHORE_TASK = "worker.launch", "worker.chore"
 
 
 def create_app(settings: Settings, launcher: Launcher) -> Celery:
@@ -40,6 +41,10 @@ def create_app(settings: Settings, launcher: Launcher) -> Celery:
     def launch(**message: object) -> None:
         _launch(LaunchMessage.model_validate(message), settings, launcher)
 
+    @app.task(name=CHORE_TASK)
+    def chore(**message: object) -> None:
+        _start_chore(ChoreMessage.model_validate(message), settings, launcher)
+
     return app
 
 
@@ -49,6 +54,15 @@ def _launch(message: LaunchMessage, settings: Settings, launcher: Launcher) -> N
             launcher.launch(message, api)
         except ServerAway as error:
             logger.warning("attempt %s is not claimed: %s", message.attempt_id, error)
+
+
+def _start_chore(message: ChoreMessage, settings: Settings, launcher: Launcher) -> None:
+    starter = ChoreStarter(launcher.node, launcher.name, launcher.roots)
+    with WorkerApi(settings.url, own_token(launcher.node)) as api:
+        try:
+            starter.start(message, api)
+        except ServerAway as error:
+            logger.warning("chore %s is not claimed: %s", message.chore_id, error)
 
 
 def consume(app: Celery) -> None:

@@ -17,6 +17,9 @@ from specs.events import EventKind
 from specs.reports import ChoreClaimReply, ChoreReport, ChoreReportReply
 from specs.states import ChoreState
 
+REPORT_SECONDS = 1.0
+"""Shortest pause between two reports of a chore: nobody needs to see more."""
+
 AnyRow = Row[*tuple[Any, ...]]
 
 
@@ -59,7 +62,7 @@ def claim_chore(context: Context, chore_id: str, *, node: str) -> ChoreClaimRepl
         task=chore.task,
         storage=chore.storage,
         fence=fence,
-        report_seconds=context.settings.report_seconds,
+        report_seconds=max(context.settings.report_seconds, REPORT_SECONDS),
     )
 
 

@@ -12,8 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from specs.base import RecordModel
+from specs.chores import ChoreOutcome
 from specs.reports import (
     MAX_REPORT_BYTES,
+    ChoreClaimReply,
+    ChoreReport,
+    ChoreReportReply,
     Chunk,
     Claim,
     ClaimReply,
@@ -83,11 +87,27 @@ class FakeAttempt:
         )
 
 
+@dataclass
+class FakeChore:
+    """What the server knows of one chore."""
+
+    claim: ChoreClaimReply
+    claimed: bool = False
+    current: bool = True
+    reports: list[ChoreReport] = field(default_factory=list)
+
+    @property
+    def outcome(self) -> ChoreOutcome | None:
+        """How it ended."""
+        return self.reports[-1].outcome if self.reports else None
+
+
 class FakeServer:
     """Answers the four calls of workers; may go away and come back on the same port."""
 
     def __init__(self) -> None:
         self.attempts: dict[str, FakeAttempt] = {}
+        self.chores: dict[str, FakeChore] = {}
         self.heartbeats: list[NodeHeartbeat] = []
         self.registrations: list[Registration] = []
         self.lose_replies = 0
@@ -167,7 +187,10 @@ class FakeServer:
         if words == ["heartbeat"]:
             self._need(token == NODE_TOKEN, 401)
             return self._heartbeat(NodeHeartbeat.model_validate_json(body))
-        _, attempt_id, verb = words
+        kind, attempt_id, verb = words
+        if kind == "chores":
+            self._need(token == NODE_TOKEN, 401)
+            return self._chore(self.chores.get(attempt_id), verb, body)
         attempt = self.attempts.get(attempt_id)
         if verb == "claim":
             self._need(token == NODE_TOKEN, 401)
@@ -197,6 +220,18 @@ class FakeServer:
             raise NoError(409)
         attempt.claimed = True
         return attempt.claim
+
+    def _chore(self, chore: FakeChore | None, verb: str, body: bytes) -> RecordModel:
+        if chore is None or not chore.current:
+            raise NoError(409)
+        if verb == "claim":
+            self._need(not chore.claimed, 409)
+            chore.claimed = True
+            return chore.claim
+        report = ChoreReport.model_validate_json(body)
+        self._need(report.fence == chore.claim.fence, 409)
+        chore.reports.append(report)
+        return ChoreReportReply(ended=report.outcome is not None)
 
     def _report(self, attempt: FakeAttempt | None, token: str, body: bytes) -> ReportReply | None:
         self._need(len(body) <= MAX_REPORT_BYTES, 413)

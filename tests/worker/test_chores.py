@@ -1,0 +1,171 @@
+"""Chores on a node: claimed once, run detached by the real commands, reported to the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from specs.chores import ChoreKind, ChoreTask
+from specs.ids import make_id
+from specs.reports import ChoreClaimReply, ChoreMessage
+from tests.worker.conftest import NODE, Place, environment, wait_for
+from tests.worker.fake_server import NODE_TOKEN, FakeChore, FakeServer
+from worker.api import WorkerApi
+from worker.chores import ChoreFolder, ChoreStarter
+from worker.files import replace_file
+
+SLOW = """
+import json, os, pathlib, sys, time
+folder = pathlib.Path(sys.argv[2])
+(folder / "pid").write_text(str(os.getpid()))
+for done in range(1, 1000):
+    part = folder / "part"
+    part.write_text(json.dumps({"doing": "waits", "done": done, "total": 1000}))
+    part.replace(folder / "progress.json")
+    time.sleep(0.05)
+"""
+WORDLESS = "import sys; print('no room here'); sys.exit(3)"
+
+
+@pytest.fixture
+def starter(place: Place) -> ChoreStarter:
+    """A node that has joined."""
+    replace_file(place.node.token, NODE_TOKEN)
+    return ChoreStarter(place.node, NODE, place.launcher.roots)
+
+
+@pytest.fixture
+def api(server: FakeServer) -> Iterator[WorkerApi]:
+    with WorkerApi(server.url, NODE_TOKEN) as connection:
+        yield connection
+
+
+def given(server: FakeServer, *paths: str, root: str = "checkpoints", fence: int = 1) -> str:
+    """Have the server give a deletion to the node; return its id."""
+    chore_id = make_id(milliseconds=1, entropy=os.urandom(10))
+    task = ChoreTask(kind=ChoreKind.DELETE, job_id="job1", root=root, paths=paths)
+    claim = ChoreClaimReply(task=task, storage=None, fence=fence, report_seconds=0.05)
+    server.chores[chore_id] = FakeChore(claim)
+    return chore_id
+
+
+def supervise(folder: ChoreFolder, *, script: str, tmp_path: Path) -> subprocess.Popen[bytes]:
+    """Supervise a chore whose command is a script of the test."""
+    path = tmp_path / f"{uuid.uuid4().hex}.py"
+    path.write_text(script)
+    code = (
+        "from pathlib import Path; from worker.chores import ChoreFolder, ChoreSupervisor; "
+        f"ChoreSupervisor(ChoreFolder(Path({str(folder.root)!r})), "
+        f"command=[{sys.executable!r}, {str(path)!r}]).supervise()"
+    )
+    return subprocess.Popen([sys.executable, "-c", code], env=environment())
+
+
+def is_alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_chore_is_done_by_the_real_command(
+    place: Place, server: FakeServer, starter: ChoreStarter, api: WorkerApi
+) -> None:
+    checkpoint = place.folder / "checkpoints" / "job1" / "a1" / "step-4"
+    checkpoint.mkdir(parents=True)
+    for name in ("COMMITTED", "manifest.json", "__0_0.distcp"):
+        (checkpoint / name).write_text("x")
+    chore_id = given(server, "job1/a1/step-4")
+    assert starter.start(ChoreMessage(chore_id=chore_id, node=NODE), api)
+    assert not starter.start(ChoreMessage(chore_id=chore_id, node=NODE), api)  # doubled
+    outcome = wait_for(lambda: server.chores[chore_id].outcome, "outcome")
+    assert (outcome.outcome, outcome.files) == ("succeeded", 3)
+    assert not checkpoint.exists()
+    folder = place.node.data_dir / "chores" / chore_id
+    wait_for(lambda: not folder.exists(), "end of the chore's folder")
+
+
+def test_what_is_not_meant_for_it_is_dropped(
+    server: FakeServer, starter: ChoreStarter, api: WorkerApi
+) -> None:
+    chore_id = given(server, "job1/a1/step-4")
+    assert not starter.start(ChoreMessage(chore_id=chore_id, node="node-2"), api)
+    assert not starter.start(ChoreMessage(chore_id="../up", node=NODE), api)
+    assert not server.chores[chore_id].claimed
+
+
+def test_a_root_that_is_not_here_is_said_at_once(
+    server: FakeServer, starter: ChoreStarter, api: WorkerApi
+) -> None:
+    chore_id = given(server, "job1/a1/step-4", root="elsewhere")
+    assert not starter.start(ChoreMessage(chore_id=chore_id, node=NODE), api)
+    outcome = server.chores[chore_id].outcome
+    assert outcome is not None
+    assert outcome.message == "node-1: root 'elsewhere' is not defined on node node-1"
+
+
+def test_a_command_without_a_word_is_a_failure_with_its_output(
+    server: FakeServer, starter: ChoreStarter, tmp_path: Path
+) -> None:
+    chore_id = given(server, "job1/a1/step-4")
+    folder = starter.prepare(chore_id, server.chores[chore_id].claim)
+    supervise(folder, script=WORDLESS, tmp_path=tmp_path).wait()
+    outcome = server.chores[chore_id].outcome
+    assert outcome is not None
+    assert outcome.outcome == "failed"
+    assert outcome.message == "the command ended with status 3 without a word: no room here"
+    assert folder.log.exists()
+
+
+def test_progress_goes_on_through_an_outage(
+    server: FakeServer, starter: ChoreStarter, tmp_path: Path
+) -> None:
+    chore_id = given(server, "job1/a1/step-4")
+    folder = starter.prepare(chore_id, server.chores[chore_id].claim)
+    supervisor = supervise(folder, script=SLOW, tmp_path=tmp_path)
+    reports = server.chores[chore_id].reports
+    try:
+        wait_for(lambda: reports and reports[-1].progress, "progress")
+        server.close()
+        before = len(reports)
+        server.open()
+        wait_for(lambda: len(reports) > before + 1, "reports after the outage")
+        assert reports[-1].progress is not None
+        assert reports[-1].progress.done > 1
+    finally:
+        server.chores[chore_id].current = False
+        supervisor.wait(timeout=30)
+
+
+def test_one_that_is_outrun_ends_its_command(
+    server: FakeServer, starter: ChoreStarter, tmp_path: Path
+) -> None:
+    chore_id = given(server, "job1/a1/step-4")
+    folder = starter.prepare(chore_id, server.chores[chore_id].claim)
+    supervisor = supervise(folder, script=SLOW, tmp_path=tmp_path)
+    wait_for(lambda: server.chores[chore_id].reports, "a report")
+    pid = int(wait_for(lambda: _text(folder.root / "pid"), "pid of the command"))
+    server.chores[chore_id].current = False
+    assert supervisor.wait(timeout=30) == 0
+    assert not is_alive(pid)
+
+
+def test_a_killed_supervisor_takes_its_command_along(
+    server: FakeServer, starter: ChoreStarter, tmp_path: Path
+) -> None:
+    chore_id = given(server, "job1/a1/step-4")
+    folder = starter.prepare(chore_id, server.chores[chore_id].claim)
+    supervisor = supervise(folder, script=SLOW, tmp_path=tmp_path)
+    pid = int(wait_for(lambda: _text(folder.root / "pid"), "pid of the command"))
+    supervisor.send_signal(signal.SIGKILL)
+    supervisor.wait()
+    wait_for(lambda: not is_alive(pid), "end of the command")
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""

@@ -1,0 +1,262 @@
+"""Carries out chores: claims one, and starts a detached supervisor that runs its command.
+
+```
+<data_dir>/chores/<id>/<fence>/    task.json and what the command leaves (specs/chores.py), and
+  launch.json   the ChoreLaunch
+  chore.log     output of the supervisor and of the command
+```
+A folder goes when the server knows that the chore succeeded; after a failure it stays to be read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specs.base import RecordModel
+from specs.chores import OUTCOME, PROGRESS, TASK, ChoreOrder, ChoreOutcome, ChoreProgress
+from specs.ids import is_id
+from specs.reports import PROTOCOL, ChoreClaimReply, ChoreMessage, ChoreReport
+from worker.api import Refused, ServerAway, WorkerApi, pauses, persist
+from worker.files import create_file, read_record
+from worker.node import Node
+from worker.processes import become_subreaper, end_descendants, reap, spawn_tied
+from worker.register import own_token
+from worker.torchrun import TRAINER, hidden_from_ranks, tail
+
+logger = logging.getLogger(__name__)
+
+CLAIM_SECONDS = 30.0
+DETACH_SECONDS = 60.0
+AWAY_SECONDS = 120.0
+"""Time without an answer after which a chore is left to its next claim: to begin anew is harmless,
+and nothing must run for ever on a node whose server is gone for good."""
+LOOK_SECONDS = 0.05
+NICENESS = 10
+OVER = frozenset({404, 409})
+
+
+class ChoreLaunch(RecordModel):
+    """`launch.json`: what the supervisor of a chore needs to know beside the task."""
+
+    chore_id: str
+    """Id of the chore."""
+    node: str
+    """Name of this node."""
+    fence: int
+    """Number of the claim."""
+    report_seconds: float
+    """Longest pause between two reports."""
+    data_dir: str
+    """The node's folder."""
+
+
+@dataclass(frozen=True)
+class ChoreFolder:
+    """The folder of one claim of a chore."""
+
+    root: Path
+
+    @property
+    def launch(self) -> Path:
+        """The `ChoreLaunch`; written last: with it the folder is complete."""
+        return self.root / "launch.json"
+
+    @property
+    def log(self) -> Path:
+        """Output of the supervisor and of the command."""
+        return self.root / "chore.log"
+
+
+@dataclass(frozen=True)
+class ChoreStarter:
+    """What starting a chore needs to know of the node."""
+
+    node: Node
+    """The node's files."""
+    name: str
+    """The node's name."""
+    roots: Mapping[str, Path]
+    """Path of each storage root."""
+
+    def start(self, message: ChoreMessage, api: WorkerApi) -> bool:
+        """Claim a chore and start its supervisor; say whether that was done.
+
+        Raises:
+            ServerAway: the server could not be asked; the message will come again.
+        """
+        if message.node != self.name or not is_id(message.chore_id):
+            logger.warning("a message for chore %r of node %s", message.chore_id, message.node)
+            return False
+        try:
+            claim = persist(
+                lambda: api.claim_chore(message.chore_id, node=self.name),
+                for_seconds=CLAIM_SECONDS,
+            )
+        except Refused as refusal:
+            logger.info("no claim to chore %s: %s", message.chore_id, refusal)
+            return False
+        try:
+            start_supervisor(self.prepare(message.chore_id, claim))
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            logger.exception("chore %s cannot be started", message.chore_id)
+            self._refuse(message.chore_id, claim.fence, str(error), api)
+            return False
+        return True
+
+    def _refuse(self, chore_id: str, fence: int, why: str, api: WorkerApi) -> None:
+        """Say at once that a chore cannot be done here, instead of by silence."""
+        outcome = ChoreOutcome(outcome="failed", message=f"{self.name}: {why}"[:4000])
+        report = ChoreReport(protocol=PROTOCOL, node=self.name, fence=fence, outcome=outcome)
+        try:
+            api.report_chore(chore_id, report)
+        except Refused as refusal:
+            logger.warning("chore %s: %s", chore_id, refusal)
+
+    def prepare(self, chore_id: str, claim: ChoreClaimReply) -> ChoreFolder:
+        """Write the folder of a claim, which must not be there yet.
+
+        Raises:
+            ValueError: the root is not defined here.
+        """
+        root = self.roots.get(claim.task.root)
+        if root is None:
+            raise ValueError(f"root {claim.task.root!r} is not defined on node {self.name}")
+        folder = ChoreFolder(self.node.data_dir / "chores" / chore_id / str(claim.fence))
+        folder.root.mkdir(parents=True)
+        order = ChoreOrder(task=claim.task, root_path=str(root), root_id=claim.storage)
+        launch = ChoreLaunch(
+            chore_id=chore_id,
+            node=self.name,
+            fence=claim.fence,
+            report_seconds=claim.report_seconds,
+            data_dir=str(self.node.data_dir),
+        )
+        create_file(folder.root / TASK, order.model_dump_json(indent=1) + "\n")
+        create_file(folder.launch, launch.model_dump_json(indent=1) + "\n")
+        return folder
+
+
+def start_supervisor(folder: ChoreFolder) -> None:
+    """Start the supervisor of a chore, detached as that of an attempt."""
+    with folder.log.open("ab") as log:
+        subprocess.run(
+            [sys.executable, "-m", "worker", "chore", str(folder.root)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=_environment(),
+            cwd=folder.root,
+            timeout=DETACH_SECONDS,
+            check=True,
+        )
+
+
+class ChoreSupervisor:
+    """The parent of a chore's command, in a process of its own: a subreaper that ends all of it."""
+
+    def __init__(self, folder: ChoreFolder, *, command: Sequence[str] = TRAINER) -> None:
+        launch = read_record(folder.launch, ChoreLaunch)
+        order = read_record(folder.root / TASK, ChoreOrder)
+        if launch is None or order is None:
+            raise ValueError(f"{folder.root} is no folder of a chore")
+        self._folder = folder
+        self._launch = launch
+        self._node = Node(Path(launch.data_dir))
+        self._words = [*command, order.task.kind.value, str(folder.root)]
+        self._statuses: dict[int, int] = {}
+
+    def supervise(self) -> bool:
+        """Run the command to its end and report it; say whether the server heard the end."""
+        become_subreaper()
+        os.nice(NICENESS)  # whoever trains here goes first
+        pid = spawn_tied(self._words, environment=_environment(), output=self._folder.log)
+        try:
+            heard = self._report_until_over(pid)
+        finally:
+            end_descendants()
+        outcome = read_record(self._folder.root / OUTCOME, ChoreOutcome)
+        if heard and outcome is not None and outcome.outcome == "succeeded":
+            shutil.rmtree(self._folder.root.parent, ignore_errors=True)
+        return heard
+
+    def _report_until_over(self, pid: int) -> bool:
+        waits, heard_at = pauses(), time.monotonic()
+        with WorkerApi(self._node.server_url or "", own_token(self._node)) as api:
+            while True:
+                ended = self._has_ended(pid)
+                try:
+                    report = self._report(pid if ended else None)
+                    if api.report_chore(self._launch.chore_id, report).ended:
+                        return True
+                    pause, waits, heard_at = self._launch.report_seconds, pauses(), time.monotonic()
+                except Refused as refusal:
+                    if refusal.status in OVER:
+                        logger.warning("the server wants no more of this claim: %s", refusal)
+                        return False
+                    pause = self._note_outage(api, refusal, next(waits))
+                except ServerAway as error:
+                    pause = self._note_outage(api, error, next(waits))
+                if time.monotonic() - heard_at > AWAY_SECONDS:
+                    logger.warning("no answer for %.0f s: left to the next claim", AWAY_SECONDS)
+                    return False
+                self._wait(pid, pause, ended=ended)
+
+    def _report(self, ended_pid: int | None) -> ChoreReport:
+        return ChoreReport(
+            protocol=PROTOCOL,
+            node=self._launch.node,
+            fence=self._launch.fence,
+            progress=read_record(self._folder.root / PROGRESS, ChoreProgress),
+            outcome=None if ended_pid is None else self._outcome(self._statuses[ended_pid]),
+        )
+
+    def _outcome(self, status: int) -> ChoreOutcome:
+        """Return the command's last word, or what can be said of one that had none."""
+        outcome = read_record(self._folder.root / OUTCOME, ChoreOutcome)
+        if outcome is not None:
+            return outcome
+        how = f"by signal {-status}" if status < 0 else f"with status {status}"
+        message = f"the command ended {how} without a word: {tail(self._folder.log)}"
+        return ChoreOutcome(outcome="failed", message=message[:4000])
+
+    def _note_outage(self, api: WorkerApi, error: Exception, pause: float) -> float:
+        """Look up anew where the server is and with which token; return how long to wait."""
+        logger.info("no report: %s", error)
+        api.url = self._node.server_url or api.url
+        api.token = own_token(self._node)
+        return pause
+
+    def _wait(self, pid: int, seconds: float, *, ended: bool) -> None:
+        """Wait for the next report; the end of the command is worth one at once."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and (ended or not self._has_ended(pid)):
+            time.sleep(LOOK_SECONDS)
+
+    def _has_ended(self, pid: int) -> bool:
+        self._statuses |= reap()
+        return pid in self._statuses
+
+
+def see_to_chore(folder: Path) -> int:
+    """Supervise the chore of a folder; returns the exit code of this process."""
+    try:
+        ChoreSupervisor(ChoreFolder(folder)).supervise()
+    except (OSError, ValueError):
+        logger.exception("the chore cannot be done")
+        return 1
+    return 0
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a chore: no secrets of the worker, no GPUs, one thread."""
+    kept = {name: value for name, value in os.environ.items() if not hidden_from_ranks(name)}
+    return {**kept, "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
