@@ -6,17 +6,17 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 import httpx
-from pydantic import BaseModel
 
+from client.catalog import CatalogCalls
 from client.settings import resolve
 from client.stream import EventStream, Resync
-from client.transport import Query, QueryValue, Transport, read, unreachable, without_none
+from client.transport import QueryValue, Transport, read, unreachable
 from specs.api.access import SessionView, TokenRequest, TokenView
 from specs.api.attempts import AttemptView
-from specs.api.common import Page
+from specs.api.chores import ChoreView, JobDeletedView
 from specs.api.jobs import (
     CancelReply,
     JobRequest,
@@ -28,8 +28,6 @@ from specs.api.jobs import (
 from specs.api.nodes import NodeView
 from specs.api.resume import ResumeOptions, ResumeReply
 from specs.api.telemetry import (
-    CheckpointDetails,
-    CheckpointView,
     ComparisonView,
     EventView,
     LogLine,
@@ -43,14 +41,11 @@ from specs.plan import Plan
 from specs.rundir import RecordingRanks, RequestKind
 from specs.states import TERMINAL_JOB_STATES, JobState
 
-Item = TypeVar("Item", bound=BaseModel)
 Spec = JobSpec | Mapping[str, Any]
 """A job spec, or the same as a parsed TOML, YAML or JSON document."""
 
-PAGE_SIZE = 100
 
-
-class Trainyard:
+class Trainyard(CatalogCalls):
     """A connection to one server.
 
     Every method raises a `client.errors.TrainyardError`: `ApiError` (by status) when the server
@@ -190,9 +185,13 @@ class Trainyard:
         """Iterate over what was asked of a job, the newest first, with the answers."""
         return self._pages(JobRequestView, f"/jobs/{job_id}/requests")
 
-    def delete(self, job_id: str, *, checkpoints: Literal["keep", "delete"] = "keep") -> None:
-        """Remove a finished job, and on demand its checkpoints."""
-        self.transport.send("DELETE", f"/jobs/{job_id}", query={"checkpoints": checkpoints})
+    def delete(
+        self, job_id: str, *, checkpoints: Literal["keep", "delete"] = "keep"
+    ) -> list[ChoreView]:
+        """Remove a finished job; return what deletes its checkpoints, where they are to go."""
+        query = {"checkpoints": checkpoints}
+        response = self.transport.send("DELETE", f"/jobs/{job_id}", query=query)
+        return read(JobDeletedView, response).chores if response.status_code == 202 else []
 
     def wait(
         self, job_id: str, *, timeout: float | None = None, poll_seconds: float = 1.0
@@ -221,14 +220,6 @@ class Trainyard:
     def events(self, job_id: str) -> Iterator[EventView]:
         """Iterate over the events of a job, the newest first."""
         return self._pages(EventView, f"/jobs/{job_id}/events")
-
-    def checkpoints(self, job_id: str) -> Iterator[CheckpointView]:
-        """Iterate over the committed checkpoints of a job."""
-        return self._pages(CheckpointView, f"/jobs/{job_id}/checkpoints")
-
-    def checkpoint(self, checkpoint_id: str) -> CheckpointDetails:
-        """Return one checkpoint with its manifest."""
-        return self.transport.get(CheckpointDetails, f"/checkpoints/{checkpoint_id}")
 
     def logs(
         self,
@@ -372,19 +363,6 @@ class Trainyard:
     def revoke_token(self, token_id: str) -> None:
         """End a token (with the admin token)."""
         self.transport.send("DELETE", f"/tokens/{token_id}")
-
-    def _pages(self, model: type[Item], path: str, query: Query | None = None) -> Iterator[Item]:
-        parameters: dict[str, QueryValue] = {
-            **without_none(query or {}),
-            "page_size": PAGE_SIZE,
-        }
-        while True:
-            response = self.transport.send("GET", path, query=parameters)
-            page = read(Page[model], response)  # type: ignore[valid-type]
-            yield from page.items
-            if page.next_page_token is None:
-                return
-            parameters["page_token"] = page.next_page_token
 
 
 def _document(spec: Spec) -> Mapping[str, Any]:

@@ -58,7 +58,7 @@ def cancel(
     with Trainyard() as yard:
         job = yard.job(resolve_job(yard, reference))
         if not yes:
-            _confirm(f"Cancel {job.name}? {_at_risk(yard, job)}", flag="--yes, or `trainyard kill`")
+            confirm(f"Cancel {job.name}? {_at_risk(yard, job)}", flag="--yes, or `trainyard kill`")
         _cancel(yard, job.id, reason=reason, json=json)
 
 
@@ -187,12 +187,13 @@ def delete(
         job = yard.job(resolve_job(yard, reference))
         if not yes:
             what = "and its checkpoints" if checkpoints else "and keep its checkpoints"
-            _confirm(f"Delete {job.name} {what}?", flag="--yes")
-        yard.delete(job.id, checkpoints="delete" if checkpoints else "keep")
-    say(f"Deleted {job.name}.")
+            confirm(f"Delete {job.name} {what}?", flag="--yes")
+        chores = yard.delete(job.id, checkpoints="delete" if checkpoints else "keep")
+    going = "; its checkpoints go now, as `trainyard chores` shows" if chores else ""
+    say(f"Deleted {job.name}{going}.")
 
 
-def _confirm(question: str, *, flag: str) -> None:
+def confirm(question: str, *, flag: str) -> None:
     """Ask, or where nobody can answer say how to do without."""
     if not sys.stdin.isatty():
         complain(question, advice=f"Nobody is here to answer: use {flag}.")

@@ -1,4 +1,4 @@
-"""`ps`, `show`, `events`, `checkpoints` and `nodes`: what there is."""
+"""`ps`, `show`, `events` and `nodes`: what there is."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from client.cli.options import JobReference, Json
+from client.cli.options import JobReference, Json, Limit
 from client.cli.output import say, write_json
 from client.cli.pages import draw_show
-from client.cli.tables import draw_checkpoints, draw_events, draw_jobs, draw_nodes
+from client.cli.tables import draw_events, draw_jobs, draw_nodes
 from client.references import resolve_job
 from client.sdk import Trainyard
 from specs.states import JobState
-
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most, newest first.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +21,6 @@ def register(app: typer.Typer) -> None:
     app.command(short_help="List jobs.")(ps)
     app.command(short_help="Show one job whole.")(show)
     app.command(short_help="Say what happened to a job.")(events)
-    app.command(short_help="List a job's checkpoints.")(checkpoints)
     app.command(short_help="List the machines and their slots.")(nodes)
 
 
@@ -69,17 +66,6 @@ def events(reference: JobReference, limit: Limit = 50, json: Json = False) -> No
         write_json(shown)
     else:
         say(draw_events(shown))
-
-
-def checkpoints(reference: JobReference, limit: Limit = 50, json: Json = False) -> None:
-    """List a job's checkpoints."""
-    with Trainyard() as yard:
-        job_id = resolve_job(yard, reference)
-        shown = list(itertools.islice(yard.checkpoints(job_id), limit))
-    if json:
-        write_json(shown)
-    else:
-        say(draw_checkpoints(shown))
 
 
 def nodes(

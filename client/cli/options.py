@@ -25,3 +25,4 @@ Set = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the job's events.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most, newest first.")]

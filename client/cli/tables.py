@@ -1,4 +1,4 @@
-"""Lists as tables: jobs, events, checkpoints, nodes, metrics, world sizes to resume on."""
+"""Lists as tables: jobs, events, nodes, metrics, world sizes to resume on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from client.cli.output import state_text
 from specs.api.jobs import JobSummary
 from specs.api.nodes import NodeView
 from specs.api.resume import ResumeOptions
-from specs.api.telemetry import CheckpointView, EventView, MetricsView
+from specs.api.telemetry import EventView, MetricsView
 
 WHY_COLUMNS = 70
 SHORT_ID = 12
@@ -62,28 +62,6 @@ def draw_events(events: Sequence[EventView]) -> RenderableType:
     for event in sorted(events, key=lambda e: e.id):
         attempt = str(event.attempt) if event.attempt is not None else words.DASH
         rows.add_row(words.date(event.at), attempt, event.actor, Text(event.message))
-    return rows
-
-
-def draw_checkpoints(checkpoints: Sequence[CheckpointView]) -> RenderableType:
-    """Return the catalog of a job."""
-    if not checkpoints:
-        return Text("No checkpoints yet.")
-    rows = Listing("STEP", "TRY", "KIND", "SIZE", "SAVED BY", "TOOK", "AGE", "ID",
-                   right=("STEP", "TRY", "SIZE", "TOOK", "AGE"),
-                   spare=("TOOK", "SAVED BY", "TRY", "KIND", "AGE", "SIZE"))  # fmt: skip
-    for c in checkpoints:
-        rows.add(
-            f"{c.step:,}",
-            str(c.attempt),
-            c.kind if c.on_lineage else f"{c.kind} (left branch)",
-            words.size(c.size),
-            c.layout,
-            f"{c.save_seconds:.2f}s",
-            words.age(c.created_at),
-            c.id,
-            style="" if c.on_lineage else "dim",
-        )
     return rows
 
 

@@ -27,7 +27,7 @@ def test_help_names_every_command(run: Run) -> None:
     named = set(re.findall(r"^  ([a-z]+)  ", told, re.MULTILINE))
     assert named == {
         *("up", "down", "login", "init", "schema", "plan", "submit", "ps", "show", "watch", "logs"),
-        *("metrics", "compare", "events", "checkpoints", "nodes"),
+        *("metrics", "compare", "events", "checkpoints", "chores", "nodes"),
         *("stop", "cancel", "kill", "resume", "delete"),
     }
     assert max(map(len, told.splitlines())) <= 80

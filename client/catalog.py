@@ -1,0 +1,83 @@
+"""The SDK's calls about checkpoints, and about what is done to them on their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from client.calls import Calls
+from client.transport import read
+from specs.api.chores import ChoreView
+from specs.api.telemetry import CheckpointDetails, CheckpointView
+from specs.states import OPEN_CHORE_STATES
+
+
+class CatalogCalls(Calls):
+    """What `Trainyard` says about checkpoints; deletions and verifications are chores."""
+
+    def checkpoints(self, job_id: str) -> Iterator[CheckpointView]:
+        """Iterate over the committed checkpoints of a job."""
+        return self._pages(CheckpointView, f"/jobs/{job_id}/checkpoints")
+
+    def checkpoint(self, checkpoint_id: str) -> CheckpointDetails:
+        """Return one checkpoint with its manifest."""
+        return self.transport.get(CheckpointDetails, f"/checkpoints/{checkpoint_id}")
+
+    def verify(self, checkpoint_id: str) -> ChoreView:
+        """Have a checkpoint compared with its checksums and loaded; `wait_for_chore` waits."""
+        return self.transport.post(ChoreView, f"/checkpoints/{checkpoint_id}/verify")
+
+    def pin(self, checkpoint_id: str) -> CheckpointDetails:
+        """Keep a checkpoint whatever retention says."""
+        return self.transport.post(CheckpointDetails, f"/checkpoints/{checkpoint_id}/pin")
+
+    def unpin(self, checkpoint_id: str) -> CheckpointDetails:
+        """Leave a checkpoint to retention again."""
+        return self.transport.post(CheckpointDetails, f"/checkpoints/{checkpoint_id}/unpin")
+
+    def delete_checkpoint(self, checkpoint_id: str) -> ChoreView:
+        """Delete a checkpoint from storage.
+
+        Raises:
+            ConflictError: something speaks against it, as the message says.
+        """
+        response = self.transport.send("DELETE", f"/checkpoints/{checkpoint_id}")
+        return read(ChoreView, response)
+
+    def chores(
+        self,
+        *,
+        job_id: str | None = None,
+        checkpoint_id: str | None = None,
+        open_only: bool = False,
+    ) -> Iterator[ChoreView]:
+        """Iterate over what is and was done to checkpoints, the newest first.
+
+        Args:
+            job_id: for the checkpoints of this job, which may be deleted.
+            checkpoint_id: for this checkpoint.
+            open_only: only what has not ended.
+        """
+        query = {"job": job_id, "checkpoint": checkpoint_id, "open": open_only or None}
+        return self._pages(ChoreView, "/chores", query)
+
+    def chore(self, chore_id: str) -> ChoreView:
+        """Return one chore."""
+        return self.transport.get(ChoreView, f"/chores/{chore_id}")
+
+    def wait_for_chore(
+        self, chore_id: str, *, timeout: float | None = None, poll_seconds: float = 0.5
+    ) -> ChoreView:
+        """Return a chore once it has ended.
+
+        Raises:
+            TimeoutError: it has not within `timeout` seconds.
+        """
+        waited = 0.0
+        while True:
+            chore = self.chore(chore_id)
+            if chore.state not in OPEN_CHORE_STATES:
+                return chore
+            if timeout is not None and waited >= timeout:
+                raise TimeoutError(f"{chore.kind} is still {chore.state} after {timeout:g} s")
+            self.transport.sleep(poll_seconds)
+            waited += poll_seconds

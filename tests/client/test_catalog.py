@@ -1,0 +1,134 @@
+"""`checkpoints` and `chores`: what the command says and does, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from threading import Event, Thread
+
+import pytest
+
+from server.chores.carrying import claim_chore, report_chore
+from specs.chores import CheckpointFault, ChoreKind, ChoreOutcome, Verification
+from specs.reports import PROTOCOL, ChoreReport
+from tests.client.conftest import Run, Yard
+
+
+@pytest.fixture
+def job(yard: Yard) -> str:
+    """A running job, named `tiny`, with two checkpoints."""
+    job_id, _ = yard.harness.running(step=9)
+    for step in (4, 8):
+        yard.harness.commit_checkpoint(job_id, step)
+    return job_id
+
+
+@pytest.fixture
+def fault() -> list[CheckpointFault]:
+    """What the node finds; nothing when empty."""
+    return []
+
+
+@pytest.fixture
+def node(yard: Yard, fault: list[CheckpointFault]) -> Iterator[None]:
+    """A node that does what it is given."""
+    stop = Event()
+
+    def work() -> None:
+        while not stop.wait(0.02):
+            yard.harness.keeper.run()
+            while yard.harness.dispatcher.chores:
+                message = yard.harness.dispatcher.chores.pop()
+                do(yard, message.chore_id, fault)
+
+    thread = Thread(target=work)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+def do(yard: Yard, chore_id: str, fault: list[CheckpointFault]) -> None:
+    context = yard.harness.context
+    claim = claim_chore(context, chore_id, node="node-1")
+    found = Verification(
+        ok=not fault,
+        at=datetime.now(UTC),
+        loaded_at=None if fault else datetime.now(UTC),
+        fault=fault[0] if fault else None,
+        message="model.bin" if fault else None,
+    )
+    outcome = ChoreOutcome(
+        outcome="succeeded",
+        message="file_damaged: model.bin" if fault else "all is well",
+        verification=found if claim.task.kind != ChoreKind.DELETE else None,
+    )
+    report = ChoreReport(protocol=PROTOCOL, node="node-1", fence=claim.fence, outcome=outcome)
+    report_chore(context, chore_id, report)
+
+
+@pytest.mark.usefixtures("node")
+def test_a_verification_is_waited_for_and_shown(run: Run, job: str) -> None:
+    result = run("checkpoints", "verify", "tiny@step-4", "--wait")
+    assert result.exit_code == 0
+    assert result.stdout == "✓ Verified tiny@a1.step-4: all is well\n"
+    lines = run("checkpoints", "tiny").stdout.splitlines()
+    assert "✓ loaded, " in lines[2]
+    assert "✓" not in lines[1]
+    (view,) = json.loads(run("chores", "tiny", "--json").stdout)
+    assert (view["kind"], view["checkpoint_id"]) == ("verify", f"{job}.a1.step-4")
+
+
+@pytest.mark.usefixtures("node", "job")
+def test_a_damaged_one_ends_the_command_with_1(run: Run, fault: list[CheckpointFault]) -> None:
+    fault.append(CheckpointFault.FILE_DAMAGED)
+    result = run("checkpoints", "verify", "tiny@step-4", "--wait")
+    assert result.exit_code == 1
+    assert result.stdout == "✗ verify of tiny@a1.step-4: file_damaged: model.bin\n"
+    assert "✗ file_damaged" in run("checkpoints", "tiny").stdout
+
+
+@pytest.mark.usefixtures("node")
+def test_a_pinned_one_stays_and_the_other_goes(run: Run, job: str, yard: Yard) -> None:
+    assert run("checkpoints", "pin", "tiny@step-4").stdout == f"{job}.a1.step-4 is pinned.\n"
+    refusal = run("checkpoints", "delete", "tiny@step-4", "--yes")
+    assert refusal.exit_code == 1
+    assert "was pinned by admin; unpin it first" in " ".join(refusal.stderr.split())
+    assert run("checkpoints", "delete", "tiny@step-8", "--yes", "--wait").exit_code == 0
+    with yard.connect() as connection:
+        assert [c.step for c in connection.checkpoints(job)] == [4]
+    assert "no longer pinned" in run("checkpoints", "unpin", "tiny@step-4").stdout
+
+
+@pytest.mark.usefixtures("job")
+def test_without_a_node_it_says_where_to_look(run: Run) -> None:
+    result = run("checkpoints", "verify", "tiny@step-4")
+    assert result.stdout == "verify of tiny@a1.step-4 is queued; `trainyard chores` shows it\n"
+    shown = run("chores", "--open").stdout
+    assert "tiny@a1.step-4" in shown
+    assert "○ queued" in shown
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("checkpoints", "burn", "tiny@step-4"), "is neither a job nor something to do"),
+        (("checkpoints", "pin", "tiny"), "tiny is a job: name one of its checkpoints"),
+        (("checkpoints", "delete", "tiny@step-4"), "Nobody is here to answer: use --yes"),
+    ],
+)
+def test_what_cannot_be_meant_is_explained(run: Run, given: tuple[str, ...], said: str) -> None:
+    result = run(*given)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
+
+
+def test_a_job_is_deleted_with_its_checkpoints(yard: Yard, run: Run) -> None:
+    job_id, (supervisor,) = yard.harness.running(step=9)
+    yard.harness.commit_checkpoint(job_id, 4)
+    supervisor.end("succeeded")
+    result = run("delete", "tiny", "--checkpoints", "--yes")
+    assert "its checkpoints go now" in result.stdout
+    assert "all of tiny" in run("chores").stdout
