@@ -19,6 +19,8 @@ PROGRAMS = (
     "trainer",
     "trainer_overhead",
     "data",
+    "checkpoints",
+    "commit_to_catalog",
 )
 
 

@@ -167,7 +167,7 @@ class Checkpointer:
         def check() -> None:
             _check_beneath(self._origin.root, resume.path)
             reader.open(resume, tensors, names=names)
-            reader.check_share(rank, world_size)
+            reader.take_share(rank, world_size)
 
         on_every_rank(self._group, check)
         try:

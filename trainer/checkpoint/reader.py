@@ -7,13 +7,22 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
+from torch.futures import Future
 
 from specs.attempt import ResumePoint
 from specs.checkpoint import DCP_METADATA, Manifest, ManifestFile
+from trainer.checkpoint.pieces import Piece, read_pieces
 from trainer.checkpoint.store import check_contents, check_sizes, metadata_digest, read_manifest
 from trainer.checkpoint.unpickler import load_metadata
 from trainer.errors import CheckpointError
@@ -30,6 +39,7 @@ class CheckedReader(FileSystemReader):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.folder = folder
+        self._share: dict[str, str] = {}
 
     def open(
         self,
@@ -61,16 +71,51 @@ class CheckedReader(FileSystemReader):
         _check_places(self.metadata, self.manifest.files, path)
 
     def check_share(self, rank: int, world_size: int) -> None:
-        """Check the contents of a rank's share of the files.
-
-        Each file is read by one rank, so that the ranks together read the checkpoint once,
-        however many of them need a part of the same file.
+        """Check the contents of a rank's share of the files, before anything of them is read.
 
         Raises:
             CheckpointError: a byte differs.
         """
         by_size = sorted(self.manifest.files, key=lambda file: (-file.size, file.path))
         check_contents(self.folder, by_size[rank::world_size])
+
+    def take_share(self, rank: int, world_size: int) -> None:
+        """Take a rank's share of the files: their checksums are checked while they are read.
+
+        Each file has one rank, so that the ranks together check the checkpoint once, however many
+        of them need a part of the same file. On the layout that wrote it, it is the rank that needs
+        all of it.
+        """
+        data = [file for file in self.manifest.files if file.path != DCP_METADATA]  # it was checked
+        data.sort(key=lambda file: (len(file.path), file.path))
+        self._share = {file.path: file.xxh3_128 for file in data[rank::world_size]}
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Read what the plan wants, and check this rank's share of the files.
+
+        Raises:
+            CheckpointError: a byte of the share differs; what was read is of no use then.
+        """
+        wanted: dict[str, dict[MetadataIndex, Piece]] = {name: {} for name in self._share}
+        for request in plan.items:
+            index = request.storage_index
+            place = self.metadata.storage_data[index]
+            pieces = wanted.setdefault(place.relative_path, {})
+            if index not in pieces:
+                pieces[index] = Piece(place, *self._chunk(index))
+            pieces[index].requests.append(request)
+        for name, pieces in sorted(wanted.items()):
+            path, digest = self.folder / name, self._share.get(name)
+            read_pieces(path, pieces.values(), planner, digest=digest)
+        read: Future[None] = Future()
+        read.set_result(None)
+        return read
+
+    def _chunk(self, index: MetadataIndex) -> tuple[ChunkStorageMetadata, torch.dtype]:
+        entry = self.metadata.state_dict_metadata[index.fqn]
+        assert isinstance(entry, TensorStorageMetadata)
+        chunk = next(chunk for chunk in entry.chunks if chunk.offsets == index.offset)
+        return chunk, entry.properties.dtype
 
     def read_alone(self, tensors: Mapping[str, Tensor]) -> None:
         """Fill tensors of the opened checkpoint in this process, which is no rank of any launch."""

@@ -1,0 +1,373 @@
+"""Saving and loading a state of more than 2 GB, against plain writes and reads of the same bytes.
+
+Two ranks with FSDP, each with a file of its own. In each round come, one after the other: a plain
+sequential write by as many processes, a save, a plain read, a load, and a save in the background
+beside training steps; what else the machine does so meets all of them alike. A round plans anew,
+so that it sees a first and a second plan. In memory (tmpfs) the figures have targets, on a disk
+they are printed without.
+
+    python -m benchmarks.checkpoints [--rounds 7] [--layers 11] [--disk FOLDER] [--no-disk]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from torch import Tensor
+
+from benchmarks.report import emit
+from specs.attempt import ResumePoint
+from specs.checkpoint import DataState, Manifest, TrainState, checkpoint_path
+from specs.job import JobSpec, parse_job_spec
+from specs.layout import Layout
+from trainer.assembly import Assembly, assemble
+from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.checkpoint.save import Save
+from trainer.checkpoint.saver import Origin
+from trainer.checkpoint.state import train_tensors
+from trainer.checkpoint.store import metadata_digest
+
+MEMORY = Path("/dev/shm")
+RANKS = 2
+PIECE = 8 * 2**20
+PACKAGES = ("torch", "xxhash")
+WRITE, READ, BLOCKED, PLANNED = 0.8, 0.8, 0.05, 0.3
+JOB = "bench"
+
+
+@dataclass
+class Measured:
+    """Seconds of each round, as rank 0 saw them with all ranks at a barrier before and after."""
+
+    size: int = 0
+    """Bytes of a checkpoint."""
+    plain_write: list[float] = field(default_factory=list)
+    save: list[float] = field(default_factory=list)
+    plain_read: list[float] = field(default_factory=list)
+    load: list[float] = field(default_factory=list)
+    first_plan: list[float] = field(default_factory=list)
+    second_plan: list[float] = field(default_factory=list)
+    blocked: list[float] = field(default_factory=list)
+    upload: list[float] = field(default_factory=list)
+    """From the beginning of a save in the background to its end."""
+    step: list[float] = field(default_factory=list)
+    """Of a step without a save."""
+    step_beside: list[float] = field(default_factory=list)
+    """Mean of the steps beside an upload."""
+
+    def ratios(self, name: str, *, of: str) -> list[float]:
+        """Return one list divided by another, round by round."""
+        return [a / b for a, b in zip(getattr(self, name), getattr(self, of), strict=True)]
+
+    def rate(self, name: str) -> float:
+        """Return GB per second, of the median round."""
+        seconds: list[float] = getattr(self, name)
+        return round(self.size / statistics.median(seconds) / 1e9, 3)
+
+
+class Bench:
+    """What a rank does, round by round."""
+
+    def __init__(self, folder: Path, layers: int) -> None:
+        self.folder = folder
+        self._layout = Layout(dp_shard=RANKS)
+        self._spec = spec(layers)
+        group = dist.group.WORLD
+        assert group is not None
+        self._group = group
+        self._assembly: Assembly = assemble(self._spec, self._layout, torch.device("cpu"))
+        self._background = self._checkpointer("async")
+        self._numbers = 0
+        self.measured = Measured()
+
+    def round(self) -> None:
+        """Measure everything once."""
+        seen = self.measured
+        saver = self._checkpointer("disabled")
+        first = self._save(saver)
+        seen.first_plan.append(saver.plan_seconds)
+        mine = self._own_file(first).stat().st_size
+        self._forget(first)
+        seen.plain_write.append(self._timed(lambda: self._plain_write(mine)))
+        saved: list[Manifest] = []
+        seen.save.append(self._timed(lambda: saved.append(self._save(saver))))
+        seen.second_plan.append(saver.plan_seconds)
+        manifest = saved[0]
+        seen.size = manifest.size
+        file = self._own_file(manifest)
+        seen.plain_read.append(self._timed(lambda: self._plain_read(file)))
+        seen.load.append(self._timed(lambda: self._load(saver, manifest)))
+        self._forget(manifest)
+        self._steps_beside_an_upload()
+
+    def warm_up(self) -> None:
+        """Take the buffers for the copies and compile nothing later: the preflight does it."""
+        self._forget(self._save(self._background))
+        self._step(lambda: None)
+
+    def _steps_beside_an_upload(self) -> None:
+        seen = self.measured
+        seen.step.append(self._timed(lambda: self._step(lambda: None)))
+        dist.barrier()
+        started = time.perf_counter()
+        save = self._begin(self._background)
+        blocked = time.perf_counter() - started
+        steps = 0
+        waited: list[float] = []
+        while True:
+            self._step(lambda: waited.append(_seconds(save.wait_staged)))
+            steps += 1
+            if self._everywhere(save.ended):
+                break
+        ended = time.perf_counter() - started
+        blocked += sum(waited) + _seconds(self._background.finish)
+        seen.blocked.append(blocked)
+        seen.upload.append(save.result().save_seconds)
+        seen.step_beside.append((ended - blocked) / steps)
+        self._forget(save.result())
+
+    def _step(self, before_update: Callable[[], None]) -> None:
+        tokens_BS = torch.randint(256, (1, self._spec.training.seq_len + 1))
+        model, optimizer = self._assembly.model, self._assembly.optimizer
+        model(tokens_BS[:, :-1]).float().logsumexp(-1).mean().backward()
+        before_update()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def _begin(self, saver: Checkpointer) -> Save:
+        self._numbers += 1
+        state = TrainState(step=self._numbers, tokens=0, data=DataState(dataset_digest="d" * 32))
+        return saver.begin(self._assembly.model, self._assembly.optimizer, state, kind="interval")
+
+    def _save(self, saver: Checkpointer) -> Manifest:
+        return self._begin(saver).result()
+
+    def _load(self, loader: Checkpointer, manifest: Manifest) -> None:
+        step = manifest.train_state.step
+        resume = ResumePoint(
+            checkpoint_id=manifest.checkpoint_id,
+            path=checkpoint_path(JOB, 1, step),
+            step=step,
+            metadata_digest=metadata_digest(manifest),
+        )
+        loader.load(self._assembly.model, self._assembly.optimizer, resume)
+
+    def _plain_write(self, size: int) -> None:
+        """Write as many bytes as the save does, from the same memory, and sync them."""
+        path = self.folder / f"plain-{dist.get_rank()}"
+        left = size
+        with path.open("wb", buffering=0) as file:
+            for memory in self._memory():
+                for start in range(0, min(len(memory), left), PIECE):
+                    file.write(memory[start : start + min(PIECE, left - start)])
+                left -= min(len(memory), left)
+            file.write(bytes(left))
+            os.fsync(file.fileno())
+        path.unlink()
+
+    def _plain_read(self, file: Path) -> None:
+        """Read a rank's file into memory that is there already."""
+        buffers = [memory for memory in self._memory() if len(memory) >= 2**20]
+        size, read, at = file.stat().st_size, 0, 0
+        with file.open("rb", buffering=0) as stream:
+            while read < size:
+                memory = buffers[at % len(buffers)]
+                at += 1
+                for start in range(0, len(memory), PIECE):
+                    read += stream.readinto(memory[start : start + PIECE]) or 0
+
+    def _memory(self) -> list[memoryview]:
+        tensors = train_tensors(self._assembly.model, self._assembly.optimizer).values()
+        local = [getattr(tensor, "_local_tensor", tensor).detach() for tensor in tensors]
+        return [_bytes(tensor) for tensor in local if tensor.is_contiguous()]
+
+    def _own_file(self, manifest: Manifest) -> Path:
+        step = manifest.train_state.step
+        return self.folder / checkpoint_path(JOB, 1, step) / f"__{dist.get_rank()}_0.distcp"
+
+    def _forget(self, manifest: Manifest) -> None:
+        """Remove a checkpoint: there is not memory for many."""
+        dist.barrier()
+        if dist.get_rank() == 0:
+            step = manifest.train_state.step
+            shutil.rmtree(self.folder / checkpoint_path(JOB, 1, step))
+        dist.barrier()
+
+    def _timed(self, action: Callable[[], object]) -> float:
+        dist.barrier()
+        started = time.perf_counter()
+        action()
+        dist.barrier()
+        return time.perf_counter() - started
+
+    def _everywhere(self, mine: bool) -> bool:
+        said = torch.tensor(int(mine))
+        dist.all_reduce(said, op=dist.ReduceOp.MIN)
+        return bool(said)
+
+    def _checkpointer(self, mode: str) -> Checkpointer:
+        settings = parse_job_spec(
+            self._spec.model_dump(mode="json") | {"checkpoint": {"async_mode": mode}}
+        )
+        origin = Origin(
+            root=self.folder,
+            job_id=JOB,
+            attempt=1,
+            spec=self._spec,
+            settings=settings,
+            layout=self._layout,
+            parent=None,
+        )
+        return Checkpointer(origin, cpu_group=self._group, device=torch.device("cpu"))
+
+
+def spec(layers: int) -> JobSpec:
+    """Return a model of about 0.2 GB of state a layer, and short steps."""
+    return parse_job_spec(
+        {
+            "model": {"dim": 1024, "n_layers": layers, "n_heads": 16, "n_kv_heads": 16}
+            | {"ffn_dim": 4096},
+            "training": {"seq_len": 16, "global_batch_size": RANKS, "micro_batch_size": 1},
+            "resources": {"world_size": RANKS, "device": "cpu"},
+        }
+    )
+
+
+def run_rank(rank: int, folder: str, rounds: int, layers: int) -> None:
+    """Measure on one rank; rank 0 leaves what it measured."""
+    torch.set_num_threads(1)
+    rendezvous = f"file://{folder}/rendezvous"
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=RANKS)
+    bench = Bench(Path(folder), layers)
+    bench.warm_up()
+    for _ in range(rounds):
+        bench.round()
+    if rank == 0:
+        (Path(folder) / "measured.json").write_text(json.dumps(vars(bench.measured)))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measure(place: Path, *, rounds: int, layers: int) -> Measured:
+    """Run all rounds on a storage."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-", dir=place) as folder:
+        multiprocessing.start_processes(
+            run_rank, (folder, rounds, layers), nprocs=RANKS, start_method="spawn"
+        )
+        return Measured(**json.loads((Path(folder) / "measured.json").read_text()))
+
+
+def tell(seen: Measured, storage: str, *, bounded: bool) -> bool:
+    """Print the figures of a storage; without bounds their targets are what any number reaches."""
+    details: dict[str, Any] = {
+        "storage": storage,
+        "state_gb": round(seen.size / 1e9, 2),
+        "writers": RANKS,
+        "rounds": len(seen.save),
+    }
+
+    def told(
+        name: str, ratios: list[float], unit: str, target: float, *, at_least: bool, **more: object
+    ) -> bool:
+        anything = 0.0 if at_least else float("1e9")
+        return emit(
+            f"checkpoint_{name}_{storage}",
+            figure=statistics.median(ratios),
+            unit=unit,
+            target=target if bounded else anything,
+            at_least=at_least,
+            packages=PACKAGES,
+            **details,
+            **more,
+        )
+
+    beside = statistics.median(seen.ratios("step_beside", of="step"))
+    return all(
+        [
+            told(
+                "write",
+                seen.ratios("plain_write", of="save"),
+                "of the bandwidth of a plain write (checksums included)",
+                WRITE,
+                at_least=True,
+                gb_per_second=seen.rate("save"),
+                plain_gb_per_second=seen.rate("plain_write"),
+            ),
+            told(
+                "load",
+                seen.ratios("plain_read", of="load"),
+                "of the bandwidth of a plain read (checksums included)",
+                READ,
+                at_least=True,
+                gb_per_second=seen.rate("load"),
+                plain_gb_per_second=seen.rate("plain_read"),
+            ),
+            told(
+                "blocked",
+                seen.ratios("blocked", of="save"),
+                "of a synchronous save's time, in which one in the background blocks training",
+                BLOCKED,
+                at_least=False,
+                blocked_seconds=round(statistics.median(seen.blocked), 4),
+                save_seconds=round(statistics.median(seen.save), 3),
+                upload_seconds=round(statistics.median(seen.upload), 3),
+                step_seconds=round(statistics.median(seen.step), 3),
+                step_time_beside_the_upload=round(beside, 3),
+            ),
+            told(
+                "second_plan",
+                seen.ratios("second_plan", of="first_plan"),
+                "of the first plan's time",
+                PLANNED,
+                at_least=False,
+                first_plan_seconds=round(statistics.median(seen.first_plan), 4),
+                second_plan_seconds=round(statistics.median(seen.second_plan), 4),
+            ),
+        ]
+    )
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    memory: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(memory)
+
+
+def main() -> int:
+    """Measure in memory and on a disk."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--layers", type=int, default=11)
+    parser.add_argument("--disk", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--no-disk", action="store_true")
+    given = parser.parse_args()
+    reached = [
+        tell(measure(MEMORY, rounds=given.rounds, layers=given.layers), "tmpfs", bounded=True)
+    ]
+    if not given.no_disk:
+        disk = measure(given.disk, rounds=given.rounds, layers=given.layers)
+        reached.append(tell(disk, "disk", bounded=False))
+    return 0 if all(reached) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

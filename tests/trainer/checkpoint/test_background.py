@@ -1,0 +1,187 @@
+"""A save in the background: what it holds, where it is waited for, and who hears of its failure."""
+
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import MetadataIndex
+
+from specs.checkpoint import COMMITTED, Manifest
+from specs.layout import Layout
+from specs.sections.checkpoint import CheckpointSection
+from tests.trainer.checkpoint.toy import (
+    JOB,
+    Refusal,
+    build,
+    checkpointer,
+    full_tensors,
+    refusal,
+    resume_point,
+    state_at,
+    train,
+)
+from tests.trainer.ranks import run_ranks
+from trainer.checkpoint import store
+from trainer.checkpoint.staging import Staging
+from trainer.checkpoint.store import committed
+from trainer.errors import LaunchError, RunError
+
+LAYOUT = Layout(dp_shard=2)
+BACKGROUND = CheckpointSection(async_mode="async")
+PINNED = CheckpointSection(async_mode="async_with_pinned_mem")
+
+
+class SlowStaging(Staging):
+    """Copies only when it is let."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.let = threading.Event()
+        self.copied: list[list[int]] = []
+
+    def copy(self, tensors: Mapping[MetadataIndex, Tensor]) -> dict[MetadataIndex, Tensor]:
+        self.let.wait()
+        copies = super().copy(tensors)
+        self.copied.append([copy.data_ptr() for copy in copies.values()])
+        return copies
+
+
+Saved = tuple[list[Manifest], list[dict[str, Tensor]], SlowStaging]
+
+
+def _train_beside(root: Path) -> tuple[list[Manifest], list[dict[str, Tensor]], list[bool], bool]:
+    """Save steps 1 and 2 while the tensors change as soon as they may."""
+    model, optimizer = build(LAYOUT, seed=1)
+    saver = checkpointer(root, LAYOUT, section=BACKGROUND)
+    staging = saver._saver._staging = SlowStaging(torch.device("cpu"), pinned=False)
+    manifests, expected, staged_early = [], [], []
+    for step in (1, 2):
+        train(model, optimizer, steps=1)
+        expected.append(full_tensors(model, optimizer))
+        staging.let.clear()
+        save = saver.begin(model, optimizer, state_at(step), kind="interval")
+        time.sleep(0.2)
+        staged_early.append(save.staged)
+        staging.let.set()
+        save.wait_staged()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(9.0)
+        manifests.append(save.result())
+        build_again, _ = build(LAYOUT, seed=1)
+        model.load_state_dict(build_again.state_dict())
+    return manifests, expected, staged_early, staging.copied[0] == staging.copied[1]
+
+
+def _load(root: Path, manifest: Manifest) -> dict[str, Tensor]:
+    model, optimizer = build(LAYOUT, seed=2)
+    checkpointer(root, LAYOUT, attempt=2).load(model, optimizer, resume_point(manifest))
+    return full_tensors(model, optimizer)
+
+
+def test_what_is_saved_is_what_was_there_when_it_began(tmp_path: Path) -> None:
+    answers = run_ranks(2, _train_beside, tmp_path)
+    manifests, expected, _, _ = answers[0]
+    for _, _, staged_early, same_buffers in answers:
+        assert staged_early == [False, False], "training would have had to wait"
+        assert same_buffers, "the second save takes no memory of its own"
+    assert committed(tmp_path, JOB) == manifests
+    for manifest, tensors in zip(manifests, expected, strict=True):
+        for loaded in run_ranks(2, _load, tmp_path, manifest):
+            assert loaded.keys() == tensors.keys()
+            assert all(torch.equal(loaded[name], tensors[name]) for name in tensors)
+
+
+def _fail_in_background(root: Path) -> tuple[Refusal, bool]:
+    model, optimizer = build(LAYOUT, seed=1)
+    saver = checkpointer(root, LAYOUT, section=BACKGROUND)
+    saver.save(model, optimizer, state_at(1), kind="interval")
+    # The folder cannot be made: rank 0 alone meets it, in its thread.
+    if dist.get_rank() == 0:
+        shutil.rmtree(root / JOB / "a1")
+        (root / JOB / "a1").write_text("in the way")
+    dist.barrier()
+    save = saver.begin(model, optimizer, state_at(2), kind="interval")
+    save.wait_staged()  # lets training go on, and raises nothing
+    with pytest.raises(RunError) as caught:
+        saver.begin(model, optimizer, state_at(3), kind="interval")
+    return refusal(caught.value), save.ended
+
+
+def test_a_failure_reaches_every_rank_at_the_next_call(tmp_path: Path) -> None:
+    answers = run_ranks(2, _fail_in_background, tmp_path)
+    for (kind, text, path, _), ended in answers:
+        assert kind == "CheckpointError"
+        assert "cannot create" in text
+        assert path is not None
+        assert path.startswith(str(tmp_path / JOB / "a1"))
+        assert ended
+    assert len({answer[0][1] for answer in answers}) == 1
+
+
+def _begin_two(root: Path) -> tuple[list[int], list[str]]:
+    model, optimizer = build(LAYOUT, seed=1)
+    saver = checkpointer(root, LAYOUT, section=BACKGROUND)
+    told: list[str] = []
+    under_way: list[int] = []
+    commit = store.commit
+
+    def slow_commit(folder: Path) -> None:
+        under_way.append(threading.active_count())
+        time.sleep(0.3)
+        commit(folder)
+        assert (folder / COMMITTED).exists()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "commit", slow_commit)
+        for step in (1, 2):
+            saver.begin(
+                model,
+                optimizer,
+                state_at(step),
+                kind="interval",
+                on_commit=lambda manifest: told.append(manifest.checkpoint_id),
+            )
+            told.append(f"begun {step}")
+        saver.finish()
+    return under_way, told
+
+
+def test_one_save_is_under_way_at_a_time(tmp_path: Path) -> None:
+    for _, told in run_ranks(2, _begin_two, tmp_path):
+        assert told == ["begun 1", "toy.a1.step-1", "begun 2", "toy.a1.step-2"]
+
+
+def _pinned(root: Path) -> str:
+    with pytest.raises(LaunchError) as caught:
+        checkpointer(root, LAYOUT, section=PINNED)
+    return str(caught.value)
+
+
+def test_pinned_memory_is_refused_without_an_accelerator(tmp_path: Path) -> None:
+    for text in run_ranks(2, _pinned, tmp_path):
+        assert "async_with_pinned_mem" in text
+        assert "legal: disabled, async" in text
+
+
+def _raise_fence(root: Path, attempt: int) -> None:
+    checkpointer(root, LAYOUT, attempt=attempt).raise_fence()
+
+
+def test_what_was_left_half_written_is_collected_by_the_next_attempt(tmp_path: Path) -> None:
+    folders = [tmp_path / JOB / f"a{attempt}" / "step-5" for attempt in (1, 2, 3)]
+    whole = tmp_path / JOB / "a1" / "step-4"
+    for folder in (*folders, whole):
+        store.create(folder)
+        (folder / "__0_0.distcp").write_bytes(b"half")
+    (whole / COMMITTED).write_text("")  # damaged perhaps, but not for us to remove
+    run_ranks(1, _raise_fence, tmp_path, 2)
+    assert [folder.exists() for folder in folders] == [False, False, True]
+    assert whole.exists()

@@ -1,0 +1,79 @@
+"""Saves in the background, through the whole loop: the same training, and the same checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specs.layout import Layout
+from tests.trainer.ranks import RankError
+from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob
+
+TWO = Layout(dp_shard=2)
+HSDP = Layout(dp_replicate=2, dp_shard=2)
+
+
+def _run(folder: Path, layout: Layout, **checkpoint: Any) -> tuple[SmallJob, Attempt]:
+    job = SmallJob(folder).changed(
+        folder, training={"steps": 8}, checkpoint={"interval_steps": 3, **checkpoint}
+    )
+    return job, job.launch(1, layout)
+
+
+def test_training_is_bit_equal_whoever_saves_how(tmp_path: Path) -> None:
+    job, expected = _run(tmp_path / "plain", HSDP)
+    files = {name: m.files for name, m in job.committed().items()}
+    ways: dict[str, dict[str, Any]] = {
+        "async": {"async_mode": "async"},
+        "two": {"async_mode": "async", "writers": 2},
+    }
+    for name, options in ways.items():
+        job, attempt = _run(tmp_path / name, HSDP, **options)
+        assert attempt.values("train/loss") == expected.values("train/loss")
+        assert attempt.digests == expected.digests
+        committed = job.committed()
+        assert committed.keys() == files.keys()
+        if name == "async":  # bit-equal on storage too
+            assert {key: manifest.files for key, manifest in committed.items()} == files
+        else:
+            assert {w.rank for m in committed.values() for w in m.writers} == {0, 2}
+        told = [e.data["checkpoint_id"] for e in attempt.events if e.kind == "checkpoint_committed"]
+        assert told == [f"{JOB}.a1.step-{step}" for step in (0, 3, 6, 8)]
+        assert attempt.outcome.checkpoint_id == f"{JOB}.a1.step-8"
+        stalls = attempt.values("checkpoint/stall_seconds")
+        saves = attempt.values("checkpoint/save_seconds")
+        assert stalls.keys() == saves.keys() != set()
+
+
+def test_a_stop_and_requests_are_answered_in_the_background_too(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path).changed(
+        tmp_path, training={"steps": 30}, checkpoint={"async_mode": "async"}
+    )
+    meddling = Meddling(ask_after=((2, "one", '{"kind": "save"}'),), stop_after=9)
+    attempt = job.launch(1, TWO, meddling)
+    assert (attempt.outcome.outcome, attempt.outcome.step) == ("stopped", 10)
+    assert attempt.outcome.checkpoint_id == f"{JOB}.a1.step-10"
+    assert job.committed()[f"{JOB}.a1.step-10"].kind == "stop"
+    (answer,) = [e.data for e in attempt.events if e.kind == "request_answered"]
+    assert (answer["ok"], answer["message"]) == (True, f"saved as {JOB}.a1.step-3")
+
+
+@pytest.mark.parametrize("mode", ["disabled", "async"])
+def test_a_save_that_fails_ends_the_run_with_its_reason(tmp_path: Path, mode: str) -> None:
+    job = SmallJob(tmp_path).changed(
+        tmp_path,
+        training={"steps": 200},
+        checkpoint={"interval_steps": 3, "async_mode": mode},
+    )
+    folder = job.storage / JOB / "a1" / "step-3"
+    folder.parent.mkdir(parents=True)
+    folder.write_text("in the way")
+    with pytest.raises(RankError):
+        job.launch(1, TWO)
+    attempt = Attempt(job.folder / "runs" / "1")
+    assert attempt.error.reason == "checkpoint_error"
+    assert attempt.error.path == str(folder)
+    assert attempt.outcome.checkpoint_id == f"{JOB}.a1.step-0"
+    assert list(job.committed()) == [f"{JOB}.a1.step-0"]
