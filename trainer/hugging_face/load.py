@@ -59,9 +59,8 @@ def read_weights(model: nn.Module, folder: WeightsFolder) -> None:
             path = folder.file_of(theirs)
             if path not in files:
                 files[path] = stack.enter_context(safe_open(path, framework="pt"))
-            local, offset = local_part(parameter)
+            local, region = local_part(parameter)
             if local.numel():
-                region = tuple(slice(o, o + n) for o, n in zip(offset, local.shape, strict=True))
                 local.copy_(files[path].get_slice(theirs)[region])
 
 

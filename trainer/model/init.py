@@ -11,6 +11,7 @@ of a large model two would be equal, and its values depend on the vector width o
 from __future__ import annotations
 
 from hashlib import blake2b
+from operator import add
 
 import numpy as np
 import torch
@@ -34,49 +35,46 @@ def init_weights(model: Model, seed: int) -> None:
     model.reset_buffers()
     given = model.initial_weights(seed)
     for name, parameter in model.named_parameters():
-        local, offset = local_part(parameter)
+        local, region = local_part(parameter)
         if given is not None:
-            region = tuple(slice(o, o + n) for o, n in zip(offset, local.shape, strict=True))
             local.copy_(given[name][region])
         elif parameter.ndim < 2:
             local.fill_(0 if name.endswith("bias") else 1)
         else:
             _fill_normal(
-                local.flatten(1),
-                offset[:2],
-                parameter[0].numel(),
-                std=model.initial_std(name),
-                key=f"{seed}:{name}",
+                local, region, parameter.shape, std=model.initial_std(name), key=f"{seed}:{name}"
             )
 
 
-def local_part(parameter: nn.Parameter) -> tuple[Tensor, tuple[int, ...]]:
-    """Return the part that this rank holds, and its offset in the whole parameter."""
+def local_part(parameter: nn.Parameter) -> tuple[Tensor, tuple[slice, ...]]:
+    """Return the part that this rank holds, and where it lies in the whole parameter."""
     if not isinstance(parameter, DTensor):
-        return parameter.data, (0,) * parameter.ndim
-    _, offset = compute_local_shape_and_global_offset(
+        return parameter.data, tuple(slice(0, size) for size in parameter.shape)
+    shape, offset = compute_local_shape_and_global_offset(
         parameter.shape, parameter.device_mesh, parameter.placements
     )
-    return parameter.to_local(), offset
+    return parameter.to_local(), tuple(map(slice, offset, map(add, offset, shape)))
 
 
 def _fill_normal(
-    local: Tensor, offset: tuple[int, ...], columns: int, *, std: float, key: str
+    local: Tensor, region: tuple[slice, ...], shape: torch.Size, *, std: float, key: str
 ) -> None:
-    """Draw the rows that `local` covers, block by block, and keep its part of each."""
-    rows_of_block = max(BLOCK_ELEMENTS // columns, 1)
-    first_row, first_column = offset
-    end_row = first_row + local.shape[0]
-    for block in range(first_row // rows_of_block, -(-end_row // rows_of_block)):
+    """Draw the rows that `local` covers, block by block, and keep its part of each.
+
+    `shape` is that of the whole parameter; asking a sharded one for a row would gather it.
+    """
+    rows, *within_row = region
+    rows_of_block = max(BLOCK_ELEMENTS // shape[1:].numel(), 1)
+    for block in range(rows.start // rows_of_block, -(-rows.stop // rows_of_block)):
         start = block * rows_of_block
-        low, high = max(start, first_row), min(start + rows_of_block, end_row)
+        low, high = max(start, rows.start), min(start + rows_of_block, rows.stop)
         # Numbers come in order, so the rows of the block that follow need not be drawn.
-        drawn = _normal((high - start, columns), std=std, key=f"{key}:{block}")
-        part = drawn[low - start :, first_column : first_column + local.shape[1]]
-        local[low - first_row : high - first_row].copy_(part)
+        drawn = _normal((high - start, *shape[1:]), std=std, key=f"{key}:{block}")
+        part = drawn[(slice(low - start, None), *within_row)]
+        local[low - rows.start : high - rows.start].copy_(part)
 
 
-def _normal(shape: tuple[int, int], *, std: float, key: str) -> Tensor:
+def _normal(shape: tuple[int, ...], *, std: float, key: str) -> Tensor:
     entropy = int.from_bytes(blake2b(key.encode(), digest_size=16).digest(), "little")
     generator = np.random.Generator(np.random.SFC64(entropy))
     return torch.from_numpy(generator.standard_normal(shape, dtype=np.float32)).mul_(std)

@@ -4,13 +4,17 @@ import math
 
 import pytest
 import torch
-from torch.distributed.tensor import DTensor
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
 
 from specs.architectures import Architecture
 from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
 from tests.trainer.ranks import run_ranks
 from trainer.model import init
+from trainer.model.base import Model
 from trainer.model.build import build_model
 from trainer.model.init import init_weights
 from trainer.model.llama import Llama
@@ -35,7 +39,9 @@ def _differing_weights(spec: JobSpec, layout: Layout, seed: int) -> dict[str, in
     model = build_model(spec)
     parallelize(model, build_mesh(layout, "cpu"), spec, layout)
     model.to_empty(device="cpu")
-    init_weights(model, seed)
+    with CommDebugMode() as communication:
+        init_weights(model, seed)
+    assert communication.get_total_counts() == 0, "a whole parameter came together"
     plain = plain_weights(seed)
     differing = {}
     for name, parameter in model.named_parameters():
@@ -55,6 +61,35 @@ def test_weights_are_bit_equal_on_every_layout(layout: Layout) -> None:
     assert ARCH.vocab_size * ARCH.dim > init.BLOCK_ELEMENTS
     for differing in run_ranks(layout.world_size, _differing_weights, SPEC, layout, 5):
         assert set(differing.values()) == {0}, differing
+
+
+class _Experts(Model):
+    """A matrix of three dimensions, as experts or convolutions have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(4, 6, 8))
+
+    def initial_std(self, _name: str) -> float:
+        return 0.02
+
+    def reset_buffers(self) -> None:
+        pass
+
+
+def _differing_experts(dim: int) -> int:
+    plain, split = _Experts(), _Experts()
+    mesh = init_device_mesh("cpu", (2,))
+    split.weight = nn.Parameter(distribute_tensor(split.weight, mesh, [Shard(dim)]))
+    init_weights(plain, 3)
+    init_weights(split, 3)
+    assert isinstance(split.weight, DTensor)
+    return int((split.weight.full_tensor() != plain.weight).sum())
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_any_dimension_of_a_weight_can_be_shared_out(dim: int) -> None:
+    assert run_ranks(2, _differing_experts, dim) == [0, 0]
 
 
 def test_the_distribution_is_as_documented() -> None:
