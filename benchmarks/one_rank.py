@@ -1,0 +1,273 @@
+"""One rank of many, alone in a process: what it sends in a step of the trainer, and what it holds.
+
+A fake process group stands for the other ranks and fake tensors for memory, so Llama 8B on eight
+ranks needs neither. What is counted follows from shapes and types alone: the figures are exact, and
+the same on every machine. Kernels are those of the CPU.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch._guards import active_fake_mode
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.distributed_c10d import GroupName, _resolve_process_group
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from specs.batch import BatchDeal
+from specs.job import JobSpec
+from specs.layout import Layout
+from specs.sections.parallelism import CompileSection
+from trainer.data.batches import MicroBatch
+from trainer.forward_backward import ForwardBackward, MicroBatchLoop
+from trainer.model.build import build_model
+from trainer.optimizer import build_optimizer, materialize_state
+from trainer.parallel.mesh import build_mesh
+from trainer.parallelize import parallelize
+from trainer.quantize import keep_scales_fresh, refresh_scales
+from trainer.step import TrainStep
+
+PRELOAD = ["torch._dynamo", "trainer.parallel.pipeline", "benchmarks.one_rank"]
+NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
+NO_PAYLOAD = ("barrier", "waittensor", "wraptensor", "recv")
+"""What waits or wraps what waits, and the other end of a `send`."""
+KINDS = {
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "allreduce": "all_reduce",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "send": "send",
+}
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What one rank sends and holds in one step."""
+
+    sent: dict[str, int]
+    """Bytes that leave the rank, by kind of collective."""
+    peak: int
+    """Bytes of tensors at the fullest moment."""
+
+
+class Collectives(TorchDispatchMode):
+    """Counts what this rank sends, in bytes by kind of collective.
+
+    In a group of n ranks that is (n - 1) / n of the whole tensor for an all-gather or a
+    reduce-scatter, twice that for an all-reduce, as rings and trees do it; an all-to-all keeps the
+    rank's own part; a broadcast is counted whole.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sent: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, after what wraps tensors has been unwrapped."""
+        if _wrapped(types):
+            return NotImplemented
+        result = func(*args, **(kwargs or {}))
+        if func.namespace in NAMESPACES:
+            self._count(func, args, result)
+        return result
+
+    def _count(self, func: Any, args: Any, result: Any) -> None:
+        name = func._schema.name.partition("::")[2].replace("_", "")
+        if any(word in name for word in NO_PAYLOAD):
+            return
+        kind = next((kind for word, kind in KINDS.items() if word in name), None)
+        assert kind is not None, f"{func} is a collective that nobody has thought of"
+        assert "coalesced" not in name, f"{func} sends several tensors at once"
+        ranks = _group(args).size()
+        # The whole tensor is what an all-gather gives, and what a reduce-scatter takes.
+        whole = max(_bytes(t) for t in tree_leaves((args, result)) if isinstance(t, torch.Tensor))
+        self.sent[kind] += {
+            "all_reduce": 2 * whole * (ranks - 1) // ranks,
+            "broadcast": whole,
+            "send": whole,
+        }.get(kind, whole * (ranks - 1) // ranks)
+
+
+class LiveBytes(TorchDispatchMode):
+    """Notes the moment when most bytes of tensors are alive.
+
+    torch's own tracker does the same by module, and so takes each module to run once in a step,
+    which stages of a pipeline do not.
+    """
+
+    def __init__(self, alive: Iterable[torch.Tensor]) -> None:
+        """Start with tensors that are there already."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak = self._now = 0
+        self._sizes: dict[int, int] = {}
+        self._mode = active_fake_mode()
+        for tensor in alive:
+            self._see(tensor)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, after what wraps tensors has been unwrapped."""
+        if _wrapped(types):
+            return NotImplemented
+        if func is torch.ops._c10d_functional.wait_tensor.default:
+            return args[0]  # of fake tensors it would make a new one
+        result = func(*args, **(kwargs or {}))
+        # Where a tensor of a whole mesh is worked out, fake tensors of another mode come and go.
+        if active_fake_mode() is self._mode:
+            for tensor in tree_leaves(result):
+                if isinstance(tensor, torch.Tensor):
+                    self._see(tensor)
+        return result
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note what happens in this block, the resizing of storages included."""
+        resize = torch.UntypedStorage.resize_
+
+        def resize_and_note(storage: torch.UntypedStorage, size: int) -> None:
+            resize(storage, size)
+            self._note(storage)
+
+        torch.UntypedStorage.resize_ = resize_and_note  # type: ignore[method-assign, assignment]
+        try:
+            with self:
+                yield
+        finally:
+            torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]
+
+    def _see(self, tensor: torch.Tensor) -> None:
+        if tensor.device.type != "meta":
+            self._note(tensor.untyped_storage())
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key not in self._sizes:
+            self._sizes[key] = 0
+            weakref.finalize(storage, self._forget, key)
+        self._now += storage.nbytes() - self._sizes[key]
+        self._sizes[key] = storage.nbytes()
+        self.peak = max(self.peak, self._now)
+
+    def _forget(self, key: int) -> None:
+        self._now -= self._sizes.pop(key)
+
+
+def costs_of_a_step(cases: Sequence[tuple[JobSpec, int]]) -> list[StepCost]:
+    """Return for each job and rank what that rank sends and holds in a step.
+
+    The step is a plain one: no metrics are brought together, nothing is saved. Compilation and
+    async tensor parallelism are left out: they change when bytes move, not how many. Each runs in a
+    process of its own, since torch keeps groups by their names.
+
+    Raises:
+        ValueError: a job has context parallelism; which tokens a rank then takes is the value of a
+            tensor, and fake ones have none.
+    """
+    if any(spec.layout().cp > 1 for spec, _ in cases):
+        raise ValueError("cp > 1 cannot be counted without the other ranks")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    # Two at once: what they keep of the graph of Llama 8B takes half a GiB.
+    with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
+        return list(pool.map(_cost_in_process, *zip(*cases, strict=True)))
+
+
+def _cost_in_process(spec: JobSpec, rank: int) -> StepCost:
+    torch.set_num_threads(1)
+    layout = spec.layout()
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
+    axes = spec.parallelism.model_copy(update={"async_tp": False})
+    plain = spec.model_copy(update={"compile": CompileSection(), "parallelism": axes})
+    return _cost(plain.on_layout(layout), layout)
+
+
+def _cost(spec: JobSpec, layout: Layout) -> StepCost:
+    device = torch.device("cpu")
+    model = build_model(spec)
+    mesh = build_mesh(layout, "cpu")
+    stages = parallelize(model, mesh, spec, layout)
+    with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as undone:
+        model.to_empty(device=device)
+        refresh_scales(model)
+        optimizer = build_optimizer(model, spec)
+        materialize_state(optimizer)
+        keep_scales_fresh(model, optimizer)
+        engine: ForwardBackward = MicroBatchLoop(model, spec, device)
+        group = None
+        if layout.pp > 1:
+            from trainer.parallel.pipeline import Pipeline
+
+            group = mesh.get_group("pp")
+            engine = Pipeline(stages, group, spec, layout, device)
+            undone.enter_context(_stages_agree())
+        train = TrainStep(engine, optimizer, spec, stages=group)
+        batches = micro_batches(spec, layout)
+        train(1, batches)  # unwatched: sharding is worked out in it, on tensors of full size
+        state = [t for s in optimizer.state.values() for t in s.values()]
+        held = [*model.parameters(), *model.buffers(), *state]
+        live, collectives = LiveBytes(map(_local, held)), Collectives()
+        with live.watching(), collectives:
+            train(2, batches)
+    return StepCost(dict(sorted(collectives.sent.items())), live.peak)
+
+
+def _stages_agree() -> AbstractContextManager[object]:
+    """Have stages know that the others were told their shapes too, which they ask each other."""
+    from torch.distributed.pipelining.schedules import _PipelineSchedule
+    from torch.distributed.pipelining.stage import InferenceMode
+
+    def agree(_: Any, stages: list[Any], *_args: Any) -> None:
+        for stage in stages:
+            stage._inference_mode = InferenceMode.STATIC
+
+    return mock.patch.object(_PipelineSchedule, "_warmup_p2p", agree)
+
+
+def micro_batches(spec: JobSpec, layout: Layout) -> list[MicroBatch]:
+    """Return as many micro-batches of zeros as a rank runs in a step."""
+    training = spec.training
+    deal = BatchDeal(training.global_batch_size, training.micro_batch_size, layout.dp)
+    size = min(training.micro_batch_size, training.global_batch_size)
+    tokens = np.zeros((size, training.seq_len), dtype=np.int64)
+    return [MicroBatch(tokens, tokens, np.arange(size), weight=1)] * deal.rounds
+
+
+def _wrapped(types: Iterable[type]) -> bool:
+    return any(hasattr(kind, "__tensor_flatten__") for kind in types)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _group(args: Any) -> dist.ProcessGroup:
+    for argument in args:
+        if isinstance(argument, str) and argument not in {"sum", "avg", "max", "min"}:
+            return _resolve_process_group(GroupName(argument))
+        if isinstance(argument, torch.ScriptObject):
+            try:
+                return dist.ProcessGroup.unbox(argument)
+            except RuntimeError:  # the kind of reduction
+                continue
+    raise AssertionError("every collective has a group")
