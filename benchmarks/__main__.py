@@ -18,6 +18,8 @@ PROGRAMS = (
     "charts",
     "trainer",
     "trainer_overhead",
+    "reshard",
+    "strategies",
     "data",
     "checkpoints",
     "commit_to_catalog",

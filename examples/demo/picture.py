@@ -8,8 +8,8 @@ from html import escape
 
 WIDTH, HEIGHT = 860, 380
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 64, 56
-# Blue, orange, green, purple of Okabe and Ito's palette, which colour-blind people tell apart.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#aa4499")
+# Okabe and Ito's palette, which colour-blind people tell apart.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#56b4e9", "#e69f00")
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Segment:
     """Its world size or layout."""
     points: Sequence[tuple[int, float]]
     """Step and loss, in order of the steps."""
+    width: int = 2
+    """Of its line; of lines that cover each other the later should be narrower."""
 
 
 def draw(uninterrupted: Segment, resumed: Sequence[Segment], *, caption: str) -> str:
@@ -36,8 +38,8 @@ def draw(uninterrupted: Segment, resumed: Sequence[Segment], *, caption: str) ->
     legend = [("#c9ced6", uninterrupted.label)]
     for index, segment in enumerate(resumed):
         colour = COLOURS[index % len(COLOURS)]
-        parts.append(_line(scale, segment, colour, width=2))
-        parts.append(_boundary(scale, segment, colour, first=index == 0))
+        parts.append(_line(scale, segment, colour, width=segment.width))
+        parts.append(_boundary(scale, segment, colour))
         legend.append((colour, segment.label))
     parts += _legend(legend)
     body = "\n".join(parts)
@@ -101,9 +103,9 @@ def _line(scale: _Scale, segment: Segment, colour: str, *, width: int) -> str:
     )
 
 
-def _boundary(scale: _Scale, segment: Segment, colour: str, *, first: bool) -> str:
+def _boundary(scale: _Scale, segment: Segment, colour: str) -> str:
     """Return the mark at the first step of an attempt that went on from another."""
-    if first:
+    if segment.points[0][0] == scale.steps[0]:
         return ""
     x = scale.x(segment.points[0][0] - 0.5)
     return f'<path d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="{colour}" stroke-dasharray="3 4"/>'

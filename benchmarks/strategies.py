@@ -1,0 +1,173 @@
+"""One model under each way to spread and to speed it up: a table, and a picture of the losses.
+
+Every strategy trains the same model from the same seed on the same data, launched by torchrun as a
+job is. On a CPU the debug model on up to eight ranks; on GPUs a Llama in bfloat16, as many layouts
+as there are devices for. What cannot run here stands below the table, with the planner's reason.
+
+    python -m benchmarks.strategies [NAME ...] [--steps 40] [--to benchmarks/results]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from benchmarks.one_rank import costs_of_a_step
+from benchmarks.report import emit, machine, versions
+from benchmarks.strategies_table import Measured, NotRun, Results, picture, table
+from benchmarks.strategies_to_compare import Strategy, slots_here, strategies_here
+from planner.plan import plan
+from specs.job import JobSpec, parse_job_spec
+from specs.problems import SpecError
+from specs.rundir import MetricLine, RunDirectory
+
+PACKAGES = ("numpy", "torch", "torchao")
+WARMUP = 0.25
+"""Share of the steps that no speed is taken from: compilation is in them."""
+TOLERANCE = {"float32": 1e-3, "bfloat16": 1e-2, "float8": 2e-2}
+"""Relative distance of the final loss from the first strategy's, by the numbers that multiply."""
+
+
+def compare(strategies: list[Strategy], steps: int) -> Results:
+    """Train under each strategy in turn, and print a line of JSON for each."""
+    found: list[Measured] = []
+    refused: list[NotRun] = []
+    failed: list[NotRun] = []
+    for strategy in strategies:
+        spec = parse_job_spec(strategy.with_steps(steps))
+        reason = strategy.missing or _refusal(spec)
+        if reason is not None:
+            refused.append(NotRun(strategy.name, reason))
+            continue
+        try:
+            found.append(_train(strategy.name, spec))
+        except RuntimeError as error:  # the others are of use all the same
+            print(error, file=sys.stderr)
+            failed.append(NotRun(strategy.name, str(error).partition("\n")[0]))
+            continue
+        _emit(found[-1], found[0].losses[-1], spec)
+    kind = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    return Results(
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        device=kind,
+        machine=machine(),
+        versions=versions(PACKAGES),
+        model=strategies[0].words,
+        steps=steps,
+        passed=not failed and all(one.off <= one.tolerance for one in found),
+        measured=found,
+        not_run=[*refused, *failed],
+    )
+
+
+def _refusal(spec: JobSpec) -> str | None:
+    """Return why the planner refuses a job on this machine; None where it does not."""
+    try:
+        plan(spec, slots=slots_here())
+    except SpecError as error:
+        return str(error)
+    return None
+
+
+def _train(name: str, spec: JobSpec) -> Measured:
+    """Launch a job as the worker does, and read what it wrote.
+
+    Raises:
+        RuntimeError: the launch failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
+        run = RunDirectory(Path(folder))
+        Path(run.spec).write_text(spec.model_dump_json(), encoding="utf-8")
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        ranks = f"--nproc-per-node={spec.resources.world_size}"
+        load = os.getloadavg()[0]
+        launched = subprocess.run(
+            [*launcher, ranks, "-m", "trainer", folder],
+            env={"OMP_NUM_THREADS": "1", **os.environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if launched.returncode:
+            raise RuntimeError(f"its launch failed:\n{launched.stdout[-4000:]}")
+        text = Path(run.metrics).read_text(encoding="utf-8")
+    lines = [MetricLine.model_validate_json(line) for line in text.splitlines()]
+    values = {line.step: line.values for line in lines if "train/loss" in line.values}
+    steady = [v for step, v in values.items() if step > WARMUP * max(values)]
+    rates = [v["perf/compute_tokens_per_second_per_device"] for v in steady]
+    resident = "memory/peak_reserved_gib" if torch.cuda.is_available() else "memory/peak_rss_gib"
+    layout = spec.layout()
+    # The ends of a pipeline hold and send most: those with embedding and head.
+    ends = sorted({0, layout.world_size - 1}) if layout.pp > 1 else [0]
+    costs = costs_of_a_step([(spec, rank) for rank in ends])
+    most = max(costs, key=lambda cost: sum(cost.sent.values()))
+    return Measured(
+        name=name,
+        layout=str(layout),
+        ranks=layout.world_size,
+        tokens_per_second=statistics.median(rates),
+        peak_gib=max(v[resident] for v in values.values()),
+        tensors_mib=max(cost.peak for cost in costs) / 2**20,
+        sent_bytes=most.sent,
+        losses=[v["train/loss"] for v in values.values()],
+        load=round((load + os.getloadavg()[0]) / 2, 1),
+    )
+
+
+def _emit(one: Measured, reference: float, spec: JobSpec) -> None:
+    """Print one strategy, and note how far its final loss may be from the reference."""
+    numbers = spec.training.param_dtype if spec.quantization.recipe == "none" else "float8"
+    one.tolerance = TOLERANCE[numbers]
+    one.off = abs(one.losses[-1] / reference - 1)
+    one.off = one.off if math.isfinite(one.off) else math.inf
+    emit(
+        f"strategies_{one.name.replace(' ', '_')}",
+        figure=one.off,
+        unit="final loss, relative to that of the first strategy",
+        target=one.tolerance,
+        at_least=False,
+        packages=PACKAGES,
+        layout=one.layout,
+        tokens_per_second_per_device=round(one.tokens_per_second),
+        peak_gib=round(one.peak_gib, 3),
+        tensors_mib=round(one.tensors_mib, 2),
+        sent_bytes=one.sent_bytes,
+        loss=round(one.losses[-1], 5),
+    )
+
+
+def main() -> int:
+    """Compare, and write table, figures and picture."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="strategies, the first one is the reference")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--to", type=Path, help="folder for table, JSON and picture")
+    given = parser.parse_args()
+    known = {strategy.name: strategy for strategy in strategies_here()}
+    if unknown := [name for name in given.names if name not in known]:
+        parser.error(f"no strategy {', '.join(unknown)}; there are {', '.join(known)}")
+    results = compare([known[name] for name in given.names or known], given.steps)
+    print(table(results))
+    if given.to is not None:
+        given.to.mkdir(parents=True, exist_ok=True)
+        name = "strategies-" + results.device.lower().replace(" ", "-")
+        written = {".md": table(results), ".svg": picture(results)}
+        written[".json"] = json.dumps(results.as_json(), indent=1) + "\n"
+        for ending, text in written.items():
+            (given.to / f"{name}{ending}").write_text(text, encoding="utf-8")
+    return 0 if results.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
