@@ -1,6 +1,7 @@
 """Command line: `torchrun ... -m trainer <run>` trains, `python -m trainer check <run>` looks.
 
 `python -m trainer export <checkpoint> --to <folder>` writes its weights for other programs;
+`python -m trainer compare <run> <checkpoint>` says whether the run could go on from it;
 `python -m trainer verify | scrub | delete <folder>` does what a worker was asked to do.
 """
 
@@ -45,6 +46,8 @@ def main() -> int:
         return _export(words[1:])
     if words[:1] in CHORES and len(words) == 2:
         return do_chore(ChoreKind(words[0]), words[1:])
+    if words[:1] == ["compare"]:
+        return _compare(words[1:])
     checking = words[:1] == ["check"]
     arguments = _parser().parse_args(words[1:] if checking else words)
     roots = dict(arguments.root)
@@ -72,7 +75,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m trainer",
         usage="torchrun --nproc-per-node=N -m trainer RUN [--root NAME=PATH]\n"
         "       python -m trainer check RUN [--root NAME=PATH]\n"
-        "       python -m trainer export CHECKPOINT --to FOLDER",
+        "       python -m trainer export CHECKPOINT --to FOLDER\n"
+        "       python -m trainer compare RUN CHECKPOINT [--root NAME=PATH]",
         description="Train one attempt of a job, or check it before its ranks start.",
     )
     parser.add_argument("run", type=_folder, help="run directory; needs spec.json")
@@ -92,6 +96,12 @@ def _export(words: list[str]) -> int:
     from trainer.hugging_face.export import main as export
 
     return export(words)
+
+
+def _compare(words: list[str]) -> int:
+    from trainer.compare import main as compare
+
+    return compare(words)
 
 
 def _folder(text: str) -> Path:

@@ -4,6 +4,7 @@ RunError
 ├── LaunchError        the run directory, the spec or the launch does not fit
 ├── DataError          the input is missing, empty or changed
 ├── CheckpointError    a checkpoint could not be written, or must not be loaded
+│   └── MismatchError      it is whole, but not one of this model and optimizer
 ├── GuardError         training went wrong without crashing
 │   ├── NonFiniteError     loss or gradient norm became NaN or infinite
 │   └── LossSpikeError     the loss is far above its recent course
@@ -43,6 +44,10 @@ class CheckpointError(RunError):
     """A checkpoint could not be written, is damaged, or does not belong to this job."""
 
     reason = FailureReason.CHECKPOINT_ERROR
+
+
+class MismatchError(CheckpointError):
+    """A whole checkpoint holds other tensors than those that are to be filled from it."""
 
 
 class GuardError(RunError):

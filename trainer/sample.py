@@ -9,12 +9,11 @@ from pathlib import Path
 
 import torch
 
-from specs.attempt import ResumePoint
-from specs.checkpoint import Manifest
 from specs.job import JobSpec
-from trainer.checkpoint.reader import CheckedReader
+from trainer.checkpoint.comparison import kinds_of
+from trainer.checkpoint.reader import CheckedReader, point_at
 from trainer.checkpoint.state import WEIGHTS, weight_tensors
-from trainer.checkpoint.store import metadata_digest, read_manifest
+from trainer.checkpoint.store import read_manifest
 from trainer.data.tokenizer import Tokenizer, open_tokenizer
 from trainer.errors import RunError
 from trainer.model.base import Model
@@ -56,7 +55,7 @@ def load_weights(spec: JobSpec, folder: Path, roots: Mapping[str, str] | None = 
     model.reset_buffers()
     tensors = weight_tensors(model)
     reader = CheckedReader(folder)
-    reader.open(_point(manifest, folder), tensors, part=WEIGHTS)
+    reader.open(point_at(manifest, folder), kinds_of(tensors), parts=(WEIGHTS,))
     reader.check_share(rank=0, world_size=1)
     reader.read_alone(tensors)
     return model.eval()
@@ -99,15 +98,6 @@ def generate(
             break
         line.append(token)
     return tokenizer.decode(line)
-
-
-def _point(manifest: Manifest, folder: Path) -> ResumePoint:
-    return ResumePoint(
-        checkpoint_id=manifest.checkpoint_id,
-        path=str(folder),
-        step=manifest.train_state.step,
-        metadata_digest=metadata_digest(manifest),
-    )
 
 
 def _parser() -> argparse.ArgumentParser:

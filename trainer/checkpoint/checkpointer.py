@@ -5,30 +5,25 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
-from itertools import chain
-from pathlib import Path, PurePosixPath
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch import Tensor, nn
-from torch.distributed.checkpoint.api import CheckpointException
+from torch import nn
 from torch.optim import Optimizer
 
 from specs.attempt import ResumePoint
 from specs.checkpoint import Manifest, TrainState
 from trainer.checkpoint import store
 from trainer.checkpoint.fence import raised_fence
-from trainer.checkpoint.reader import CheckedReader
+from trainer.checkpoint.loader import load
 from trainer.checkpoint.save import Save
 from trainer.checkpoint.saver import Origin, Saver
 from trainer.checkpoint.staging import Staging
 from trainer.checkpoint.state import TrainTensors, train_tensors
-from trainer.checkpoint.together import on_every_rank, on_rank_0, shared_error
-from trainer.errors import CheckpointError, LaunchError
-from trainer.parallel.mesh import Place
+from trainer.checkpoint.together import on_rank_0
+from trainer.errors import LaunchError
 from trainer.quantize import refresh_scales
 
 TIMEOUT = timedelta(hours=1)
@@ -160,22 +155,10 @@ class Checkpointer:
                 one that `resume` names.
         """
         tensors = train_tensors(model, optimizer)
-        rank, world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
-        reader = CheckedReader(self._origin.root / resume.path)
-        names = self._names_on_every_rank(tensors)
-
-        def check() -> None:
-            _check_beneath(self._origin.root, resume.path)
-            reader.open(resume, tensors, names=names)
-            reader.take_share(rank, world_size)
-
-        on_every_rank(self._group, check)
-        try:
-            dcp.load(dict(tensors), storage_reader=reader, process_group=self._group)
-        except CheckpointException as error:
-            raise shared_error(error, str(reader.folder)) from error
+        origin = self._origin
+        manifest = load(tensors, resume, root=origin.root, group=self._group, layout=origin.layout)
         refresh_scales(model)
-        return reader.manifest
+        return manifest
 
     def _raise_fence(self) -> None:
         origin = self._origin
@@ -193,13 +176,6 @@ class Checkpointer:
         # A daemon: a run that fails ends without waiting for ranks that may be gone.
         threading.Thread(target=run, name="checkpoint", daemon=True).start()
 
-    def _names_on_every_rank(self, tensors: Mapping[str, Tensor]) -> set[str]:
-        """Return the names on all ranks; each stage of a pipeline has its own, told by one rank."""
-        place = Place.of(dist.get_rank(self._group), self._origin.layout)
-        tells = (place.dp, place.cp, place.tp) == (0, 0, 0)
-        told = on_every_rank(self._group, lambda: list(tensors) if tells else [])
-        return set(chain.from_iterable(told))
-
 
 def _staging(mode: str, device: torch.device) -> Staging | None:
     if mode == "disabled":
@@ -211,9 +187,3 @@ def _staging(mode: str, device: torch.device) -> Staging | None:
             "pinned memory makes faster, but this rank computes on the CPU; legal: disabled, async"
         )
     return Staging(device, pinned=pinned)
-
-
-def _check_beneath(root: Path, relative: str) -> None:
-    inside = (root / relative).resolve().is_relative_to(root.resolve())
-    if PurePosixPath(relative).is_absolute() or not inside:
-        raise CheckpointError(f"{relative!r} lies outside the storage root {root}", path=relative)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch.futures import Future
 
 from specs.attempt import ResumePoint
 from specs.checkpoint import DCP_METADATA, Manifest, ManifestFile
+from trainer.checkpoint.comparison import TensorKind, compare, refuse_unless_it_fits
 from trainer.checkpoint.pieces import Piece, read_pieces
 from trainer.checkpoint.store import check_contents, check_sizes, metadata_digest, read_manifest
 from trainer.checkpoint.unpickler import load_metadata
@@ -44,31 +45,39 @@ class CheckedReader(FileSystemReader):
     def open(
         self,
         resume: ResumePoint,
-        tensors: Mapping[str, Tensor],
+        wanted: Mapping[str, TensorKind],
         *,
-        names: Collection[str] | None = None,
-        part: str = "",
+        parts: tuple[str, ...] = ("",),
     ) -> None:
         """Check all but the contents of the data files.
 
         Args:
             resume: which checkpoint it must be.
-            tensors: what this rank will read.
-            names: what all ranks will read together; the same when None.
-            part: beginning of the names that are read, such as `model.`; all when empty.
+            wanted: what all ranks will read together.
+            parts: beginnings of the names that are read, such as `model.`; all without.
 
         Raises:
-            CheckpointError: it is not committed, not the one of `resume`, damaged, or does not
-                hold exactly what will be read in that part.
+            MismatchError: it does not hold exactly what will be read in these parts.
+            CheckpointError: it is not committed, not the one of `resume`, or damaged.
+        """
+        self.look(resume)
+        path = self.folder / DCP_METADATA
+        comparison = compare(self.metadata, wanted, parts=parts)
+        refuse_unless_it_fits(comparison, self.manifest, path)
+        _check_places(self.metadata, self.manifest.files, path)
+
+    def look(self, resume: ResumePoint) -> None:
+        """Read manifest and metadata, and check that they are whole and those of `resume`.
+
+        Raises:
+            CheckpointError: it is not committed, not the one of `resume`, or damaged.
         """
         self.manifest = read_manifest(self.folder)
         _check_identity(self.manifest, resume, self.folder)
         check_sizes(self.folder, self.manifest.files)
-        path = self.folder / DCP_METADATA
-        self.metadata = load_metadata(path, expected_digest=resume.metadata_digest)
-        _check_names(self.metadata, tensors if names is None else names, path, part=part)
-        _check_tensors(self.metadata, tensors, path)
-        _check_places(self.metadata, self.manifest.files, path)
+        self.metadata = load_metadata(
+            self.folder / DCP_METADATA, expected_digest=resume.metadata_digest
+        )
 
     def check_share(self, rank: int, world_size: int) -> None:
         """Check the contents of a rank's share of the files, before anything of them is read.
@@ -128,6 +137,16 @@ class CheckedReader(FileSystemReader):
         return self.metadata
 
 
+def point_at(manifest: Manifest, folder: Path) -> ResumePoint:
+    """Return the resume point of a checkpoint whose manifest was just read."""
+    return ResumePoint(
+        checkpoint_id=manifest.checkpoint_id,
+        path=str(folder),
+        step=manifest.train_state.step,
+        metadata_digest=metadata_digest(manifest),
+    )
+
+
 def _check_identity(manifest: Manifest, resume: ResumePoint, folder: Path) -> None:
     found = (manifest.checkpoint_id, manifest.train_state.step, metadata_digest(manifest))
     wanted = (resume.checkpoint_id, resume.step, resume.metadata_digest)
@@ -136,34 +155,6 @@ def _check_identity(manifest: Manifest, resume: ResumePoint, folder: Path) -> No
             raise CheckpointError(
                 f"{folder} is another checkpoint: its {name} is {is_}, asked for was {should}",
                 path=str(folder),
-            )
-
-
-def _check_names(metadata: Metadata, names: Collection[str], path: Path, *, part: str) -> None:
-    stored = {name for name in metadata.state_dict_metadata if name.startswith(part)}
-    if different := stored ^ set(names):
-        name = min(different)
-        lacking = "the model" if name in stored else "the checkpoint"
-        raise CheckpointError(
-            f"{path} belongs to another model: {lacking} has no {name} "
-            f"({len(different)} names differ)",
-            path=str(path),
-        )
-
-
-def _check_tensors(metadata: Metadata, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Compare shapes and types; DCP would cast another type without a word."""
-    for name, tensor in tensors.items():
-        entry = metadata.state_dict_metadata[name]
-        wanted = f"{tensor.dtype} {tuple(tensor.shape)}"
-        # Anything but a tensor would be unpickled by DCP, and so could run what it likes.
-        found = "no tensor"
-        if isinstance(entry, TensorStorageMetadata):
-            found = f"{entry.properties.dtype} {tuple(entry.size)}"
-        if found != wanted:
-            raise CheckpointError(
-                f"{path} belongs to another model: {name} is {found} there and {wanted} here",
-                path=str(path),
             )
 
 

@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from specs.attempt import ResumePoint
 from specs.checkpoint import DCP_METADATA
 from specs.chores import CheckpointFault
+from trainer.checkpoint.comparison import kinds_of
 from trainer.checkpoint.reader import CheckedReader
 from trainer.checkpoint.unpickler import load_metadata
 from trainer.chores.look import FaultFoundError
@@ -101,7 +102,7 @@ def _open(folder: Path, point: ResumePoint, entries: Entries) -> CheckedReader:
         for name, entry in entries.items()
     }
     try:
-        reader.open(point, shapes)
+        reader.open(point, kinds_of(shapes))
     except CheckpointError as error:
         raise FaultFoundError(CheckpointFault.METADATA_REFUSED, str(error)) from error
     return reader

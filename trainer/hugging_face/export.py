@@ -17,11 +17,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specs.architectures import ARCHITECTURES, Architecture
-from specs.attempt import ResumePoint
 from specs.checkpoint import Manifest
-from trainer.checkpoint.reader import CheckedReader
+from trainer.checkpoint.comparison import kinds_of
+from trainer.checkpoint.reader import CheckedReader, point_at
 from trainer.checkpoint.state import WEIGHTS
-from trainer.checkpoint.store import metadata_digest, read_manifest, storage_errors
+from trainer.checkpoint.store import read_manifest, storage_errors
 from trainer.errors import CheckpointError, LaunchError, RunError
 from trainer.hugging_face.config import config_of
 from trainer.hugging_face.folder import CONFIG, INDEX, SINGLE
@@ -130,7 +130,7 @@ class _Source:
             for name, shape in shapes_of(arch).items()
         }
         reader = CheckedReader(folder)
-        reader.open(_point(manifest, folder), wanted, part=WEIGHTS)
+        reader.open(point_at(manifest, folder), kinds_of(wanted), parts=(WEIGHTS,))
         reader.check_share(rank=0, world_size=1)
         return cls(model.family, arch, manifest.seq_len, reader, stored)
 
@@ -197,15 +197,6 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _point(manifest: Manifest, folder: Path) -> ResumePoint:
-    return ResumePoint(
-        checkpoint_id=manifest.checkpoint_id,
-        path=str(folder),
-        step=manifest.train_state.step,
-        metadata_digest=metadata_digest(manifest),
-    )
 
 
 def _parser() -> argparse.ArgumentParser:

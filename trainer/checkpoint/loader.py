@@ -1,0 +1,77 @@
+"""Loads a checkpoint of any layout and world size: all ranks together, checked before it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+
+from specs.attempt import ResumePoint
+from specs.checkpoint import Manifest
+from specs.layout import Layout
+from trainer.checkpoint.comparison import TensorKind, kinds_of
+from trainer.checkpoint.reader import CheckedReader
+from trainer.checkpoint.together import on_every_rank, shared_error
+from trainer.errors import CheckpointError
+from trainer.parallel.mesh import Place
+
+
+def load(
+    tensors: Mapping[str, Tensor],
+    resume: ResumePoint,
+    *,
+    root: Path,
+    group: dist.ProcessGroup,
+    layout: Layout,
+) -> Manifest:
+    """Fill this rank's tensors in place from a checkpoint, and return its manifest.
+
+    All ranks call it together; what fails on one rank is raised on every rank.
+
+    Args:
+        tensors: what this rank holds, by the names of the whole.
+        resume: which checkpoint.
+        root: storage root that its path is relative to.
+        group: CPU group of all ranks.
+        layout: layout of these ranks.
+
+    Raises:
+        MismatchError: it does not hold exactly what the ranks hold together; all differences are
+            counted, and the first of each kind are named.
+        CheckpointError: it is missing, not committed, damaged, or not the one of `resume`.
+    """
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    wanted = _wanted_together(tensors, group, layout)
+    reader = CheckedReader(root / resume.path)
+
+    def check() -> None:
+        _check_beneath(root, resume.path)
+        reader.open(resume, wanted)
+        reader.take_share(rank, world_size)
+
+    on_every_rank(group, check)
+    try:
+        dcp.load(dict(tensors), storage_reader=reader, process_group=group)
+    except CheckpointException as error:
+        raise shared_error(error, str(reader.folder)) from error
+    return reader.manifest
+
+
+def _wanted_together(
+    tensors: Mapping[str, Tensor], group: dist.ProcessGroup, layout: Layout
+) -> dict[str, TensorKind]:
+    """Return what all ranks hold; each stage of a pipeline has its own, told by one rank."""
+    place = Place.of(dist.get_rank(group), layout)
+    tells = (place.dp, place.cp, place.tp) == (0, 0, 0)
+    told = on_every_rank(group, lambda: kinds_of(tensors) if tells else {})
+    return {name: kind for stage in told for name, kind in stage.items()}
+
+
+def _check_beneath(root: Path, relative: str) -> None:
+    inside = (root / relative).resolve().is_relative_to(root.resolve())
+    if PurePosixPath(relative).is_absolute() or not inside:
+        raise CheckpointError(f"{relative!r} lies outside the storage root {root}", path=relative)
