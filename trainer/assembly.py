@@ -11,12 +11,13 @@ from torch.optim import Optimizer
 
 from specs.job import JobSpec
 from specs.layout import Layout
+from trainer.distributed import collective_timeout
 from trainer.forward_backward import ForwardBackward, MicroBatchLoop
 from trainer.model.base import Model
 from trainer.model.build import build_model
 from trainer.model.init import init_weights
 from trainer.optimizer import build_optimizer, materialize_state
-from trainer.parallel.mesh import build_mesh
+from trainer.parallel.mesh import build_mesh, set_timeouts
 from trainer.parallelize import parallelize
 from trainer.quantize import keep_scales_fresh, refresh_scales
 
@@ -50,6 +51,7 @@ def assemble(
     spec = spec.on_layout(layout)
     model = build_model(spec, roots)
     mesh = build_mesh(layout, device.type)
+    set_timeouts(mesh, collective_timeout(spec.guard.hang_seconds))
     stages = parallelize(model, mesh, spec, layout)
     model.to_empty(device="cpu" if spec.optimizer.cpu_offload else device)
     model.positions.to(device)  # what is no weight is not offloaded

@@ -61,8 +61,7 @@ def joined(
 
     Args:
         device: kind of slot; `auto` takes a GPU where there is one.
-        hang_seconds: silence after which the supervisor ends the attempt; a collective fails a
-            little earlier, so that the ranks themselves can say which one it was.
+        hang_seconds: as in `collective_timeout`.
         flight_recorder: folder for the last collectives of each rank when one times out on CUDA;
             without one they are not kept.
 
@@ -73,7 +72,7 @@ def joined(
     backend = "cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo"
     if local.type == "cuda" and flight_recorder is not None:
         _record_collectives(flight_recorder)
-    timeout = timedelta(seconds=max(EARLIER * hang_seconds, SHORTEST_TIMEOUT_SECONDS))
+    timeout = collective_timeout(hang_seconds)
     saving_timeout = timedelta(seconds=max(hang_seconds, SAVING_TIMEOUT_SECONDS))
     device_id = local if local.type == "cuda" else None
     if "RANK" in os.environ:
@@ -92,6 +91,15 @@ def joined(
     )
     dist.barrier()  # nobody closes its connections while another rank still needs them
     dist.destroy_process_group()
+
+
+def collective_timeout(hang_seconds: float) -> timedelta:
+    """Return how long a collective of training waits for the other ranks.
+
+    The supervisor ends the attempt after `hang_seconds` of silence; a collective fails a little
+    earlier, so that the ranks themselves can say which one it was.
+    """
+    return timedelta(seconds=max(EARLIER * hang_seconds, SHORTEST_TIMEOUT_SECONDS))
 
 
 def _record_collectives(folder: Path) -> None:

@@ -20,8 +20,10 @@ from specs.layout import Layout
 from specs.rundir import Outcome, RunDirectory
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
+from trainer.distributed import collective_timeout
 from trainer.errors import DataError, LaunchError
 from trainer.memory_report import HISTORY, start_history
+from trainer.parallel.mesh import build_mesh, fsdp_mesh, set_timeouts
 from trainer.record import Recorder, failure_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -239,6 +241,22 @@ def test_a_collective_that_times_out_is_a_hang(tmp_path: Path) -> None:
     error = Attempt(run).error
     assert (error.reason, error.rank, error.step) == (FailureReason.HANG, 0, 2)
     assert error.message.startswith("another rank did not answer")
+
+
+def _shortest_and_longest_timeout(layout: Layout) -> tuple[float, float]:
+    mesh = build_mesh(layout, "cpu")
+    set_timeouts(mesh, collective_timeout(100.0))
+    groups = {*mesh.get_all_groups(), *fsdp_mesh(mesh).get_all_groups()}
+    waits = [
+        group._get_backend(torch.device("cpu")).options._timeout.total_seconds() for group in groups
+    ]
+    return min(waits), max(waits)
+
+
+def test_all_axes_wait_equally_long() -> None:
+    layout = Layout(dp_replicate=2, dp_shard=1, cp=2)
+    for waits in run_ranks(layout.world_size, _shortest_and_longest_timeout, layout):
+        assert waits == (90.0, 90.0)
 
 
 # ---- errors as records ---------------------------------------------------------------------------

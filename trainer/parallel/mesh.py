@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from specs.layout import Layout
 
@@ -41,6 +43,16 @@ def fsdp_mesh(mesh: DeviceMesh) -> DeviceMesh:
         return sharding
     # Not taken by its names, which torch gives up for axes that were flattened.
     return DeviceMesh._concatenate([mesh["dp_replicate"], sharding])
+
+
+def set_timeouts(mesh: DeviceMesh, timeout: timedelta) -> None:
+    """Have collectives of every axis time out like those of all ranks.
+
+    torch gives the groups of a mesh its defaults, 10 minutes on CUDA and 30 on a CPU, whatever the
+    group of all ranks was given.
+    """
+    for group in (*mesh.get_all_groups(), *fsdp_mesh(mesh).get_all_groups()):
+        _set_pg_timeout(timeout, group)
 
 
 @dataclass(frozen=True)
