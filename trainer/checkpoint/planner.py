@@ -48,7 +48,7 @@ class SavePlanner(DefaultSavePlanner):
         super().__init__(enable_plan_caching=True)
         self._cached_plans_key = f"{type(self).__name__}-{next(_numbers)}"
         self._writers = writers
-        self._tensors: dict[str, Any] | None = None
+        self._tensors: dict[str, Any] = {}
         self._planned = False
         self._started = 0.0
         self.seconds = 0.0
@@ -57,9 +57,9 @@ class SavePlanner(DefaultSavePlanner):
     def set_up_planner(
         self, state_dict: dict[str, Any], storage_meta: Any = None, is_coordinator: bool = False
     ) -> None:
-        """Take the tensors; the same dictionary as before needs nothing done."""
+        """Take the tensors; the very same ones as before need nothing done."""
         self._started = time.monotonic()
-        if state_dict is self._tensors:
+        if _same(state_dict, self._tensors):
             return
         self._tensors = state_dict
         self._planned = False
@@ -115,6 +115,11 @@ def item_bytes(item: WriteItem) -> int:
     """Return the bytes of an item's numbers."""
     assert item.tensor_data is not None, "a checkpoint holds tensors only"
     return math.prod(item.tensor_data.chunk.sizes) * item.tensor_data.properties.dtype.itemsize
+
+
+def _same(some: dict[str, Any], others: dict[str, Any]) -> bool:
+    """Return whether two dictionaries, of which DCP makes copies, hold the same objects."""
+    return some.keys() == others.keys() and all(some[name] is others[name] for name in some)
 
 
 def _routed(

@@ -11,7 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint import default_planner
 from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan
 
 from specs.checkpoint import COMMITTED, Manifest
 from specs.layout import Layout
@@ -51,9 +53,6 @@ class SlowStaging(Staging):
         copies = super().copy(tensors)
         self.copied.append([copy.data_ptr() for copy in copies.values()])
         return copies
-
-
-Saved = tuple[list[Manifest], list[dict[str, Tensor]], SlowStaging]
 
 
 def _train_beside(root: Path) -> tuple[list[Manifest], list[dict[str, Tensor]], list[bool], bool]:
@@ -157,6 +156,34 @@ def _begin_two(root: Path) -> tuple[list[int], list[str]]:
 def test_one_save_is_under_way_at_a_time(tmp_path: Path) -> None:
     for _, told in run_ranks(2, _begin_two, tmp_path):
         assert told == ["begun 1", "toy.a1.step-1", "begun 2", "toy.a1.step-2"]
+
+
+def _count_plans(root: Path) -> list[int]:
+    model, optimizer = build(LAYOUT, seed=1)
+    saver = checkpointer(root, LAYOUT)
+    planned: list[int] = []
+    plan = default_planner.create_default_local_save_plan
+
+    def counted(*arguments: Any) -> SavePlan:
+        planned.append(1)
+        return plan(*arguments)
+
+    counts = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(default_planner, "create_default_local_save_plan", counted)
+        for step in (0, 1, 2):
+            kind = "interval" if step else "preflight"
+            saver.save(model, optimizer, state_at(step), kind=kind)
+            train(model, optimizer, steps=1)
+            counts.append(len(planned))
+    return counts
+
+
+def test_later_saves_use_the_plan_of_the_preflight(tmp_path: Path) -> None:
+    answers = run_ranks(2, _count_plans, tmp_path)
+    # The first forward pass gives uneven shards other memory: they are looked at once more.
+    assert all(counts[0] == 1 and counts[1] <= 2 for counts in answers)
+    assert all(counts[2] == counts[1] for counts in answers)
 
 
 def _pinned(root: Path) -> str:
