@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from server.context import Context
+from specs.chores import CheckpointFault
 from specs.failures import Failure, FailureReason
 from specs.rundir import Phase
 from tests.web.actors import Run, Stage
+from tests.web.caretakers import Caretaker
 
 TRACEBACK = """Traceback (most recent call last):
   File "/usr/lib/python3.13/runpy.py", line 198, in _run_module_as_main
@@ -83,6 +85,7 @@ def play(context: Context) -> Scenes:
         resources={"world_size": 12},
     )
     stage.place()
+    _look_after(stage, tale)
     return Scenes(
         tale=tale,
         running=running,
@@ -93,6 +96,19 @@ def play(context: Context) -> Scenes:
         done=done,
         stopped=stopped,
     )
+
+
+def _look_after(stage: Stage, tale: str) -> None:
+    """Have checkpoints of the tale verified, found damaged, pinned and deleted."""
+    care = Caretaker(stage, tale)
+    care.verify("a9.step-5200")
+    care.pin("a9.step-5200")
+    stage.clock.advance(60)
+    care.verify("a9.step-4800", fault=CheckpointFault.FILE_DAMAGED)
+    care.verify("a9.step-5000")
+    care.begin("a10.step-5600", share=0.455)
+    care.begin("a10.step-5400", share=0.0)
+    care.delete("a9.step-4600")
 
 
 def _done(stage: Stage) -> str:

@@ -5,6 +5,7 @@ import { allPages, keys } from "@/shared/api/queries";
 import type { components } from "@/shared/api/schema";
 import type { Metrics } from "@/shared/api/types";
 import type { Extent } from "@/shared/ui/chart/lines";
+import type { CheckpointVerb } from "./checkpoints/chores";
 
 export type ResumeRequest = components["schemas"]["ResumeRequest"];
 export type RequestKind = components["schemas"]["JobRequest"]["kind"];
@@ -46,6 +47,28 @@ export const checkpointsQuery = (id: string) =>
     initialPageParam: "",
     getNextPageParam: (last) => last.next_page_token,
   });
+
+/** What is and was done to the job's checkpoints, the newest first; older ones are not shown. */
+export const choresQuery = (id: string) =>
+  queryOptions({
+    queryKey: keys.jobPart(id, "chores"),
+    queryFn: async ({ signal }) => {
+      const query = { job: id, page_size: 200 };
+      const found = await ask(api.GET("/api/v1/chores", { params: { query }, signal }));
+      return found.items;
+    },
+  });
+
+/** Pin and unpin answer with the checkpoint, the others with a chore; events bring what follows. */
+export async function actOnCheckpoint(id: string, verb: CheckpointVerb): Promise<void> {
+  const params = { path: { checkpoint_id: id } };
+  if (verb === "delete") await ask(api.DELETE("/api/v1/checkpoints/{checkpoint_id}", { params }));
+  else if (verb === "pin")
+    await ask(api.POST("/api/v1/checkpoints/{checkpoint_id}/pin", { params }));
+  else if (verb === "unpin")
+    await ask(api.POST("/api/v1/checkpoints/{checkpoint_id}/unpin", { params }));
+  else await ask(api.POST("/api/v1/checkpoints/{checkpoint_id}/verify", { params }));
+}
 
 export const eventsQuery = (id: string) =>
   infiniteQueryOptions({

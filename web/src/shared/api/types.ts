@@ -6,6 +6,7 @@ type Schemas = components["schemas"];
 export type Attempt = Schemas["AttemptView"];
 export type BatchPlan = Schemas["BatchPlan"];
 export type CheckpointView = Schemas["CheckpointView"];
+export type Chore = Schemas["ChoreView"];
 export type ComparedJob = Schemas["ComparedJobView"];
 export type ComparedLine = Schemas["ComparedLineView"];
 export type Comparison = Schemas["ComparisonView"];

@@ -1,9 +1,10 @@
-// The committed checkpoints of a job, each with the way to go on from it.
+// The committed checkpoints of a job, each with what may be done with it.
 import { useInfiniteQuery } from "@tanstack/react-query";
-import type { CheckpointView, Job } from "@/shared/api/types";
+import { useState } from "react";
+import type { CheckpointView, Chore, Job } from "@/shared/api/types";
 import { bytes, count } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
-import { duration } from "@/shared/format/time";
+import { duration, moment } from "@/shared/format/time";
 import { Badge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine, CopyButton } from "@/shared/ui/CommandLine";
@@ -17,6 +18,10 @@ import { checkpointsQuery } from "../api";
 import { MoreRows } from "../MoreRows";
 import { useReference } from "../reference";
 import { useView } from "../view";
+import { CheckpointDialog } from "./CheckpointDialog";
+import { CHECKPOINT_VERBS, type CheckpointVerb, isOpen, toldChore, verbsOf } from "./chores";
+import { useChores } from "./useChores";
+import { Verified } from "./Verified";
 
 const COLUMNS = [
   { name: "step", label: "Step", number: true },
@@ -24,13 +29,17 @@ const COLUMNS = [
   { name: "kind", label: "Kind" },
   { name: "layout", label: "Written by" },
   { name: "size", label: "Size", number: true },
-  { name: "save", label: "Save took", number: true },
+  { name: "files", label: "Files", number: true },
+  { name: "verified", label: "Verified" },
+  { name: "pinned", label: "Pinned" },
   { name: "age", label: "Age", number: true },
-  { name: "action", label: "Action", number: true },
+  { name: "action", label: "Actions", number: true },
 ];
 
 export function Checkpoints({ job }: { job: Job }) {
   const found = useInfiniteQuery(checkpointsQuery(job.id));
+  const chores = useChores(job.id);
+  const [asked, setAsked] = useState<Asked | null>(null);
   const reference = useReference(job);
   if (found.isError && !found.data) {
     return <ErrorState error={found.error} onRetry={() => void found.refetch()} />;
@@ -42,20 +51,39 @@ export function Checkpoints({ job }: { job: Job }) {
     <div className="job-stack">
       <Table label="Checkpoints" columns={COLUMNS}>
         {rows.map((row) => (
-          <Row key={row.id} job={job} row={row} />
+          <Row
+            key={row.id}
+            job={job}
+            row={row}
+            chore={toldChore(chores, row.id)}
+            onAsk={(verb) => setAsked({ row, verb })}
+          />
         ))}
       </Table>
       <MoreRows query={found} words="Older checkpoints" />
       <CommandLine command={command("checkpoints", reference)} label="The same by command line" />
+      {asked && <CheckpointDialog {...asked} job={job} onClose={() => setAsked(null)} />}
     </div>
   );
 }
 
-function Row({ job, row }: { job: Job; row: CheckpointView }) {
+interface Asked {
+  row: CheckpointView;
+  verb: CheckpointVerb;
+}
+
+interface RowProps {
+  job: Job;
+  row: CheckpointView;
+  chore: Chore | null;
+  onAsk: (verb: CheckpointVerb) => void;
+}
+
+function Row({ job, row, chore, onAsk }: RowProps) {
   const view = useView();
   const verb = goOnVerb(job);
   return (
-    <tr className={row.on_lineage ? undefined : "job-row-off"}>
+    <tr className={row.on_lineage && !row.deleting ? undefined : "job-row-off"}>
       <td className="number">
         <strong>{count(row.step)}</strong>
       </td>
@@ -65,11 +93,45 @@ function Row({ job, row }: { job: Job; row: CheckpointView }) {
       </td>
       <td>{row.layout}</td>
       <td className="number">{bytes(row.size)}</td>
-      <td className="number">{duration(row.save_seconds)}</td>
+      <td className="number">{count(row.files)}</td>
+      <td className="checkpoint-verified">
+        <Verified row={row} chore={chore} />
+      </td>
+      <td>
+        {row.pinned_at !== null && (
+          <Badge tone="accent" title={`By ${row.pinned_by}, ${moment(row.pinned_at)}`}>
+            pinned
+          </Badge>
+        )}
+      </td>
       <td className="number">
         <RelativeTime at={row.created_at} />
       </td>
-      <td className="number">
+      <td className="number checkpoint-actions">
+        {verb && !row.deleting && row.verification?.ok !== false && (
+          <Button
+            small
+            aria-label={`Resume from step ${row.step} of attempt ${row.attempt}`}
+            onClick={() => view.set({ do: verb, checkpoint: row.id })}
+          >
+            Resume
+          </Button>
+        )}
+        {verbsOf(row).map((each) => (
+          <Button
+            key={each}
+            small
+            look="quiet"
+            className={each === "pin" || each === "unpin" ? "checkpoint-pin" : undefined}
+            disabled={chore !== null && isOpen(chore) && chore.kind === each}
+            title={CHECKPOINT_VERBS[each].means}
+            aria-haspopup="dialog"
+            aria-label={`${CHECKPOINT_VERBS[each].label} step ${row.step} of attempt ${row.attempt}`}
+            onClick={() => onAsk(each)}
+          >
+            {CHECKPOINT_VERBS[each].label}
+          </Button>
+        ))}
         <Popover label="Place on storage" buttonClassName="job-link" button="Place">
           <div className="job-place">
             <code>{row.place}</code>
@@ -79,18 +141,8 @@ function Row({ job, row }: { job: Job; row: CheckpointView }) {
             <code>{row.id}</code>
             <CopyButton text={row.id} />
           </div>
-          <p className="muted">{count(row.files)} files</p>
+          <p className="muted">Saved in {duration(row.save_seconds)}</p>
         </Popover>
-        {verb && (
-          <Button
-            small
-            className="checkpoint-resume"
-            aria-label={`Resume from step ${row.step} of attempt ${row.attempt}`}
-            onClick={() => view.set({ do: verb, checkpoint: row.id })}
-          >
-            Resume from here
-          </Button>
-        )}
       </td>
     </tr>
   );

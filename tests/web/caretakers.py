@@ -1,0 +1,76 @@
+"""Plays nodes that see to checkpoints: looks that end well or badly, or go on, and deletions."""
+
+from __future__ import annotations
+
+from server.chores import service
+from server.chores.carrying import claim_chore, report_chore
+from specs.chores import CheckpointFault, ChoreOutcome, ChoreProgress, Verification
+from specs.reports import PROTOCOL, ChoreReport
+from tests.web.actors import Stage
+
+SIZE = 1_900_592_112
+
+
+class Caretaker:
+    """Whoever looks after the checkpoints of one job."""
+
+    def __init__(self, stage: Stage, job_id: str) -> None:
+        self._stage = stage
+        self._job_id = job_id
+
+    def verify(self, name: str, *, fault: CheckpointFault | None = None) -> None:
+        """Verify `a1.step-2` to the end."""
+        chore_id, fence, node = self._begin(name)
+        now = self._stage.context.now()
+        found = Verification(
+            ok=fault is None,
+            at=now,
+            loaded_at=None if fault else now,
+            loaded_on=None if fault else 1,
+            tensors=None if fault else 291,
+            fault=fault,
+            message="__0_0.distcp is damaged: its checksum is 41c0 instead of bbbb"
+            if fault
+            else None,
+        )
+        outcome = ChoreOutcome(
+            outcome="succeeded", message=str(fault or "all is well"), verification=found
+        )
+        report = ChoreReport(protocol=PROTOCOL, node=node, fence=fence, outcome=outcome)
+        report_chore(self._stage.context, chore_id, report)
+
+    def begin(self, name: str, *, share: float) -> tuple[str, int, str]:
+        """Begin to verify, and come so far; return chore, fence and node."""
+        begun = self._begin(name)
+        self.advance(begun, share=share)
+        return begun
+
+    def advance(self, begun: tuple[str, int, str], *, share: float) -> None:
+        """Come so far with a verification that was begun."""
+        chore_id, fence, node = begun
+        total = 2 * SIZE
+        progress = ChoreProgress(
+            doing="compares __0_0.distcp", done=int(share * total), total=total
+        )
+        report = ChoreReport(protocol=PROTOCOL, node=node, fence=fence, progress=progress)
+        report_chore(self._stage.context, chore_id, report)
+
+    def pin(self, name: str) -> None:
+        """Pin."""
+        service.set_pin(self._stage.context, self._id(name), pinned=True, actor="ada")
+
+    def delete(self, name: str) -> None:
+        """Ask for a deletion that no node has time for."""
+        service.delete(self._stage.context, self._id(name), actor="ada")
+
+    def _begin(self, name: str) -> tuple[str, int, str]:
+        context = self._stage.context
+        chore_id = service.verify(context, self._id(name), actor="ada")
+        before = len(self._stage.dispatcher.chores)
+        self._stage.keeper.run()
+        given = {m.chore_id: m.node for m in self._stage.dispatcher.chores[before:]}
+        claim = claim_chore(context, chore_id, node=given[chore_id])
+        return chore_id, claim.fence, given[chore_id]
+
+    def _id(self, name: str) -> str:
+        return f"{self._job_id}.{name}"

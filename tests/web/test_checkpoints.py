@@ -1,0 +1,70 @@
+"""The checkpoint tab: what is known of each, what may be done, and chores that move on live."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from tests.web.browser import Watched
+from tests.web.conftest import Visit
+from tests.web.theatre import Theatre
+
+
+@pytest.fixture
+def shown(theatre: Theatre, visit: Visit) -> Watched:
+    """The tab of the job that has all kinds of checkpoints."""
+    watched = visit(f"/jobs/{theatre.scenes.tale}?tab=checkpoints")
+    watched.settle()
+    return watched
+
+
+def row_of(watched: Watched, step: str) -> Locator:
+    return watched.page.locator("tr", has=watched.page.locator("td:first-child", has_text=step))
+
+
+def test_each_says_what_is_known_of_it(shown: Watched) -> None:
+    verified = row_of(shown, "5,200").first
+    expect(verified).to_contain_text("✓ loaded")
+    expect(verified).to_contain_text("pinned")
+    expect(row_of(shown, "4,800")).to_contain_text("✗ file damaged")
+    expect(row_of(shown, "4,800").get_by_role("button", name=re.compile("^Resume"))).to_have_count(
+        0
+    )
+    expect(row_of(shown, "4,600")).to_contain_text("delete queued")
+    expect(row_of(shown, "5,600")).to_contain_text("verifying 45 %")
+    expect(row_of(shown, "5,600").get_by_role("progressbar")).to_have_attribute("value", "45")
+
+
+def test_a_verification_is_asked_for_and_shown_without_a_reload(
+    theatre: Theatre, visit: Visit
+) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.stopped}?tab=checkpoints")
+    page = watched.page
+    page.get_by_role("button", name="Verify step 100 of attempt 1").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("loads every tensor on other ranks")
+    expect(dialog.locator(".command-text")).to_contain_text(
+        "trainyard checkpoints verify debug@a1.step-100"
+    )
+    watched.keep("checkpoint-verify")
+    dialog.get_by_role("button", name="Verify", exact=True).click()
+    expect(dialog).to_have_count(0)
+    expect(row_of(watched, "100")).to_contain_text("verify queued")
+
+
+def test_a_pin_is_set_and_speaks_against_deleting(theatre: Theatre, visit: Visit) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.stopped}?tab=checkpoints")
+    page = watched.page
+    page.get_by_role("button", name="Pin step 50 of attempt 1").click()
+    page.get_by_role("dialog").get_by_role("button", name="Pin", exact=True).click()
+    expect(row_of(watched, "50").first).to_be_visible()
+    expect(page.get_by_role("button", name="Unpin step 50 of attempt 1")).to_be_visible()
+    refused = theatre.scenes.stopped
+    with theatre.api() as api:
+        answer = api.delete(f"/checkpoints/{refused}.a1.step-50")
+    assert answer.status_code == 409
+    page.get_by_role("button", name="Unpin step 50 of attempt 1").click()
+    page.get_by_role("dialog").get_by_role("button", name="Unpin", exact=True).click()
+    expect(page.get_by_role("button", name="Pin step 50 of attempt 1")).to_be_visible()

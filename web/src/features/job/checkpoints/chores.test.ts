@@ -1,0 +1,73 @@
+// What a row says of its chores, and what may be asked of it.
+import { describe, expect, it } from "vitest";
+import type { CheckpointView, Chore, EventView } from "@/shared/api/types";
+import { choreWords, shareDone, toldChore, verbCommand, verbsOf, withProgress } from "./chores";
+
+const chore = (part: Partial<Chore>): Chore => ({
+  id: "c1",
+  kind: "verify",
+  state: "queued",
+  job_id: "j",
+  job_name: "tiny",
+  checkpoint_id: "k",
+  actor: "ada",
+  reason: "",
+  node: null,
+  tries: 0,
+  progress: null,
+  outcome: null,
+  created_at: "2026-01-01T00:00:00Z",
+  started_at: null,
+  ended_at: null,
+  ...part,
+});
+
+const row = (part: Partial<CheckpointView>) =>
+  ({ deleting: false, pinned_at: null, ...part }) as CheckpointView;
+
+describe("what may be asked", () => {
+  it("offers the other of pin and unpin", () => {
+    expect(verbsOf(row({}))).toEqual(["verify", "pin", "delete"]);
+    expect(verbsOf(row({ pinned_at: "2026-01-01T00:00:00Z" }))).toContain("unpin");
+  });
+
+  it("lets a deletion that failed be asked for again, and nothing else", () => {
+    expect(verbsOf(row({ deleting: true }))).toEqual(["delete"]);
+  });
+
+  it("names the command that does the same", () => {
+    expect(verbCommand("pin", "tiny@a1.step-4")).toBe("trainyard checkpoints pin tiny@a1.step-4");
+  });
+});
+
+describe("what a row tells", () => {
+  it("prefers what is open, then a failure that nothing followed", () => {
+    const failed = chore({ id: "c2", state: "failed" });
+    const open = chore({ id: "c3", state: "running" });
+    expect(toldChore([failed, open], "k")).toBe(open);
+    expect(toldChore([failed], "k")).toBe(failed);
+    expect(toldChore([chore({ state: "succeeded" }), failed], "k")).toBeNull();
+    expect(toldChore([open], "another")).toBeNull();
+  });
+
+  it("has words for each state", () => {
+    expect(choreWords(chore({}))).toBe("verify queued");
+    expect(choreWords(chore({ kind: "delete", state: "running" }))).toBe("deleting");
+    expect(choreWords(chore({ state: "failed" }))).toBe("verify failed");
+  });
+
+  it("counts only while a node is at it", () => {
+    const progress = { doing: "reads", done: 3, total: 12 };
+    expect(shareDone(chore({ state: "running", progress }))).toBe(0.25);
+    expect(shareDone(chore({ state: "queued", progress }))).toBeNull();
+    expect(shareDone(chore({ state: "running" }))).toBeNull();
+  });
+
+  it("moves on by events, its own alone", () => {
+    const progress = { doing: "reads", done: 3, total: 12 };
+    const event = { data: { chore_id: "c1", progress } } as unknown as EventView;
+    const [own, other] = withProgress([chore({}), chore({ id: "c9" })], event);
+    expect(own).toMatchObject({ state: "running", progress });
+    expect(other?.progress).toBeNull();
+  });
+});
