@@ -53,8 +53,7 @@ def assemble(
     mesh = build_mesh(layout, device.type)
     set_timeouts(mesh, collective_timeout(spec.guard.hang_seconds))
     stages = parallelize(model, mesh, spec, layout)
-    model.to_empty(device="cpu" if spec.optimizer.cpu_offload else device)
-    model.positions.to(device)  # what is no weight is not offloaded
+    allocate(model, weights="cpu" if spec.optimizer.cpu_offload else device, buffers=device)
     init_weights(model, spec.training.seed)
     refresh_scales(model)
     optimizer = build_optimizer(model, spec)
@@ -68,3 +67,11 @@ def assemble(
     group = mesh.get_group("pp")
     pipeline = Pipeline(stages, group, spec, layout, device)
     return Assembly(model, optimizer, pipeline, group)
+
+
+def allocate(model: Model, *, weights: torch.device | str, buffers: torch.device | str) -> None:
+    """Give a model memory, without values; FSDP fetches offloaded weights, and nothing else."""
+    model.to_empty(device=weights)
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(buffers))

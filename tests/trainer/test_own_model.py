@@ -18,6 +18,7 @@ from specs.layout import Layout
 from specs.rules import check_job_spec
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import SmallJob
+from trainer.assembly import allocate
 from trainer.errors import LaunchError
 from trainer.model.build import build_model
 from trainer.model.init import init_weights
@@ -80,6 +81,18 @@ def _weights(spec: JobSpec, layout: Layout, roots: dict[str, str]) -> tuple[Any,
     }
     sharded = {type(m).__name__ for m in model.modules() if isinstance(m, FSDPModule)}
     return {name: tensor.detach() for name, tensor in tensors.items()}, sharded
+
+
+def test_only_weights_are_offloaded(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLE, tmp_path / "own_model")
+    spec = parse_job_spec({"model": MODEL, "training": {"seq_len": 32}})
+    model = build_model(spec, {"data": str(tmp_path)})
+    # `meta` stands for the GPU.
+    allocate(model, weights="cpu", buffers="meta")
+    assert {p.device.type for p in model.parameters()} == {"cpu"}
+    assert {name: b.device.type for name, b in model.named_buffers()} == dict.fromkeys(
+        ["net.positions", *(f"positions.{n}" for n in ("cos", "sin", "stream", "queries"))], "meta"
+    )
 
 
 OWN_INIT = """
