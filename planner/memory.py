@@ -180,9 +180,13 @@ class Step:
         tied = self.shape.tied_embeddings
         gathered = self.weights(self.head) if tied else self.weights(0)
         copies = (3 if tied else 1) - (0 if self.sharded else 1)
-        gathered += copies * self.head * self.compute
-        if not tied:
-            gathered += self.head * self.reduce
+        computed, summed = copies * self.head * self.compute, self.head * self.reduce
+        if tied:
+            gathered += computed
+        elif self.earlier and self._sums_whole():
+            gathered += max(computed, summed)  # added to the whole sum before that one travels
+        else:
+            gathered += computed + summed
         shards = 0 if self.spec.optimizer.cpu_offload else self.shard * BYTES["float32"]
         return Moment(
             "embedding",
@@ -191,10 +195,14 @@ class Step:
         )
 
     def _earlier_gradients(self) -> int:
-        """Return what earlier micro-batches left: shards, or with `never` whole gradients."""
-        if self.spec.parallelism.reshard_after_forward == "never" or not self.sharded:
+        """Return what earlier micro-batches left: shards, or sums that are still whole."""
+        if self._sums_whole():
             return self.total * (self.reduce or self.compute) // self.layout.tp
         return self.stored * BYTES["float32"]
+
+    def _sums_whole(self) -> bool:
+        """Return whether gradients are summed over micro-batches before they become shards."""
+        return self._keeps_weights() or not self.sharded
 
     def _kept(self) -> int:
         """Return what blocks keep until backward, of all micro-batches in flight."""
@@ -245,8 +253,8 @@ class Step:
 
     def _keeps_weights(self) -> bool:
         """Return whether weights stay gathered from one use to the next."""
-        mode = self.spec.parallelism.reshard_after_forward
-        return mode == "never" or (mode == "default" and self.layout.pp > 1)
+        # A pipeline goes from one micro-batch's backward to the next one's forward without freeing.
+        return self.spec.parallelism.reshard_after_forward == "never" or self.layout.pp > 1
 
     def moment(
         self,

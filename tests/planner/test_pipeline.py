@@ -207,21 +207,34 @@ def test_gpipe_holds_all_micro_batches_and_the_others_a_bounded_number() -> None
     assert few["1F1B"] == every["1F1B"]
 
 
-def test_keeping_weights_gathered_is_the_default_of_pipelines() -> None:
-    for mode, same in (("never", True), ("always", False)):
-        spec, other = (
-            job(
-                8,
-                model={"size": "8B"},
-                training={
-                    "global_batch_size": 32,
-                    "micro_batch_size": 1,
-                    "param_dtype": "bfloat16",
-                },
-                parallelism={"pp": 4, "dp_shard": 2, "reshard_after_forward": chosen},
-            )
-            for chosen in ("default", mode)
+@pytest.mark.parametrize("mode", ["always", "never"])
+def test_a_pipeline_keeps_weights_and_gradients_whole_in_every_mode(mode: str) -> None:
+    default, chosen = (
+        job(
+            8,
+            model={"size": "8B"},
+            training={"global_batch_size": 32, "micro_batch_size": 1, "param_dtype": "bfloat16"},
+            parallelism={"pp": 4, "dp_shard": 2, "reshard_after_forward": setting},
         )
-        layout, deal = Layout(dp_shard=2, pp=4), BatchDeal(32, 1, 2)
-        ours, theirs = (estimate_memory(s, layout, deal) for s in (spec, other))
-        assert (ours.gathered == theirs.gathered) is same
+        for setting in ("default", mode)
+    )
+    layout, deal = Layout(dp_shard=2, pp=4), BatchDeal(32, 1, 2)
+    assert estimate_memory(chosen, layout, deal) == estimate_memory(default, layout, deal)
+
+
+def test_a_pipeline_of_llama_8b_is_estimated_within_a_twentieth_of_what_was_counted() -> None:
+    spec = job(
+        8,
+        model={"size": "8B", "n_layers": 8},
+        training={
+            "seq_len": 2048,
+            "global_batch_size": 16,
+            "micro_batch_size": 1,
+            "param_dtype": "bfloat16",
+        },
+        activation_checkpoint={"mode": "full"},
+        parallelism={"pp": 2, "dp_shard": 4},
+    )
+    found = estimate_memory(spec, Layout(dp_shard=4, pp=2), BatchDeal(16, 1, 4))
+    counted = 15.05 * 2**30  # of rank 0, by benchmarks.reshard: tensors, hence without the slack
+    assert found.total - found.slack == pytest.approx(counted, rel=0.05)
