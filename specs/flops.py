@@ -12,9 +12,14 @@ def matmul_parameters(architecture: Architecture) -> int:
     A tied embedding counts here, because it is multiplied with as the head.
     """
     a = architecture
+    return a.n_layers * matmul_parameters_of_a_block(a) + a.vocab_size * a.dim
+
+
+def matmul_parameters_of_a_block(architecture: Architecture) -> int:
+    """Count those of one block: projections of attention and feed-forward."""
+    a = architecture
     attention = 2 * a.dim * (a.attention_dim + a.n_kv_heads * a.head_dim)
-    feed_forward = 3 * a.dim * a.ffn_dim
-    return a.n_layers * (attention + feed_forward) + a.vocab_size * a.dim
+    return attention + 3 * a.dim * a.ffn_dim
 
 
 def training_flops_per_token(architecture: Architecture, seq_len: int) -> int:

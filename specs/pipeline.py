@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from specs.architectures import Architecture
 from specs.batch import BatchDeal
+from specs.flops import matmul_parameters_of_a_block
 from specs.job import JobSpec
 from specs.layout import Layout
 from specs.problems import Problem, SpecError, nearest
@@ -212,9 +213,8 @@ def head_cost(spec: JobSpec) -> float:
     of a sequence: 2 x seq_len x (heads x head width) / 2.
     """
     a = spec.architecture
-    width, kv_width = a.n_heads * a.head_dim, a.n_kv_heads * a.head_dim
-    matrices = 2 * a.dim * (width + kv_width) + 3 * a.dim * a.ffn_dim
-    return a.vocab_size * a.dim / (matrices + width * spec.training.seq_len)
+    block = matmul_parameters_of_a_block(a) + a.attention_dim * spec.training.seq_len
+    return a.vocab_size * a.dim / block
 
 
 @lru_cache(maxsize=1024)
