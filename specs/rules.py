@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from specs.architectures import ARCHITECTURES
 from specs.axes import AXES
@@ -16,6 +16,8 @@ from specs.problems import Problem, SpecError
 from specs.retention import RETENTION
 from specs.saving import SAVING, accelerator
 from specs.sections.model import DataSection
+
+Rule = Callable[[JobSpec], Iterator[Problem]]
 
 BYTE_VOCABULARY = 259
 """256 bytes, begin of text, end of text, padding."""
@@ -31,10 +33,7 @@ def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
     Raises:
         SpecError: naming every problem found.
     """
-    problems = [problem for rule in (*RULES, _axes) for problem in rule(spec)]
-    problems += [*hardware(spec, slots), *accelerator(spec, slots), *missing_engines(spec)]
-    if problems:
-        raise SpecError(problems)
+    _check(spec, (*RULES, _axes), slots)
 
 
 def check_beside_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
@@ -43,7 +42,11 @@ def check_beside_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
     Raises:
         SpecError: naming every problem found.
     """
-    problems = [problem for rule in RULES for problem in rule(spec)]
+    _check(spec, RULES, slots)
+
+
+def _check(spec: JobSpec, rules: Iterable[Rule], slots: Collection[Slot]) -> None:
+    problems = [problem for rule in rules for problem in rule(spec)]
     problems += [*hardware(spec, slots), *accelerator(spec, slots), *missing_engines(spec)]
     if problems:
         raise SpecError(problems)
@@ -57,9 +60,7 @@ def missing_engines(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _model(spec: JobSpec) -> Iterator[Problem]:
-    sizes = ARCHITECTURES.get(spec.model.family)
-    if sizes is None:
-        return  # The table below says that the family has no engine yet.
+    sizes = ARCHITECTURES[spec.model.family]
     if spec.model.size not in sizes:
         legal = ", ".join(sizes)
         yield Problem(
@@ -158,7 +159,7 @@ def layout_problems(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
     except ValueError as error:
         yield Problem(pointer="/training/micro_batch_size", detail=str(error))
         return
-    if spec.model.size in ARCHITECTURES.get(spec.model.family, {}):
+    if spec.model.size in ARCHITECTURES[spec.model.family]:
         for rule in (*AXES, *PRECISION):
             yield from rule(spec, layout)
 
@@ -171,7 +172,7 @@ def _resources(spec: JobSpec) -> Iterator[Problem]:
         )
 
 
-RULES: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (
+RULES: tuple[Rule, ...] = (
     _model,
     _own_model,
     _data,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specs.job import JobSpec
+from specs.rules import BYTE_VOCABULARY
 
 BOS, EOS, PAD = 256, 257, 258
 """Special tokens of the byte tokenizer."""
@@ -75,7 +76,7 @@ class ByteTokenizer:
     """Maps bytes to themselves; needs no file and never meets an unknown character."""
 
     name = "byte"
-    vocab_size = 259
+    vocab_size = BYTE_VOCABULARY
     bos = BOS
     eos = EOS
 
