@@ -14,7 +14,7 @@ LARGE_FROM = 8
 """GPUs from which Llama 8B is trained, whose states in float32 take 90 GiB, instead of 1B."""
 BATCH = 16
 """Sequences in a step; as many as there are devices where those are more."""
-CPU_MODEL = {
+CPU_MODEL: dict[str, Any] = {
     "model": {"size": "debug"},
     "data": {"max_tokens": 500_000},
     "training": {"seq_len": 128, "micro_batch_size": 2},
