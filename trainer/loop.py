@@ -285,6 +285,9 @@ class Loop:
         collect: Callable[[int], None],
     ) -> None:
         self._report.pace.restart()
+        if self._spec.compile.enabled:
+            # In the first step; nobody can beat meanwhile, so it has a limit of silence of its own.
+            self._recorder.beat(Phase.COMPILING)
         while self._state.step < self._spec.training.steps:
             self._control.post(save_ended=self._saving.ended)
             result = self._step(batches)

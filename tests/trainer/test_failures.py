@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,14 +18,16 @@ import torch
 import trainer.distributed
 from specs.failures import FailureReason
 from specs.layout import Layout
-from specs.rundir import Outcome, RunDirectory
+from specs.rundir import Heartbeat, Outcome, Phase, RunDirectory
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.distributed import collective_timeout
 from trainer.errors import DataError, LaunchError
+from trainer.loop import train
 from trainer.memory_report import HISTORY, start_history
 from trainer.parallel.mesh import build_mesh, fsdp_mesh, set_timeouts
 from trainer.record import Recorder, failure_of
+from trainer.run import open_run
 
 ROOT = Path(__file__).resolve().parents[2]
 TWO = Layout(dp_shard=2)
@@ -257,6 +260,29 @@ def test_all_axes_wait_equally_long() -> None:
     layout = Layout(dp_replicate=2, dp_shard=1, cp=2)
     for waits in run_ranks(layout.world_size, _shortest_and_longest_timeout, layout):
         assert waits == (90.0, 90.0)
+
+
+def _phase_in_each_step(run: str) -> list[Phase]:
+    attempt = open_run(Path(run), world_size=None, roots={})
+    heartbeat, phases = Path(attempt.directory.heartbeat), []
+
+    def after_step(_step: int) -> None:
+        phases.append(Heartbeat.model_validate_json(heartbeat.read_bytes()).phase)
+
+    train(attempt, Recorder(attempt.directory, rank=0, local_rank=0), after_step=after_step)
+    return phases
+
+
+def test_compiling_is_no_hang_of_the_first_step(tmp_path: Path) -> None:
+    sections: dict[str, dict[str, Any]] = {
+        "compile": {"enabled": True, "backend": "aot_eager"},
+        "training": {"steps": 3},
+        "lr_schedule": {"warmup_steps": 0},
+    }
+    job = SmallJob(tmp_path).changed(tmp_path, **sections)
+    run = job.prepare(1, Layout())
+    (phases,) = run_ranks(1, _phase_in_each_step, str(run), initialize=False)
+    assert phases == [Phase.COMPILING, Phase.TRAINING, Phase.TRAINING]
 
 
 # ---- errors as records ---------------------------------------------------------------------------
