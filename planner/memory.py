@@ -80,8 +80,8 @@ class Step:
         self.parameters: ParameterCount = count_parameters(a)
         self.total = part.parameters(self.parameters)
         self.compute = BYTES[spec.training.param_dtype]
-        # One float32 rank is not sharded: it gathers no weights, and sums its gradients in place.
-        self.sharded = layout.world_size > 1 or spec.training.param_dtype != "float32"
+        # Else it gathers no weights, and sums its gradients in place.
+        self.sharded = spec.is_sharded(layout)
         self.reduce = BYTES[spec.training.reduce_dtype] if self.sharded else 0
         sequences = min(deal.micro_batch_size, deal.global_batch_size)
         self.tokens = -(-sequences * spec.training.seq_len // layout.cp)

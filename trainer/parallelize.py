@@ -29,10 +29,7 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
     The order matters: what changes a single module comes before what wraps it, and sharding is
     last.
     """
-    # One float32 rank has nothing to shard, to cast or to fetch. Sharding would still copy weights
-    # and gradients: 4 % of a step of a model of 5 M parameters, and the memory of one layer.
-    casts = spec.training.param_dtype != "float32"
-    sharded = layout.world_size > layout.pp or casts or spec.optimizer.cpu_offload
+    sharded = spec.is_sharded(layout)
     if layout.pp > 1:
         keep_own_modules(model, mesh, spec, layout)
     take_tokens(model, spec, layout, Place.of(mesh.get_rank(), layout))

@@ -1,9 +1,12 @@
 """Layouts: how axes fill the slots, and how they are named."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specs.job import parse_job_spec
 from specs.layout import Layout
 
 axis = st.integers(1, 6)
@@ -61,3 +64,20 @@ def test_names(layout: Layout, name: str) -> None:
 @pytest.mark.parametrize(("dp_shard", "words"), [(1, "1 slot"), (4, "4 slots")])
 def test_slots_are_counted_in_words(dp_shard: int, words: str) -> None:
     assert Layout(dp_shard=dp_shard).slots_in_words == words
+
+
+@pytest.mark.parametrize(
+    ("layout", "sections", "sharded"),
+    [
+        (Layout(), {}, False),
+        (Layout(pp=4), {}, False),
+        (Layout(pp=2, tp=2), {}, True),
+        (Layout(dp_replicate=2), {}, True),
+        (Layout(), {"training": {"param_dtype": "bfloat16"}}, True),
+        (Layout(pp=4), {"optimizer": {"cpu_offload": True}}, True),
+    ],
+)
+def test_fsdp_holds_what_is_shared_cast_or_fetched(
+    layout: Layout, sections: dict[str, Any], sharded: bool
+) -> None:
+    assert parse_job_spec(sections).is_sharded(layout) == sharded
