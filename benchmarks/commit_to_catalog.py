@@ -25,7 +25,12 @@ JOB_SECONDS = 600
 
 
 def measure(running: Running, *, commits: int) -> bool:
-    """Print how long it takes from a commit until a look-up finds it."""
+    """Print how long it takes from a commit until a look-up finds it.
+
+    Raises:
+        RuntimeError: the job failed.
+        TimeoutError: it did not end in time.
+    """
     job = running.yard.submit(
         {
             "name": "bench-commits",
@@ -38,13 +43,16 @@ def measure(running: Running, *, commits: int) -> bool:
     )
     seen: dict[str, float] = {}
     deadline = time.monotonic() + JOB_SECONDS
-    while time.monotonic() < deadline:
+    over = False
+    while not over:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(seen)} of {commits} commits after {JOB_SECONDS} s")
+        # The state first: what was committed before the end is looked up after it.
         over = running.yard.job(job.id).state in TERMINAL_JOB_STATES
         for checkpoint in running.yard.checkpoints(job.id):
             seen.setdefault(checkpoint.id, time.time())
-        if over:
-            break
         time.sleep(POLL_SECONDS)
+    running.succeed(job, timeout=0)
     events = Path(running.run(job).events).read_text(encoding="utf-8").splitlines()
     lines = [EventLine.model_validate_json(text) for text in events]
     waits = [
