@@ -10,7 +10,6 @@ from pydantic.fields import FieldInfo
 
 from specs.base import SpecModel
 from specs.job import JobSpec
-from specs.rules import NOT_SUPPORTED_YET
 
 HEAD = """\
 # A Trainyard job. Every field may be left out; those behind a # show their default.
@@ -29,8 +28,8 @@ SHOWN = {
 }
 """Fields that most people set; the others stay behind a comment sign."""
 
-# What has no engine yet, or only matters beside it. A choice of which some values work stays.
-HIDDEN = {pointer for pointer, _, _ in NOT_SUPPORTED_YET} | {
+# What only matters beside another field.
+HIDDEN = {
     "/data/text_field",
     "/parallelism/pp_schedule",
     "/parallelism/pp_microbatches",
@@ -41,7 +40,6 @@ HIDDEN = {pointer for pointer, _, _ in NOT_SUPPORTED_YET} | {
     "/parallelism/cp_method",
     "/checkpoint/staging_gib",
 }
-HIDDEN -= {"/data/source"}
 HIDDEN_SECTIONS = {"validation"}
 WIDTH = 98
 

@@ -15,7 +15,7 @@ from specs.pipeline import divisors, least_microbatches
 from specs.plan import LayoutOption, ResumeOption
 from specs.precision import slots_for
 from specs.problems import SpecError
-from specs.rules import check_beside_layout, layout_problems, missing_engines
+from specs.rules import check_beside_layout, layout_problems
 
 AXES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
 MOST_LISTED = 24
@@ -34,7 +34,6 @@ class LegalLayouts:
 
     def __init__(self, spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
         self._spec, self._slots = spec, slots
-        self._axes = [axis for axis in AXES if _has_engine(spec, axis)]
         self._known: dict[tuple[int, int, int, int], tuple[str, ...]] = {}
 
     def on(self, world_size: int, *, at_most: int = MOST_LISTED) -> ResumeOption:
@@ -69,8 +68,8 @@ class LegalLayouts:
 
     def _candidates(self, world_size: int) -> Iterator[Layout]:
         """Yield each way to write `world_size` as a product of the axes that have an engine."""
-        for sizes in _factorizations(world_size, len(self._axes)):
-            yield Layout(**dict(zip(self._axes, sizes, strict=True)))
+        for sizes in _factorizations(world_size, len(AXES)):
+            yield Layout(**dict(zip(AXES, sizes, strict=True)))
 
     def _problems(self, layout: Layout) -> tuple[str, ...]:
         rest, sequence = (layout.dp, layout.pp, 1, 1), (1, 1, layout.cp, layout.tp)
@@ -111,11 +110,6 @@ def option(spec: JobSpec, layout: Layout, *, slots: Collection[Slot] = ()) -> La
 def smallest_memory(spec: JobSpec, slots: Collection[Slot]) -> int | None:
     """Return the memory of the smallest slot that the job may be placed on, if one is known."""
     return min((slot.memory_bytes for slot in slots_for(spec, slots)), default=None)
-
-
-def _has_engine(spec: JobSpec, axis: str) -> bool:
-    asking = spec.model_copy(update={"parallelism": spec.parallelism.model_copy(update={axis: 2})})
-    return all(problem.pointer != f"/parallelism/{axis}" for problem in missing_engines(asking))
 
 
 def _distance(layout: Layout, own: Layout | None, spec: JobSpec) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from specs.base import SpecModel
 from specs.job import JobSpec
-from specs.rules import NOT_SUPPORTED_YET
 
 HEAD = """# The job spec
 
@@ -16,14 +15,6 @@ A job spec is one TOML, YAML or JSON document. Every field has a default, so an 
 legal job; an unknown field, a wrong type, NaN and infinity are refused. A field is written by its
 dotted path, as in `trainyard submit job.toml --set training.steps=200`.
 """
-
-WITHOUT_ENGINE = """## Not supported yet
-
-These fields are part of the contract, but what they ask for is still to come. A job that asks for
-it is refused with `not supported yet: ...`.
-
-| field | what is still to come |
-|---|---|"""
 
 TABLE_HEAD = """| field | type | default | unit | what it says |
 |---|---|---|---|---|"""
@@ -39,7 +30,7 @@ def job_schema_text() -> str:
 
 
 def spec_markdown() -> str:
-    """Return the page: every field with type, default, unit and help, and what has no engine."""
+    """Return the page: every field with type, default, unit and help."""
     schema = JobSpec.model_json_schema()
     defaults = JobSpec().model_dump(mode="json")
     fields = JobSpec.model_fields
@@ -63,7 +54,7 @@ def spec_markdown() -> str:
                 path=f"{name}.",
             ),
         ]
-    return "\n\n".join(filter(None, [HEAD.strip(), *tables, _without_engine()])) + "\n"
+    return "\n\n".join([HEAD.strip(), *tables]) + "\n"
 
 
 def _table(
@@ -134,10 +125,3 @@ def _unit(schema: Schema) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _without_engine() -> str:
-    rows = [
-        f"| `{pointer[1:].replace('/', '.')}` | {what} |" for pointer, _, what in NOT_SUPPORTED_YET
-    ]
-    return "\n".join([WITHOUT_ENGINE, *rows]) if rows else ""

@@ -1,4 +1,4 @@
-"""What must agree between the fields of a job spec, and which fields have no engine yet."""
+"""What must agree between the fields of a job spec."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BYTE_VOCABULARY = 259
 
 
 def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
-    """Refuse what cannot run: unknown models, shapes or axes that disagree, missing engines.
+    """Refuse what cannot run: unknown models, shapes or axes that disagree.
 
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it.
@@ -47,16 +47,9 @@ def check_beside_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
 
 def _check(spec: JobSpec, rules: Iterable[Rule], slots: Collection[Slot]) -> None:
     problems = [problem for rule in rules for problem in rule(spec)]
-    problems += [*hardware(spec, slots), *accelerator(spec, slots), *missing_engines(spec)]
+    problems += [*hardware(spec, slots), *accelerator(spec, slots)]
     if problems:
         raise SpecError(problems)
-
-
-def missing_engines(spec: JobSpec) -> Iterator[Problem]:
-    """Yield what a spec asks for that nothing can run yet."""
-    for pointer, asked_for, what in NOT_SUPPORTED_YET:
-        if asked_for(spec):
-            yield Problem(pointer=pointer, detail=f"not supported yet: {what}")
 
 
 def _model(spec: JobSpec) -> Iterator[Problem]:
@@ -181,8 +174,3 @@ RULES: tuple[Rule, ...] = (
     *SAVING,
     *RETENTION,
 )
-
-
-# One row goes with each engine that is still to come: pointer, whether the spec asks for it, name.
-# What only tunes such an engine stands there too: accepted, it would do nothing.
-NOT_SUPPORTED_YET: tuple[tuple[str, Callable[[JobSpec], bool], str], ...] = ()

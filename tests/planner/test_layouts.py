@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import planner.layouts
-import specs.rules
 from planner.batch import legal_micro_batch_size
 from planner.layouts import MOST_LISTED, LegalLayouts
 from planner.plan import resume_options
@@ -19,10 +18,9 @@ from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.layout import Layout
 from specs.plan import ResumeOption
-from specs.problems import Problem, SpecError
+from specs.problems import SpecError
 from specs.rules import check_job_spec
 from tests.planner.specs_for_tests import job, slots_of
-from tests.specs.engines import every_engine
 
 
 def layouts_of(spec: JobSpec, world_size: int, *, slots: Collection[Slot] = ()) -> ResumeOption:
@@ -62,26 +60,6 @@ def test_every_layout_is_one_that_the_job_may_run_on(
     assert len({option.layout for option in found.layouts}) == len(found.layouts)
 
 
-def test_layouts_are_those_with_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [(f"/parallelism/{axis}", lambda _: True, axis) for axis in ("cp", "tp", "pp")]
-    monkeypatch.setattr(specs.rules, "NOT_SUPPORTED_YET", ())
-    with_all = {option.name for option in layouts_of(job(), 4).layouts}
-    monkeypatch.setattr(specs.rules, "missing_engines", lambda _: ())
-    monkeypatch.setattr(planner.layouts, "missing_engines", _without(*rows))
-    names = [option.name for option in layouts_of(job(), 4).layouts]
-    assert names == ["FSDP 4", "HSDP 2x2", "DDP 4"]
-    assert with_all > {*names, "FSDP 2 x TP 2", "FSDP 2 x CP 2", "PP 4", "CP 4"}
-
-
-def _without(*rows: Row) -> Callable[[JobSpec], list[Problem]]:
-    return lambda spec: [
-        Problem(pointer=pointer, detail=what)
-        for pointer, asked_for, what in rows
-        if asked_for(spec)
-    ]
-
-
-@pytest.mark.usefixtures(every_engine.__name__)
 def test_the_jobs_own_axes_come_first_then_those_that_keep_them_then_fewer_replicas() -> None:
     names = [option.name for option in layouts_of(job(), 4).layouts]
     assert names[:5] == ["FSDP 4", "HSDP 2x2", "DDP 4", "FSDP 2 x TP 2", "FSDP 2 x CP 2"]
@@ -90,7 +68,6 @@ def test_the_jobs_own_axes_come_first_then_those_that_keep_them_then_fewer_repli
     assert names[:3] == ["FSDP 4 x TP 2", "HSDP 2x2 x TP 2", "DDP 4 x TP 2"]
 
 
-@pytest.mark.usefixtures(every_engine.__name__)
 def test_the_list_is_that_of_asking_the_rules_about_every_layout() -> None:
     spec = job(training={"global_batch_size": 12, "micro_batch_size": 3})
     for world_size in (1, 6, 8, 12, 30):
@@ -112,7 +89,6 @@ def test_the_list_is_that_of_asking_the_rules_about_every_layout() -> None:
         assert {option.layout for option in found.layouts} <= legal
 
 
-@pytest.mark.usefixtures(every_engine.__name__)
 def test_many_slots_are_answered_at_once() -> None:
     training = {"global_batch_size": 1024, "micro_batch_size": 1, "seq_len": 8192}
     spec = job(8, model={"size": "70B"}, training=training)
@@ -121,7 +97,6 @@ def test_many_slots_are_answered_at_once() -> None:
     assert time.process_time() - started < 10
 
 
-@pytest.mark.usefixtures(every_engine.__name__)
 def test_a_long_list_is_cut_and_the_rest_counted() -> None:
     training = {"global_batch_size": 64, "micro_batch_size": 1}
     found = layouts_of(job(training=training), 16)
@@ -147,7 +122,6 @@ def test_an_own_model_is_cut_by_the_plans_that_it_gives_only(
     assert {option.name for option in layouts_of(spec, 4).layouts} == names
 
 
-@pytest.mark.usefixtures(every_engine.__name__)
 def test_pipelines_get_a_micro_batch_size_that_fills_their_stages() -> None:
     spec = job(training={"global_batch_size": 16, "micro_batch_size": 16})
     by_name = {option.name: option for option in layouts_of(spec, 4).layouts}

@@ -17,9 +17,6 @@ from specs.layout import Layout
 from specs.pipeline import bubble_share, can_run, default_stages_per_rank, in_flight, rank_of_stage
 from specs.sections.parallelism import PipelineSchedule
 from tests.planner.specs_for_tests import job
-from tests.specs.engines import every_engine
-
-pytestmark = pytest.mark.usefixtures(every_engine.__name__)
 
 Action = tuple[int, str, int]  # stage, F, B, I or W, micro-batch
 

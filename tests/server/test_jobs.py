@@ -16,7 +16,6 @@ from specs.job import JobSpec, parse_job_spec
 from specs.rundir import Request
 from specs.states import JobState
 from tests.server.harness import Harness
-from tests.specs.engines import every_engine
 
 
 def spec(**sections: object) -> JobSpec:
@@ -92,7 +91,6 @@ def test_only_more_slots_than_ever_registered_are_refused(
     assert refusal.value.problems[0].pointer == "/resources/world_size"
 
 
-@pytest.mark.usefixtures(every_engine.__name__)
 def test_what_no_node_can_compute_is_refused(context: Context, harness: Harness) -> None:
     wanted = spec(quantization={"recipe": "float8_tensorwise"})
     submit(context, wanted, actor="ada")  # before the first node nothing is known

@@ -15,7 +15,6 @@ from specs.failures import FailureReason
 from specs.layout import Layout
 from specs.states import AttemptCause, DesiredState, JobState
 from tests.server.harness import Harness
-from tests.specs.engines import every_engine
 
 TRAINING = {"steps": 100, "global_batch_size": 16, "micro_batch_size": 4}
 
@@ -239,7 +238,6 @@ def test_a_resume_waits_for_the_storage_of_its_checkpoints(
     assert [share.node for share in harness.shares(stopped)] == ["node-1"]
 
 
-@pytest.mark.usefixtures(every_engine.__name__)
 def test_stages_of_another_pipeline_do_not_follow(context: Context, harness: Harness) -> None:
     """A client sends the section as it is with other axes: what is stale in it is derived anew."""
     harness.add_node(slots=8)

@@ -10,9 +10,6 @@ from specs.layout import Layout
 from specs.problems import SpecError
 from specs.rules import check_job_spec
 from specs.sections.parallelism import ParallelismSection
-from tests.specs.engines import every_engine
-
-pytestmark = pytest.mark.usefixtures(every_engine.__name__)
 
 HEADS = {"n_heads": 8, "n_kv_heads": 4}
 STAGES = [["tok_embeddings", "layers.0"], ["layers.1", "layers.2", "layers.3", "norm", "output"]]

@@ -3,7 +3,6 @@
 from specs.base import SpecModel
 from specs.docs import describe_type, spec_markdown
 from specs.job import JobSpec
-from specs.rules import NOT_SUPPORTED_YET
 
 
 def rows() -> dict[str, list[str]]:
@@ -46,9 +45,3 @@ def test_a_reference_is_shown_by_its_values() -> None:
     schema = {"type": "array", "items": {"$ref": "#/$defs/Colour"}}
     definitions = {"Colour": {"enum": ["red", "green"], "type": "string"}}
     assert describe_type(schema, definitions) == "list of: `red` / `green`"
-
-
-def test_what_has_no_engine_is_listed() -> None:
-    page = spec_markdown()
-    for pointer, _, what in NOT_SUPPORTED_YET:
-        assert f"| `{pointer[1:].replace('/', '.')}` | {what} |" in page

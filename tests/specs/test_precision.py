@@ -8,9 +8,6 @@ from specs.hardware import DEVICES, Slot, known_device, peak_flops
 from specs.job import parse_job_spec
 from specs.problems import SpecError
 from specs.rules import check_job_spec
-from tests.specs.engines import every_engine
-
-pytestmark = pytest.mark.usefixtures(every_engine.__name__)
 
 GIB = 2**30
 H100 = Slot("cuda", "NVIDIA H100 80GB HBM3", 80 * GIB)

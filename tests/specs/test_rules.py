@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-import specs.rules
 from specs.architectures import ARCHITECTURES
 from specs.job import parse_job_spec
 from specs.problems import SpecError
@@ -235,14 +234,6 @@ def test_optimizers_that_run(optimizer: dict[str, Any]) -> None:
 )
 def test_inputs_that_are_read(data: dict[str, Any]) -> None:
     check_job_spec(parse_job_spec({"data": data}))
-
-
-def test_what_has_no_engine_is_refused_at_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = ("/model/dropout", lambda spec: spec.model.dropout > 0, "forgetting")
-    monkeypatch.setattr(specs.rules, "NOT_SUPPORTED_YET", (row,))
-    check_job_spec(parse_job_spec({}))
-    found = problems_of({"model": {"dropout": 0.5}})
-    assert found == [("/model/dropout", "not supported yet: forgetting")]
 
 
 @pytest.mark.parametrize(
