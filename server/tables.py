@@ -222,6 +222,9 @@ checkpoints = Table(
     Column("files", Integer, nullable=False),
     Column("layout", String(100), nullable=False),
     Column("save_seconds", Float, nullable=False),
+    Column("stall_seconds", Float),  # null until the training loop has taken note of the end
+    Column("writers", Integer),
+    Column("write_seconds", Float),
     Column("parent_id", String(200)),
     Column("metadata_digest", String(32), nullable=False),
     Column("manifest", Record(Manifest), nullable=False),

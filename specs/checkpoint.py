@@ -94,6 +94,15 @@ class ManifestWriter(RecordModel):
     """Time in which it wrote them, what it received from other ranks included."""
 
 
+class SaveSettled(RecordModel):
+    """What a save cost the training loop, known once the loop has taken note of its end."""
+
+    checkpoint_id: str
+    """Checkpoint that it made."""
+    stall_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """All the time for which training waited for it."""
+
+
 class Manifest(RecordModel):
     """`manifest.json` of a checkpoint: what it holds, and how to know that it is whole."""
 
@@ -138,6 +147,11 @@ class Manifest(RecordModel):
     def size(self) -> int:
         """Bytes of all its files."""
         return sum(file.size for file in self.files)
+
+    @property
+    def write_seconds(self) -> float | None:
+        """Time of the slowest writer; none in checkpoints of older versions."""
+        return max((writer.write_seconds for writer in self.writers), default=None)
 
 
 def newest_of_lineage(

@@ -49,6 +49,8 @@ class EventKind(StrEnum):
     """A silent node reports again."""
     CHECKPOINT_COMMITTED = "checkpoint_committed"
     """A checkpoint entered the catalog: `checkpoint_id`, `step`, `size`, `kind`."""
+    CHECKPOINT_SETTLED = "checkpoint_settled"
+    """Training takes note of the end of a save: `checkpoint_id`, `stall_seconds`. Transient."""
     CHECKPOINT_PINNED = "checkpoint_pinned"
     """A checkpoint is kept whatever retention says, or no longer: `checkpoint_id`, `pinned`."""
     CHORE_QUEUED = "chore_queued"
@@ -88,6 +90,7 @@ TRANSIENT = frozenset(
         EventKind.PHASE,
         EventKind.METRICS,
         EventKind.LOG,
+        EventKind.CHECKPOINT_SETTLED,
         EventKind.CHORE_PROGRESS,
     }
 )

@@ -156,6 +156,7 @@ RunEventKind = Literal[
     "weights_loaded",
     "resumed",
     "checkpoint_committed",
+    "checkpoint_settled",
     "stop_agreed",
     "request_answered",
 ]
@@ -171,7 +172,8 @@ class EventLine(RecordModel):
     step: int
     """Completed optimizer steps at that moment."""
     data: dict[str, object] = Field(default_factory=dict)
-    """What belongs to it: a `Manifest` for a commit, a phase name, a request's id."""
+    """What belongs to it: a `Manifest` for a commit, a `SaveSettled` when its end is taken note of,
+    a phase name, a request's id."""
 
 
 class Outcome(RecordModel):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from specs.checkpoint import Manifest, TrainState
+from specs.checkpoint import Manifest, SaveSettled, TrainState
 from specs.rundir import Phase
 from trainer.assembly import Assembly
 from trainer.checkpoint.checkpointer import Checkpointer
@@ -107,6 +107,8 @@ class Saving:
                 "checkpoint/stall_seconds": self._stalled,
             }
         )
+        settled = SaveSettled(checkpoint_id=manifest.checkpoint_id, stall_seconds=self._stalled)
+        self._recorder.event("checkpoint_settled", settled.model_dump(mode="json"))
         self._stalled = 0.0
         logger.info("saved %s (%s)", manifest.checkpoint_id, manifest.kind)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from client.cli import words
@@ -17,7 +17,7 @@ from client.cli.options import Json, Limit, Yes
 from client.cli.output import complain, say, write_json
 from client.cli.tables import SHORT_ID
 from client.errors import UnknownReferenceError
-from client.references import resolve, resolve_job
+from client.references import resolve
 from client.sdk import Trainyard
 from specs.api.chores import ChoreView
 from specs.api.telemetry import CheckpointDetails, CheckpointView
@@ -47,8 +47,8 @@ def checkpoints(
     given: Annotated[
         list[str],
         typer.Argument(
-            metavar="JOB | verify|pin|unpin|delete CHECKPOINT",
-            help="A job to list, or what to do with a checkpoint such as JOB@step-400.",
+            metavar="JOB | [verify|pin|unpin|delete] CHECKPOINT",
+            help="A job to list, a checkpoint such as JOB@step-400 to show, or what to do with it.",
         ),
     ],
     limit: Limit = 50,
@@ -58,7 +58,7 @@ def checkpoints(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """List a job's checkpoints, or act on one.
+    """List a job's checkpoints, show who wrote one and what it cost, or act on it.
 
     `verify` compares every file with its checksum and loads every tensor; with --wait it exits with
     1 when something is wrong. `pin` keeps a checkpoint whatever retention says. `delete` is refused
@@ -66,7 +66,12 @@ def checkpoints(
     """
     with Trainyard() as yard:
         if len(given) == 1:
-            shown = list(itertools.islice(yard.checkpoints(resolve_job(yard, given[0])), limit))
+            target = resolve(yard, given[0])
+            if target.checkpoint_id is not None:
+                one = yard.checkpoint(target.checkpoint_id)
+                write_json(one) if json else say(draw_checkpoint(one))
+                return
+            shown = list(itertools.islice(yard.checkpoints(target.job_id), limit))
             write_json(shown) if json else say(draw_checkpoints(shown))
             return
         if len(given) != 2 or given[0] not in VERBS:
@@ -122,10 +127,10 @@ def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
     """Return the catalog of a job."""
     if not shown:
         return Text("No checkpoints yet.")
-    rows = Listing("STEP", "TRY", "KIND", "SIZE", "FILES", "SAVED BY", "TOOK", "VERIFIED", "PINNED",
-                   "AGE", "ID",
-                   right=("STEP", "TRY", "SIZE", "FILES", "TOOK", "AGE"),
-                   spare=("TOOK", "FILES", "SAVED BY", "TRY", "KIND", "AGE", "PINNED",
+    rows = Listing("STEP", "TRY", "KIND", "SIZE", "FILES", "LAYOUT", "WRITTEN", "VERIFIED",
+                   "PINNED", "AGE", "ID",
+                   right=("STEP", "TRY", "SIZE", "FILES", "AGE"),
+                   spare=("FILES", "LAYOUT", "TRY", "WRITTEN", "KIND", "AGE", "PINNED",
                           "SIZE"))  # fmt: skip
     for c in shown:
         left = "" if c.on_lineage else " (left branch)"
@@ -136,7 +141,7 @@ def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
             words.size(c.size),
             str(c.files),
             c.layout,
-            f"{c.save_seconds:.2f}s",
+            written(c),
             _verified(c),
             "yes" if c.pinned_at is not None else words.DASH,
             words.age(c.created_at),
@@ -144,6 +149,41 @@ def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
             style="" if c.on_lineage and not c.deleting else "dim",
         )
     return rows
+
+
+def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
+    """Return who wrote a checkpoint, and what it cost."""
+    stall = "not known" if one.stall_seconds is None else f"{one.stall_seconds:.2f} s"
+    lines = [
+        Text(f"{one.id}: {words.size(one.size)} in {one.files} file{_s(one.files)}, {one.layout}"),
+        Text(f"Saved in {one.save_seconds:.2f} s; training waited: {stall}."),
+    ]
+    if not one.manifest.writers:
+        return Group(*lines, Text("Its manifest does not say who wrote it."))
+    rows = Listing("RANK", "SIZE", "FILES", "SECONDS", "BANDWIDTH",
+                   right=("RANK", "SIZE", "FILES", "SECONDS", "BANDWIDTH"))  # fmt: skip
+    for writer in one.manifest.writers:
+        rows.add(
+            str(writer.rank),
+            words.size(writer.size),
+            str(writer.files),
+            f"{writer.write_seconds:.2f}",
+            words.bandwidth(writer.size, writer.write_seconds),
+        )
+    return Group(*lines, rows)
+
+
+def written(checkpoint: CheckpointView) -> str:
+    """Return `2 writers, 1.3 GiB/s, stall 0.02 s`; without writers, how long the save took."""
+    count, stall = checkpoint.writers, checkpoint.stall_seconds
+    if count is None:
+        parts = [f"in {checkpoint.save_seconds:.2f} s"]
+    else:
+        speed = words.bandwidth(checkpoint.size, checkpoint.write_seconds)
+        parts = [f"{count} writer{_s(count)}", speed]
+    if stall is not None:
+        parts.append(f"stall {stall:.2f} s")
+    return ", ".join(parts)
 
 
 def draw_chores(shown: Sequence[ChoreView]) -> RenderableType:
@@ -176,6 +216,10 @@ def _checkpoint(yard: Trainyard, reference: str) -> str:
             f"{reference} is a job: name one of its checkpoints, as {reference}@step-400."
         )
     return target.checkpoint_id
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
 
 
 def _verified(checkpoint: CheckpointView) -> Text:

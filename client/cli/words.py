@@ -35,6 +35,11 @@ def size(count: int | None) -> str:
     return _scaled(count, 1024, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
 
 
+def bandwidth(count: int, seconds: float | None) -> str:
+    """Return `1.2 GiB/s`, from bytes and the time that they took."""
+    return f"{size(round(count / seconds))}/s" if seconds else DASH
+
+
 def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
     scaled, index = float(value), 0
     while abs(scaled) >= 999.5 and index < len(units) - 1:

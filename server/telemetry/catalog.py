@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, or_, select, update
 
 from server.context import Context
 from server.errors import NotFoundError
@@ -15,7 +15,7 @@ from server.telemetry.lines import metadata_digest
 from server.upsert import insert_if_absent
 from server.views import check_job
 from specs.api.telemetry import CheckpointDetails, CheckpointView
-from specs.checkpoint import Manifest, checkpoint_path, split_checkpoint_id
+from specs.checkpoint import Manifest, SaveSettled, checkpoint_path, split_checkpoint_id
 
 SEGMENTS_AT_ONCE = 100
 """Attempts of a lineage that one query looks at; the newest checkpoint lies among the first."""
@@ -39,12 +39,25 @@ def record_commit(
         "files": len(manifest.files),
         "layout": str(manifest.layout),
         "save_seconds": manifest.save_seconds,
+        "writers": len(manifest.writers) or None,
+        "write_seconds": manifest.write_seconds,
         "parent_id": manifest.parent,
         "metadata_digest": metadata_digest(manifest),
         "manifest": manifest,
         "created_at": manifest.created_at,
     }
     return insert_if_absent(connection, checkpoints, row)
+
+
+def record_stall(connection: Connection, attempt_id: str, settled: SaveSettled) -> bool:
+    """Enter how long training waited for a save; return whether the attempt has the checkpoint."""
+    table = checkpoints.c
+    entered = connection.execute(
+        update(checkpoints)
+        .where(table.id == settled.checkpoint_id, table.attempt_id == attempt_id)
+        .values(stall_seconds=settled.stall_seconds)
+    )
+    return entered.rowcount > 0
 
 
 def newest_checkpoint(
@@ -133,6 +146,9 @@ _COLUMNS = (
     checkpoints.c.files,
     checkpoints.c.layout,
     checkpoints.c.save_seconds,
+    checkpoints.c.stall_seconds,
+    checkpoints.c.writers,
+    checkpoints.c.write_seconds,
     checkpoints.c.parent_id,
     checkpoints.c.created_at,
     checkpoints.c.verification,
@@ -154,6 +170,9 @@ def _fields(row: Any, lineage: Lineage) -> dict[str, Any]:
         "files": row.files,
         "layout": row.layout,
         "save_seconds": row.save_seconds,
+        "stall_seconds": row.stall_seconds,
+        "writers": row.writers,
+        "write_seconds": row.write_seconds,
         "parent": row.parent_id,
         "on_lineage": lineage.holds(number=row.attempt, step=row.step),
         "created_at": row.created_at,

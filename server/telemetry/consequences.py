@@ -15,14 +15,14 @@ from server.context import Context
 from server.events.store import append_event
 from server.tables import attempts, jobs, requests
 from server.telemetry import continuity
-from server.telemetry.catalog import record_commit
+from server.telemetry.catalog import record_commit, record_stall
 from server.telemetry.delivery import Delivery
 from server.telemetry.lines import RunEvent
 from server.telemetry.logs import Stored
 from server.telemetry.metrics import newest_values
 from server.telemetry.progress import PACE_STEPS, STEP_SECONDS, advanced
 from specs.api.jobs import Progress
-from specs.checkpoint import Manifest
+from specs.checkpoint import Manifest, SaveSettled
 from specs.events import EventKind
 from specs.rundir import MetricLine, RequestAnswer
 
@@ -53,6 +53,8 @@ def note_events(
     for found in delivery.events:
         if found.manifest is not None:
             _commit(context, connection, reporter, found.manifest)
+        elif found.settled is not None:
+            _settle(context, connection, reporter, found.settled)
         elif found.request_id is not None and found.answer is not None:
             answer_request(context, connection, reporter, found.request_id, found.answer)
         else:
@@ -188,6 +190,23 @@ def _commit(
         },
     )
     apply_retention(context, connection, reporter.job_id, section)
+
+
+def _settle(
+    context: Context, connection: Connection, reporter: Reporter, settled: SaveSettled
+) -> None:
+    if not record_stall(connection, reporter.attempt_id, settled):
+        return
+    append_event(
+        context,
+        connection,
+        kind=EventKind.CHECKPOINT_SETTLED,
+        message=f"training waited {settled.stall_seconds:.3g} s for {settled.checkpoint_id}",
+        actor=TRAINER,
+        job_id=reporter.job_id,
+        attempt=reporter.number,
+        data=settled.model_dump(),
+    )
 
 
 def _tell(context: Context, connection: Connection, reporter: Reporter, found: RunEvent) -> None:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from server.errors import InvalidRequestError
 from server.telemetry.spool import MAX_OFFSET, Piece
-from specs.checkpoint import DCP_METADATA, Manifest, checkpoint_id
+from specs.checkpoint import DCP_METADATA, Manifest, SaveSettled, checkpoint_id
 from specs.rundir import EventLine, MetricLine, RequestAnswer
 
 Record = TypeVar("Record")
@@ -56,6 +56,8 @@ class RunEvent:
     line: EventLine
     manifest: Manifest | None = None
     """Of a commit."""
+    settled: SaveSettled | None = None
+    """Of a save whose end the training loop has taken note of."""
     request_id: str | None = None
     answer: RequestAnswer | None = None
     """Of an answered request."""
@@ -115,6 +117,8 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
     _check_moment(line.step, line.time)
     if line.kind == "checkpoint_committed":
         return RunEvent(line, manifest=_manifest(line, job_id=job_id, attempt=attempt))
+    if line.kind == "checkpoint_settled":
+        return RunEvent(line, settled=SaveSettled.model_validate(line.data))
     if line.kind == "request_answered":
         data = dict(line.data)
         request_id = str(data.pop("request_id", ""))
@@ -140,7 +144,8 @@ def _manifest(line: EventLine, *, job_id: str, attempt: int) -> Manifest:
     mine = checkpoint_id(job_id, attempt, step)
     if (manifest.checkpoint_id, manifest.job_id, manifest.attempt) != (mine, job_id, attempt):
         raise ValueError(f"{manifest.checkpoint_id[:120]!r} is not of attempt {attempt}")
-    _check_moment(step, manifest.save_seconds)
+    for seconds in (manifest.save_seconds, manifest.write_seconds or 0.0):
+        _check_moment(step, seconds)
     if not CHECKPOINT_KIND.fullmatch(manifest.kind):
         raise ValueError(f"{manifest.kind[:40]!r} is no kind of checkpoint")
     if not DIGEST.fullmatch(metadata_digest(manifest)):

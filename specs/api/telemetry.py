@@ -55,7 +55,14 @@ class CheckpointView(RecordModel):
     layout: str
     """Layout that wrote it."""
     save_seconds: float
-    """Duration of the save."""
+    """From the end of the step to the last byte of the data files."""
+    stall_seconds: float | None
+    """Time for which training waited for the save; absent until the training loop has taken note
+    of its end, and for good where the run ended before that."""
+    writers: int | None
+    """Ranks that wrote tensors; absent where the manifest does not name them."""
+    write_seconds: float | None
+    """Time of the slowest of them; `size` over it is the bandwidth of the storage."""
     parent: str | None
     """Checkpoint from which its attempt went on."""
     on_lineage: bool

@@ -10,6 +10,8 @@ from threading import Event, Thread
 import pytest
 
 from server.chores.carrying import claim_chore, report_chore
+from server.telemetry.catalog import record_stall
+from specs.checkpoint import ManifestFile, ManifestWriter, SaveSettled
 from specs.chores import CheckpointFault, ChoreKind, ChoreOutcome, Verification
 from specs.reports import PROTOCOL, ChoreReport
 from tests.client.conftest import Run, Yard
@@ -66,6 +68,32 @@ def do(yard: Yard, chore_id: str, fault: list[CheckpointFault]) -> None:
     )
     report = ChoreReport(protocol=PROTOCOL, node="node-1", fence=claim.fence, outcome=outcome)
     report_chore(context, chore_id, report)
+
+
+def test_who_wrote_a_checkpoint_and_what_it_cost(run: Run, yard: Yard, job: str) -> None:
+    writers = tuple(
+        ManifestWriter(rank=rank, size=2**30, files=1, write_seconds=seconds)
+        for rank, seconds in ((0, 1.0), (2, 2.0))
+    )
+    files = (ManifestFile(path=".metadata", size=2**31, xxh3_128="a" * 32),)
+    identifier = yard.harness.commit_checkpoint(job, 9, files=files, writers=writers)
+    lines = run("checkpoints", "tiny").stdout.splitlines()
+    assert "2 writers, 1 GiB/s" in lines[1]
+    assert "stall" not in lines[1]
+    assert "in 0.10 s" in lines[2]
+    settled = SaveSettled(checkpoint_id=identifier, stall_seconds=0.02)
+    with yard.harness.context.database.write() as connection:
+        assert record_stall(connection, yard.harness.attempt(job).id, settled)
+    assert "2 writers, 1 GiB/s, stall 0.02 s" in run("checkpoints", "tiny").stdout
+    shown = run("checkpoints", "tiny@step-9").stdout.splitlines()
+    assert "2 GiB in 1 file" in shown[0]
+    assert "training waited: 0.02 s" in shown[1]
+    assert [line.split() for line in shown[3:]] == [
+        ["0", "1", "GiB", "1", "1.00", "1", "GiB/s"],
+        ["2", "1", "GiB", "1", "2.00", "512", "MiB/s"],
+    ]
+    view = json.loads(run("checkpoints", "tiny@step-9", "--json").stdout)
+    assert view["manifest"]["writers"][1]["write_seconds"] == 2.0
 
 
 @pytest.mark.usefixtures("node")

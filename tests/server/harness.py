@@ -23,7 +23,15 @@ from server.scheduler.dispatch import RecordingDispatcher
 from server.scheduler.place import Placer
 from server.scheduler.reconcile import Reconciler
 from server.tables import attempt_nodes, attempts, checkpoints, events, jobs, nodes
-from specs.checkpoint import DataState, Manifest, TrainState, checkpoint_id, checkpoint_path
+from specs.checkpoint import (
+    DataState,
+    Manifest,
+    ManifestFile,
+    ManifestWriter,
+    TrainState,
+    checkpoint_id,
+    checkpoint_path,
+)
 from specs.failures import Failure, FailureReason
 from specs.job import parse_job_spec
 from specs.reports import Hardware, Identity
@@ -134,7 +142,14 @@ class Harness:
         attempt = self.attempt(job_id)
         return [Supervisor(self, attempt.id, share.node) for share in self.shares(job_id)]
 
-    def commit_checkpoint(self, job_id: str, step: int) -> str:
+    def commit_checkpoint(
+        self,
+        job_id: str,
+        step: int,
+        *,
+        files: tuple[ManifestFile, ...] = (),
+        writers: tuple[ManifestWriter, ...] = (),
+    ) -> str:
         """Put a checkpoint of the newest attempt into the catalog, and return its id."""
         attempt = self.attempt(job_id)
         now = self.context.now()
@@ -155,7 +170,8 @@ class Harness:
             param_dtype="float32",
             torch_version="2",
             save_seconds=0.1,
-            files=(),
+            files=files,
+            writers=writers,
         )
         row = {
             "id": identifier,
@@ -166,10 +182,12 @@ class Harness:
             "kind": "interval",
             "root": "checkpoints",
             "path": checkpoint_path(job_id, attempt.number, step),
-            "size": 0,
-            "files": 0,
+            "size": manifest.size,
+            "files": len(files),
             "layout": str(attempt.layout),
             "save_seconds": 0.1,
+            "writers": len(writers) or None,
+            "write_seconds": manifest.write_seconds,
             "parent_id": attempt.parent_checkpoint_id,
             "metadata_digest": "m" * 32,
             "manifest": manifest,

@@ -45,6 +45,9 @@ def test_training_is_bit_equal_whoever_saves_how(tmp_path: Path) -> None:
         stalls = attempt.values("checkpoint/stall_seconds")
         saves = attempt.values("checkpoint/save_seconds")
         assert stalls.keys() == saves.keys() != set()
+        settled = [e.data for e in attempt.events if e.kind == "checkpoint_settled"]
+        assert [data["checkpoint_id"] for data in settled] == told
+        assert set(stalls.values()) <= {data["stall_seconds"] for data in settled}
 
 
 def test_a_stop_and_requests_are_answered_in_the_background_too(tmp_path: Path) -> None:

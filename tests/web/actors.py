@@ -26,6 +26,8 @@ from specs.checkpoint import (
     DataState,
     Manifest,
     ManifestFile,
+    ManifestWriter,
+    SaveSettled,
     TrainState,
     checkpoint_id,
 )
@@ -192,8 +194,11 @@ class Run:
                 ManifestFile(path=DCP_METADATA, size=48_112, xxh3_128="a" * 32),
                 ManifestFile(path="__0_0.distcp", size=1_900_544_000, xxh3_128="b" * 32),
             ),
+            writers=(ManifestWriter(rank=0, size=1_900_544_000, files=1, write_seconds=1.5),),
         )
         self.tell("checkpoint_committed", manifest.model_dump(mode="json"), at=step)
+        settled = SaveSettled(checkpoint_id=identifier, stall_seconds=0.02)
+        self.tell("checkpoint_settled", settled.model_dump(mode="json"), at=step)
         return identifier
 
     def write(self, rank: int, lines: Iterable[str]) -> None:

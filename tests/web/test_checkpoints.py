@@ -37,6 +37,15 @@ def test_each_says_what_is_known_of_it(shown: Watched) -> None:
     expect(row_of(shown, "5,600").get_by_role("progressbar")).to_have_attribute("value", "45")
 
 
+def test_who_wrote_it_is_shown_on_demand(shown: Watched) -> None:
+    row = row_of(shown, "5,200").first
+    expect(row).to_contain_text("stall 0.02 s")
+    row.get_by_role("button", name="1 writer, 1.18 GiB/s").click()
+    panel = shown.page.get_by_role("dialog", name="How step 5200 of attempt")
+    expect(panel).to_contain_text("2 files, 1.77 GiB. Saved in 3.40 s, training waited 0.02 s.")
+    expect(panel.get_by_role("table", name="Writers")).to_contain_text("1.50 s")
+
+
 def test_a_verification_is_asked_for_and_shown_without_a_reload(
     theatre: Theatre, visit: Visit
 ) -> None:

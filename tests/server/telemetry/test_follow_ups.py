@@ -138,6 +138,7 @@ def test_commits_enter_the_catalog_once(context: Context, launched: Launched) ->
         {"kind": "a kind that is far too long for its column"},
         {"created_at": "2026-01-01T00:00:00"},
         {"save_seconds": "NaN"},
+        {"writers": [{"rank": 0, "size": 90, "files": 1, "write_seconds": "Infinity"}]},
     ],
     ids=str,
 )
@@ -147,6 +148,45 @@ def test_a_commit_that_is_not_of_this_attempt_is_not_listed(
     job_id, supervisor = launched
     send(context, supervisor, chunk("events", json_lines([committed(job_id, 50, changes)])))
     assert list_checkpoints(context, job_id) == []
+    assert len(kept_events(context, "line_skipped")) == 1
+
+
+def test_the_catalog_has_what_a_save_cost(context: Context, launched: Launched) -> None:
+    job_id, supervisor = launched
+    rows = [
+        {"rank": rank, "size": 45, "files": 1, "write_seconds": seconds}
+        for rank, seconds in ((0, 0.2), (2, 0.3))
+    ]
+    settled = {"checkpoint_id": f"{job_id}.a1.step-50", "stall_seconds": 0.02}
+    unknown = settled | {"checkpoint_id": "other.a1.step-50"}
+    lines = json_lines([committed(job_id, 0), committed(job_id, 50, {"writers": rows})])
+    later = json_lines(
+        [
+            {"time": 2.0, "kind": "checkpoint_settled", "step": 52, "data": data}
+            for data in (settled, unknown)
+        ]
+    )
+    send(context, supervisor, chunk("events", lines))
+    (newest, _) = list_checkpoints(context, job_id)
+    assert (newest.writers, newest.write_seconds, newest.stall_seconds) == (2, 0.3, None)
+    send(context, supervisor, chunk("events", later, start=len(lines)))
+    (newest, first) = list_checkpoints(context, job_id)
+    assert newest.stall_seconds == 0.02
+    assert (first.writers, first.write_seconds, first.stall_seconds) == (None, None, None)
+    written = read_checkpoint(context, newest.id).manifest.writers
+    assert [(writer.rank, writer.write_seconds) for writer in written] == [(0, 0.2), (2, 0.3)]
+    (event,) = kept_events(context, "checkpoint_settled")
+    assert event == settled
+
+
+@pytest.mark.parametrize("stall", [-1, "NaN", "Infinity"])
+def test_a_stall_that_cannot_be_is_left_out(
+    context: Context, launched: Launched, stall: float | str
+) -> None:
+    job_id, supervisor = launched
+    data = {"checkpoint_id": f"{job_id}.a1.step-50", "stall_seconds": stall}
+    line = {"time": 2.0, "kind": "checkpoint_settled", "step": 52, "data": data}
+    send(context, supervisor, chunk("events", json_lines([line])))
     assert len(kept_events(context, "line_skipped")) == 1
 
 

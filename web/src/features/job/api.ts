@@ -48,6 +48,20 @@ export const checkpointsQuery = (id: string) =>
     getNextPageParam: (last) => last.next_page_token,
   });
 
+/** One checkpoint with its manifest, which never changes. */
+export const checkpointQuery = (id: string) =>
+  queryOptions({
+    queryKey: ["checkpoint", id] as const,
+    queryFn: ({ signal }) =>
+      ask(
+        api.GET("/api/v1/checkpoints/{checkpoint_id}", {
+          params: { path: { checkpoint_id: id } },
+          signal,
+        }),
+      ),
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+
 /** What is and was done to the job's checkpoints, the newest first; older ones are not shown. */
 export const choresQuery = (id: string) =>
   queryOptions({

@@ -1228,9 +1228,25 @@ export interface components {
             layout: string;
             /**
              * Save Seconds
-             * @description Duration of the save.
+             * @description From the end of the step to the last byte of the data files.
              */
             save_seconds: number;
+            /**
+             * Stall Seconds
+             * @description Time for which training waited for the save; absent until the training loop has taken note
+             *     of its end, and for good where the run ended before that.
+             */
+            stall_seconds: number | null;
+            /**
+             * Writers
+             * @description Ranks that wrote tensors; absent where the manifest does not name them.
+             */
+            writers: number | null;
+            /**
+             * Write Seconds
+             * @description Time of the slowest of them; `size` over it is the bandwidth of the storage.
+             */
+            write_seconds: number | null;
             /**
              * Parent
              * @description Checkpoint from which its attempt went on.
@@ -1459,9 +1475,25 @@ export interface components {
             layout: string;
             /**
              * Save Seconds
-             * @description Duration of the save.
+             * @description From the end of the step to the last byte of the data files.
              */
             save_seconds: number;
+            /**
+             * Stall Seconds
+             * @description Time for which training waited for the save; absent until the training loop has taken note
+             *     of its end, and for good where the run ended before that.
+             */
+            stall_seconds: number | null;
+            /**
+             * Writers
+             * @description Ranks that wrote tensors; absent where the manifest does not name them.
+             */
+            writers: number | null;
+            /**
+             * Write Seconds
+             * @description Time of the slowest of them; `size` over it is the bandwidth of the storage.
+             */
+            write_seconds: number | null;
             /**
              * Parent
              * @description Checkpoint from which its attempt went on.

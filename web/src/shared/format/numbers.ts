@@ -83,3 +83,8 @@ export function bytes(value: number | null | undefined): string {
   }
   return `${unit === 0 ? Math.round(size) : size.toPrecision(3)} ${BINARY[unit]}`;
 }
+
+/** `1.30 GiB/s`, from bytes and the time that they took. */
+export function bandwidth(size: number, seconds: number | null | undefined): string {
+  return seconds ? `${bytes(size / seconds)}/s` : NONE;
+}

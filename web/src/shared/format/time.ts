@@ -18,6 +18,12 @@ export function duration(seconds: number | null | undefined): string {
   return `${Math.floor(whole / DAY)} d ${two(Math.floor((whole % DAY) / HOUR))} h`;
 }
 
+/** A duration of which hundredths matter: `0.02 s`, `3.40 s`, `45 s`. */
+export function fine(seconds: number | null | undefined): string {
+  if (seconds == null || !(seconds >= 0 && seconds < 9.995)) return duration(seconds);
+  return `${seconds.toFixed(2)} s`;
+}
+
 /** One unit, for columns and ages: `now`, `45 s`, `3 min`, `2 h`, `6 d`. */
 export function age(seconds: number): string {
   if (seconds < 5) return "now";

@@ -12,15 +12,18 @@ interface PopoverProps {
   buttonClassName?: string;
   /** Name of the panel. */
   label: string;
+  /** Called when the panel opens: what it shows may be loaded then. */
+  onOpen?: () => void;
   children: ReactNode;
 }
 
-export function Popover({ button, buttonClassName, label, children }: PopoverProps) {
+export function Popover({ button, buttonClassName, label, onOpen, children }: PopoverProps) {
   const id = useId();
   const opener = useRef<HTMLButtonElement>(null);
   const place = (event: ToggleEvent<HTMLDivElement>) => {
     if (event.newState === "open" && opener.current) {
       putBeside(event.currentTarget, opener.current);
+      onOpen?.();
     }
   };
   return (

@@ -4,7 +4,7 @@ import { useState } from "react";
 import type { CheckpointView, Chore, Job } from "@/shared/api/types";
 import { bytes, count } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
-import { duration, moment } from "@/shared/format/time";
+import { moment } from "@/shared/format/time";
 import { Badge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine, CopyButton } from "@/shared/ui/CommandLine";
@@ -22,14 +22,15 @@ import { CheckpointDialog } from "./CheckpointDialog";
 import { CHECKPOINT_VERBS, type CheckpointVerb, isOpen, toldChore, verbsOf } from "./chores";
 import { useChores } from "./useChores";
 import { Verified } from "./Verified";
+import { Written } from "./Written";
 
 const COLUMNS = [
   { name: "step", label: "Step", number: true },
   { name: "attempt", label: "Attempt", number: true },
   { name: "kind", label: "Kind" },
-  { name: "layout", label: "Written by" },
+  { name: "layout", label: "Layout" },
   { name: "size", label: "Size", number: true },
-  { name: "files", label: "Files", number: true },
+  { name: "written", label: "Written" },
   { name: "verified", label: "Verified" },
   { name: "pinned", label: "Pinned" },
   { name: "age", label: "Age", number: true },
@@ -93,7 +94,9 @@ function Row({ job, row, chore, onAsk }: RowProps) {
       </td>
       <td>{row.layout}</td>
       <td className="number">{bytes(row.size)}</td>
-      <td className="number">{count(row.files)}</td>
+      <td>
+        <Written row={row} />
+      </td>
       <td className="checkpoint-verified">
         <Verified row={row} chore={chore} />
       </td>
@@ -141,7 +144,6 @@ function Row({ job, row, chore, onAsk }: RowProps) {
             <code>{row.id}</code>
             <CopyButton text={row.id} />
           </div>
-          <p className="muted">Saved in {duration(row.save_seconds)}</p>
         </Popover>
       </td>
     </tr>
