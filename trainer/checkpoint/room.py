@@ -29,7 +29,8 @@ def check_room(folder: Path, *, size: int, state: TrainState, spec: JobSpec) -> 
         return
     raise CheckpointError(
         f"{folder.parent} has {_gib(free)} free, but {more:,} more checkpoints of {_gib(size)} "
-        f"are to be kept there, {_gib(more * size)} in all: {_remedy(free // size, state, spec)}",
+        f"are to be kept there ({_reason(spec)}), {_gib(more * size)} in all: "
+        f"{_remedy(free // size, state, spec)}",
         path=str(folder.parent),
     )
 
@@ -39,27 +40,58 @@ def checkpoints_to_come(state: TrainState, spec: JobSpec) -> int:
 
     Saves by the clock and on request are not counted: nobody knows their number.
     """
-    section, last = spec.checkpoint, spec.training.steps
-    if state.step >= last:
+    section = spec.checkpoint
+    if state.step >= spec.training.steps:
         return 0
-    interval = section.interval_steps
-    by_steps = (last - 1) // interval - state.step // interval if interval else 0
-    saves = by_steps + 1  # and the last one
+    saves = _saves_to_come(section.interval_steps, state, spec)
     if not section.keep_latest_k:
         return saves
-    every = section.keep_every_steps
-    for_good = last // every - state.step // every if every else 0
     # One more than are kept: the oldest goes when the newest is there.
-    return min(saves, section.keep_latest_k + 1 + for_good)
+    return min(saves, section.keep_latest_k + 1 + _kept_for_good(state, spec))
+
+
+def _reason(spec: JobSpec) -> str:
+    section = spec.checkpoint
+    keep = section.keep_latest_k
+    kept = f"checkpoint.keep_latest_k = {keep}{'' if keep else ', which keeps all'}"
+    if keep and section.keep_every_steps:
+        kept += f", checkpoint.keep_every_steps = {section.keep_every_steps}"
+    return f"{kept}, checkpoint.interval_steps = {section.interval_steps}"
 
 
 def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
+    """Name what can be changed, each with a value that alone makes all of it fit."""
+    section = spec.checkpoint
+    ways = ["free space", "take another checkpoint.root"]
+    if fitting >= 1:
+        interval = _interval(fitting, state, spec)
+        if interval > section.interval_steps > 0:
+            ways.append(f"set checkpoint.interval_steps to {interval:,} or more")
+    # `checkpoints_to_come` counts one more than are kept, and those that are kept for good.
+    for_good = _kept_for_good(state, spec)
+    if (most := fitting - 1 - for_good) >= 1:
+        ways.append(f"set checkpoint.keep_latest_k to {most:,} or less")
+    return f"{', '.join(ways[:-1])}, or {ways[-1]}"
+
+
+def _saves_to_come(interval: int, state: TrainState, spec: JobSpec) -> int:
+    by_steps = (spec.training.steps - 1) // interval - state.step // interval if interval else 0
+    return by_steps + 1  # and the last one
+
+
+def _interval(fitting: int, state: TrainState, spec: JobSpec) -> int:
+    """Return steps between saves such that at most `fitting` come, the last one included."""
     left = spec.training.steps - state.step
-    free = "free space or take another checkpoint.root"
-    if fitting < 1:
-        return free
     interval = math.ceil(left / fitting)
-    return f"{free}, or save every {interval:,} steps or more (checkpoint.interval_steps)"
+    if _saves_to_come(interval, state, spec) <= fitting:
+        return interval
+    # In the middle of an interval one more multiple lies ahead than there are whole intervals.
+    return math.ceil(left / (fitting - 1)) if fitting > 1 else spec.training.steps
+
+
+def _kept_for_good(state: TrainState, spec: JobSpec) -> int:
+    every = spec.checkpoint.keep_every_steps
+    return spec.training.steps // every - state.step // every if every else 0
 
 
 def _gib(size: int) -> str:

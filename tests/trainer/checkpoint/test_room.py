@@ -1,8 +1,10 @@
 """The free space is compared with the checkpoints that are to be kept."""
 
+import re
 import shutil
 from collections import namedtuple
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +56,54 @@ def test_a_disk_that_would_be_full_before_the_end(
     text = str(caught.value)
     assert "has 40 GiB free, but 10 more checkpoints of 5 GiB" in text
     assert "50 GiB in all" in text
-    assert "save every 125 steps or more (checkpoint.interval_steps)" in text
+    assert (
+        "(checkpoint.keep_latest_k = 0, which keeps all, checkpoint.interval_steps = 100)" in text
+    )
+    assert "free space, take another checkpoint.root, " in text
+    assert "set checkpoint.interval_steps to 125 or more" in text
+    assert "or set checkpoint.keep_latest_k to 7 or less" in text
     assert caught.value.path == str(tmp_path)
     check_room(folder, size=5 * GIB, state=state_at(0), spec=_spec(interval_steps=125))
+    check_room(folder, size=5 * GIB, state=state_at(0), spec=_spec(keep_latest_k=7))
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "size", "end"),
+    [
+        ({}, 41, "in all: free space, or take another checkpoint.root"),
+        ({"interval_steps": 0}, 41, "in all: free space, or take another checkpoint.root"),
+        ({"keep_latest_k": 4}, 9, "or set checkpoint.keep_latest_k to 3 or less"),
+        (
+            {"keep_latest_k": 4, "keep_every_steps": 500},
+            9,
+            "or set checkpoint.keep_latest_k to 1 or less",
+        ),
+    ],
+)
+def test_a_remedy_is_named_only_where_it_helps(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    checkpoint: dict[str, int],
+    size: int,
+    end: str,
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100 * GIB, 60 * GIB, 40 * GIB))
+    with pytest.raises(CheckpointError) as caught:
+        check_room(tmp_path / "s", size=size * GIB, state=state_at(0), spec=_spec(**checkpoint))
+    assert str(caught.value).endswith(end)
+
+
+@pytest.mark.parametrize("step", [0, 1, 250, 333, 990])
+@pytest.mark.parametrize("size", [5, 9, 15, 39])
+def test_the_remedies_make_it_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, size: int
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100 * GIB, 60 * GIB, 40 * GIB))
+    given: dict[str, Any] = {"size": size * GIB, "state": state_at(step)}
+    with pytest.raises(CheckpointError) as caught:
+        check_room(tmp_path / "s", spec=_spec(interval_steps=1), **given)
+    named = re.findall(r"set checkpoint\.(\w+) to ([\d,]+) or", str(caught.value))
+    assert named[0][0] == "interval_steps"
+    for field, value in named:
+        changed = {"interval_steps": 1} | {field: int(value.replace(",", ""))}
+        check_room(tmp_path / "s", spec=_spec(**changed), **given)
