@@ -38,10 +38,18 @@ def check_world_size(connection: Connection, world_size: int, *, pointer: str) -
     Raises:
         InvalidRequestError: at `pointer`.
     """
+    problems = too_few_slots(connection, world_size, pointer=pointer)
+    if problems:
+        raise InvalidRequestError.of(problems)
+
+
+def too_few_slots(connection: Connection, world_size: int, *, pointer: str) -> list[Problem]:
+    """Return the problem of a world size that all nodes together do not have, if it is one."""
     known = connection.scalar(select(func.sum(nodes.c.slots)))
-    if known is not None and world_size > known:
-        detail = f"world_size={world_size} is more than the {known} slots of all nodes"
-        raise InvalidRequestError.at(pointer, detail)
+    if known is None or world_size <= known:
+        return []
+    detail = f"world_size={world_size} is more than the {known} slots of all nodes"
+    return [Problem(pointer=pointer, detail=detail)]
 
 
 def check_hardware(connection: Connection, spec: JobSpec) -> None:

@@ -1,10 +1,10 @@
-"""What a spec would amount to here: refused or worked out as a submission would, nothing stored."""
+"""What a spec would amount to here: checked as a submission would be, and nothing stored."""
 
 from __future__ import annotations
 
 import planner.plan
 from server.context import Context
-from server.jobs.checks import check_hardware, check_spec, check_world_size, known_slots
+from server.jobs.checks import check_hardware, check_spec, known_slots, too_few_slots
 from specs.job import JobSpec
 from specs.plan import Plan
 
@@ -12,12 +12,19 @@ from specs.plan import Plan
 def plan_job(context: Context, spec: JobSpec) -> Plan:
     """Return the plan of a job.
 
+    One that is larger than all nodes here is planned with a warning, although a submission would be
+    refused: what it amounts to does not depend on them, and is asked before machines are bought.
+
     Raises:
-        InvalidRequestError: a submission would be refused.
+        InvalidRequestError: a submission would be refused for another reason.
     """
     check_spec(context, spec)
     with context.database.read() as connection:
-        check_world_size(connection, spec.resources.world_size, pointer="/resources/world_size")
-        check_hardware(connection, spec)
+        missing = too_few_slots(
+            connection, spec.resources.world_size, pointer="/resources/world_size"
+        )
+        if not missing:
+            check_hardware(connection, spec)
         slots = known_slots(connection)
-    return planner.plan.plan(spec, slots=slots)
+    planned = planner.plan.plan(spec, slots=() if missing else slots)
+    return planned.model_copy(update={"warnings": (*missing, *planned.warnings)})

@@ -91,6 +91,21 @@ def test_only_more_slots_than_ever_registered_are_refused(
     assert refusal.value.problems[0].pointer == "/resources/world_size"
 
 
+def test_a_job_larger_than_all_nodes_is_planned_with_a_warning(
+    context: Context, harness: Harness
+) -> None:
+    harness.add_node(slots=4)
+    wanted = spec(
+        resources={"world_size": 8, "device": "cuda"},
+        training={"micro_batch_size": 1, "param_dtype": "bfloat16"},
+        quantization={"recipe": "float8_rowwise"},
+    )
+    planned = plan_job(context, wanted)
+    assert planned.name == "FSDP 8"
+    assert planned.warnings[0].pointer == "/resources/world_size"
+    assert "more than the 4 slots of all nodes" in planned.warnings[0].detail
+
+
 def test_what_no_node_can_compute_is_refused(context: Context, harness: Harness) -> None:
     wanted = spec(quantization={"recipe": "float8_tensorwise"})
     submit(context, wanted, actor="ada")  # before the first node nothing is known
