@@ -9,6 +9,7 @@ from pydantic import Field
 from specs.base import PositiveSteps, Sequences, SpecModel
 from specs.job import JobSpec
 from specs.layout import Layout
+from specs.parts import ALL_PARTS, Parts
 from specs.sections.checkpoint import CheckpointSection
 from specs.sections.operation import ResourcesSection, RetrySection
 from specs.sections.parallelism import (
@@ -83,6 +84,8 @@ class ResumePoint(SpecModel):
     """Completed optimizer steps in it."""
     metadata_digest: str
     """XXH3-128 of its DCP metadata, compared before the metadata is opened."""
+    parts: Parts = ALL_PARTS
+    """What is taken over of it; all, unless it is another job's."""
 
 
 class AttemptSpec(SpecModel):

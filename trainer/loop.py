@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from specs.checkpoint import DataState, TrainState
+from specs.checkpoint import TrainState
 from specs.job import JobSpec
 from specs.rundir import Outcome, Phase
 from trainer.assembly import Assembly, assemble
@@ -15,7 +15,7 @@ from trainer.checkpoint.saver import Origin
 from trainer.checkpoint.store import committed
 from trainer.checkpoint.together import on_every_rank, on_rank_0
 from trainer.control import Control, Decision
-from trainer.counters import leave_out, one_step_on
+from trainer.counters import one_step_on
 from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.distributed import Ranks, joined
@@ -31,6 +31,7 @@ from trainer.recording import Recording
 from trainer.report import Report
 from trainer.run import Run
 from trainer.saving import Saving
+from trainer.starting import starting_state
 from trainer.step import StepResult, TrainStep
 from trainer.validation import Validation
 
@@ -83,7 +84,7 @@ def train(
         recorder.enter(Phase.LOADING)
         assembly = assemble(run.spec, run.attempt.layout, ranks.device, roots=run.attempt.roots)
         _load_initial_weights(run, ranks, recorder, assembly)
-        state = _initial_state(run, recorder, checkpointer, assembly, dataset)
+        state = starting_state(run, recorder, checkpointer, assembly, dataset)
         loop = Loop(run, ranks, recorder, checkpointer, assembly, state, after_step)
         snapshots = Path(run.directory.snapshots)
         with explaining_memory(assembly, ranks.device, snapshots, rank=ranks.rank):
@@ -155,49 +156,6 @@ def _load_initial_weights(run: Run, ranks: Ranks, recorder: Recorder, assembly: 
         {"place": spec.model.initial_weights, "files": [file.model_dump() for file in files]},
     )
     refresh_scales(assembly.model)
-
-
-def _initial_state(
-    run: Run,
-    recorder: Recorder,
-    checkpointer: Checkpointer,
-    assembly: Assembly,
-    dataset: Dataset,
-) -> TrainState:
-    """Return the counters to start with, after loading the checkpoint to go on from, if any.
-
-    Raises:
-        DataError: the checkpoint was trained on other data.
-        CheckpointError: the checkpoint cannot be loaded, or comes from another seed.
-    """
-    resume = run.attempt.resume
-    if resume is None:
-        start = TrainState(step=0, tokens=0, data=DataState(dataset_digest=dataset.digest))
-        return leave_out(start, run)
-    manifest = checkpointer.load(assembly.model, assembly.optimizer, resume)
-    before = manifest.train_state.data.dataset_digest
-    if before != dataset.digest:
-        raise DataError(
-            f"{manifest.checkpoint_id} was trained on data with digest {before}, but the data here "
-            f"has {dataset.digest}: files, tokenizer or seq_len differ",
-        )
-    if manifest.seed != run.spec.training.seed:
-        raise CheckpointError(
-            f"{manifest.checkpoint_id} was trained with seed={manifest.seed}, "
-            f"but training.seed={run.spec.training.seed}",
-            path=resume.path,
-        )
-    recorder.step = manifest.train_state.step
-    recorder.checkpoint_id = manifest.checkpoint_id
-    recorder.event(
-        "resumed",
-        {
-            "checkpoint_id": manifest.checkpoint_id,
-            "from_layout": manifest.layout.model_dump(),
-            "layout": run.attempt.layout.model_dump(),
-        },
-    )
-    return leave_out(manifest.train_state, run)
 
 
 class Loop:

@@ -248,6 +248,12 @@ class SmallJob:
     ) -> Attempt:
         """Run an attempt to its end, which every rank must see alike."""
         run = self.prepare(attempt, layout, **described)
+        return self.launch_prepared(run, layout, meddling)
+
+    def launch_prepared(
+        self, run: Path, layout: Layout, meddling: Meddling = Meddling()
+    ) -> Attempt:
+        """Run the attempt of a run directory to its end."""
         outcomes = run_ranks(layout.world_size, train_rank, str(run), meddling, initialize=False)
         assert len(set(outcomes)) == 1, outcomes
         return Attempt(run)

@@ -6,19 +6,16 @@ the attempt that loads holds it. What is computed from it is compared with the u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from specs.checkpoint import Manifest, checkpoint_path
+from specs.checkpoint import Manifest
 from specs.layout import Layout
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob
-from trainer.checkpoint.reader import CheckedReader, point_at
+from tests.trainer.stored import stored_tensors
 
 LOSS_TOLERANCE = 1e-4  # relative, float32
 EXACT = ("train/lr", "train/tokens", "train/sequences")
@@ -103,22 +100,9 @@ def check_loaded(job: SmallJob, saved: Manifest, *, by: int) -> None:
     loaded = job.committed()[f"{JOB}.a{by}.step-{step}"]
     assert loaded.kind == "preflight"
     assert loaded.train_state == saved.train_state
-    before, after = _tensors(job, saved), _tensors(job, loaded)
+    before, after = stored_tensors(job, saved), stored_tensors(job, loaded)
     assert before.keys() == after.keys()
     for name, tensor in before.items():
         assert torch.equal(after[name], tensor), name
     # The comparison is none unless both moments and the counter hold something.
     assert all(tensor.any() for name, tensor in before.items() if name.startswith("optimizer."))
-
-
-def _tensors(job: SmallJob, manifest: Manifest) -> Mapping[str, Tensor]:
-    step = manifest.train_state.step
-    folder = job.storage / checkpoint_path(JOB, manifest.attempt, step)
-    reader = CheckedReader(folder)
-    reader.look(point_at(manifest, folder))
-    tensors = {}
-    for name, entry in reader.metadata.state_dict_metadata.items():
-        assert isinstance(entry, TensorStorageMetadata)
-        tensors[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
-    reader.read_alone(tensors)
-    return tensors

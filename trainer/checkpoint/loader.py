@@ -13,11 +13,16 @@ from torch.distributed.checkpoint.api import CheckpointException
 from specs.attempt import ResumePoint
 from specs.checkpoint import Manifest
 from specs.layout import Layout
+from specs.parts import CheckpointPart
 from trainer.checkpoint.comparison import TensorKind, kinds_of
 from trainer.checkpoint.reader import CheckedReader
+from trainer.checkpoint.state import OPTIMIZER, WEIGHTS
 from trainer.checkpoint.together import on_every_rank, shared_error
 from trainer.errors import CheckpointError
 from trainer.parallel.mesh import Place
+
+PREFIXES = {CheckpointPart.MODEL: WEIGHTS, CheckpointPart.OPTIMIZER: OPTIMIZER}
+"""Beginnings of the names of the parts that are tensors."""
 
 
 def load(
@@ -30,11 +35,12 @@ def load(
 ) -> Manifest:
     """Fill this rank's tensors in place from a checkpoint, and return its manifest.
 
-    All ranks call it together; what fails on one rank is raised on every rank.
+    Of the parts that `resume` leaves out nothing is read, and their tensors stay as they are. All
+    ranks call it together; what fails on one rank is raised on every rank.
 
     Args:
         tensors: what this rank holds, by the names of the whole.
-        resume: which checkpoint.
+        resume: which checkpoint, and which parts of it.
         root: storage root that its path is relative to.
         group: CPU group of all ranks.
         layout: layout of these ranks.
@@ -45,17 +51,19 @@ def load(
         CheckpointError: it is missing, not committed, damaged, or not the one of `resume`.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    parts = tuple(PREFIXES[part] for part in resume.parts if part in PREFIXES)
+    tensors = {name: tensor for name, tensor in tensors.items() if name.startswith(parts)}
     wanted = _wanted_together(tensors, group, layout)
     reader = CheckedReader(root / resume.path)
 
     def check() -> None:
         _check_beneath(root, resume.path)
-        reader.open(resume, wanted)
+        reader.open(resume, wanted, parts=parts)
         reader.take_share(rank, world_size)
 
     on_every_rank(group, check)
     try:
-        dcp.load(dict(tensors), storage_reader=reader, process_group=group)
+        dcp.load(tensors, storage_reader=reader, process_group=group)
     except CheckpointException as error:
         raise shared_error(error, str(reader.folder)) from error
     return reader.manifest

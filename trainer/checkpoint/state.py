@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from trainer.quantize import high_precision
 
 WEIGHTS = "model."
+OPTIMIZER = "optimizer."
 _STATE = "state."
 
 
@@ -46,7 +47,7 @@ def train_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     tensors = weight_tensors(model)
     for name, tensor in state.items():
         if name.startswith(_STATE):
-            tensors[f"optimizer.{name.removeprefix(_STATE)}"] = tensor
+            tensors[f"{OPTIMIZER}{name.removeprefix(_STATE)}"] = tensor
     return tensors
 
 
