@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from client.calls import Calls
 from client.transport import read
 from specs.api.chores import ChoreView
+from specs.api.fork import ForkReply
 from specs.api.telemetry import CheckpointDetails, CheckpointView
 from specs.states import OPEN_CHORE_STATES
 
@@ -42,6 +44,31 @@ class CatalogCalls(Calls):
         """
         response = self.transport.send("DELETE", f"/checkpoints/{checkpoint_id}")
         return read(ChoreView, response)
+
+    def fork(
+        self,
+        checkpoint_id: str,
+        *,
+        name: str | None = None,
+        changes: Mapping[str, Any] | None = None,
+        parts: Sequence[str] | None = None,
+        dry_run: bool = False,
+    ) -> ForkReply:
+        """Start a new job from a checkpoint; the answer says what goes on exactly and what not.
+
+        Args:
+            checkpoint_id: of any job.
+            name: of the new job.
+            changes: fields of the other job's spec that the new one has otherwise, by section;
+                None takes one out.
+            parts: `model`, and any of `optimizer`, `counters` and `data`; all that go on when
+                absent.
+            dry_run: only work it out.
+        """
+        given: dict[str, Any] = {"name": name, "parts": parts and list(parts)}
+        body = {key: value for key, value in given.items() if value is not None}
+        body |= {"changes": dict(changes or {}), "dry_run": dry_run}
+        return self.transport.post(ForkReply, f"/checkpoints/{checkpoint_id}/fork", body)
 
     def chores(
         self,

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from specs.api.access import SessionRequest, TokenRequest
+from specs.api.fork import ForkRequest
 from specs.api.jobs import JobRequest, StopRequest
 from specs.api.resume import ResumeRequest
 from specs.api.telemetry import ComparisonView
@@ -32,6 +33,12 @@ EXAMPLES: Examples = {
         "on_four_slots": {"world_size": 4},
         "compare_only": {"world_size": 3, "dry_run": True},
         "more_steps": {"steps": 120},
+    },
+    ForkRequest: {
+        "as_before": {},
+        "more_steps": {"name": "longer", "changes": {"training": {"steps": 120}}},
+        "weights_alone": {"parts": ["model"], "changes": {"optimizer": {"lr": 1e-4}}},
+        "what_would_hold": {"changes": {"training": {"seed": 1}}, "dry_run": True},
     },
     JobRequest: {"save": {"kind": "save"}},
     SessionRequest: {"by_token": {"token": "ty_api_..."}, "by_link": {"code": "ty_login_..."}},

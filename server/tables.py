@@ -76,6 +76,9 @@ jobs = Table(
     Column("world_size", Integer, nullable=False),
     Column("layout", String(100), nullable=False),  # in words
     Column("storage", String(64)),  # UUID of the storage root on which its last attempt ran
+    Column("forked_from", String(200), index=True),  # checkpoint of another job
+    Column("fork_parts", Json),  # what is taken over of it
+    Column("fork_step", Integer),  # completed steps with which the job starts
     Column("progress", Record(Progress), nullable=False),
     Column("created_by", String(100), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),

@@ -72,6 +72,8 @@ def job_view(connection: Connection, job_id: str) -> JobView:
         spec=job.spec.model_copy(update={"env": mask_secrets(job.spec.env)}),
         desired=job.desired,
         pending=job.pending,
+        forked_from=job.forked_from,
+        fork_parts=job.fork_parts and tuple(job.fork_parts),
         current_attempt=current,
         retries_left=max(0, _retry(job, current).max_retries - job.retries_used),
         verbs=VERBS[JobState(job.state)],

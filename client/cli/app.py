@@ -9,7 +9,17 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from client.cli import acting, catalog, comparing, local, looking, submitting, telemetry, watching
+from client.cli import (
+    acting,
+    catalog,
+    comparing,
+    forking,
+    local,
+    looking,
+    submitting,
+    telemetry,
+    watching,
+)
 from client.cli.output import complain
 from client.errors import (
     ApiError,
@@ -70,7 +80,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for part in (local, submitting, looking, watching, telemetry, comparing, catalog, acting):
+for part in (local, submitting, looking, watching, telemetry, comparing, catalog, acting, forking):
     part.register(app)
 
 

@@ -46,6 +46,7 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
             ("progress", progress_words(job.progress, running=running)),
             ("phase", job.progress.phase if running else None),
             ("runs as", f"{job.layout} on {job.world_size} slot{_s(job.world_size)}"),
+            ("forked from", _ancestor(job)),
             ("submitted", f"{words.date(job.created_at)} ({words.age(job.created_at)} ago)"),
             ("ended", words.date(job.ended_at) if job.ended_at else None),
         ]
@@ -55,10 +56,16 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
         asked = f"{job.pending.cause} as {job.pending.layout}, asked for by {job.pending.actor}"
         parts += [heading("Waits to be launched"), Text(f"  {asked}")]
     if attempts:
-        parts += [heading("Attempts"), _attempts(attempts)]
+        parts += [heading("Attempts"), _attempts(attempts, job.id)]
     if attempt and attempt.failure and job.state != JobState.SUCCEEDED:
         parts += _failure(attempt)
     return Group(*parts, *_next(job))
+
+
+def _ancestor(job: JobView) -> str | None:
+    if job.forked_from is None or job.fork_parts is None:
+        return None
+    return f"{job.forked_from} ({', '.join(job.fork_parts)})"
 
 
 def _why(job: JobView) -> str:
@@ -67,7 +74,7 @@ def _why(job: JobView) -> str:
     return "" if failed and job.state == JobState.FAILED else job.reason or ""
 
 
-def _attempts(attempts: Sequence[AttemptView]) -> Listing:
+def _attempts(attempts: Sequence[AttemptView], job_id: str) -> Listing:
     rows = Listing("  #", "WHY", "LAYOUT", "STEPS", "ENDED", "FROM", "EXACT", "NODES",
                    right=("  #",), spare=("NODES", "WHY"))  # fmt: skip
     for attempt in sorted(attempts, key=lambda a: a.number):
@@ -77,7 +84,7 @@ def _attempts(attempts: Sequence[AttemptView]) -> Listing:
             attempt.layout_name,
             f"{attempt.start_step:,} → {attempt.last_step:,}",
             attempt.outcome or attempt.state,
-            _parent(attempt),
+            _parent(attempt, job_id),
             _exact(attempt),
             ", ".join(f"{node.node} ({len(node.slots)})" for node in attempt.nodes),
             style="" if attempt.on_lineage else "dim",
@@ -85,9 +92,10 @@ def _attempts(attempts: Sequence[AttemptView]) -> Listing:
     return rows
 
 
-def _parent(attempt: AttemptView) -> str:
+def _parent(attempt: AttemptView, job_id: str) -> str:
     parent = attempt.parent_checkpoint_id
-    shown = parent.partition(".")[2] if parent else words.DASH
+    owner, _, place = (parent or "").partition(".")
+    shown = words.DASH if not parent else place if owner == job_id else f"fork of {place}"
     return shown if attempt.on_lineage else f"{shown} (left branch)"
 
 

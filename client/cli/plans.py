@@ -10,7 +10,9 @@ from rich.text import Text
 from client.cli import words
 from client.cli.listing import Listing
 from client.cli.output import facts, heading
+from specs.api.fork import ForkPreview
 from specs.api.resume import ResumePreview
+from specs.fork import Guarantee
 from specs.plan import MemoryEstimate, PipelinePlan, Plan
 from specs.problems import Problem
 
@@ -76,6 +78,20 @@ def draw_preview(preview: ResumePreview) -> RenderableType:
     if preview.branch:
         parts.append(Text("\nNewer checkpoints stay where they are, as a branch that is left."))
     return Group(*parts)
+
+
+def draw_fork(preview: ForkPreview) -> RenderableType:
+    """Return what a fork is: its plan, and what goes on exactly."""
+    start = Text(f"{preview.name}, with {', '.join(preview.parts)} of ")
+    start.append(preview.checkpoint_id, style="dim")
+    start.append(f", starts after step {preview.start_step:,}")
+    rows = facts([(g.name, _kept(g)) for g in preview.guarantees])
+    return Group(start, draw_plan(preview.plan), heading("What still holds"), rows)
+
+
+def _kept(guarantee: Guarantee) -> Text:
+    sign = ("✓", "green") if guarantee.holds else ("✗", "yellow")
+    return Text.assemble(sign, f" {guarantee.detail}")
 
 
 def _memory(memory: MemoryEstimate, fits: bool | None) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
 
 from server.attempts.launch import Launch
 from server.context import Context
 from server.errors import ConflictError
 from server.tables import checkpoints, nodes
 from specs.attempt import AttemptSpec, NodeAllocation, ResumePoint
+from specs.parts import ALL_PARTS
 from specs.reports import ClaimReply
 
 
@@ -34,7 +37,7 @@ def claim_reply(
                 NodeAllocation(node=n.node, node_rank=n.node_rank, slots=tuple(n.slots))
                 for n in launch.nodes
             ),
-            resume=_resume_point(connection, attempt.parent_checkpoint_id),
+            resume=_resume_point(connection, job, attempt.parent_checkpoint_id),
             skip=tuple(map(tuple, attempt.skip)),
         ),
         attempt_token=token,
@@ -46,7 +49,9 @@ def claim_reply(
     )
 
 
-def _resume_point(connection: Connection, checkpoint_id: str | None) -> ResumePoint | None:
+def _resume_point(
+    connection: Connection, job: Row[Any], checkpoint_id: str | None
+) -> ResumePoint | None:
     if checkpoint_id is None:
         return None
     columns = (checkpoints.c.path, checkpoints.c.step, checkpoints.c.metadata_digest)
@@ -55,4 +60,5 @@ def _resume_point(connection: Connection, checkpoint_id: str | None) -> ResumePo
     ).one_or_none()
     if row is None:
         raise ConflictError(f"checkpoint {checkpoint_id} is gone")
-    return ResumePoint(checkpoint_id=checkpoint_id, **row._asdict())
+    parts = tuple(job.fork_parts) if checkpoint_id == job.forked_from else ALL_PARTS
+    return ResumePoint(checkpoint_id=checkpoint_id, parts=parts, **row._asdict())

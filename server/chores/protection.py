@@ -30,28 +30,18 @@ def being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
     return found | {p.checkpoint_id for p in pending if p.checkpoint_id in ids}
 
 
-def gone_on_from_elsewhere(connection: Connection, job_id: str, ids: Collection[str]) -> set[str]:
-    """Return those that an attempt of another job came from."""
-    found = connection.scalars(
-        select(attempts.c.parent_checkpoint_id).where(
-            attempts.c.parent_checkpoint_id.in_(ids), attempts.c.job_id != job_id
-        )
-    )
+def gone_on_from_elsewhere(connection: Connection, ids: Collection[str]) -> set[str]:
+    """Return those from which another job was forked."""
+    found = connection.scalars(select(jobs.c.forked_from).where(jobs.c.forked_from.in_(ids)))
     return {str(identifier) for identifier in found}
 
 
-def needing_job(connection: Connection, job_id: str, ids: Collection[str]) -> AnyRow | None:
-    """Return another job that came from one of these and has saved nothing of its own yet."""
+def needing_job(connection: Connection, ids: Collection[str]) -> AnyRow | None:
+    """Return a job that was forked from one of these and has saved nothing of its own yet."""
     saved = exists().where(checkpoints.c.job_id == jobs.c.id)
     return connection.execute(
-        select(jobs.c.name, attempts.c.parent_checkpoint_id)
-        .join(attempts, attempts.c.job_id == jobs.c.id)
-        .where(
-            jobs.c.id != job_id,
-            jobs.c.state != JobState.SUCCEEDED,
-            attempts.c.parent_checkpoint_id.in_(ids),
-            ~saved,
-        )
+        select(jobs.c.name, jobs.c.forked_from)
+        .where(jobs.c.state != JobState.SUCCEEDED, jobs.c.forked_from.in_(ids), ~saved)
         .limit(1)
     ).one_or_none()
 
@@ -63,7 +53,7 @@ def objection(connection: Connection, job: AnyRow, checkpoint: AnyRow) -> str | 
         return f"{identifier} was pinned by {checkpoint.pinned_by}; unpin it first"
     if being_loaded(connection, {identifier}):
         return f"{identifier} is what an attempt goes on from just now; wait for its first step"
-    if other := needing_job(connection, job.id, {identifier}):
+    if other := needing_job(connection, {identifier}):
         return f"{other.name} came from {identifier} and has saved nothing of its own yet"
     if job.state == JobState.SUCCEEDED or checkpoint.verified is False:
         return None

@@ -146,7 +146,7 @@ def apply_retention(
     ).all()
     held = {row.id: row for row in rows if lineage.holds(number=row.attempt, step=row.step)}
     needed = being_loaded(connection, held.keys())
-    needed |= gone_on_from_elsewhere(connection, job_id, held.keys())
+    needed |= gone_on_from_elsewhere(connection, held.keys())
     going = let_go(
         section,
         [
@@ -172,22 +172,31 @@ def apply_retention(
     return [candidate.id for candidate in going]
 
 
+def refuse_while_needed(connection: Connection, job_id: str) -> None:
+    """Refuse to forget the checkpoints of a job while another one could start from nothing else.
+
+    Raises:
+        ConflictError: a fork has saved nothing of its own yet.
+    """
+    ids = connection.scalars(select(checkpoints.c.id).where(checkpoints.c.job_id == job_id)).all()
+    if other := needing_job(connection, ids):
+        raise ConflictError(
+            f"{other.name} came from {other.forked_from} and has saved nothing of its own"
+        )
+
+
 def remove_with_job(
     context: Context, connection: Connection, job: AnyRow, *, actor: str
 ) -> list[str]:
     """Queue the deletion of all that a job saved, before its rows go; return the chores' ids.
 
     Raises:
-        ConflictError: a checkpoint is pinned, or another job needs one.
+        ConflictError: a checkpoint is pinned.
     """
     rows = connection.execute(select(checkpoints).where(checkpoints.c.job_id == job.id)).all()
     pinned = sorted(row.id for row in rows if row.pinned_at is not None)
     if pinned:
         raise ConflictError(f"{', '.join(pinned[:5])} is pinned; unpin it first")
-    if other := needing_job(connection, job.id, {row.id for row in rows}):
-        raise ConflictError(
-            f"{other.name} came from {other.parent_checkpoint_id} and has saved nothing of its own"
-        )
     cancel_looks(context, connection, job_id=job.id, checkpoint_id=None, actor=actor)
     return [
         queue_chore(

@@ -11,17 +11,19 @@ from server.body import JsonBody
 from server.chores.queue import read_chore
 from server.dependencies import ServerContext
 from server.events.listing import list_events
+from server.jobs import fork as forks
 from server.jobs import resume as resumes
 from server.jobs import service
 from server.jobs.listing import JobFilter, job_summary, list_jobs
 from server.jobs.planning import plan_job
 from server.paging import PageRequest, page_by
-from server.parameters import JobId
+from server.parameters import CheckpointId, JobId
 from server.responses import reply, reply_page
 from server.views import job_view, list_attempts, list_requests, read_request
 from specs.api.attempts import AttemptView
 from specs.api.chores import JobDeletedView
 from specs.api.common import Page
+from specs.api.fork import ForkReply, ForkRequest
 from specs.api.jobs import (
     CancelReply,
     JobRequest,
@@ -42,6 +44,7 @@ router = APIRouter(tags=["jobs"], dependencies=[person])
 Spec = Annotated[JobSpec, Depends(JsonBody(JobSpec))]
 StopBody = Annotated[StopRequest, Depends(JsonBody(StopRequest, default=StopRequest()))]
 ResumeBody = Annotated[ResumeRequest, Depends(JsonBody(ResumeRequest, default=ResumeRequest()))]
+ForkBody = Annotated[ForkRequest, Depends(JsonBody(ForkRequest, default=ForkRequest()))]
 RequestBody = Annotated[JobRequest, Depends(JsonBody(JobRequest))]
 IdempotencyKey = Annotated[
     str | None,
@@ -169,6 +172,26 @@ def resume(context: ServerContext, principal: Person, job_id: JobId, body: Resum
         preview = resumes.resume(context, job_id, body, actor=principal.name)
     with context.database.read() as connection:
         return reply(ResumeReply(preview=preview, job=job_view(connection, job_id)))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/fork",
+    status_code=201,
+    response_model=ForkReply,
+    responses={200: {"model": ForkReply, "description": "A dry run: nothing was stored."}},
+    summary="A new job from a checkpoint",
+)
+def fork(
+    context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: ForkBody
+) -> Response:
+    """Start a new job with changed settings from a checkpoint; the answer says what stays exact."""
+    if body.dry_run:
+        preview = forks.preview(context, checkpoint_id, body)
+        return reply(ForkReply(preview=preview, job=None))
+    preview, job_id = forks.fork(context, checkpoint_id, body, actor=principal.name)
+    with context.database.read() as connection:
+        view = ForkReply(preview=preview, job=job_view(connection, job_id))
+    return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job_id}"})
 
 
 @router.get(

@@ -107,7 +107,7 @@ def options(context: Context, job_id: str) -> ResumeOptions:
     with context.database.read() as connection:
         job = job_row(connection, job_id)
         baseline, attempt_id, _ = _baseline(connection, job)
-        origin = _origin(connection, job_id, attempt_id, None)
+        origin = _origin(connection, job, attempt_id, None)
         offers = read_offers(connection, without_job=job_id)
         spec = baseline.effective
         slots = known_slots(connection)
@@ -146,7 +146,7 @@ def _prepare(
     if job.state not in {*TERMINAL_JOB_STATES, JobState.RUNNING}:
         raise ConflictError(f"{job.name} is {job.state}; a job that has ended or runs can resume")
     baseline, attempt_id, last_step = _baseline(connection, job)
-    origin = _origin(connection, job_id, attempt_id, request.checkpoint_id)
+    origin = _origin(connection, job, attempt_id, request.checkpoint_id)
     target = work_out(baseline, request, slots=known_slots(connection))
     steps = target.effective.training.steps
     if job.state == JobState.SUCCEEDED and origin.step >= steps:
@@ -176,7 +176,7 @@ def _baseline(connection: Connection, job: Row[Any]) -> tuple[Baseline, str | No
 
 
 def _origin(
-    connection: Connection, job_id: str, attempt_id: str | None, checkpoint_id: str | None
+    connection: Connection, job: Row[Any], attempt_id: str | None, checkpoint_id: str | None
 ) -> Origin:
     """Return the checkpoint asked for, or the newest of the current lineage.
 
@@ -186,14 +186,15 @@ def _origin(
     newest = newest_checkpoint(connection, attempt_id) if attempt_id is not None else None
     wanted = checkpoint_id or (newest.id if newest is not None else None)
     if wanted is None:
-        return Origin(None, 0, branch=False, manifest=None)
+        # A fork that has saved nothing goes back to where it was forked, as a retry does.
+        return Origin(job.forked_from, job.fork_step or 0, branch=False, manifest=None)
     row = connection.execute(
         select(
             checkpoints.c.step,
             checkpoints.c.manifest,
             checkpoints.c.verification,
             checkpoints.c.deleting_since,
-        ).where(checkpoints.c.id == wanted, checkpoints.c.job_id == job_id)
+        ).where(checkpoints.c.id == wanted, checkpoints.c.job_id == job.id)
     ).one_or_none()
     if row is None:
         raise InvalidRequestError.at("/checkpoint_id", f"this job has no checkpoint {wanted!r}")

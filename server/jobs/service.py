@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from sqlalchemy import Connection, Row
 from server import tables
 from server.attempts.ending import order
 from server.attempts.launch import newest_attempt_id, read_launch
-from server.chores.service import remove_with_job
+from server.chores.service import refuse_while_needed, remove_with_job
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
 from server.events.store import append_event
@@ -23,6 +24,7 @@ from server.upsert import insert_if_absent
 from specs.api.jobs import PendingLaunch, Progress
 from specs.events import EventKind
 from specs.job import JobSpec
+from specs.parts import CheckpointPart, left_out
 from specs.rundir import Request
 from specs.states import (
     TERMINAL_JOB_STATES,
@@ -30,6 +32,21 @@ from specs.states import (
     DesiredState,
     JobState,
 )
+
+
+@dataclass(frozen=True)
+class Ancestor:
+    """Where a forked job starts."""
+
+    checkpoint_id: str
+    """Checkpoint of another job."""
+    parts: tuple[CheckpointPart, ...]
+    """What is taken over of it."""
+    start_step: int
+    """Completed steps with which the job starts."""
+    storage: str | None
+    """UUID of the storage root on which it lies."""
+
 
 MAX_OPEN_REQUESTS = 16
 KEYS_KEPT = timedelta(days=7)
@@ -69,7 +86,7 @@ def submit(
                 return earlier
         check_world_size(connection, spec.resources.world_size, pointer="/resources/world_size")
         check_hardware(connection, spec)
-        _insert_job(context, connection, job_id, spec, actor=actor)
+        insert_job(context, connection, job_id, spec, actor=actor)
     return job_id
 
 
@@ -117,6 +134,7 @@ def delete(
         job = _locked(connection, job_id)
         if job.state not in TERMINAL_JOB_STATES:
             raise ConflictError(f"{job.name} is {job.state}; stop or cancel it first")
+        refuse_while_needed(connection, job_id)
         if checkpoints == "delete":
             chores = remove_with_job(context, connection, job, actor=actor)
         connection.execute(sa.delete(jobs).where(jobs.c.id == job_id))
@@ -252,7 +270,7 @@ def _lost(connection: Connection, job: Row[Any]) -> str:
     if attempt is None:
         return "nothing: it has not started"
     newest = newest_checkpoint(connection, attempt.id)
-    saved = newest.step if newest is not None else 0
+    saved = newest.step if newest is not None else attempt.start_step
     steps = max(attempt.last_step, attempt.start_step) - saved
     since = f"step-{saved}" if newest is not None else "the start; nothing was saved"
     if steps <= 0:
@@ -286,10 +304,18 @@ def _job_of_key(
     return str(earlier.job_id)
 
 
-def _insert_job(
-    context: Context, connection: Connection, job_id: str, spec: JobSpec, *, actor: str
+def insert_job(
+    context: Context,
+    connection: Connection,
+    job_id: str,
+    spec: JobSpec,
+    *,
+    actor: str,
+    ancestor: Ancestor | None = None,
 ) -> None:
+    """Store a job that was checked, queued; `ancestor` is where it starts when it is a fork."""
     now, layout = context.now(), spec.layout()
+    checkpoint_id = ancestor.checkpoint_id if ancestor is not None else None
     row = {
         "id": job_id,
         "name": spec.name,
@@ -299,7 +325,9 @@ def _insert_job(
         "state": JobState.QUEUED.value,
         "desired": DesiredState.RUN.value,
         "priority": spec.resources.priority,
-        "pending": PendingLaunch(cause=AttemptCause.SUBMIT, actor=actor, layout=layout),
+        "pending": PendingLaunch(
+            cause=AttemptCause.SUBMIT, actor=actor, layout=layout, checkpoint_id=checkpoint_id
+        ),
         "queued_at": now,
         "world_size": layout.world_size,
         "layout": str(layout),
@@ -308,13 +336,29 @@ def _insert_job(
         "created_at": now,
         "updated_at": now,
     }
+    message = f"{spec.name} asks for {layout.slots_in_words} as {layout}"
+    data: dict[str, Any] = {"world_size": layout.world_size, "layout": str(layout)}
+    if ancestor is not None:
+        row |= {
+            "forked_from": checkpoint_id,
+            "fork_parts": list(ancestor.parts),
+            "fork_step": ancestor.start_step,
+            "storage": ancestor.storage,
+            "progress": Progress(step=ancestor.start_step, steps=spec.training.steps),
+        }
+        message += f", with {', '.join(ancestor.parts)} of {checkpoint_id}"
+        data |= {
+            "forked_from": checkpoint_id,
+            "parts": list(ancestor.parts),
+            "not_exact": list(left_out(ancestor.parts)),
+        }
     connection.execute(sa.insert(jobs).values(row))
     append_event(
         context,
         connection,
         kind=EventKind.SUBMITTED,
-        message=f"{spec.name} asks for {layout.slots_in_words} as {layout}",
+        message=message,
         actor=actor,
         job_id=job_id,
-        data={"world_size": layout.world_size, "layout": str(layout)},
+        data=data,
     )

@@ -100,6 +100,7 @@ class Placer:
                 jobs.c.spec,
                 jobs.c.pending,
                 jobs.c.storage,
+                jobs.c.forked_from,
             )
             for row in connection.execute(select(*columns).where(jobs.c.id.in_(unread))):
                 self._demands[row.id, row.queued_at] = _demand(row, has_saved=row.id in saved)
@@ -177,8 +178,8 @@ def _demand(row: AnyRow, *, has_saved: bool) -> Demand:
     pending: PendingLaunch = row.pending
     spec: JobSpec = pending.overrides.apply(row.spec)
     resources = spec.resources
-    # What a job saved lies where it ran; until then any storage will do.
-    bound = row.storage is not None and has_saved
+    # What a job saved, or starts from, lies on one storage; without, any will do.
+    bound = row.storage is not None and (has_saved or row.forked_from is not None)
     return Demand(
         job_id=row.id,
         name=row.name,
@@ -284,13 +285,18 @@ def _write_attempt(
 
 
 def _origin(connection: Connection, job: AnyRow, pending: PendingLaunch) -> tuple[str | None, int]:
-    """Return id and step of the checkpoint to go on from: the one named, else the newest now."""
-    if pending.checkpoint_id is not None:
+    """Return id and step of the checkpoint to go on from: the one named, else the newest now.
+
+    A fork that has saved nothing of its own yet goes back to where it was forked.
+    """
+    if pending.checkpoint_id is not None and pending.checkpoint_id != job.forked_from:
         named = select(checkpoints.c.step).where(checkpoints.c.id == pending.checkpoint_id)
         return pending.checkpoint_id, connection.execute(named).scalar_one()
     previous = newest_attempt_id(connection, job.id)
     newest = newest_checkpoint(connection, previous) if previous is not None else None
-    return (newest.id, newest.step) if newest is not None else (None, 0)
+    if newest is not None:
+        return newest.id, newest.step
+    return job.forked_from, job.fork_step or 0
 
 
 def _set_reason(connection: Connection, row: AnyRow, reason: str) -> bool:

@@ -9,14 +9,16 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, or_, select, update
 
 from server.context import Context
 from server.errors import NotFoundError
-from server.tables import attempts, checkpoints
+from server.tables import attempts, checkpoints, jobs
 from server.telemetry.lineage import Lineage, attempts_of, lineage_of
 from server.telemetry.lines import metadata_digest
 from server.upsert import insert_if_absent
 from server.views import check_job
+from specs.api.fork import DescendantView
 from specs.api.telemetry import CheckpointDetails, CheckpointView
 from specs.checkpoint import Manifest, SaveSettled, checkpoint_path, split_checkpoint_id
 
+MOST_DESCENDANTS = 100
 SEGMENTS_AT_ONCE = 100
 """Attempts of a lineage that one query looks at; the newest checkpoint lies among the first."""
 
@@ -131,7 +133,23 @@ def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
         if row is None:
             raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
         lineage = lineage_of(attempts_of(connection, row.job_id))
-    return CheckpointDetails(**_fields(row, lineage), manifest=row.manifest)
+        descendants = descendants_of(connection, checkpoint_id)
+    return CheckpointDetails(
+        **_fields(row, lineage), manifest=row.manifest, descendants=descendants
+    )
+
+
+def descendants_of(connection: Connection, checkpoint_id: str) -> tuple[DescendantView, ...]:
+    """Return the jobs that were forked from a checkpoint, the oldest first."""
+    rows = connection.execute(
+        select(jobs.c.id, jobs.c.name, jobs.c.fork_parts)
+        .where(jobs.c.forked_from == checkpoint_id)
+        .order_by(jobs.c.id)
+        .limit(MOST_DESCENDANTS)
+    )
+    return tuple(
+        DescendantView(job_id=row.id, name=row.name, parts=tuple(row.fork_parts)) for row in rows
+    )
 
 
 _COLUMNS = (

@@ -10,13 +10,14 @@ import numpy as np
 from sqlalchemy import Connection, select
 
 from server.attempts.launch import effective_spec
-from server.tables import attempts, checkpoints, metric_series, step_digests
+from server.tables import attempts, checkpoints, jobs, metric_series, step_digests
 from server.telemetry.lineage import AttemptKey, attempts_of, lineage_of
 from server.telemetry.series import read_values
 from specs.api.attempts import Continuity, ContinuityCheck
 from specs.checkpoint import TrainState
 from specs.job import JobSpec
 from specs.lr_schedule import learning_rate
+from specs.parts import start_state
 from specs.rundir import MetricLine
 from specs.stream import left_out
 
@@ -80,7 +81,14 @@ def check(
     sequences = step * spec.training.global_batch_size
     same = _same_data(connection, attempt.job_id, attempt.number, sequences)
     past = _past(connection, keys, keys[attempt.number], step, spec.training.log_every_steps, same)
-    return compare(spec, manifest.train_state, line, past)
+    job = connection.execute(
+        select(jobs.c.forked_from, jobs.c.fork_parts).where(jobs.c.id == attempt.job_id)
+    ).one()
+    parent = manifest.train_state
+    if attempt.parent_checkpoint_id == job.forked_from:
+        digest = parent.data.dataset_digest  # whichever: no check looks at it
+        parent = start_state(parent, job.fork_parts, dataset_digest=digest)
+    return compare(spec, parent, line, past)
 
 
 def compare(spec: JobSpec, parent: TrainState, line: MetricLine, past: Past) -> Continuity:

@@ -23,6 +23,7 @@ class AttemptKey:
     id: str
     number: int
     parent_checkpoint_id: str | None
+    """Checkpoint of this job; of another one the course knows nothing."""
     start_step: int
 
 
@@ -69,7 +70,10 @@ def attempts_of(connection: Connection, job_id: str) -> dict[int, AttemptKey]:
     query = select(
         attempts.c.id, attempts.c.number, attempts.c.parent_checkpoint_id, attempts.c.start_step
     ).where(attempts.c.job_id == job_id)
-    return {row.number: _key(row) for row in connection.execute(query.order_by(attempts.c.number))}
+    return {
+        row.number: _key(row, job_id)
+        for row in connection.execute(query.order_by(attempts.c.number))
+    }
 
 
 def lineage_of(keys: Mapping[int, AttemptKey], number: int | None = None) -> Lineage:
@@ -110,5 +114,7 @@ def _start(key: AttemptKey) -> int:
     return BEFORE_ALL if key.parent_checkpoint_id is None else key.start_step
 
 
-def _key(row: Row[str, int, str | None, int]) -> AttemptKey:
-    return AttemptKey(row.id, row.number, row.parent_checkpoint_id, row.start_step)
+def _key(row: Row[str, int, str | None, int], job_id: str) -> AttemptKey:
+    parent = row.parent_checkpoint_id
+    own = parent is not None and split_checkpoint_id(parent)[0] == job_id
+    return AttemptKey(row.id, row.number, parent if own else None, row.start_step)

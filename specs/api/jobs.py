@@ -12,6 +12,7 @@ from specs.attempt import Overrides
 from specs.base import RecordModel, SpecModel, Text
 from specs.job import JobSpec
 from specs.layout import Layout
+from specs.parts import CheckpointPart
 from specs.rundir import Phase, RecordingRanks, Request, RequestAnswer, RequestKind
 from specs.states import AttemptCause, DesiredState, JobState
 from specs.stream import Windows
@@ -97,6 +98,10 @@ class JobView(JobSummary):
     """What is wanted of its current attempt."""
     pending: PendingLaunch | None
     """Launch that is asked for and not placed yet."""
+    forked_from: str | None
+    """Checkpoint of another job from which this one was forked."""
+    fork_parts: tuple[CheckpointPart, ...] | None
+    """What it took over of that checkpoint."""
     current_attempt: AttemptView | None
     """The newest attempt."""
     retries_left: int

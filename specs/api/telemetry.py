@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from specs.api.fork import DescendantView
 from specs.base import RecordModel
 from specs.checkpoint import Manifest
 from specs.chores import Verification
@@ -84,6 +85,8 @@ class CheckpointDetails(CheckpointView):
 
     manifest: Manifest
     """All that it records of itself."""
+    descendants: tuple[DescendantView, ...]
+    """Jobs that were forked from it, the oldest first; at most a hundred."""
 
 
 class MetricLineView(RecordModel):

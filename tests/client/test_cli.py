@@ -28,7 +28,7 @@ def test_help_names_every_command(run: Run) -> None:
     assert named == {
         *("up", "down", "login", "init", "schema", "plan", "submit", "ps", "show", "watch", "logs"),
         *("metrics", "compare", "events", "checkpoints", "chores", "nodes"),
-        *("stop", "cancel", "kill", "resume", "delete"),
+        *("stop", "cancel", "kill", "resume", "fork", "delete"),
     }
     assert max(map(len, told.splitlines())) <= 80
 

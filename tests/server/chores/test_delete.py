@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from server.chores import service
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.jobs.fork import fork
 from server.jobs.resume import resume
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
-from server.tables import attempts, checkpoints, jobs
+from server.tables import checkpoints, jobs
+from specs.api.fork import ForkRequest
 from specs.api.resume import ResumeRequest
 from specs.chores import CheckpointFault, ChoreKind, ChoreOutcome
 from specs.states import ChoreState
@@ -103,17 +105,17 @@ def test_one_that_is_being_loaded_stays_until_the_first_step(yard: Yard, context
 
 
 def test_one_that_another_job_needs_stays(yard: Yard, context: Context) -> None:
-    _, (older, _) = stopped(yard, 4, 8)
+    source, (older, _) = stopped(yard, 4, 8)
     yard.harness.clock.advance(1)
-    fork, _ = yard.harness.running(step=12)
-    with context.database.write() as connection:
-        connection.execute(
-            update(attempts)
-            .where(attempts.c.job_id == fork)
-            .values(parent_checkpoint_id=older, start_step=4)
-        )
-    refused(context, older, "tiny came from .*step-4 and has saved nothing")
-    yard.harness.commit_checkpoint(fork, 12)
+    _, job_id = fork(context, older, ForkRequest(), actor="ada")
+    refused(context, older, "goes on from just now")  # the launch is pending
+    yard.harness.place()
+    (supervisor,) = yard.harness.claim_all(job_id)
+    supervisor.train(12)
+    refused(context, older, "tiny-fork came from .*step-4 and has saved nothing")
+    with pytest.raises(ConflictError, match=r"tiny-fork came from .*step-4"):
+        delete_job(context, source, actor="ada", checkpoints="keep")
+    yard.harness.commit_checkpoint(job_id, 12)
     service.delete(context, older, actor="ada")
 
 

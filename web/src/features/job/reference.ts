@@ -15,6 +15,17 @@ export function checkpointReference(job: string, checkpointId: string): string {
   return `${job}@${place}`;
 }
 
+/** Whether a checkpoint is one of this job: a fork comes from another one's. */
+export function isOwn(checkpointId: string | null, jobId: string): boolean {
+  return checkpointId?.startsWith(`${jobId}.`) ?? false;
+}
+
+/** Where an attempt came from, in words. */
+export function originWords(checkpointId: string, jobId: string): string {
+  const words = checkpointWords(checkpointId);
+  return isOwn(checkpointId, jobId) ? words : `${words} of another job`;
+}
+
 /** `step 400 of attempt 2` from a checkpoint's id. */
 export function checkpointWords(checkpointId: string): string {
   const match = /\.a(\d+)\.step-(\d+)$/.exec(checkpointId);

@@ -214,6 +214,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/checkpoints/{checkpoint_id}/fork": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * A new job from a checkpoint
+         * @description Start a new job with changed settings from a checkpoint; the answer says what stays exact.
+         */
+        post: operations["jobs_fork"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/jobs/{job_id}/resume-options": {
         parameters: {
             query?: never;
@@ -1282,6 +1302,11 @@ export interface components {
             deleting: boolean;
             /** @description All that it records of itself. */
             manifest: components["schemas"]["Manifest"];
+            /**
+             * Descendants
+             * @description Jobs that were forked from it, the oldest first; at most a hundred.
+             */
+            descendants: components["schemas"]["DescendantView"][];
         };
         /**
          * CheckpointFault
@@ -1289,6 +1314,12 @@ export interface components {
          * @enum {string}
          */
         CheckpointFault: "not_committed" | "manifest_damaged" | "another_checkpoint" | "file_missing" | "file_size" | "file_damaged" | "metadata_refused" | "tensor_incomplete" | "load_failed";
+        /**
+         * CheckpointPart
+         * @description A part of a checkpoint.
+         * @enum {string}
+         */
+        CheckpointPart: "model" | "optimizer" | "counters" | "data";
         /**
          * CheckpointSection
          * @description Checkpoints: each is complete, and loads on any other world size and layout.
@@ -2241,6 +2272,27 @@ export interface components {
             dataset_digest: string;
         };
         /**
+         * DescendantView
+         * @description A job that was forked from a checkpoint.
+         */
+        DescendantView: {
+            /**
+             * Job Id
+             * @description Id of the job.
+             */
+            job_id: string;
+            /**
+             * Name
+             * @description Its name.
+             */
+            name: string;
+            /**
+             * Parts
+             * @description What it took over.
+             */
+            parts: components["schemas"]["CheckpointPart"][];
+        };
+        /**
          * DesiredState
          * @description What is wanted of an attempt; the supervisor reads it in the reply to every report.
          * @enum {string}
@@ -2434,6 +2486,107 @@ export interface components {
          * @enum {string}
          */
         FailureReason: "out_of_memory" | "non_finite_loss" | "loss_spike" | "data_error" | "checkpoint_error" | "hang" | "node_lost" | "preempted" | "launch_error" | "trainer_error";
+        /**
+         * ForkPreview
+         * @description What a fork would be.
+         */
+        ForkPreview: {
+            /** @description The plan of the new job. */
+            plan: components["schemas"]["Plan"];
+            /**
+             * Name
+             * @description Its name.
+             */
+            name: string;
+            /**
+             * Checkpoint Id
+             * @description Checkpoint that it starts from.
+             */
+            checkpoint_id: string;
+            /**
+             * Step
+             * @description Step of that checkpoint.
+             */
+            step: number;
+            /**
+             * Start Step
+             * @description Completed steps with which the new job starts.
+             */
+            start_step: number;
+            /**
+             * Parts
+             * @description What it takes over.
+             */
+            parts: components["schemas"]["CheckpointPart"][];
+            /**
+             * Guarantees
+             * @description What is exact and what is not, each in a sentence.
+             */
+            guarantees: components["schemas"]["Guarantee"][];
+        };
+        /**
+         * ForkReply
+         * @description Answer to fork.
+         */
+        ForkReply: {
+            /** @description What the new job is. */
+            preview: components["schemas"]["ForkPreview"];
+            /** @description The new job; absent after a dry run. */
+            job: components["schemas"]["JobView"] | null;
+        };
+        /**
+         * ForkRequest
+         * @description Body of fork: all of it may be left out.
+         */
+        ForkRequest: {
+            /**
+             * Name
+             * @description Name of the new job; that of the other one and `-fork` when absent.
+             */
+            name?: string | null;
+            /**
+             * Changes
+             * @description Fields of the other job's spec that the new one has otherwise, by section; null takes one
+             *     out (a JSON merge patch).
+             */
+            changes?: {
+                [key: string]: unknown;
+            };
+            /**
+             * Parts
+             * @description What is taken over of the checkpoint; when absent all, but for the position in the data where
+             *     the new job's data are others.
+             */
+            parts?: components["schemas"]["CheckpointPart"][] | null;
+            /**
+             * Dry Run
+             * @description Only work out; store nothing.
+             * @default false
+             */
+            dry_run?: boolean;
+        };
+        /**
+         * Guarantee
+         * @description What a fork promises of one thing.
+         */
+        Guarantee: {
+            /**
+             * Name
+             * @description What it is about.
+             * @enum {string}
+             */
+            name: "weights" | "optimizer" | "counters" | "data order" | "global batch" | "curve";
+            /**
+             * Holds
+             * @description Whether it goes on exactly.
+             */
+            holds: boolean;
+            /**
+             * Detail
+             * @description A sentence: how it goes on, or why it does not and what happens instead.
+             */
+            detail: string;
+        };
         /**
          * GuardSection
          * @description What happens when training goes wrong without crashing.
@@ -3198,6 +3351,16 @@ export interface components {
             desired: components["schemas"]["DesiredState"];
             /** @description Launch that is asked for and not placed yet. */
             pending: components["schemas"]["PendingLaunch"] | null;
+            /**
+             * Forked From
+             * @description Checkpoint of another job from which this one was forked.
+             */
+            forked_from: string | null;
+            /**
+             * Fork Parts
+             * @description What it took over of that checkpoint.
+             */
+            fork_parts: components["schemas"]["CheckpointPart"][] | null;
             /** @description The newest attempt. */
             current_attempt: components["schemas"]["AttemptView"] | null;
             /**
@@ -5328,6 +5491,17 @@ export interface components {
              * @description XXH3-128 of its DCP metadata, compared before the metadata is opened.
              */
             metadata_digest: string;
+            /**
+             * Parts
+             * @description What is taken over of it; all, unless it is another job's.
+             * @default [
+             *       "model",
+             *       "optimizer",
+             *       "counters",
+             *       "data"
+             *     ]
+             */
+            parts: components["schemas"]["CheckpointPart"][];
         };
         /**
          * ResumePreview
@@ -6645,6 +6819,114 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ResumeReply"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    jobs_fork: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the checkpoint: job, attempt and step. */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ForkRequest"];
+            };
+        };
+        responses: {
+            /** @description A dry run: nothing was stored. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ForkReply"];
+                };
+            };
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ForkReply"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */

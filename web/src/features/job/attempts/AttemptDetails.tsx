@@ -8,7 +8,7 @@ import { Button } from "@/shared/ui/Button";
 import { CopyButton } from "@/shared/ui/CommandLine";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { Table } from "@/shared/ui/Table";
-import { checkpointWords } from "../reference";
+import { originWords } from "../reference";
 import { differences, effectiveSpec } from "../spec/differences";
 import { useView } from "../view";
 import { FailureFacts } from "./FailureFacts";
@@ -27,7 +27,7 @@ export function AttemptDetails({ job, attempt }: { job: Job; attempt: Attempt })
         <Fact name="Asked for by">{attempt.actor}</Fact>
         <Fact name="From">
           {attempt.parent_checkpoint_id
-            ? checkpointWords(attempt.parent_checkpoint_id)
+            ? originWords(attempt.parent_checkpoint_id, job.id)
             : "the start"}
         </Fact>
         <Fact name="Steps">

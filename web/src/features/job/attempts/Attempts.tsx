@@ -10,7 +10,7 @@ import { EmptyState, ErrorState } from "@/shared/ui/Notice";
 import { Elapsed } from "@/shared/ui/RelativeTime";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { attemptsQuery } from "../api";
-import { checkpointWords, useReference } from "../reference";
+import { originWords, useReference } from "../reference";
 import { useView } from "../view";
 import { AttemptDetails } from "./AttemptDetails";
 import { ContinuityBadge } from "./ContinuityBadge";
@@ -44,6 +44,7 @@ export function Attempts({ job }: { job: Job }) {
   return (
     <div className="attempts">
       <AttemptTable
+        jobId={job.id}
         attempts={attempts.data}
         selected={selected.number}
         onSelect={(number) => view.set({ attempt: number })}
@@ -55,13 +56,14 @@ export function Attempts({ job }: { job: Job }) {
 }
 
 interface AttemptTableProps {
+  jobId: string;
   attempts: readonly Attempt[];
   selected: number;
   onSelect: (number: number) => void;
 }
 
-function AttemptTable({ attempts, selected, onSelect }: AttemptTableProps) {
-  const bars = barsOf(attempts);
+function AttemptTable({ jobId, attempts, selected, onSelect }: AttemptTableProps) {
+  const bars = barsOf(attempts, jobId);
   return (
     <div className="table-frame attempts-frame">
       <table className="table attempts-table" aria-label="Attempts">
@@ -109,7 +111,7 @@ function AttemptTable({ attempts, selected, onSelect }: AttemptTableProps) {
               )}
               <td>
                 {attempt.parent_checkpoint_id
-                  ? checkpointWords(attempt.parent_checkpoint_id)
+                  ? originWords(attempt.parent_checkpoint_id, jobId)
                   : NONE}
               </td>
               <td className="number">{count(Math.max(attempt.last_step, attempt.start_step))}</td>

@@ -1,5 +1,6 @@
 // The lineage of a job as bars over its steps: who came from where, and what was left behind. Pure.
 import type { Attempt } from "@/shared/api/types";
+import { isOwn } from "../reference";
 
 export interface Bar {
   attempt: number;
@@ -11,8 +12,9 @@ export interface Bar {
   origin: { row: number; at: number } | null;
 }
 
-/** Return the number of the attempt that a checkpoint came from; null when its id tells none. */
-export function parentNumber(checkpointId: string | null): number | null {
+/** Return the number of the attempt of this job that a checkpoint came from; null without one. */
+export function parentNumber(checkpointId: string | null, jobId: string): number | null {
+  if (!isOwn(checkpointId, jobId)) return null;
   const match = /\.a(\d+)\.step-\d+$/.exec(checkpointId ?? "");
   return match ? Number(match[1]) : null;
 }
@@ -23,15 +25,15 @@ export function parentNumber(checkpointId: string | null): number | null {
  * An attempt of the lineage keeps its steps up to the one from which the next attempt of the
  * lineage went on; one that is not on it keeps none.
  */
-export function barsOf(attempts: readonly Attempt[]): Bar[] {
+export function barsOf(attempts: readonly Attempt[], jobId: string): Bar[] {
   const width = farthest(attempts) || 1;
   const rows = new Map(attempts.map((attempt, row) => [attempt.number, row]));
-  const kept = keptUntil(attempts);
+  const kept = keptUntil(attempts, jobId);
   return attempts.map((attempt) => {
     const [from, to] = [attempt.start_step / width, reached(attempt) / width];
     const until = kept.get(attempt.number);
     const middle = until === undefined ? from : Math.min(until / width, to);
-    const row = rows.get(parentNumber(attempt.parent_checkpoint_id) ?? -1);
+    const row = rows.get(parentNumber(attempt.parent_checkpoint_id, jobId) ?? -1);
     return {
       attempt: attempt.number,
       kept: until === undefined ? null : [from, middle],
@@ -42,7 +44,7 @@ export function barsOf(attempts: readonly Attempt[]): Bar[] {
 }
 
 /** Return up to which step each attempt of the lineage belongs to it. */
-function keptUntil(attempts: readonly Attempt[]): Map<number, number> {
+function keptUntil(attempts: readonly Attempt[], jobId: string): Map<number, number> {
   const byNumber = new Map(attempts.map((attempt) => [attempt.number, attempt]));
   const kept = new Map<number, number>();
   let current = attempts.filter((one) => one.on_lineage).sort((a, b) => b.number - a.number)[0];
@@ -50,7 +52,7 @@ function keptUntil(attempts: readonly Attempt[]): Map<number, number> {
   while (current && !kept.has(current.number)) {
     kept.set(current.number, until);
     until = current.start_step;
-    current = byNumber.get(parentNumber(current.parent_checkpoint_id) ?? -1);
+    current = byNumber.get(parentNumber(current.parent_checkpoint_id, jobId) ?? -1);
   }
   return kept;
 }

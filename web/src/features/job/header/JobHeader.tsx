@@ -1,10 +1,12 @@
 // The head of a job page: what the job is and does, what may be done next, and what went wrong.
+import { Link } from "react-router";
 import type { Job } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
 import { Badge, StateBadge } from "@/shared/ui/Badge";
 import { CopyButton } from "@/shared/ui/CommandLine";
 import { Ago } from "../Ago";
 import { ContinuityBadge } from "../attempts/ContinuityBadge";
+import { checkpointWords } from "../reference";
 import { Actions } from "./Actions";
 import { Notices } from "./Notices";
 import { ProgressLine } from "./ProgressLine";
@@ -44,6 +46,14 @@ function JobFacts({ job }: { job: Job }) {
       <li>
         submitted <Ago at={job.created_at} />
       </li>
+      {job.forked_from && (
+        <li title={`Takes over ${job.fork_parts?.join(", ")} of ${job.forked_from}`}>
+          forked from{" "}
+          <Link to={`/jobs/${job.forked_from.split(".")[0]}`}>
+            {checkpointWords(job.forked_from)}
+          </Link>
+        </li>
+      )}
       {job.priority !== 0 && <li>priority {job.priority}</li>}
       {job.tags.map((tag) => (
         <li key={tag}>

@@ -1,0 +1,136 @@
+"""`fork`: a new job from a checkpoint of another one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from client import specfile
+from client.cli.options import Json, Set
+from client.cli.output import complain, say, write_json
+from client.cli.pages import job_line
+from client.cli.plans import draw_fork
+from client.cli.watching import end_code, watch_job
+from client.errors import InvalidRequestError, UnknownReferenceError
+from client.references import resolve
+from client.sdk import Trainyard
+from client.specfile import Assignment
+from specs.api.fork import ForkReply
+from specs.problems import Problem
+
+USAGE = 2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(short_help="Start a new job from a checkpoint.")(fork)
+
+
+def fork(
+    reference: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB@step-400", help="A checkpoint; the newest of the lineage for JOB alone."
+        ),
+    ],
+    settings: Set = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the new job; the old one and -fork.")
+    ] = None,
+    parts: Annotated[
+        str | None,
+        typer.Option(
+            "--parts",
+            metavar="model,...",
+            help="What is taken over: model, and any of optimizer, counters, data; without this "
+            "option all that goes on.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it would be and what stays exact.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Follow it to its end; exit codes of submit.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Start a new job with changed settings from a checkpoint, and say what stays exact."""
+    assignments = _assignments(settings)
+    with Trainyard() as yard:
+        reply = _fork(
+            yard,
+            _checkpoint(yard, reference),
+            assignments,
+            name=name,
+            parts=parts.split(",") if parts is not None else None,
+            dry_run=dry_run,
+        )
+        if json:
+            write_json(reply)
+        else:
+            say(draw_fork(reply.preview))
+            say(f"\n{job_line(reply.job)}" if reply.job else "\nNothing was stored.")
+        if wait and reply.job is not None:
+            raise typer.Exit(end_code(watch_job(yard, reply.job.id, as_json=json).state))
+
+
+def _assignments(settings: list[str] | None) -> list[Assignment]:
+    try:
+        return [specfile.parse_assignment(text) for text in settings or ()]
+    except ValueError as error:
+        complain(str(error))
+        raise typer.Exit(USAGE) from None
+
+
+def _checkpoint(yard: Trainyard, reference: str) -> str:
+    """Return the id of the checkpoint that is named, or of the newest one of the job's lineage."""
+    target = resolve(yard, reference)
+    if target.checkpoint_id is not None:
+        return target.checkpoint_id
+    saved = [c for c in yard.checkpoints(target.job_id) if c.on_lineage]
+    if not saved:
+        raise UnknownReferenceError(f"{reference} has saved no checkpoint to start from.")
+    return max(saved, key=lambda c: (c.step, c.attempt)).id
+
+
+def _fork(
+    yard: Trainyard,
+    checkpoint_id: str,
+    assignments: list[Assignment],
+    *,
+    name: str | None,
+    parts: list[str] | None,
+    dry_run: bool,
+) -> ForkReply:
+    def where(problem: Problem) -> str | None:
+        pointer = problem.pointer.removeprefix("/changes")
+        moved = problem.model_copy(update={"pointer": pointer})
+        return specfile.origin(moved, file=None, assignments=assignments)
+
+    try:
+        return yard.fork(
+            checkpoint_id, name=name, changes=_changes(assignments), parts=parts, dry_run=dry_run
+        )
+    except InvalidRequestError as error:
+        problem = error.problem
+        complain(
+            problem.title,
+            problem.detail,
+            problems=problem.errors,
+            where=where,
+            advice="docs/forking.md says what a fork may change and what then stays exact.",
+        )
+        raise typer.Exit(USAGE) from None
+
+
+def _changes(assignments: list[Assignment]) -> dict[str, Any]:
+    """Return the assignments as a JSON merge patch: an empty value takes a field out."""
+    changes: dict[str, Any] = {}
+    for assignment in assignments:
+        section = changes
+        for part in assignment.path[:-1]:
+            section = section.setdefault(part, {})
+        value = specfile.typed_value(assignment) if assignment.text else None
+        section[assignment.path[-1]] = value
+    return changes

@@ -1,0 +1,199 @@
+"""A new job from another job's checkpoint (lifecycle, forking)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+import planner.plan
+from server.context import Context
+from server.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.jobs.checks import check_hardware, check_spec, check_world_size, known_slots
+from server.jobs.service import Ancestor, insert_job
+from server.lifecycle import lock_job
+from server.tables import checkpoints, jobs
+from specs.api.fork import ForkPreview, ForkRequest
+from specs.checkpoint import Manifest, split_checkpoint_id
+from specs.fork import guarantees, settle_parts
+from specs.job import JobSpec, parse_job_spec
+from specs.parts import CheckpointPart, start_state
+from specs.plan import Plan
+from specs.problems import Problem, SpecError
+
+AnyRow = Row[*tuple[Any, ...]]
+
+LONGEST_NAME = 80
+SUFFIX = "-fork"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A fork that is legal, worked out and not stored."""
+
+    source: AnyRow
+    """The checkpoint's row, with `spec`, `name` and `storage` of its job."""
+    spec: JobSpec
+    plan: Plan
+    parts: tuple[CheckpointPart, ...]
+
+    @property
+    def start_step(self) -> int:
+        """Completed steps with which the job starts."""
+        return self.source.step if CheckpointPart.COUNTERS in self.parts else 0
+
+
+def preview(context: Context, checkpoint_id: str, request: ForkRequest) -> ForkPreview:
+    """Return what a fork would be; nothing is stored.
+
+    Raises:
+        NotFoundError: there is no such checkpoint.
+        ConflictError: it is being deleted, or known as damaged.
+        InvalidRequestError: the new job cannot run here, or not from this checkpoint.
+    """
+    with context.database.read() as connection:
+        return _preview(_prepare(context, connection, checkpoint_id, request))
+
+
+def fork(
+    context: Context, checkpoint_id: str, request: ForkRequest, *, actor: str
+) -> tuple[ForkPreview, str]:
+    """Store a new job that starts from a checkpoint; return what it is, and its id.
+
+    Raises:
+        NotFoundError: there is no such checkpoint.
+        ConflictError: it is being deleted, or known as damaged.
+        InvalidRequestError: the new job cannot run here, or not from this checkpoint.
+    """
+    job_id = context.new_id()
+    with context.database.write() as connection:
+        _source(connection, checkpoint_id)
+        lock_job(connection, split_checkpoint_id(checkpoint_id)[0])  # whose retention might delete
+        prepared = _prepare(context, connection, checkpoint_id, request)
+        ancestor = Ancestor(
+            checkpoint_id=checkpoint_id,
+            parts=prepared.parts,
+            start_step=prepared.start_step,
+            storage=prepared.source.storage,
+        )
+        insert_job(context, connection, job_id, prepared.spec, actor=actor, ancestor=ancestor)
+    return _preview(prepared), job_id
+
+
+def _prepare(
+    context: Context, connection: Connection, checkpoint_id: str, request: ForkRequest
+) -> Prepared:
+    source = _source(connection, checkpoint_id)
+    spec = _changed(source.spec, source.name, request)
+    try:
+        check_spec(context, spec)
+        check_hardware(connection, spec)
+    except InvalidRequestError as error:
+        raise InvalidRequestError.of(_in_request(error.problems)) from None
+    try:
+        parts = settle_parts(source.spec, spec, request.parts)
+    except SpecError as error:
+        raise InvalidRequestError.of(error.problems) from None
+    world_size = spec.resources.world_size
+    check_world_size(connection, world_size, pointer="/changes/resources/world_size")
+    prepared = Prepared(source, spec, planner.plan.plan(spec, slots=known_slots(connection)), parts)
+    _check_place(prepared)
+    return prepared
+
+
+def _source(connection: Connection, checkpoint_id: str) -> AnyRow:
+    row = connection.execute(
+        select(
+            checkpoints.c.id,
+            checkpoints.c.step,
+            checkpoints.c.root,
+            checkpoints.c.manifest,
+            checkpoints.c.verification,
+            checkpoints.c.deleting_since,
+            jobs.c.spec,
+            jobs.c.name,
+            jobs.c.storage,
+        )
+        .join(jobs, jobs.c.id == checkpoints.c.job_id)
+        .where(checkpoints.c.id == checkpoint_id)
+    ).one_or_none()
+    if row is None:
+        raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
+    if row.deleting_since is not None:
+        raise ConflictError(f"{checkpoint_id} is being deleted")
+    if row.verification is not None and not row.verification.ok:
+        found = f"{row.verification.fault}: {row.verification.message}"
+        raise ConflictError(f"{checkpoint_id} is damaged: {found}")
+    return row
+
+
+def _changed(spec: JobSpec, name: str, request: ForkRequest) -> JobSpec:
+    """Return the other job's spec with the changes, under the new name."""
+    document = spec.model_dump(mode="json", exclude_defaults=True)
+    document["name"] = name[: LONGEST_NAME - len(SUFFIX)] + SUFFIX
+    document = _merged(document, request.changes)
+    if request.name is not None:
+        document["name"] = request.name
+    try:
+        return parse_job_spec(document)
+    except SpecError as error:
+        raise InvalidRequestError.of(_in_request(error.problems)) from None
+
+
+def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with a JSON merge patch (RFC 7396) applied."""
+    merged = dict(document)
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, Mapping):
+            before = merged.get(name)
+            merged[name] = _merged(before if isinstance(before, Mapping) else {}, value)
+        else:
+            merged[name] = value
+    return merged
+
+
+def _check_place(prepared: Prepared) -> None:
+    """Refuse another root than the checkpoint's, and a job that has its steps already."""
+    source, spec = prepared.source, prepared.spec
+    if spec.checkpoint.root != source.root:
+        raise InvalidRequestError.at(
+            "/changes/checkpoint/root",
+            f"{spec.checkpoint.root!r}, but the checkpoint lies in {source.root!r}",
+        )
+    if prepared.start_step >= spec.training.steps:
+        raise InvalidRequestError.at(
+            "/changes/training/steps",
+            f"steps={spec.training.steps}, but {source.id} stands at step {source.step} already; "
+            "give more steps, or leave counters out of parts",
+        )
+
+
+def _preview(prepared: Prepared) -> ForkPreview:
+    source, manifest = prepared.source, prepared.source.manifest
+    assert isinstance(manifest, Manifest)
+    state = manifest.train_state
+    start = start_state(state, prepared.parts, dataset_digest=state.data.dataset_digest)
+    return ForkPreview(
+        plan=prepared.plan,
+        name=prepared.spec.name,
+        checkpoint_id=source.id,
+        step=source.step,
+        start_step=start.step,
+        parts=prepared.parts,
+        guarantees=guarantees(
+            source.spec,
+            prepared.spec,
+            step=source.step,
+            position=state.data.position,
+            parts=prepared.parts,
+        ),
+    )
+
+
+def _in_request(problems: list[Problem] | tuple[Problem, ...]) -> list[Problem]:
+    """Point each problem of the new spec at the field of the request."""
+    return [Problem(pointer=f"/changes{p.pointer}", detail=p.detail) for p in problems]

@@ -1,0 +1,214 @@
+"""Forks: a new job from another one's checkpoint, what it takes over, and what it goes back to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from server.context import Context
+from server.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.jobs.fork import fork, preview
+from server.jobs.resume import preview as preview_resume
+from server.jobs.service import stop
+from server.telemetry.catalog import read_checkpoint
+from server.views import job_view
+from specs.api.fork import ForkPreview, ForkRequest
+from specs.api.jobs import JobView
+from specs.api.resume import ResumeRequest
+from specs.failures import FailureReason
+from specs.parts import ALL_PARTS
+from specs.states import JobState
+from tests.server.harness import Harness
+
+TRAINING = {"steps": 100, "global_batch_size": 16, "micro_batch_size": 4}
+WIDE = {"resources": {"world_size": 16}, "training": {"micro_batch_size": 1}}
+ENV = {"HF_TOKEN": "secret"}
+
+
+def request(**fields: Any) -> ForkRequest:
+    return ForkRequest.model_validate(fields)
+
+
+def view(context: Context, job_id: str) -> JobView:
+    with context.database.read() as connection:
+        return job_view(connection, job_id)
+
+
+def held(shown: ForkPreview) -> dict[str, bool]:
+    return {g.name: g.holds for g in shown.guarantees}
+
+
+def said(shown: ForkPreview, name: str) -> str:
+    return next(g.detail for g in shown.guarantees if g.name == name)
+
+
+@pytest.fixture
+def source(harness: Harness, context: Context) -> str:
+    """A checkpoint of step 40 of a job that stopped there."""
+    harness.add_node(slots=8)
+    job_id, (supervisor,) = harness.running(training=TRAINING, resources={"world_size": 2}, env=ENV)
+    supervisor.train(40)
+    identifier = harness.commit_checkpoint(job_id, 40)
+    stop(context, job_id, actor="ada", reason="")
+    supervisor.end("stopped")
+    return identifier
+
+
+def test_a_fork_with_nothing_changed_is_the_same_curve(context: Context, source: str) -> None:
+    shown = preview(context, source, request(changes={"resources": {"world_size": 4}}))
+    assert (shown.name, shown.step, shown.start_step) == ("tiny-fork", 40, 40)
+    assert shown.parts == ALL_PARTS
+    assert all(held(shown).values())
+    assert "position 640" in said(shown, "data order")
+    assert shown.plan.name == "FSDP 4"
+
+
+def test_more_steps_stretch_the_schedule_and_are_said(context: Context, source: str) -> None:
+    shown = preview(context, source, request(changes={"training": {"steps": 200}}))
+    assert [name for name, holds in held(shown).items() if not holds] == ["curve"]
+    assert "end of the schedule, in tokens: 204800 -> 409600" in said(shown, "curve")
+    pinned = {"training": {"steps": 200}, "lr_schedule": {"total_steps": 100}}
+    assert all(held(preview(context, source, request(changes=pinned))).values())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data": {"source": "text", "path": "data:other"}},
+        {"training": {"seq_len": 64}},
+        {"training": {"seed": 7}},
+    ],
+)
+def test_other_data_begin_at_their_start(
+    context: Context, source: str, changes: dict[str, Any]
+) -> None:
+    shown = preview(context, source, request(changes=changes))
+    assert shown.parts == ("model", "optimizer", "counters")
+    assert shown.start_step == 40
+    assert not held(shown)["data order"]
+    assert "begins at position 0" in said(shown, "data order")
+    with pytest.raises(InvalidRequestError, match="leave data out") as refusal:
+        preview(context, source, request(changes=changes, parts=list(ALL_PARTS)))
+    assert refusal.value.problems[0].pointer == "/parts"
+
+
+def test_another_batch_keeps_the_order_and_another_rate_the_data(
+    context: Context, source: str
+) -> None:
+    shown = preview(context, source, request(changes={"training": {"global_batch_size": 32}}))
+    assert held(shown)["data order"]
+    assert not held(shown)["global batch"]
+    shown = preview(context, source, request(changes={"optimizer": {"lr": 1e-4}}))
+    assert [name for name, holds in held(shown).items() if not holds] == ["curve"]
+    assert "optimizer.lr: 0.0003 -> 0.0001" in said(shown, "curve")
+
+
+def test_only_the_model_starts_a_job_at_step_0(
+    context: Context, harness: Harness, source: str
+) -> None:
+    shown, job_id = fork(context, source, request(parts=["model"], name="tuned"), actor="bob")
+    assert (shown.name, shown.start_step, shown.parts) == ("tuned", 0, ("model",))
+    assert {name for name, holds in held(shown).items() if holds} == {"weights", "global batch"}
+    assert harness.place() == 1
+    (supervisor,) = harness.claim_all(job_id)
+    resume = supervisor.reply.attempt.resume
+    assert resume is not None
+    assert (resume.step, resume.parts) == (40, ("model",))
+    assert harness.attempt(job_id).start_step == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer", "match"),
+    [
+        ({"changes": {"model": {"ffn_dim": 96}}}, "/changes/model/ffn_dim", "the same shape"),
+        ({"changes": {"model": {"size": "1B"}}}, "/changes/model/size", "the same shape"),
+        ({"changes": {"model": {"nonsense": 1}}}, "/changes/model/nonsense", "unknown"),
+        ({"changes": {"training": {"steps": 40}}}, "/changes/training/steps", "stands at step 40"),
+        ({"changes": WIDE}, "/changes/resources/world_size", "slots"),
+        ({"changes": {"model": {"size": "none"}}}, "/changes/model/size", "none"),
+        (
+            {"changes": {"optimizer": {"state_dtype": "bfloat16"}}},
+            "/changes/optimizer/state_dtype",
+            "leave optimizer out",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_field(
+    context: Context, source: str, body: dict[str, Any], pointer: str, match: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=match) as refusal:
+        preview(context, source, request(**body))
+    assert pointer in {problem.pointer for problem in refusal.value.problems}
+
+
+def test_an_unknown_or_damaged_checkpoint_is_refused(context: Context, source: str) -> None:
+    for act in (preview, lambda *a: fork(*a, actor="bob")):
+        with pytest.raises(NotFoundError, match="no checkpoint"):
+            act(context, source.replace("step-40", "step-41"), request())
+
+
+def test_lineage_is_kept_on_both_sides(context: Context, harness: Harness, source: str) -> None:
+    _, job_id = fork(context, source, request(), actor="bob")
+    shown = view(context, job_id)
+    assert (shown.forked_from, shown.fork_parts) == (source, ALL_PARTS)
+    assert shown.spec.env == {"HF_TOKEN": "********"}
+    assert harness.job(job_id).spec.env == ENV, "what views mask is taken over whole"
+    assert harness.kinds(job_id) == ["submitted"]
+    (descendant,) = read_checkpoint(context, source).descendants
+    assert (descendant.job_id, descendant.name) == (job_id, "tiny-fork")
+
+
+def test_a_fork_goes_back_to_its_origin_until_it_has_saved(
+    context: Context, harness: Harness, source: str
+) -> None:
+    at_once = {"retry": {"backoff_seconds": 0.0}}
+    _, job_id = fork(context, source, request(changes=at_once), actor="bob")
+    for number in (1, 2):  # also the retry of what saved nothing
+        assert harness.place() == 1
+        (supervisor,) = harness.claim_all(job_id)
+        attempt = supervisor.reply.attempt
+        assert attempt.attempt == number
+        assert attempt.job_id == job_id
+        assert attempt.resume is not None
+        assert attempt.resume.checkpoint_id == source
+        assert attempt.resume.path.startswith(source.partition(".")[0])
+        assert (harness.attempt(job_id).start_step, harness.job(job_id).progress.step) == (40, 40)
+        if number == 1:
+            supervisor.end("failed", FailureReason.TRAINER_ERROR)
+    supervisor.train(50)
+    own = harness.commit_checkpoint(job_id, 50)
+    supervisor.end("failed", FailureReason.TRAINER_ERROR)
+    assert harness.place() == 1
+    (supervisor,) = harness.claim_all(job_id)
+    resume = supervisor.reply.attempt.resume
+    assert resume is not None
+    assert (resume.checkpoint_id, resume.parts) == (own, ALL_PARTS)
+    assert all(attempt.on_lineage for attempt in [view(context, job_id).current_attempt] if attempt)
+
+
+def test_a_person_resumes_a_fork_from_its_origin_too(
+    context: Context, harness: Harness, source: str
+) -> None:
+    _, job_id = fork(context, source, request(parts=["model", "counters"]), actor="bob")
+    stop(context, job_id, actor="bob", reason="")
+    assert view(context, job_id).state == JobState.STOPPED
+    shown = preview_resume(context, job_id, ResumeRequest())
+    assert (shown.checkpoint_id, shown.step) == (source, 40)
+
+
+def test_a_fork_runs_only_where_its_origin_lies(
+    context: Context, harness: Harness, source: str
+) -> None:
+    harness.add_node("elsewhere", slots=16, roots={"checkpoints": "another", "data": "root-2"})
+    _, job_id = fork(context, source, request(changes=WIDE), actor="bob")
+    assert harness.place() == 0, "16 slots are free, but on another storage"
+    assert view(context, job_id).state == JobState.QUEUED
+
+
+def test_one_that_is_being_deleted_starts_nothing(context: Context, source: str) -> None:
+    from server.chores.service import delete
+
+    fork(context, source, request(), actor="bob")
+    with pytest.raises(ConflictError, match="goes on from just now"):
+        delete(context, source, actor="ada")
