@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import httpx
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from client.errors import ConnectionFailedError, error_of
 from client.settings import Connection
@@ -137,8 +137,19 @@ class Transport:
 
 
 def read(model: type[Model], response: httpx.Response) -> Model:
-    """Read a model from a response; fields that only a newer server knows are left out."""
-    return model.model_validate_json(response.content, extra="ignore")
+    """Read a model from a response; fields that only a newer server knows are left out.
+
+    Raises:
+        ConnectionFailedError: what answers is something else than a server of ours.
+    """
+    try:
+        return model.model_validate_json(response.content, extra="ignore")
+    except ValidationError as error:
+        url = response.request.url
+        raise ConnectionFailedError(
+            f"{url} gave no {model.__name__}: is it the address of a Trainyard server, and "
+            "of about this version?"
+        ) from error
 
 
 def unreachable(url: str, error: httpx.TransportError) -> ConnectionFailedError:

@@ -84,6 +84,13 @@ def login(
     ] = None,
 ) -> None:
     """Check a token and keep it, with the server's address, for the other commands."""
+    if "?" in url:
+        complain(
+            "this link logs a browser in, once",
+            advice="Give the server's address alone, and a token: the page Tokens makes one. On "
+            "the machine of `trainyard up` no login is needed.",
+        )
+        raise typer.Exit(USAGE)
     if "://" not in url:
         url = f"https://{url}"
     given = token or os.environ.get("TRAINYARD_TOKEN")

@@ -121,6 +121,9 @@ def test_login_checks_the_token_and_keeps_it(
     monkeypatch.delenv("TRAINYARD_TOKEN")
     assert run("login", yard.url, "--token", "ty_api_wrong").exit_code == 1
     assert run("ps").exit_code == 2
+    link = run("login", f"{yard.url}/login?code=ty_login_x", "--token", yard.token)
+    assert link.exit_code == 2
+    assert "logs a browser in" in link.stderr
     asked = run("login", yard.url, stdin=f"{yard.token}\n")
     assert asked.exit_code == 0
     assert yard.token not in asked.output

@@ -178,3 +178,9 @@ def test_a_resume_sends_only_what_is_given(
     with pytest.raises(ApiError):
         call(network.yard())
     assert json.loads(network.requests[0].content) == body
+
+
+def test_a_page_in_place_of_an_answer_is_said_in_words() -> None:
+    network = Network(httpx.Response(200, text="<!doctype html>"))
+    with pytest.raises(ConnectionFailedError, match="the address of a Trainyard server"):
+        network.yard().session()
