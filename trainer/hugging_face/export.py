@@ -152,7 +152,10 @@ def _write_tensors(source: _Source, folder: Path, dtype: torch.dtype, shard_byte
         tensors = {
             published_name(name): tensor.to(dtype) for name, tensor in source.read(names).items()
         }
+        (folder / file).touch()
+        mode = (folder / file).stat().st_mode
         save_file(tensors, folder / file, metadata={"format": "pt"})
+        (folder / file).chmod(mode)  # the library leaves it to the owner alone
         _sync(folder / file)
         places |= dict.fromkeys(tensors, file)
         logger.info("wrote %s (%d of %d)", file, index, len(shards))

@@ -39,6 +39,8 @@ def test_the_command_writes_one_file_in_the_type_asked_for(
     assert done.returncode == 0, done.stderr
     written = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert written == ["config.json", "model.safetensors", "tokenizer.json"]
+    modes = {path.stat().st_mode for path in (tmp_path / "out").iterdir()}
+    assert len(modes) == 1, "whoever may read one file may read all"
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["torch_dtype"], config["num_hidden_layers"]) == ("bfloat16", 2)
     with safe_open(tmp_path / "out" / "model.safetensors", framework="pt") as file:
