@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
+
 from client.errors import TrainyardError
 from client.sdk import Trainyard
 from client.settings import config_path
@@ -177,7 +179,19 @@ def _already(folders: Folders) -> str:
     record = read_record(folders.record)
     if record is None or record.up is None:
         return f"Trainyard is starting or ending on {folders.root} at this moment."
-    return (
+    said = (
         f"Trainyard runs already on {folders.root}: {record.url} (process {record.up.pid}). "
         "`trainyard down` ends it."
     )
+    link = _another_link(folders, record.url)
+    return f"{said}\n  log in    {link}  (once, within ten minutes)" if link else said
+
+
+def _another_link(folders: Folders, url: str) -> str | None:
+    """Return a fresh login link, if the server is up to it: the first one may have expired."""
+    try:
+        token = folders.admin_token.read_text(encoding="utf-8").strip()
+        with Trainyard(url, token) as yard:
+            return login_link(yard)
+    except (OSError, TrainyardError, httpx.HTTPError):
+        return None

@@ -55,7 +55,9 @@ def test_training_outlives_up_and_down_saves_it(up: Callable[[], ControlPlane]) 
         ).id
     run.wait_for_step(3)
     supervisor = run.supervisor_pid()
-    assert "runs already" in embedded(first, "up")
+    told = embedded(first, "up")
+    assert "runs already" in told
+    assert "/login?code=ty_login_" in told
 
     first.up.send_signal(signal.SIGINT)
     assert first.up.wait(120) == 0
