@@ -44,6 +44,8 @@ def job(state: str, *, step: int = 0, phase: str | None = None, reason: str = ""
             "current_attempt": None,
             "retries_left": 2,
             "verbs": ("stop",),
+            "forked_from": None,
+            "fork_parts": None,
         }
     )
 
