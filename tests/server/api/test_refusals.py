@@ -57,10 +57,6 @@ BAD_SPECS = (
     ('{"training": {"seed": 1e400}}', "/training/seed"),
     ('{"parallelism": {"dp_shard": 3}, "resources": {"world_size": 4}}', "/parallelism"),
     ('{"parallelism": {"dp_replicate": 0}}', "/parallelism/dp_replicate"),
-    (
-        '{"resources": {"world_size": 9}, "training": {"micro_batch_size": 1}}',
-        "/resources/world_size",
-    ),
     ('{"data": {"source": "text", "path": "data:../secret"}}', "/data/path"),
     ('{"data": {"source": "text", "path": "/etc/shadow"}}', "/data/path"),
     ('{"data": {"source": "text", "path": "elsewhere:books"}}', "/data/path"),
@@ -98,6 +94,22 @@ def test_bad_specs_are_refused_with_their_place(
             response = client.post(path, content=body, headers=JSON)
             assert response.status_code == 422, (path, body[:200], response.text[:500])
             assert place in pointers(response), (path, body[:200], response.text[:500])
+    assert stored(context) == before
+
+
+def test_a_job_for_machines_to_come_is_planned_with_a_warning_and_refused(
+    client: TestClient, context: Context, harness: Harness
+) -> None:
+    harness.add_node(slots=8)
+    before = stored(context)
+    body = {"resources": {"world_size": 9}, "training": {"micro_batch_size": 1}}
+    planned = client.post(f"{JOBS}/plan", json=body)
+    assert planned.status_code == 200
+    warned = {problem["pointer"] for problem in planned.json()["warnings"]}
+    assert "/resources/world_size" in warned
+    refused = client.post(JOBS, json=body)
+    assert refused.status_code == 422
+    assert "/resources/world_size" in pointers(refused)
     assert stored(context) == before
 
 
