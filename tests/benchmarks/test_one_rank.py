@@ -44,6 +44,7 @@ def sent_for_real(spec: JobSpec) -> dict[str, int]:
     return dict(sorted(collectives.sent.items()))
 
 
+@pytest.mark.slow
 def test_weights_are_gathered_as_often_as_the_setting_says_and_gradients_summed() -> None:
     settings = ("never", "always", "default")
     # Two micro-batches on each of four ranks.

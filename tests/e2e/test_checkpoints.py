@@ -87,6 +87,7 @@ def test_checkpoints_from_retention_to_the_last_deletion(
     assert list(plane.folders.root.glob(f"**/checkpoints/{job.id}")) == []
 
 
+@pytest.mark.slow
 def test_a_pinned_checkpoint_still_loads(plane: ControlPlane, yard: Trainyard) -> None:
     section = {"interval_steps": 2, "preflight": False, "keep_latest_k": 1}
     job = yard.submit(spec("pinned", training={"steps": 40}, checkpoint=section))

@@ -123,6 +123,7 @@ def test_the_command_follows_a_job_to_its_end(
     assert "succeeded at step 3" in followed
 
 
+@pytest.mark.slow
 def test_the_command_tells_failure_and_stop_by_its_exit_code(
     plane: ControlPlane, yard: Trainyard, spec_file: Path
 ) -> None:

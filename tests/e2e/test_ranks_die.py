@@ -95,6 +95,7 @@ def test_without_a_budget_the_job_fails_with_advice(plane: ControlPlane, yard: T
     assert attempt.advice == ADVICE[FailureReason.TRAINER_ERROR]
 
 
+@pytest.mark.slow
 def test_a_branch_that_is_killed_stays_on_its_branch(plane: ControlPlane, yard: Trainyard) -> None:
     job_id = yard.submit(spec("tree")).id
     assert finished(yard, job_id).state == "succeeded"
@@ -137,6 +138,7 @@ def course_of_attempt(yard: Trainyard, job_id: str, attempt: int) -> dict[int, s
     return {int(step): value for _, step, _, _, value in cells}
 
 
+@pytest.mark.slow
 def test_a_killed_supervisor_is_proved_gone_and_the_job_goes_on(
     plane: ControlPlane, yard: Trainyard
 ) -> None:

@@ -131,6 +131,7 @@ def test_a_job_goes_back_and_leaves_out_what_broke_it(
     assert kinds.index("attempt_ended") < kinds.index("rolled_back") < kinds.index("resumed")
 
 
+@pytest.mark.slow
 def test_when_all_rollbacks_are_used_up_the_job_fails(
     plane: ControlPlane, yard: Trainyard, text: str
 ) -> None:
