@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from client import specfile
-from client.cli.options import JobReference, Json, Reason, Set, Yes
+from client.cli.options import Follow, JobReference, Json, Reason, Set, Yes
 from client.cli.output import complain, say, write_json
 from client.cli.pages import job_line
 from client.cli.plans import draw_preview
@@ -100,9 +100,7 @@ def resume(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only compare before and after.")
     ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Follow it to its end; exit codes of submit.")
-    ] = False,
+    wait: Follow = False,
     json: Json = False,
 ) -> None:
     """Go on from the newest checkpoint, or an older one, on any legal number of slots."""

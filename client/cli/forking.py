@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from client import specfile
-from client.cli.options import Json, Set
+from client.cli.options import Follow, Json, Set
 from client.cli.output import complain, say, write_json
 from client.cli.pages import job_line
 from client.cli.plans import draw_fork
@@ -50,9 +50,7 @@ def fork(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what it would be and what stays exact.")
     ] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Follow it to its end; exit codes of submit.")
-    ] = False,
+    wait: Follow = False,
     json: Json = False,
 ) -> None:
     """Start a new job with changed settings from a checkpoint, and say what stays exact."""

@@ -23,6 +23,9 @@ Set = Annotated[
         help="Set one field of the spec; repeatable, later ones win.",
     ),
 ]
+Follow = Annotated[
+    bool, typer.Option("--wait", "-w", help="Follow it to its end; exit codes of submit.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the job's events.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most, newest first.")]

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, select, update
 
-from server.chores.queue import end_chore
+from server.chores.queue import describe, end_chore, identity
 from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
@@ -47,16 +47,11 @@ def claim_chore(context: Context, chore_id: str, *, node: str) -> ChoreClaimRepl
                 progress=None,
             ),
             kind=EventKind.CHORE_STARTED,
-            message=f"{node} begins to {chore.kind} {chore.checkpoint_id or 'all checkpoints'}",
+            message=f"{node} begins to {describe(chore.kind, chore.checkpoint_id)}",
             actor=node,
             job_id=chore.job_id,
             node=node,
-            data={
-                "chore_id": chore_id,
-                "kind": chore.kind,
-                "checkpoint_id": chore.checkpoint_id,
-                "fence": fence,
-            },
+            data=identity(chore_id, chore.kind, chore.checkpoint_id) | {"fence": fence},
         )
     return ChoreClaimReply(
         task=chore.task,
@@ -124,12 +119,8 @@ def _note(
             actor=chore.node,
             job_id=chore.job_id,
             node=chore.node,
-            data={
-                "chore_id": chore.id,
-                "kind": chore.kind,
-                "checkpoint_id": chore.checkpoint_id,
-                "progress": progress.model_dump(),
-            },
+            data=identity(chore.id, chore.kind, chore.checkpoint_id)
+            | {"progress": progress.model_dump()},
         )
 
 

@@ -62,17 +62,22 @@ def queue_chore(
         context,
         connection,
         kind=EventKind.CHORE_QUEUED,
-        message=f"{task.kind} {checkpoint_id or 'all checkpoints'}" + (reason and f": {reason}"),
+        message=describe(task.kind, checkpoint_id) + (reason and f": {reason}"),
         actor=actor,
         job_id=job.id,
-        data={
-            "chore_id": chore_id,
-            "kind": task.kind,
-            "checkpoint_id": checkpoint_id,
-            "reason": reason,
-        },
+        data=identity(chore_id, task.kind, checkpoint_id) | {"reason": reason},
     )
     return chore_id
+
+
+def describe(kind: str, checkpoint_id: str | None) -> str:
+    """Return what a chore does, as its events say it."""
+    return f"{kind} {checkpoint_id or 'all checkpoints'}"
+
+
+def identity(chore_id: str, kind: str, checkpoint_id: str | None) -> dict[str, object]:
+    """Return the part of an event's data that says which chore it tells of."""
+    return {"chore_id": chore_id, "kind": kind, "checkpoint_id": checkpoint_id}
 
 
 def open_chore(connection: Connection, checkpoint_id: str, kind: ChoreKind) -> str | None:
@@ -131,17 +136,11 @@ def end_chore(
         connection,
         chore_to(chore.id, state, ended_at=context.now(), **values),
         kind=EventKind.CHORE_ENDED,
-        message=f"{chore.kind} {chore.checkpoint_id or 'all checkpoints'} {state}: {message}",
+        message=f"{describe(chore.kind, chore.checkpoint_id)} {state}: {message}",
         actor=actor,
         job_id=chore.job_id,
         node=chore.node,
-        data={
-            "chore_id": chore.id,
-            "kind": chore.kind,
-            "checkpoint_id": chore.checkpoint_id,
-            "state": state,
-            **(data or {}),
-        },
+        data=identity(chore.id, chore.kind, chore.checkpoint_id) | {"state": state} | (data or {}),
     )
 
 

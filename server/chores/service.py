@@ -39,9 +39,7 @@ def verify(context: Context, checkpoint_id: str, *, actor: str) -> str:
         ConflictError: it is to be deleted.
     """
     with context.database.write() as connection:
-        job, checkpoint = _locked(connection, checkpoint_id)
-        if checkpoint.deleting_since is not None:
-            raise ConflictError(f"{checkpoint_id} is being deleted")
+        job, checkpoint = _locked_to_stay(connection, checkpoint_id)
         return queue_look(context, connection, job, checkpoint, ChoreKind.VERIFY, actor=actor)
 
 
@@ -87,9 +85,7 @@ def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: str) -
         ConflictError: it is to be deleted.
     """
     with context.database.write() as connection:
-        job, checkpoint = _locked(connection, checkpoint_id)
-        if checkpoint.deleting_since is not None:
-            raise ConflictError(f"{checkpoint_id} is being deleted")
+        job, checkpoint = _locked_to_stay(connection, checkpoint_id)
         if (checkpoint.pinned_at is not None) == pinned:
             return
         values = {
@@ -259,6 +255,14 @@ def _locked(connection: Connection, checkpoint_id: str) -> tuple[AnyRow, AnyRow]
         if row is not None:
             return _job(connection, job_id), row
     raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
+
+
+def _locked_to_stay(connection: Connection, checkpoint_id: str) -> tuple[AnyRow, AnyRow]:
+    """Lock as `_locked` does; a checkpoint that is to be deleted is a `ConflictError`."""
+    job, checkpoint = _locked(connection, checkpoint_id)
+    if checkpoint.deleting_since is not None:
+        raise ConflictError(f"{checkpoint_id} is being deleted")
+    return job, checkpoint
 
 
 def _job(connection: Connection, job_id: str) -> AnyRow:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, select, update
 
 from server.chores.carrying import lock_job_if_there
-from server.chores.queue import end_chore
+from server.chores.queue import describe, end_chore, identity
 from server.chores.service import queue_look
 from server.context import Context
 from server.lifecycle import chore_to, lock_job, move
@@ -179,16 +179,11 @@ class ChoreKeeper:
                 connection,
                 chore_to(chore.id, ChoreState.QUEUED, node=None, sent_at=None, given_at=None),
                 kind=EventKind.CHORE_QUEUED,
-                message=f"{chore.kind} {chore.checkpoint_id or 'all checkpoints'} again: {reason}",
+                message=f"{describe(chore.kind, chore.checkpoint_id)} again: {reason}",
                 actor=SCHEDULER,
                 job_id=chore.job_id,
                 node=chore.node,
-                data={
-                    "chore_id": chore.id,
-                    "kind": chore.kind,
-                    "checkpoint_id": chore.checkpoint_id,
-                    "reason": reason,
-                },
+                data=identity(chore.id, chore.kind, chore.checkpoint_id) | {"reason": reason},
             )
 
     # ---- scrubbing ------------------------------------------------------------------------------

@@ -15,7 +15,15 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
-from specs.checkpoint import COMMITTED, Manifest, TrainState, checkpoint_id, checkpoint_path
+from specs.checkpoint import (
+    COMMITTED,
+    Manifest,
+    ManifestFile,
+    ManifestWriter,
+    TrainState,
+    checkpoint_id,
+    checkpoint_path,
+)
 from specs.job import JobSpec
 from specs.layout import Layout
 from trainer.checkpoint import store
@@ -151,12 +159,11 @@ class Saver:
         written = on_every_rank(self._group, lambda: (writer.files, writer.record))
         files = chain.from_iterable(files for files, _ in written)
         return self._describe(
-            save, dtype=dtype, save_seconds=time.monotonic() - started
-        ).model_copy(
-            update={
-                "files": tuple(sorted(files, key=lambda file: file.path)),
-                "writers": tuple(chain.from_iterable(record for _, record in written)),
-            }
+            save,
+            dtype=dtype,
+            save_seconds=time.monotonic() - started,
+            files=tuple(sorted(files, key=lambda file: file.path)),
+            writers=tuple(chain.from_iterable(record for _, record in written)),
         )
 
     def _writers(self) -> tuple[int, ...]:
@@ -178,7 +185,15 @@ class Saver:
 
         return copy_and_mark  # type: ignore[return-value]
 
-    def _describe(self, save: Save, *, dtype: torch.dtype, save_seconds: float) -> Manifest:
+    def _describe(
+        self,
+        save: Save,
+        *,
+        dtype: torch.dtype,
+        save_seconds: float,
+        files: tuple[ManifestFile, ...],
+        writers: tuple[ManifestWriter, ...],
+    ) -> Manifest:
         origin = self._origin
         return Manifest(
             checkpoint_id=checkpoint_id(origin.job_id, origin.attempt, save.state.step),
@@ -196,7 +211,8 @@ class Saver:
             seq_len=origin.spec.training.seq_len,
             torch_version=torch.__version__,
             save_seconds=save_seconds,
-            files=(),
+            files=files,
+            writers=writers,
         )
 
     def _commit(self, manifest: Manifest) -> Manifest:
