@@ -1,8 +1,9 @@
 """Runs a function on several ranks of one process group, each in a process of its own.
 
-The processes are forked from a server that has torch loaded, so two ranks start in a quarter of a
-second where torchrun needs four. The parent hosts the rendezvous store on a port that the kernel
-chose, as torchrun's agent does: ports cannot collide and `env://` works as in a real launch.
+The processes are forked from a server that has torch and the trainer loaded, so two ranks start in
+a quarter of a second where torchrun needs four. The parent hosts the rendezvous store on a port
+that the kernel chose, as torchrun's agent does: ports cannot collide and `env://` works as in a
+real launch.
 """
 
 from __future__ import annotations
@@ -22,18 +23,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-PRELOAD = [
-    "torch",
-    "torch._dynamo",
-    "torch.distributed.checkpoint.state_dict",
-    "torch.distributed.fsdp",
-    "torch.distributed.pipelining",
-    "torch.distributed.tensor",
-    "pytest",  # the ranks import the caller's __main__, which is pytest
-]
-
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(PRELOAD)
+_context.set_forkserver_preload(["tests.trainer.preloaded"])
 
 
 class RankError(AssertionError):

@@ -1,5 +1,6 @@
 """The harness itself: results by rank, failures with their traceback, no process left behind."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -25,6 +26,14 @@ def test_results_come_by_rank() -> None:
     results = run_ranks(3, _sum_over_ranks, 10)
     assert [rank for rank, _ in results] == [0, 1, 2]
     assert [total.item() for _, total in results] == [33, 33, 33]
+
+
+def _what_was_loaded() -> tuple[bool, bool]:
+    return "trainer.loop" in sys.modules, gc.get_freeze_count() > 0
+
+
+def test_a_rank_starts_with_the_trainer_loaded() -> None:
+    assert run_ranks(1, _what_was_loaded, initialize=False) == [(True, True)]
 
 
 def _own_process_group() -> tuple[int, str, int]:

@@ -1,0 +1,20 @@
+"""What the ranks' fork server has loaded, kept from the collector: no rank pays for it again."""
+
+import gc
+
+import numpy.ma
+import pytest  # the ranks import the caller's __main__, which is pytest
+import torch._dynamo
+import torch.distributed.checkpoint.state_dict
+import torch.distributed.pipelining
+import torch.distributed.tensor.parallel
+import torch.profiler
+import torch.utils.data
+
+import tests.trainer.runs
+import trainer.loop
+
+LOADED = (numpy.ma, pytest, torch, tests.trainer.runs, trainer.loop)
+
+gc.collect()
+gc.freeze()  # a rank that collects would walk all of this, and get pages of its own for it
