@@ -56,6 +56,8 @@ def main() -> int:
         level=logging.INFO if rank == 0 else logging.WARNING,
         format=f"%(asctime)s rank {rank} %(levelname)s %(message)s",
     )
+    if arguments.verbose:
+        logger.setLevel(logging.DEBUG)
     directory = RunDirectory(arguments.run.resolve())
     recorder = Recorder(directory, rank=rank, local_rank=local_rank)
     try:
@@ -73,7 +75,7 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m trainer",
-        usage="torchrun --nproc-per-node=N -m trainer RUN [--root NAME=PATH]\n"
+        usage="torchrun --nproc-per-node=N -m trainer RUN [--root NAME=PATH] [--verbose]\n"
         "       python -m trainer check RUN [--root NAME=PATH]\n"
         "       python -m trainer export CHECKPOINT --to FOLDER\n"
         "       python -m trainer compare RUN CHECKPOINT [--root NAME=PATH]",
@@ -87,6 +89,9 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="NAME=PATH",
         help="path of a named root on this machine; may be given again",
+    )
+    parser.add_argument(
+        "--verbose", action="store_true", help="log each point that a save passes, on every rank"
     )
     return parser
 

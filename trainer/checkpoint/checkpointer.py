@@ -18,6 +18,7 @@ from specs.checkpoint import Manifest, TrainState
 from trainer.checkpoint import store
 from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.loader import load
+from trainer.checkpoint.points import Point, reached
 from trainer.checkpoint.save import Save
 from trainer.checkpoint.saver import Origin, Saver
 from trainer.checkpoint.staging import Staging
@@ -128,6 +129,7 @@ class Checkpointer:
         def work() -> Manifest:
             manifest = self._saver.run(save, tensors, dtype=dtype, started=started)
             on_commit(manifest)
+            reached(Point.TOLD, self._saver.folder)
             return manifest
 
         if self._staging is None:

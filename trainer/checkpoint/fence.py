@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from specs.checkpoint import FENCE
+from trainer.checkpoint.points import Point, reached
 from trainer.checkpoint.store import storage_errors, write_durably
 from trainer.errors import CheckpointError, OutrunError
 
@@ -41,6 +42,7 @@ def raised_fence(job_folder: Path, attempt: int) -> Iterator[None]:
             )
         if highest < attempt:
             write_durably(path, f"{attempt}\n".encode())
+        reached(Point.FENCED, path)
         yield
 
 

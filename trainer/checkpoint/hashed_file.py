@@ -12,6 +12,7 @@ from types import TracebackType
 import xxhash
 
 from specs.checkpoint import ManifestFile
+from trainer.checkpoint.points import Point, reached
 from trainer.checkpoint.store import storage_errors
 
 PIECE = 8 * 2**20
@@ -37,6 +38,7 @@ class HashedFile:
         self._path = path
         with storage_errors("write", path):
             self._file = path.open("xb", buffering=0)
+        reached(Point.FILE_MADE, path)
         self._gathered = bytearray()
         self._written = 0
         self._hash = xxhash.xxh3_128()
@@ -83,6 +85,7 @@ class HashedFile:
         self._flush()
         with storage_errors("write", self._path):
             os.fsync(self._file.fileno())
+        reached(Point.FILE_SYNCED, self._path)
         self._end()
         return ManifestFile(
             path=self._path.name, size=self._written, xxh3_128=self._hash.hexdigest()
@@ -110,6 +113,7 @@ class HashedFile:
             while left:
                 left = left[self._file.write(left) :]
         self._written += len(data)
+        reached(Point.PIECE_WRITTEN, self._path)
         self._jobs.put((data, release))
 
     def _hash_all(self) -> None:

@@ -29,6 +29,7 @@ from specs.layout import Layout
 from trainer.checkpoint import store
 from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.planner import SavePlanner
+from trainer.checkpoint.points import Point, reached
 from trainer.checkpoint.room import check_room
 from trainer.checkpoint.save import Save
 from trainer.checkpoint.staging import Staging
@@ -83,7 +84,8 @@ class Saver:
         self._group = group
         self._staging = staging
         self._planner: SavePlanner | None = None
-        self._folder = Path()
+        self.folder = Path()
+        """Folder of the save that runs, or of the last one."""
 
     @property
     def plan_seconds(self) -> float:
@@ -107,7 +109,8 @@ class Saver:
         """
         origin = self._origin
         path = checkpoint_path(origin.job_id, origin.attempt, save.state.step)
-        self._folder = origin.root / path
+        self.folder = origin.root / path
+        reached(Point.BEGUN, self.folder)
         if existing := on_rank_0(self._group, partial(self._prepare, save.state)):
             return existing
         try:
@@ -115,12 +118,12 @@ class Saver:
             return on_rank_0(self._group, partial(self._commit, manifest))
         except RunError:
             if dist.get_rank(self._group) == 0:
-                store.discard(self._folder)
+                store.discard(self.folder)
             raise
 
     def _prepare(self, state: TrainState) -> Manifest | None:
         """Return what this attempt has committed at this step before, or make the folder."""
-        folder = self._folder
+        folder = self.folder
         # Before the data too: an outrun attempt need not write it.
         with raised_fence(self._origin.job_folder, self._origin.attempt):
             pass
@@ -142,7 +145,7 @@ class Saver:
         """Write the data files beside; return the manifest of what all ranks wrote."""
         self._planner = self._planner or SavePlanner(self._writers())
         writer = ChecksumWriter(
-            self._folder,
+            self.folder,
             group=self._group,
             ceiling=int(self._origin.settings.checkpoint.staging_gib * 2**30),
             stage=self._stage(save),
@@ -155,8 +158,9 @@ class Saver:
                 process_group=self._group,
             )
         except CheckpointException as error:
-            raise shared_error(error, str(self._folder)) from error
+            raise shared_error(error, str(self.folder)) from error
         written = on_every_rank(self._group, lambda: (writer.files, writer.record))
+        reached(Point.PARTS_KNOWN, self.folder)
         files = chain.from_iterable(files for files, _ in written)
         return self._describe(
             save,
@@ -218,12 +222,13 @@ class Saver:
     def _commit(self, manifest: Manifest) -> Manifest:
         if manifest.kind == PREFLIGHT:
             check_room(
-                self._folder,
+                self.folder,
                 size=manifest.size,
                 state=manifest.train_state,
                 spec=self._origin.settings,
             )
-        store.write_manifest(self._folder, manifest)
+        store.write_manifest(self.folder, manifest)
         with raised_fence(self._origin.job_folder, self._origin.attempt):
-            store.commit(self._folder)
+            store.commit(self.folder)
+        reached(Point.COMMITTED, self.folder)
         return manifest

@@ -13,6 +13,7 @@ import xxhash
 from pydantic import ValidationError
 
 from specs.checkpoint import COMMITTED, DCP_METADATA, MANIFEST, Manifest, ManifestFile
+from trainer.checkpoint.points import Point, reached
 from trainer.errors import CheckpointError
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -124,6 +125,7 @@ def create(folder: Path) -> None:
         folder.mkdir()
         for changed in {folder.parent, *(parent.parent for parent in missing)}:
             sync_folder(changed)
+    reached(Point.FOLDER_MADE, folder)
 
 
 def collect(root: Path, job_id: str, *, attempt: int) -> list[Path]:
@@ -189,7 +191,9 @@ def write_durably(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        reached(Point.REPLACING, path)
         beside.rename(path)
+        reached(Point.NAMED, path)
         sync_folder(path.parent)
 
 

@@ -23,6 +23,7 @@ from specs.checkpoint import ManifestFile, ManifestWriter
 from trainer.checkpoint.frames import frame_of
 from trainer.checkpoint.hashed_file import HashedFile
 from trainer.checkpoint.planner import RoutedPlan, SavePlanner, item_bytes
+from trainer.checkpoint.points import Point, reached
 from trainer.checkpoint.store import storage_errors
 from trainer.checkpoint.transfer import Receiver, byte_view, memory_of, piece_bytes, send
 
@@ -78,11 +79,14 @@ class ChecksumWriter(FileSystemWriter):
         """Write this rank's items, with those that other ranks send, and send what others write."""
         assert isinstance(plan, RoutedPlan)
         assert isinstance(planner, SavePlanner)
+        reached(Point.PLANNED, Path(self.path))
         self._take(plan, planner)
+        reached(Point.STAGED, Path(self.path))
         started = time.monotonic()
         results = self._write_file(plan) if plan.items else []
         self._send(plan)
         self._seconds = time.monotonic() - started
+        reached(Point.PART_WRITTEN, Path(self.path))
         written: Future[list[WriteResult]] = Future()
         written.set_result(results)
         return written

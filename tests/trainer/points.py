@@ -1,0 +1,78 @@
+"""Meets a rank at the points of its saves, by listening to the log that names them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainer.checkpoint import points
+from trainer.checkpoint.points import Point
+
+Action = Callable[[Point, Path], None]
+"""Called in the rank and the thread that got to the point, which goes on when it returns."""
+
+
+class _Listener(logging.Handler):
+    def __init__(self, action: Action) -> None:
+        super().__init__()
+        self._action = action
+
+    def emit(self, record: logging.LogRecord) -> None:
+        assert isinstance(record.args, tuple)
+        point, path = record.args
+        assert isinstance(point, Point)
+        assert isinstance(path, Path)
+        self._action(point, path)
+
+
+@contextmanager
+def at_points(action: Action) -> Iterator[None]:
+    """Have `action` called at each point that a save of this process passes."""
+    listener = _Listener(action)
+    points.logger.addHandler(listener)
+    points.logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        points.logger.removeHandler(listener)
+        points.logger.setLevel(logging.NOTSET)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One moment of the first save of a process."""
+
+    point: Point
+    """What it passes."""
+    name: str = ""
+    """Name of the file that the point is about; any when empty."""
+    nth: int = 1
+    """At which time in the save it does so."""
+
+
+@contextmanager
+def dying_at(moment: Moment, *, witness: Path) -> Iterator[None]:
+    """Kill this process when its first save gets to a moment, as `kill -9` does.
+
+    Args:
+        moment: when.
+        witness: a file that is made right before, so that no other death is taken for this one.
+    """
+    begun, met = False, 0
+
+    def die(point: Point, path: Path) -> None:
+        nonlocal begun, met
+        begun = begun or point is Point.BEGUN  # the fence is raised before anything is saved
+        if begun and point is moment.point and moment.name in ("", path.name):
+            met += 1
+            if met == moment.nth:
+                witness.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    with at_points(die):
+        yield
