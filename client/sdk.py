@@ -25,7 +25,7 @@ from specs.api.jobs import (
     JobView,
     StopRequest,
 )
-from specs.api.nodes import NodeView
+from specs.api.nodes import DrainRequest, NodeView, Running
 from specs.api.resume import ResumeOptions, ResumeReply
 from specs.api.telemetry import (
     ComparisonView,
@@ -333,9 +333,9 @@ class Trainyard(CatalogCalls):
         """Iterate over the nodes."""
         return self._pages(NodeView, "/nodes")
 
-    def drain(self, node: str) -> NodeView:
-        """Place nothing new on a node."""
-        return self.transport.post(NodeView, f"/nodes/{node}/drain")
+    def drain(self, node: str, *, running: Running = "move") -> NodeView:
+        """Place nothing new on a node; what runs there saves and moves, or may finish."""
+        return self.transport.post(NodeView, f"/nodes/{node}/drain", DrainRequest(running=running))
 
     def undrain(self, node: str) -> NodeView:
         """Place on a node again."""

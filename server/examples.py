@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from specs.api.access import SessionRequest, TokenRequest
 from specs.api.fork import ForkRequest
 from specs.api.jobs import JobRequest, StopRequest
+from specs.api.nodes import DrainRequest
 from specs.api.resume import ResumeRequest
 from specs.api.telemetry import ComparisonView
 from specs.job import JobSpec
@@ -40,6 +41,7 @@ EXAMPLES: Examples = {
         "weights_alone": {"parts": ["model"], "changes": {"optimizer": {"lr": 1e-4}}},
         "what_would_hold": {"changes": {"training": {"seed": 1}}, "dry_run": True},
     },
+    DrainRequest: {"save_and_move": {}, "let_it_finish": {"running": "finish"}},
     JobRequest: {"save": {"kind": "save"}},
     SessionRequest: {"by_token": {"token": "ty_api_..."}, "by_link": {"code": "ty_login_..."}},
     TokenRequest: {

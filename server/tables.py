@@ -26,6 +26,7 @@ from sqlalchemy import (
 from server.columns import Json, Record, UtcDateTime
 from specs.api.attempts import Continuity
 from specs.api.jobs import PendingLaunch, Progress
+from specs.api.nodes import Drain
 from specs.attempt import Overrides
 from specs.checkpoint import Manifest
 from specs.chores import ChoreOutcome, ChoreProgress, ChoreTask, Verification
@@ -54,6 +55,11 @@ ROW_ID = BigInteger().with_variant(Integer, "sqlite")
 def _one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
     listed = ", ".join(f"'{value}'" for value in values)
     return CheckConstraint(f"{column} IN ({listed})", name=column)
+
+
+def _series_id() -> Column[int]:
+    series = ForeignKey("metric_series.id", ondelete="CASCADE")
+    return Column("series_id", ROW_ID, series, primary_key=True, autoincrement=False)
 
 
 jobs = Table(
@@ -114,6 +120,8 @@ attempts = Table(
     Column("skip", Json, nullable=False, default=(), server_default="[]"),
     Column("last_step", Integer, nullable=False, default=0),
     Column("rendezvous_port", Integer, nullable=False),
+    # Why it is to save and leave although its job is to run on.
+    Column("preempted", Text),
     Column("provenance", Json),
     Column("continuity", Record(Continuity)),
     Column("created_at", UtcDateTime, nullable=False),
@@ -186,7 +194,7 @@ nodes = Table(
     Column("slots", Integer, nullable=False),
     Column("roots", Json, nullable=False),  # name -> UUID
     Column("version", String(50), nullable=False),
-    Column("draining", Boolean, nullable=False, default=False),
+    Column("drain", Record(Drain)),  # nothing new is placed while somebody wants it drained
     Column("registered_at", UtcDateTime, nullable=False),
     Column("heartbeat_at", UtcDateTime, nullable=False),
     Column("offline_since", UtcDateTime),
@@ -286,13 +294,7 @@ metric_series = Table(
 metric_tail = Table(
     "metric_tail",
     metadata,
-    Column(
-        "series_id",
-        ROW_ID,
-        ForeignKey("metric_series.id", ondelete="CASCADE"),
-        primary_key=True,
-        autoincrement=False,
-    ),
+    _series_id(),
     Column("step", BigInteger, primary_key=True, autoincrement=False),
     Column("time", Float, nullable=False),
     Column("value", Float),  # null when not finite: SQLite has no NaN
@@ -303,13 +305,7 @@ metric_tail = Table(
 metric_chunks = Table(
     "metric_chunks",
     metadata,
-    Column(
-        "series_id",
-        ROW_ID,
-        ForeignKey("metric_series.id", ondelete="CASCADE"),
-        primary_key=True,
-        autoincrement=False,
-    ),
+    _series_id(),
     Column("first_step", BigInteger, primary_key=True, autoincrement=False),
     Column("last_step", BigInteger, nullable=False),
     Column("count", Integer, nullable=False),

@@ -27,7 +27,7 @@ class EventKind(StrEnum):
     RESUMED = "resumed"
     """The trainer loaded the checkpoint that it goes on from: `checkpoint_id`, `step`."""
     STOP_REQUESTED = "stop_requested"
-    """Somebody asked to save and leave: `reason`."""
+    """Somebody asked to save and leave: `reason`; with `goes_on` to continue on other nodes."""
     STOP_AGREED = "stop_agreed"
     """All ranks agreed to save and leave: `step`."""
     CANCEL_REQUESTED = "cancel_requested"
@@ -79,7 +79,7 @@ class EventKind(StrEnum):
     NODE_OFFLINE = "node_offline"
     """Heartbeats of a node stay away."""
     NODE_DRAINED = "node_drained"
-    """Nothing new is placed on a node: `draining`."""
+    """Nothing new is placed on a node, or again: `draining`, `running`: `move` or `finish`."""
     JOB_DELETED = "job_deleted"
     """A job and what the server held of it are gone."""
 

@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from client.cli.options import JobReference, Json, Limit
-from client.cli.output import say, write_json
+from client.cli.output import complain, note, say, write_json
 from client.cli.pages import draw_show
 from client.cli.tables import draw_events, draw_jobs, draw_nodes
 from client.references import resolve_job
 from client.sdk import Trainyard
 from specs.states import JobState
+
+USAGE = 2
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command(short_help="List jobs.")(ps)
     app.command(short_help="Show one job whole.")(show)
     app.command(short_help="Say what happened to a job.")(events)
-    app.command(short_help="List the machines and their slots.")(nodes)
+    app.command(short_help="List the machines; drain or undrain one.")(nodes)
 
 
 def ps(
@@ -69,22 +71,46 @@ def events(reference: JobReference, limit: Limit = 50, json: Json = False) -> No
 
 
 def nodes(
-    drain: Annotated[
-        str | None, typer.Option("--drain", metavar="NODE", help="Place nothing new on it.")
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[drain|undrain NODE]",
+            help="All machines without; or one to empty, or to take back into use.",
+        ),
     ] = None,
-    undrain: Annotated[
-        str | None, typer.Option("--undrain", metavar="NODE", help="Place on it again.")
-    ] = None,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Let what runs on the drained node run to its end.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """List the machines, their slots and who holds them."""
+    """List the machines, their slots and who holds them; drain or undrain one.
+
+    Nothing new is placed on a drained node. What runs there saves at the next step boundary, leaves
+    and goes on elsewhere, or waits in the queue; none of its retries is used up.
+    """
     with Trainyard() as yard:
-        if drain:
-            yard.drain(drain)
-        if undrain:
-            yard.undrain(undrain)
+        if given:
+            _drain(yard, given, finish=finish)
         shown = list(yard.nodes())
     if json:
         write_json(shown)
     else:
         say(draw_nodes(shown))
+
+
+def _drain(yard: Trainyard, given: list[str], *, finish: bool) -> None:
+    if len(given) != 2 or given[0] not in {"drain", "undrain"} or (finish and given[0] != "drain"):
+        complain(
+            f"`nodes {' '.join(given)}` is nothing that can be done.",
+            advice="Write `trainyard nodes drain NODE [--finish]` or `trainyard nodes undrain "
+            "NODE`.",
+        )
+        raise typer.Exit(USAGE)
+    verb, node = given
+    if verb == "undrain":
+        yard.undrain(node)
+        return
+    moving = yard.drain(node, running="finish" if finish else "move").allocations
+    if moving and not finish:
+        names = ", ".join(holding.job_name for holding in moving)
+        note(f"Save, leave {node} and go on elsewhere: {names}.")

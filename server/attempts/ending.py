@@ -119,6 +119,31 @@ def order(
         end_nodes(context, connection, attempt.id, ends, actor=actor)
 
 
+def preempt(
+    context: Context, connection: Connection, attempt_id: str, *, actor: str, because: str
+) -> None:
+    """Have an attempt save and leave although its job is to run on: it goes on elsewhere.
+
+    Does nothing where the attempt is to end already. The job is locked.
+    """
+    launch = read_launch(connection, attempt_id)
+    if launch.attempt.desired != DesiredState.RUN or not launch.live:
+        return
+    connection.execute(
+        update(attempts).where(attempts.c.id == attempt_id).values(preempted=because)
+    )
+    order(
+        context,
+        connection,
+        launch,
+        DesiredState.STOP,
+        actor=actor,
+        reason=because,
+        moves=[job_to(launch.job.id, JobState.STOPPING, reason=because)],
+        data={"goes_on": True},
+    )
+
+
 def _end_node(
     context: Context,
     connection: Connection,
@@ -159,7 +184,10 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
     job, attempt = launch.job, launch.attempt
     ends = [NodeEnd(n.node, AttemptOutcome(n.outcome), n.failure) for n in launch.nodes]
     outcome, failure = verdict(
-        ends, first_failure=attempt.failure, desired=DesiredState(job.desired)
+        ends,
+        first_failure=attempt.failure,
+        desired=DesiredState(job.desired),
+        preempted=attempt.preempted,
     )
     now = context.now()
     move(
@@ -220,6 +248,7 @@ def _follow_up(
         retry=launch.spec.retry,
         retries_used=job.retries_used,
         failures_in_a_row=attempt.number - (started_by_a_person or attempt.number) + 1,
+        at_once=attempt.preempted is not None,
     )
 
 

@@ -61,7 +61,11 @@ class FollowUp:
 
 
 def verdict(
-    ends: Sequence[NodeEnd], *, first_failure: Failure | None, desired: DesiredState
+    ends: Sequence[NodeEnd],
+    *,
+    first_failure: Failure | None,
+    desired: DesiredState,
+    preempted: str | None = None,
 ) -> tuple[AttemptOutcome, Failure | None]:
     """Return how an attempt ended whose nodes all have.
 
@@ -72,6 +76,7 @@ def verdict(
         ends: how each node ended.
         first_failure: what failed the attempt, by the time at which the server heard of it.
         desired: what a person wants of the job.
+        preempted: why the server had it save and leave although the job is to run on.
     """
     failures = [end.failure for end in ends if end.failure is not None]
     lost = next((f for f in failures if f.reason == FailureReason.NODE_LOST), None)
@@ -83,8 +88,9 @@ def verdict(
         return AttemptOutcome.SUCCEEDED, None
     if desired == DesiredState.RUN:  # a drain, or a notice that the machine goes away
         nodes = ", ".join(e.node for e in ends if e.outcome != AttemptOutcome.SUCCEEDED)
-        message = f"{nodes} ended the training although nobody had asked for it"
-        return AttemptOutcome.FAILED, Failure(reason=FailureReason.PREEMPTED, message=message)
+        unasked = f"{nodes} ended the training although nobody had asked for it"
+        failure = Failure(reason=FailureReason.PREEMPTED, message=preempted or unasked)
+        return AttemptOutcome.FAILED, failure
     if AttemptOutcome.CANCELLED in outcomes and desired == DesiredState.CANCEL:
         return AttemptOutcome.CANCELLED, None
     return AttemptOutcome.STOPPED, None
@@ -101,6 +107,7 @@ def follow_up(
     retry: RetrySection,
     retries_used: int,
     failures_in_a_row: int,
+    at_once: bool = False,
 ) -> FollowUp:
     """Return what becomes of the job.
 
@@ -114,6 +121,7 @@ def follow_up(
         retry: the rules for retries.
         retries_used: failures that used up the budget since a person last started the job.
         failures_in_a_row: failures since then, this one included.
+        at_once: whether what follows need not wait: the cause of the end is known and gone.
     """
     if outcome == AttemptOutcome.STOPPED and resize is not None:
         return FollowUp(JobState.QUEUED, reason="waits for its new size", pending=resize)
@@ -129,7 +137,7 @@ def follow_up(
         return FollowUp(JobState.FAILED, reason=f"{_sentence(what)} {hopeless}")
     following = resize or again
     doubled = retry.backoff_seconds * 2.0 ** min(failures_in_a_row - 1, 40)
-    delay = min(doubled, LONGEST_BACKOFF_SECONDS)
+    delay = 0.0 if at_once else min(doubled, LONGEST_BACKOFF_SECONDS)
     counted = failure.reason not in FREE_RETRIES
     count = f"retry {retries_used + 1} of {retry.max_retries}" if counted else "another attempt"
     return FollowUp(

@@ -7,13 +7,16 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from server.auth.dependencies import Person, person
+from server.body import JsonBody
 from server.dependencies import ServerContext
 from server.nodes import service
 from server.paging import PageRequest, page_by
 from server.parameters import NODE_NAME, NodeName
 from server.responses import reply
 from specs.api.common import Page
-from specs.api.nodes import NodeView
+from specs.api.nodes import DrainRequest, NodeView
+
+DrainBody = Annotated[DrainRequest, Depends(JsonBody(DrainRequest, default=DrainRequest()))]
 
 router = APIRouter(prefix="/nodes", tags=["nodes"], dependencies=[person])
 
@@ -29,10 +32,12 @@ def list_(
     return reply(Page[NodeView](items=tuple(shown), next_page_token=next_page_token))
 
 
-@router.post("/{name}/drain", response_model=NodeView, summary="Place nothing new on a node")
-def drain(context: ServerContext, principal: Person, name: NodeName) -> Response:
-    """Let what runs go on, and place nothing new."""
-    return reply(service.drain(context, name, actor=principal.name))
+@router.post(
+    "/{name}/drain", response_model=NodeView, summary="Empty a node, and place nothing new"
+)
+def drain(context: ServerContext, principal: Person, name: NodeName, body: DrainBody) -> Response:
+    """Have what runs there save and go on elsewhere, or let it finish; place nothing new."""
+    return reply(service.drain(context, name, body.running, actor=principal.name))
 
 
 @router.post("/{name}/undrain", response_model=NodeView, summary="Place on a node again")

@@ -22,7 +22,7 @@ from server.errors import (
 )
 from server.events.store import append_event
 from server.tables import attempt_nodes, attempts, jobs, nodes, tokens
-from specs.api.nodes import NodeHolding, NodeView
+from specs.api.nodes import Drain, NodeHolding, NodeView, Running
 from specs.attempt import NodeAllocation
 from specs.events import EventKind
 from specs.places import ROOT_PATTERN
@@ -84,13 +84,14 @@ def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) 
         return _views(connection, connection.execute(query).all())
 
 
-def drain(context: Context, name: str, *, actor: str) -> NodeView:
-    """Place nothing new on a node; what runs there goes on.
+def drain(context: Context, name: str, running: Running, *, actor: str) -> NodeView:
+    """Place nothing new on a node; what runs there moves (the scheduler sees to it) or finishes.
 
     Raises:
         NotFoundError: no node has this name.
     """
-    return _set_draining(context, name, True, actor=actor)
+    wanted = Drain(running=running, by=actor, at=context.now())
+    return _set_drain(context, name, wanted, actor=actor)
 
 
 def undrain(context: Context, name: str, *, actor: str) -> NodeView:
@@ -99,7 +100,7 @@ def undrain(context: Context, name: str, *, actor: str) -> NodeView:
     Raises:
         NotFoundError: no node has this name.
     """
-    return _set_draining(context, name, False, actor=actor)
+    return _set_drain(context, name, None, actor=actor)
 
 
 def _check(registration: Registration) -> None:
@@ -213,27 +214,34 @@ def _other_storage(mine: Mapping[str, str], others: Iterable[Mapping[str, str]])
     ]
 
 
-def _set_draining(context: Context, name: str, draining: bool, *, actor: str) -> NodeView:
+def _set_drain(context: Context, name: str, drain: Drain | None, *, actor: str) -> NodeView:
+    """Store a drain, or its end; saying the same again changes nothing."""
     with context.database.write() as connection:
-        changed = connection.execute(
-            update(nodes)
-            .where(nodes.c.name == name, nodes.c.draining.is_(not draining))
-            .values(draining=draining)
-        )
-        if changed.rowcount:
+        found = select(nodes.c.drain).where(nodes.c.name == name)
+        row = connection.execute(found.with_for_update(key_share=True)).one_or_none()
+        if row is None:
+            raise NotFoundError(f"no node has the name {name!r}")
+        before: Drain | None = row.drain
+        if (before and before.running) != (drain and drain.running):
+            connection.execute(update(nodes).where(nodes.c.name == name).values(drain=drain))
             append_event(
                 context,
                 connection,
                 kind=EventKind.NODE_DRAINED,
-                message=f"{name}: {'nothing new is placed' if draining else 'in use again'}",
+                message=f"{name}: {_in_words(drain)}",
                 actor=actor,
                 node=name,
-                data={"draining": draining},
+                data={"draining": drain is not None, "running": drain and drain.running},
             )
-        rows = connection.execute(select(nodes).where(nodes.c.name == name)).all()
-        if not rows:
-            raise NotFoundError(f"no node has the name {name!r}")
-        return _views(connection, rows)[0]
+        return _views(connection, connection.execute(select(nodes).where(nodes.c.name == name)))[0]
+
+
+def _in_words(drain: Drain | None) -> str:
+    if drain is None:
+        return "in use again"
+    if drain.running == "finish":
+        return "nothing new is placed; what runs goes on to its end"
+    return "nothing new is placed; what runs saves, leaves and goes on elsewhere"
 
 
 def _views(connection: Connection, rows: Iterable[Row[Any]]) -> list[NodeView]:
@@ -267,7 +275,8 @@ def _view(row: Row[Any], holdings: list[NodeHolding]) -> NodeView:
         address=row.address,
         hardware=row.hardware,
         online=row.offline_since is None,
-        draining=row.draining,
+        draining=row.drain is not None,
+        drain=row.drain,
         free_slots=max(row.slots - taken, 0),
         allocations=tuple(holdings),
         roots=tuple(sorted(row.roots)),

@@ -1,4 +1,4 @@
-"""The scheduler's process: leads, reconciles, places and gives out chores, four times a second."""
+"""The scheduler's process: leads, and four times a second does all that is due."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 from server.context import Context
 from server.scheduler.chores import ChoreKeeper
 from server.scheduler.dispatch import CeleryDispatcher, Dispatcher
+from server.scheduler.emptying import Emptier
 from server.scheduler.leader import Leadership, leadership
 from server.scheduler.place import Placer
 from server.scheduler.reconcile import Reconciler
@@ -26,6 +27,7 @@ class Scheduler:
     def __init__(self, context: Context, dispatcher: Dispatcher, leader: Leadership) -> None:
         self._leader = leader
         self._reconciler = Reconciler(context, dispatcher)
+        self._emptier = Emptier(context)
         self._placer = Placer(context, dispatcher)
         self._chores = ChoreKeeper(context, dispatcher)
 
@@ -34,6 +36,7 @@ class Scheduler:
         if not self._leader.held():
             return False
         self._reconciler.run()
+        self._emptier.run()
         self._placer.run()
         self._chores.run()
         return True

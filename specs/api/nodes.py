@@ -3,10 +3,32 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
 from specs.attempt import NodeAllocation
-from specs.base import RecordModel
+from specs.base import RecordModel, SpecModel
 from specs.reports import Hardware
+
+Running = Literal["move", "finish"]
+
+
+class DrainRequest(SpecModel):
+    """Body of drain: all of it may be left out."""
+
+    running: Running = "move"
+    """What becomes of the attempts there: `move` has them save and leave at the next step boundary
+    and go on elsewhere, `finish` lets them run to their end."""
+
+
+class Drain(RecordModel):
+    """A person's word that nothing new is placed on a node."""
+
+    running: Running
+    """What becomes of the attempts there."""
+    by: str
+    """Who said it."""
+    at: datetime
+    """When."""
 
 
 class NodeHolding(RecordModel):
@@ -33,6 +55,8 @@ class NodeView(RecordModel):
     """Whether its worker's heartbeats arrive."""
     draining: bool
     """Whether nothing new is placed on it."""
+    drain: Drain | None
+    """Who drained it, when and how; absent when nobody did."""
     free_slots: int
     """Slots that nobody holds."""
     allocations: tuple[NodeHolding, ...]

@@ -187,6 +187,21 @@ def test_show_tells_the_story_of_a_job(yard: Yard, run: Run) -> None:
     assert "story (4)" in run("nodes").stdout
 
 
+def test_a_node_is_drained_and_what_runs_there_named(yard: Yard, run: Run) -> None:
+    yard.harness.running(name="story")
+    drained = run("nodes", "drain", "node-1", "--json")
+    assert "story" in drained.stderr
+    assert json.loads(drained.stdout)[0]["drain"]["running"] == "move"
+    finishing = run("nodes", "drain", "node-1", "--finish", "--json")
+    assert (finishing.stderr, json.loads(finishing.stdout)[0]["drain"]["running"]) == ("", "finish")
+    assert "draining" in run("nodes").stdout
+    assert "online" in run("nodes", "undrain", "node-1").stdout
+    for wrong in (("kill", "node-1"), ("drain",), ("undrain", "node-1", "--finish")):
+        refused = run("nodes", *wrong)
+        assert refused.exit_code == 2
+        assert "nodes drain NODE" in refused.stderr
+
+
 def test_a_dry_run_compares_and_changes_nothing(yard: Yard, run: Run) -> None:
     job_id, supervisors = yard.harness.running(name="dry", resources={"world_size": 2})
     yard.harness.commit_checkpoint(job_id, 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from client.sdk import Trainyard
+from specs.api.jobs import JobView
 from specs.states import JobState
 from tests.e2e.control_plane import (
     ControlPlane,
@@ -65,6 +66,36 @@ def test_a_job_goes_on_with_other_slots_exactly_where_it_stood(
     assert yard.checkpoint(newest.id).manifest.train_state.step == STEPS
     kinds = [event.kind for event in follower.of(job_id)]
     assert kinds.count("continuity_checked") == 1
+
+
+def test_a_drained_node_is_left_with_a_save_and_the_job_goes_on_from_it(
+    plane: ControlPlane, yard: Trainyard
+) -> None:
+    job_id = yard.submit(spec("moved", training={"steps": 12}, retry={"max_retries": 0})).id
+    plane.run(job_id).hold_at(3)
+    yard.drain(plane.node)
+    wait_for(lambda: yard.job(job_id).state == JobState.STOPPING, "order to leave")
+    plane.run(job_id).go_on()
+    waiting = wait_for(lambda: queued(yard, job_id), "end of the attempt")
+    (first,) = yard.attempts(job_id)
+    assert first.failure is not None
+    assert (first.failure.reason, waiting.retries_left) == ("preempted", 0)
+    newest = next(yard.checkpoints(job_id))
+    assert (newest.step, newest.kind) == (first.last_step, "stop")
+    yard.undrain(plane.node)
+    done = finished(yard, job_id)
+    assert (done.state, done.attempt) == (JobState.SUCCEEDED, 2)
+    second = next(yard.attempts(job_id))
+    assert (second.start_step, second.parent_checkpoint_id) == (newest.step, newest.id)
+    assert second.continuity is not None
+    assert second.continuity.ok, second.continuity
+    assert_each_once(yard, job_id, steps=12)
+
+
+def queued(yard: Trainyard, job_id: str) -> JobView | None:
+    """Return a job that waits again for slots."""
+    job = yard.job(job_id)
+    return job if (job.state, job.attempt) == (JobState.QUEUED, 1) else None
 
 
 def live_steps(follower: Follower, job_id: str) -> list[int]:

@@ -20,6 +20,7 @@ from server.jobs.service import submit
 from server.liveness import beat
 from server.scheduler.chores import ChoreKeeper
 from server.scheduler.dispatch import RecordingDispatcher
+from server.scheduler.emptying import Emptier
 from server.scheduler.place import Placer
 from server.scheduler.reconcile import Reconciler
 from server.tables import attempt_nodes, attempts, checkpoints, events, jobs, nodes
@@ -68,6 +69,7 @@ class Harness:
         self.placer = Placer(context, self.dispatcher)
         self.reconciler = Reconciler(context, self.dispatcher)
         self.keeper = ChoreKeeper(context, self.dispatcher)
+        self.emptier = Emptier(context)
 
     def add_node(
         self,
@@ -114,6 +116,10 @@ class Harness:
     def place(self) -> int:
         """Run one round of placing."""
         return self.placer.run()
+
+    def empty(self) -> int:
+        """Run one round of having attempts leave drained nodes."""
+        return self.emptier.run()
 
     def reconcile(self, *, seconds: float = 0.0) -> None:
         """Let time pass while servers are up and nobody reports, then judge."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import Table, func, select, update
+from sqlalchemy import Table, func, select
 
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.planning import plan_job
 from server.jobs.service import ask, cancel, delete, forget_old_keys, stop, submit
-from server.tables import attempts, jobs, nodes, requests
+from server.nodes.service import drain
+from server.tables import attempts, jobs, requests
 from specs.job import JobSpec, parse_job_spec
 from specs.rundir import Request
 from specs.states import JobState
@@ -210,8 +211,7 @@ def test_higher_priority_starts_first(harness: Harness) -> None:
 def test_drained_nodes_take_nothing_new(context: Context, harness: Harness) -> None:
     harness.add_node()
     job_id = harness.submit()
-    with context.database.write() as connection:
-        connection.execute(update(nodes).values(draining=True))
+    drain(context, "node-1", "finish", actor="ada")
     assert harness.place() == 0
     assert harness.job(job_id).reason == "no node is online that takes new work"
 

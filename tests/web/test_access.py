@@ -98,7 +98,11 @@ def test_a_node_is_drained_and_taken_back(theatre: Theatre, visit: Visit) -> Non
         button.focus()
         page.keyboard.press("Enter")
         dialog = page.get_by_role("dialog")
-        patiently(dialog.locator(".command-text")).to_contain_text(f"/nodes/gpu-01/{verb.lower()}")
+        same = f"$ trainyard nodes {verb.lower()} gpu-01"
+        patiently(dialog.locator(".command-text")).to_have_text(same)
+        if verb == "Drain":
+            dialog.get_by_text("Let them finish").click()
+            patiently(dialog.locator(".command-text")).to_have_text(f"{same} --finish")
         page.keyboard.press("Escape")
         patiently(dialog).to_have_count(0)
         patiently(button).to_be_focused()

@@ -147,6 +147,7 @@ def test_draining_places_nothing_new(
     for _ in range(2):
         drained = client.post("/api/v1/nodes/gpu-01/drain")
         assert (drained.status_code, drained.json()["draining"]) == (200, True)
+        assert drained.json()["drain"]["running"] == "move"
     harness.submit()
     assert harness.place() == 0
     assert client.post("/api/v1/nodes/gpu-01/undrain").json()["draining"] is False
@@ -156,6 +157,8 @@ def test_draining_places_nothing_new(
     assert node["allocations"][0]["allocation"]["slots"] == [0]
     assert len(messages(context, "node_drained")) == 2
     assert client.post("/api/v1/nodes/nobody/drain").status_code == 404
+    refused = client.post("/api/v1/nodes/gpu-01/drain", json={"running": "kill"})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/running")
 
 
 def test_a_node_speaks_for_itself_alone(app: FastAPI, context: Context, harness: Harness) -> None:

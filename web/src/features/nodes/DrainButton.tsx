@@ -4,11 +4,14 @@ import { useState } from "react";
 import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
 import type { NodeView } from "@/shared/api/types";
-import { curl } from "@/shared/format/shell";
+import { plural } from "@/shared/format/numbers";
+import { command } from "@/shared/format/shell";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { Dialog } from "@/shared/ui/Dialog";
 import { InlineError } from "@/shared/ui/Notice";
+
+type Running = "move" | "finish";
 
 export function DrainButton({ node }: { node: NodeView }) {
   const [isAsking, setIsAsking] = useState(false);
@@ -24,13 +27,13 @@ export function DrainButton({ node }: { node: NodeView }) {
 
 function DrainDialog({ node, onClose }: { node: NodeView; onClose: () => void }) {
   const client = useQueryClient();
-  const verb = node.draining ? "undrain" : "drain";
+  const [running, setRunning] = useState<Running>("move");
   const move = useMutation({
     mutationFn: () => {
       const path = { params: { path: { name: node.name } } };
       return node.draining
         ? ask(api.POST("/api/v1/nodes/{name}/undrain", path))
-        : ask(api.POST("/api/v1/nodes/{name}/drain", path));
+        : ask(api.POST("/api/v1/nodes/{name}/drain", { ...path, body: { running } }));
     },
     onSuccess: (changed) => {
       client.setQueryData<NodeView[]>(keys.nodes, (nodes) =>
@@ -52,13 +55,80 @@ function DrainDialog({ node, onClose }: { node: NodeView; onClose: () => void })
         </>
       }
     >
-      <p>
-        {node.draining
-          ? "Queued jobs may be placed on it again at once."
-          : "What runs on it goes on; nothing new is placed on it. Queued jobs wait for other nodes."}
-      </p>
-      <CommandLine command={curl("POST", `/nodes/${node.name}/${verb}`)} label="Does the same" />
+      {node.draining ? (
+        <p>Queued jobs may be placed on it again at once.</p>
+      ) : (
+        <Choices node={node} running={running} onChoose={setRunning} />
+      )}
+      <CommandLine command={sameCommand(node, running)} label="Does the same" />
       {move.isError && <InlineError error={move.error} />}
     </Dialog>
   );
+}
+
+interface ChoicesProps {
+  node: NodeView;
+  running: Running;
+  onChoose: (running: Running) => void;
+}
+
+function Choices({ node, running, onChoose }: ChoicesProps) {
+  const jobs = node.allocations;
+  if (jobs.length === 0) return <p>Nothing runs on it, and nothing new is placed on it.</p>;
+  return (
+    <>
+      <p>
+        Nothing new is placed on it. What becomes of{" "}
+        {jobs.length === 1 ? "the job" : `the ${plural(jobs.length, "job")}`} that it runs?
+      </p>
+      <ul className="drain-jobs">
+        {jobs.map(({ job_id, job_name, allocation }) => (
+          <li key={job_id}>
+            <span>{job_name}</span>
+            <span className="muted drain-slots">{plural(allocation.slots.length, "slot")}</span>
+          </li>
+        ))}
+      </ul>
+      <fieldset className="drain-choices">
+        <legend className="visually-hidden">What becomes of what runs</legend>
+        <Choice
+          isChosen={running === "move"}
+          onChoose={() => onChoose("move")}
+          name="Save and move"
+          help="Saved at the next step and moved to free slots elsewhere, or back into the queue; no retry is used up. Nodes that share a job with this one leave it too."
+        />
+        <Choice
+          isChosen={running === "finish"}
+          onChoose={() => onChoose("finish")}
+          name="Let them finish"
+          help="The node stays in use until the last of them has ended by itself."
+        />
+      </fieldset>
+    </>
+  );
+}
+
+interface ChoiceProps {
+  isChosen: boolean;
+  onChoose: () => void;
+  name: string;
+  help: string;
+}
+
+function Choice({ isChosen, onChoose, name, help }: ChoiceProps) {
+  return (
+    <label className="drain-choice">
+      <input type="radio" name="running" checked={isChosen} onChange={onChoose} />
+      <span>
+        <span className="drain-choice-name">{name}</span>
+        <span className="muted">{help}</span>
+      </span>
+    </label>
+  );
+}
+
+function sameCommand(node: NodeView, running: Running): string {
+  if (node.draining) return command("nodes", "undrain", node.name);
+  const how = running === "finish" && node.allocations.length > 0 ? ["--finish"] : [];
+  return command("nodes", "drain", node.name, ...how);
 }

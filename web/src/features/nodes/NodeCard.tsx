@@ -56,7 +56,7 @@ function Status({ node }: { node: NodeView }) {
   }
   if (node.draining) {
     return (
-      <Badge tone="warn" title="What runs goes on; nothing new is placed">
+      <Badge tone="warn" title={draining(node)}>
         ◑ draining
       </Badge>
     );
@@ -66,6 +66,12 @@ function Status({ node }: { node: NodeView }) {
       ● online
     </Badge>
   );
+}
+
+function draining({ drain }: NodeView): string {
+  if (!drain) return "Nothing new is placed";
+  const rest = drain.running === "move" ? "what runs saves and moves" : "what runs may finish";
+  return `Drained by ${drain.by}, ${moment(drain.at)}: nothing new is placed, ${rest}`;
 }
 
 function Fact({ name, children }: { name: string; children: React.ReactNode }) {

@@ -579,8 +579,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Place nothing new on a node
-         * @description Let what runs go on, and place nothing new.
+         * Empty a node, and place nothing new
+         * @description Have what runs there save and go on elsewhere, or let it finish; place nothing new.
          */
         post: operations["nodes_drain"];
         delete?: never;
@@ -2298,6 +2298,43 @@ export interface components {
          * @enum {string}
          */
         DesiredState: "run" | "stop" | "cancel";
+        /**
+         * Drain
+         * @description A person's word that nothing new is placed on a node.
+         */
+        Drain: {
+            /**
+             * Running
+             * @description What becomes of the attempts there.
+             * @enum {string}
+             */
+            running: "move" | "finish";
+            /**
+             * By
+             * @description Who said it.
+             */
+            by: string;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+        };
+        /**
+         * DrainRequest
+         * @description Body of drain: all of it may be left out.
+         */
+        DrainRequest: {
+            /**
+             * Running
+             * @description What becomes of the attempts there: `move` has them save and leave at the next step boundary
+             *     and go on elsewhere, `finish` lets them run to their end.
+             * @default move
+             * @enum {string}
+             */
+            running?: "move" | "finish";
+        };
         /**
          * EventView
          * @description Something that happened.
@@ -4311,6 +4348,8 @@ export interface components {
              * @description Whether nothing new is placed on it.
              */
             draining: boolean;
+            /** @description Who drained it, when and how; absent when nobody did. */
+            drain: components["schemas"]["Drain"] | null;
             /**
              * Free Slots
              * @description Slots that nobody holds.
@@ -8349,7 +8388,11 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["DrainRequest"];
+            };
+        };
         responses: {
             /** @description Successful Response */
             200: {
@@ -8389,6 +8432,24 @@ export interface operations {
             };
             /** @description The present state forbids it */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -1,0 +1,124 @@
+"""Nodes that are drained: what runs there saves, leaves and goes on elsewhere, or finishes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.context import Context
+from server.jobs.service import cancel, stop
+from server.nodes.service import drain, undrain
+from specs.failures import FailureReason
+from specs.states import AttemptState, DesiredState, JobState
+from tests.server.harness import Harness
+
+TWO_NODES: dict[str, Any] = {"resources": {"world_size": 4, "nodes": 2}}
+
+
+def test_what_runs_on_a_drained_node_saves_and_goes_on_elsewhere(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node("a")
+    job_id, (supervisor,) = harness.running(retry={"max_retries": 0, "backoff_seconds": 5})
+    harness.add_node("b")
+    drain(context, "a", "move", actor="ada")
+    assert harness.empty() == 1
+    assert harness.empty() == 0, "an order is a level: it is given once"
+    job = harness.job(job_id)
+    assert (job.state, job.desired) == (JobState.STOPPING, DesiredState.RUN)
+    assert job.reason == "a was drained by ada"
+    assert supervisor.train(7) == DesiredState.STOP
+    saved = harness.commit_checkpoint(job_id, 8)
+    supervisor.end("stopped")
+    attempt, job = harness.attempt(job_id), harness.job(job_id)
+    assert (attempt.outcome, attempt.failure.reason) == ("failed", FailureReason.PREEMPTED)
+    assert attempt.failure.message == "a was drained by ada"
+    assert (job.state, job.retries_used, job.not_before) == (JobState.QUEUED, 0, None)
+    assert harness.place() == 1
+    (second,) = harness.claim_all(job_id)
+    assert second.node == "b"
+    assert second.reply.attempt.resume is not None
+    assert second.reply.attempt.resume.checkpoint_id == saved
+    assert second.train(9) == DesiredState.RUN
+
+
+def test_every_node_of_an_attempt_is_told_when_one_is_drained(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node("a", slots=2)
+    harness.add_node("b", slots=2)
+    job_id, (first, second) = harness.running(**TWO_NODES)
+    drain(context, "b", "move", actor="ada")
+    harness.empty()
+    assert {first.train(2), second.train(2)} == {DesiredState.STOP}
+    first.end("stopped")
+    assert harness.job(job_id).state == JobState.STOPPING
+    second.end("stopped")
+    assert harness.attempt(job_id).failure.reason == FailureReason.PREEMPTED
+    assert harness.place() == 0
+    assert harness.job(job_id).reason == "needs 4 slots on 2 nodes, 2 are online"
+    undrain(context, "b", actor="ada")
+    assert harness.place() == 1
+
+
+def test_what_runs_may_finish(harness: Harness, context: Context) -> None:
+    harness.add_node("a")
+    job_id, (supervisor,) = harness.running()
+    drain(context, "a", "finish", actor="ada")
+    assert harness.empty() == 0
+    assert supervisor.train(2) == DesiredState.RUN
+    drain(context, "a", "move", actor="ada")  # somebody is in a hurry after all
+    assert harness.empty() == 1
+    assert supervisor.train(3) == DesiredState.STOP
+    supervisor.end("succeeded")
+    assert harness.job(job_id).state == JobState.SUCCEEDED, "what happened counts"
+
+
+def test_what_nobody_has_claimed_is_placed_anew(harness: Harness, context: Context) -> None:
+    harness.add_node("a")
+    job_id = harness.submit()
+    harness.place()
+    drain(context, "a", "move", actor="ada")
+    harness.empty()
+    assert harness.attempt(job_id).state == AttemptState.ENDED
+    assert harness.job(job_id).state == JobState.QUEUED
+    harness.add_node("b")
+    assert harness.place() == 1
+
+
+def test_a_failure_while_it_saves_is_that_failure(harness: Harness, context: Context) -> None:
+    harness.add_node("a")
+    job_id, (supervisor,) = harness.running(retry={"max_retries": 0})
+    drain(context, "a", "move", actor="ada")
+    harness.empty()
+    supervisor.end("failed", FailureReason.CHECKPOINT_ERROR)
+    assert harness.attempt(job_id).failure.reason == FailureReason.CHECKPOINT_ERROR
+    assert harness.job(job_id).state == JobState.FAILED
+
+
+def test_a_person_may_still_end_a_job_that_is_leaving(harness: Harness, context: Context) -> None:
+    harness.add_node("a")
+    for verb, order, state in (
+        (stop, DesiredState.STOP, "stopped"),
+        (cancel, DesiredState.CANCEL, "cancelled"),
+    ):
+        undrain(context, "a", actor="ada")
+        job_id, (supervisor,) = harness.running()
+        drain(context, "a", "move", actor="ada")
+        harness.empty()
+        verb(context, job_id, actor="ada", reason="")
+        assert supervisor.train(2) == order
+        supervisor.end(state)
+        assert harness.job(job_id).state == state
+
+
+def test_a_job_that_wants_no_attempt_after_a_preemption_keeps_its_save(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node("a")
+    job_id, (supervisor,) = harness.running(retry={"on": []})
+    drain(context, "a", "move", actor="ada")
+    harness.empty()
+    supervisor.end("stopped")
+    job = harness.job(job_id)
+    assert (job.state, job.pending) == (JobState.FAILED, None)
+    assert "Resume" in job.reason
