@@ -195,6 +195,7 @@ nodes = Table(
     Column("roots", Json, nullable=False),  # name -> UUID
     Column("version", String(50), nullable=False),
     Column("drain", Record(Drain)),  # nothing new is placed while somebody wants it drained
+    Column("notice", Text),  # nor while it says that it is about to go away
     Column("registered_at", UtcDateTime, nullable=False),
     Column("heartbeat_at", UtcDateTime, nullable=False),
     Column("offline_since", UtcDateTime),

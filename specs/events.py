@@ -79,7 +79,8 @@ class EventKind(StrEnum):
     NODE_OFFLINE = "node_offline"
     """Heartbeats of a node stay away."""
     NODE_DRAINED = "node_drained"
-    """Nothing new is placed on a node, or again: `draining`, `running`: `move` or `finish`."""
+    """Nothing new is placed on a node, or again: `draining`; `running` (`move` or `finish`) when
+    somebody drained it, `notice` when it is about to go away itself."""
     JOB_DELETED = "job_deleted"
     """A job and what the server held of it are gone."""
 

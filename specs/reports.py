@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from specs.attempt import AttemptSpec
-from specs.base import RecordModel
+from specs.base import RecordModel, Text
 from specs.chores import ChoreOutcome, ChoreProgress, ChoreTask
 from specs.job import JobSpec
 from specs.rundir import ExitRecord, Heartbeat, Request, RequestAnswer
@@ -96,6 +96,8 @@ class NodeHeartbeat(RecordModel):
     gone: tuple[str, ...] = ()
     """Ids of attempts that this node had claimed, whose processes are proved gone without a last
     report."""
+    notice: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
+    """Why the machine is about to go away; absent while it is not."""
 
 
 class NodeHeartbeatReply(RecordModel):

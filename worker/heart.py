@@ -4,39 +4,64 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from specs.reports import PROTOCOL, NodeHeartbeat
 from worker.adopt import adopt, prove_gone
 from worker.api import ApiError, WorkerApi
 from worker.node import Node
+from worker.notice import ask_supervisors, read_notice
 
 logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+"""Pause between two looks for a notice; some come half a minute ahead."""
 
 
 class Heart(threading.Thread):
     """The heartbeats of a worker; it needs neither broker nor Celery to beat."""
 
-    def __init__(self, node: Node, api: WorkerApi, *, name: str, seconds: float) -> None:
+    def __init__(
+        self,
+        node: Node,
+        api: WorkerApi,
+        *,
+        name: str,
+        seconds: float,
+        notices: Sequence[Path] = (),
+    ) -> None:
         super().__init__(name="heart", daemon=True)
         self._node = node
         self._api = api
         self._node_name = name
         self._seconds = seconds
+        self._notices = notices
+        self._notice: str | None = None
         self._stopping = threading.Event()
         self._answered = True
 
     def run(self) -> None:
-        """Beat until `stop`."""
-        while not self._stopping.wait(self._seconds):
-            self.beat()
+        """Beat until `stop`, and at once when a notice comes or goes."""
+        due = time.monotonic() + self._seconds
+        while not self._stopping.wait(min(self._seconds, LOOK_SECONDS)):
+            if time.monotonic() >= due or read_notice(self._notices) != self._notice:
+                self.beat()
+                due = time.monotonic() + self._seconds
 
     def stop(self) -> None:
         """Beat no more."""
         self._stopping.set()
 
     def beat(self) -> None:
-        """Beat once; what fails is tried again at the next one."""
+        """Beat once; what fails is tried again at the next one.
+
+        While a notice stands, the supervisors are asked to save and leave first: that needs no
+        server.
+        """
         try:
+            self._look_for_a_notice()
             expected = self._say(gone=())
             if gone := prove_gone(self._node, expected, name=self._node_name):
                 self._say(gone=gone)
@@ -46,12 +71,21 @@ class Heart(threading.Thread):
         except Exception:
             logger.exception("a heartbeat failed")
 
+    def _look_for_a_notice(self) -> None:
+        notice = read_notice(self._notices)
+        if notice != self._notice:
+            logger.warning("this node is about to go: %s", notice or "no longer")
+        self._notice = notice
+        if notice is not None:
+            ask_supervisors(self._node)
+
     def _say(self, *, gone: tuple[str, ...]) -> tuple[str, ...]:
         heartbeat = NodeHeartbeat(
             protocol=PROTOCOL,
             node=self._node_name,
             supervised=adopt(self._node),
             gone=gone,
+            notice=self._notice,
         )
         return self._api.heartbeat(heartbeat).expected
 

@@ -2,8 +2,8 @@
 
 The worker is its child and may be restarted; supervisors become its children when the worker that
 launched them ends, so that a crash of Celery does not end training. SIGTERM, with which a container
-is stopped, becomes a drain: every supervisor is asked to save and leave, and this process stays
-until they have.
+is stopped, becomes a drain: every supervisor is asked to save and leave, the worker tells the
+server why, and this process stays until they have.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from worker.identity import open_process
-from worker.node import Node, identity_of
+from worker.node import Node
+from worker.notice import ask_supervisors
 from worker.processes import become_subreaper, reap
 from worker.settings import Settings
 
@@ -41,9 +41,10 @@ class Init:
     def run(self) -> int:
         """Run until a SIGTERM or SIGINT has been carried out; returns 0."""
         become_subreaper()
+        self._node.leaving.unlink(missing_ok=True)  # of an earlier life of the container
         # Blocked and waited for: none is lost between two looks.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        while not (self._draining and self._ask_supervisors() == 0 and self._child is None):
+        while not (self._draining and ask_supervisors(self._node) == 0 and self._child is None):
             self._keep()
             got = signal.sigtimedwait(SIGNALS, 1.0)
             if got is not None and got.si_signo != signal.SIGCHLD:
@@ -65,32 +66,12 @@ class Init:
             self._restart_at = time.monotonic() + RESTART_SECONDS
 
     def _drain(self) -> None:
-        """Ask the worker to take no more messages."""
+        """Ask the worker to take no more messages, and have it tell the server why."""
         self._draining = True
+        with contextlib.suppress(OSError):  # a full disk keeps nobody from leaving
+            self._node.leaving.write_text("its container is being ended\n", encoding="utf-8")
         if self._child is not None:
             os.kill(self._child, signal.SIGTERM)
-
-    def _ask_supervisors(self) -> int:
-        """Ask every supervisor to save and leave; return how many there are.
-
-        Asked again and again, because a launch that was under way may have brought one more.
-        """
-        pidfds = self._supervisors()
-        for pidfd in pidfds:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, signal.SIGTERM)
-            os.close(pidfd)
-        return len(pidfds)
-
-    def _supervisors(self) -> list[int]:
-        pidfds = []
-        for attempt_id in self._node.live():
-            run = self._node.run_of(attempt_id)
-            identity = identity_of(run) if run else None
-            pidfd = open_process(identity) if identity else None
-            if pidfd is not None:
-                pidfds.append(pidfd)
-        return pidfds
 
 
 def _spawn(command: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 ```
 <data_dir>/node.token          the node's token (0600)
 <data_dir>/server.url          URL of the server, as the worker last knew it
+<data_dir>/leaving             why this node is about to go, written by `worker.init`
 <data_dir>/cache/              token caches, shared by all attempts
 <data_dir>/attempts/<id>       one file an attempt that is not over: locked by whoever sees to it
 <data_dir>/runs/<job>/<n>/     run directories
@@ -134,6 +135,11 @@ class Node:
     def cache_dir(self) -> Path:
         """Folder of the token caches."""
         return self.data_dir / "cache"
+
+    @property
+    def leaving(self) -> Path:
+        """Why this node is about to go away; there only when its container is being ended."""
+        return self.data_dir / "leaving"
 
     @property
     def attempts(self) -> Path:

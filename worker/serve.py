@@ -11,6 +11,7 @@ from worker.hardware import find_devices
 from worker.heart import Heart
 from worker.launch import Launcher
 from worker.node import Node
+from worker.notice import read_notice
 from worker.register import register
 from worker.roots import identify_roots
 from worker.settings import Settings
@@ -42,10 +43,15 @@ def serve() -> None:
         )
         for attempt_id in adopt(node):
             logger.info("attempt %s is supervised", attempt_id)
-        heart = Heart(node, api, name=settings.node_name, seconds=seconds)
+        notices = [node.leaving]
+        if settings.preemption_notice_file is not None:
+            notices.append(settings.preemption_notice_file)
+        heart = Heart(node, api, name=settings.node_name, seconds=seconds, notices=notices)
         heart.beat()
         heart.start()
         launcher = Launcher(node, settings.node_name, roots, devices, settings.allow_code)
         consume(create_app(settings, launcher))
         heart.stop()
         heart.join()
+        if read_notice(notices) is not None:
+            heart.beat()  # it may be the last that the server hears of this node

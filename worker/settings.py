@@ -70,6 +70,10 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Kind of slots; `auto` takes GPUs where `nvidia-smi` names some."""
 
+    preemption_notice_file: Path | None = None
+    """File whose appearance says that this machine is about to go away: its attempts save and
+    leave. Put it where a reboot removes it."""
+
     def root_paths(self) -> dict[str, Path]:
         """Return the path of each storage root."""
         named = parse_roots(self.roots)

@@ -73,7 +73,7 @@ def draw_nodes(nodes: Sequence[NodeView]) -> RenderableType:
                    right=("FREE", "SLOTS", "SEEN"),
                    spare=("SEEN", "MEMORY", "DEVICE"), elastic="JOBS")  # fmt: skip
     for node in nodes:
-        state = "draining" if node.draining else "online"
+        state = "leaving" if node.notice else "draining" if node.draining else "online"
         hardware = node.hardware
         rows.add(
             node.name,

@@ -204,7 +204,7 @@ def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatR
         NotFoundError: the node never registered.
     """
     with context.database.write() as connection:
-        _note_node(context, connection, heartbeat.node)
+        _note_node(context, connection, heartbeat)
     for attempt_id in heartbeat.gone:
         _end_gone(context, attempt_id, heartbeat.node)
     with context.database.read() as connection:
@@ -276,18 +276,31 @@ def _note_progress(
     connection.execute(update(jobs).where(jobs.c.id == row.job_id).values(progress=present))
 
 
-def _note_node(context: Context, connection: Connection, node: str) -> None:
-    was_offline = connection.execute(
-        select(nodes.c.offline_since).where(nodes.c.name == node).with_for_update(key_share=True)
+def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbeat) -> None:
+    node, notice = heartbeat.node, heartbeat.notice
+    before = connection.execute(
+        select(nodes.c.offline_since, nodes.c.notice)
+        .where(nodes.c.name == node)
+        .with_for_update(key_share=True)
     ).one_or_none()
-    if was_offline is None:
+    if before is None:
         raise NotFoundError(f"node {node!r} never registered")
     connection.execute(
         update(nodes)
         .where(nodes.c.name == node)
-        .values(heartbeat_at=context.now(), offline_since=None)
+        .values(heartbeat_at=context.now(), offline_since=None, notice=notice)
     )
-    if was_offline.offline_since is not None:
+    if before.notice != notice:
+        append_event(
+            context,
+            connection,
+            kind=EventKind.NODE_DRAINED,
+            message=f"{node} {f'is about to go: {notice}' if notice else 'stays after all'}",
+            actor=node,
+            node=node,
+            data={"draining": notice is not None, "notice": notice},
+        )
+    if before.offline_since is not None:
         append_event(
             context,
             connection,

@@ -1,8 +1,8 @@
-"""Has attempts save and leave the nodes that are to be empty (docs/lifecycle.md, 41)."""
+"""Has attempts save and leave the nodes that are to be empty (docs/lifecycle.md, 41-42)."""
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 
 from server.attempts.ending import preempt
 from server.context import Context
@@ -26,22 +26,31 @@ class Emptier:
         share, attempt = attempt_nodes.c, attempts.c
         with self._context.database.read() as connection:
             rows = connection.execute(
-                select(share.attempt_id, attempt.job_id, nodes.c.name, nodes.c.drain)
+                select(
+                    share.attempt_id,
+                    attempt.job_id,
+                    nodes.c.name,
+                    nodes.c.drain,
+                    nodes.c.notice,
+                )
                 .join(attempts, attempt.id == share.attempt_id)
                 .join(nodes, nodes.c.name == share.node)
                 .where(
                     share.state != AttemptNodeState.ENDED,
                     attempt.desired == DesiredState.RUN,
-                    nodes.c.drain.is_not(None),
+                    or_(nodes.c.drain.is_not(None), nodes.c.notice.is_not(None)),
                 )
                 .order_by(share.attempt_id, share.node_rank)
             ).all()
-        leaving = [row for row in rows if row.drain.running == "move"]
+        leaving = [row for row in rows if row.notice or row.drain.running == "move"]
         for row in leaving:
+            actor = row.name if row.notice else row.drain.by
+            because = (
+                f"{row.name} is about to go: {row.notice}"
+                if row.notice
+                else f"{row.name} was drained by {row.drain.by}"
+            )
             with self._context.database.write() as connection:
                 lock_job(connection, row.job_id)
-                because = f"{row.name} was drained by {row.drain.by}"
-                preempt(
-                    self._context, connection, row.attempt_id, actor=row.drain.by, because=because
-                )
+                preempt(self._context, connection, row.attempt_id, actor=actor, because=because)
         return len(leaving)

@@ -32,7 +32,9 @@ def read_offers(connection: Connection, *, without_job: str | None = None) -> li
             taken.setdefault(node, set()).update(slots)
     columns = (nodes.c.name, nodes.c.device, nodes.c.slots, nodes.c.roots)
     rows = connection.execute(
-        select(*columns).where(nodes.c.offline_since.is_(None), nodes.c.drain.is_(None))
+        select(*columns).where(
+            nodes.c.offline_since.is_(None), nodes.c.drain.is_(None), nodes.c.notice.is_(None)
+        )
     )
     return [
         Offer(

@@ -57,6 +57,8 @@ class NodeView(RecordModel):
     """Whether nothing new is placed on it."""
     drain: Drain | None
     """Who drained it, when and how; absent when nobody did."""
+    notice: str | None
+    """Why it is about to go away by its own word: what runs there saves and moves."""
     free_slots: int
     """Slots that nobody holds."""
     allocations: tuple[NodeHolding, ...]

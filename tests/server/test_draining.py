@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from sqlalchemy import select
+
+from server.attempts.service import node_heartbeat
 from server.context import Context
 from server.jobs.service import cancel, stop
-from server.nodes.service import drain, undrain
+from server.nodes.service import drain, list_nodes, undrain
+from server.tables import events
+from specs.events import EventKind
 from specs.failures import FailureReason
+from specs.reports import PROTOCOL, NodeHeartbeat
 from specs.states import AttemptState, DesiredState, JobState
 from tests.server.harness import Harness
 
@@ -122,3 +128,38 @@ def test_a_job_that_wants_no_attempt_after_a_preemption_keeps_its_save(
     job = harness.job(job_id)
     assert (job.state, job.pending) == (JobState.FAILED, None)
     assert "Resume" in job.reason
+
+
+def test_a_node_that_is_about_to_go_is_left_by_every_node_of_its_attempts(
+    harness: Harness, context: Context
+) -> None:
+    def beat(node: str, notice: str | None) -> None:
+        node_heartbeat(context, NodeHeartbeat(protocol=PROTOCOL, node=node, notice=notice))
+
+    harness.add_node("a", slots=2)
+    harness.add_node("b", slots=2)
+    job_id, (leader, other) = harness.running(**TWO_NODES)
+    beat("b", "taken back at noon")
+    beat("b", "taken back at noon")
+    harness.empty()
+    assert leader.train(2) == DesiredState.STOP, "rank 0 runs on a node that stays"
+    other.end("failed", FailureReason.PREEMPTED)
+    leader.end("stopped")
+    assert harness.attempt(job_id).failure.reason == FailureReason.PREEMPTED
+    assert harness.job(job_id).state == JobState.QUEUED
+    view = list_nodes(context)[1]
+    assert (view.draining, view.drain, view.notice) == (True, None, "taken back at noon")
+    assert harness.place() == 0
+    beat("b", None)
+    assert harness.place() == 1
+    assert messages(context) == [
+        "b is about to go: taken back at noon",
+        "b stays after all",
+    ]
+
+
+def messages(context: Context) -> list[str]:
+    """Return what was said of nodes that are emptied."""
+    drained = select(events.c.message).where(events.c.kind == EventKind.NODE_DRAINED)
+    with context.database.read() as connection:
+        return list(connection.scalars(drained.order_by(events.c.id)))

@@ -11,6 +11,7 @@ from pathlib import Path
 from specs.rundir import Phase
 from tests.worker.conftest import Place, environment, wait_for
 from worker.identity import process_stat
+from worker.notice import read_notice
 
 WORKER = """
 import os, subprocess, sys, time
@@ -53,6 +54,7 @@ def test_init_restarts_the_worker_reaps_orphans_and_drains(place: Place) -> None
         init.kill()
         init.wait()
     assert process_stat(second) is None
+    assert read_notice([place.node.leaving]) == "its container is being ended"
     record = attempt.exit()
     assert record.failure is not None
     assert record.failure.reason == "preempted"

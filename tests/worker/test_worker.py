@@ -50,8 +50,8 @@ class Workers:
     broker: str
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def start(self, *, join: bool = False) -> subprocess.Popen[bytes]:
-        """Start a worker and wait until it is registered."""
+    def start(self, *, join: bool = False, **settings: str) -> subprocess.Popen[bytes]:
+        """Start a worker with further settings and wait until it is registered."""
         registered = len(self.place.server.registrations)
         more = {
             "TRAINYARD_URL": self.place.server.url,
@@ -62,6 +62,7 @@ class Workers:
                 f"{name}={path}" for name, path in self.place.launcher.roots.items()
             ),
         }
+        more |= {f"TRAINYARD_{name.upper()}": value for name, value in settings.items()}
         if join:
             more["TRAINYARD_JOIN_TOKEN"] = JOIN_TOKEN
         with (self.place.folder / "worker.log").open("ab") as log:
@@ -156,6 +157,29 @@ def test_a_node_joins_launches_and_is_found_again(workers: Workers) -> None:
     attempt.seen.desired = DesiredState.STOP
     assert attempt.exit().outcome == "stopped"
     wait_for(lambda: place.server.heartbeats[-1].supervised == (), "end of the supervision")
+
+
+def test_on_a_notice_what_runs_saves_and_leaves_and_the_server_hears_why(
+    workers: Workers,
+) -> None:
+    place, notice = workers.place, workers.place.folder / "notice"
+    worker = workers.start(join=True, preemption_notice_file=str(notice))
+    attempt = place.attempt(place.grant(spec=LONG))
+    workers.send(attempt.id)
+    attempt.phase(Phase.TRAINING)
+    assert place.server.heartbeats[-1].notice is None
+    notice.write_text("taken back at noon\x1b[31m\nand more")
+    record = attempt.exit()
+    assert record.failure is not None
+    assert (record.failure.reason, record.outcome) == ("preempted", "failed")
+    assert "saved as job-1.a1.step-" in record.failure.message
+    wait_for(lambda: place.server.heartbeats[-1].notice == "taken back at noon[31m", "notice")
+    notice.unlink()
+    wait_for(lambda: place.server.heartbeats[-1].notice is None, "heartbeat without a notice")
+    place.node.leaving.write_text("its container is being ended\n")
+    worker.terminate()
+    worker.wait()
+    assert place.server.heartbeats[-1].notice == "its container is being ended"
 
 
 def test_a_message_without_a_claim_launches_nothing(workers: Workers) -> None:

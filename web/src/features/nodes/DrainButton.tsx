@@ -18,7 +18,7 @@ export function DrainButton({ node }: { node: NodeView }) {
   return (
     <>
       <Button small className="node-drain" onClick={() => setIsAsking(true)}>
-        {node.draining ? "Undrain" : "Drain"}
+        {node.drain ? "Undrain" : "Drain"}
       </Button>
       {isAsking && <DrainDialog node={node} onClose={() => setIsAsking(false)} />}
     </>
@@ -31,7 +31,7 @@ function DrainDialog({ node, onClose }: { node: NodeView; onClose: () => void })
   const move = useMutation({
     mutationFn: () => {
       const path = { params: { path: { name: node.name } } };
-      return node.draining
+      return node.drain
         ? ask(api.POST("/api/v1/nodes/{name}/undrain", path))
         : ask(api.POST("/api/v1/nodes/{name}/drain", { ...path, body: { running } }));
     },
@@ -44,18 +44,18 @@ function DrainDialog({ node, onClose }: { node: NodeView; onClose: () => void })
   });
   return (
     <Dialog
-      title={node.draining ? `Take ${node.name} back into use?` : `Drain ${node.name}?`}
+      title={node.drain ? `Take ${node.name} back into use?` : `Drain ${node.name}?`}
       onClose={onClose}
       footer={
         <>
           <Button onClick={onClose}>Leave it</Button>
           <Button look="primary" busy={move.isPending} onClick={() => move.mutate()}>
-            {node.draining ? "Undrain" : "Drain"}
+            {node.drain ? "Undrain" : "Drain"}
           </Button>
         </>
       }
     >
-      {node.draining ? (
+      {node.drain ? (
         <p>Queued jobs may be placed on it again at once.</p>
       ) : (
         <Choices node={node} running={running} onChoose={setRunning} />
@@ -128,7 +128,7 @@ function Choice({ isChosen, onChoose, name, help }: ChoiceProps) {
 }
 
 function sameCommand(node: NodeView, running: Running): string {
-  if (node.draining) return command("nodes", "undrain", node.name);
+  if (node.drain) return command("nodes", "undrain", node.name);
   const how = running === "finish" && node.allocations.length > 0 ? ["--finish"] : [];
   return command("nodes", "drain", node.name, ...how);
 }

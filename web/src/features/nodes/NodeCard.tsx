@@ -27,6 +27,7 @@ export function NodeCard({ node }: { node: NodeView }) {
         <Fact name="Host">
           {plural(hardware.cores, "core")} · {bytes(hardware.memory_bytes)}
         </Fact>
+        {node.notice && <Fact name="Notice">{node.notice}</Fact>}
         <Fact name="Storage roots">{node.roots.join(", ") || "none"}</Fact>
         <Fact name="Address">
           <span className="mono">{node.address}</span> · version {node.version}
@@ -51,6 +52,13 @@ function Status({ node }: { node: NodeView }) {
         title="Its worker's heartbeats stay away; what it runs goes on until proved otherwise"
       >
         ✕ offline
+      </Badge>
+    );
+  }
+  if (node.notice) {
+    return (
+      <Badge tone="bad" title="Nothing new is placed; what runs saves and moves">
+        ◑ about to go
       </Badge>
     );
   }

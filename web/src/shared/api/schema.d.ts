@@ -4290,6 +4290,11 @@ export interface components {
              * @default []
              */
             gone?: string[];
+            /**
+             * Notice
+             * @description Why the machine is about to go away; absent while it is not.
+             */
+            notice?: string | null;
         };
         /**
          * NodeHeartbeatReply
@@ -4350,6 +4355,11 @@ export interface components {
             draining: boolean;
             /** @description Who drained it, when and how; absent when nobody did. */
             drain: components["schemas"]["Drain"] | null;
+            /**
+             * Notice
+             * @description Why it is about to go away by its own word: what runs there saves and moves.
+             */
+            notice: string | null;
             /**
              * Free Slots
              * @description Slots that nobody holds.
