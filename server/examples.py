@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from specs.api.access import SessionRequest, TokenRequest
+from specs.api.chores import ExportRequest
 from specs.api.fork import ForkRequest
 from specs.api.jobs import JobRequest, StopRequest
 from specs.api.nodes import DrainRequest
@@ -34,6 +35,10 @@ EXAMPLES: Examples = {
         "on_four_slots": {"world_size": 4},
         "compare_only": {"world_size": 3, "dry_run": True},
         "more_steps": {"steps": 120},
+    },
+    ExportRequest: {
+        "as_stored": {},
+        "for_others": {"dtype": "bfloat16", "name": "llama-400", "shard_gib": 2},
     },
     ForkRequest: {
         "as_before": {},

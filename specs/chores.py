@@ -17,7 +17,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from specs.attempt import ResumePoint
-from specs.base import RecordModel
+from specs.base import RecordModel, SpecModel
+from specs.places import Place, RootName, split_place
 
 TASK, PROGRESS, OUTCOME = "task.json", "progress.json", "outcome.json"
 
@@ -34,6 +35,22 @@ class ChoreKind(StrEnum):
     """Compare every file with its checksum."""
     DELETE = "delete"
     """Remove checkpoints from storage, the marker first."""
+    EXPORT = "export"
+    """Write the weights as Hugging Face's libraries read them."""
+
+
+LOOKS = frozenset({ChoreKind.VERIFY, ChoreKind.SCRUB})
+"""Looks at a checkpoint, which are taken back when it is to be deleted."""
+USES = frozenset({ChoreKind.EXPORT})
+"""What somebody wants of a checkpoint: it stays until that has ended."""
+
+EXPORTS = "exports"
+"""Folder of a storage root beneath which exports are written."""
+SHARD_GIB = 4.0
+
+WeightsType = Literal["float32", "bfloat16", "float16"]
+ExportName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=150)]
+ShardGib = Annotated[float, Field(ge=0.01, le=1000, json_schema_extra={"unit": "GiB"})]
 
 
 class CheckpointFault(StrEnum):
@@ -78,6 +95,41 @@ class Verification(RecordModel):
     """What is wrong, as a sentence."""
 
 
+class ExportTask(SpecModel):
+    """What is written of a checkpoint's weights, and where."""
+
+    root: RootName
+    """Storage root that gets it."""
+    name: ExportName
+    """Its folder, in `exports` beneath that root."""
+    dtype: WeightsType
+    """Type of the written weights."""
+    shard_gib: ShardGib = SHARD_GIB
+    """Most of tensors in one file; a larger tensor has a file of its own."""
+    tokenizer: Place | None = None
+    """The Hugging Face tokenizer that goes with them; absent for the byte tokenizer."""
+
+    @property
+    def place(self) -> str:
+        """Return where it is written, as `<root>:<relative path>`."""
+        return f"{self.root}:{EXPORTS}/{self.name}"
+
+
+class ExportResult(RecordModel):
+    """What an export has written."""
+
+    place: str
+    """Its folder, as `<root>:<relative path>`."""
+    path: str
+    """The same as the node sees it."""
+    dtype: WeightsType
+    """Type of the weights."""
+    files: int
+    """Files in the folder."""
+    size: int
+    """Bytes of all of them."""
+
+
 class ChoreTask(RecordModel):
     """All that a node needs to know to do a chore."""
 
@@ -92,7 +144,18 @@ class ChoreTask(RecordModel):
     whole_job: bool = False
     """Whether what else the job's folder holds goes too."""
     checkpoint: ResumePoint | None = None
-    """The checkpoint to look at, with the digest that its metadata must have."""
+    """The checkpoint to read, with the digest that its metadata must have."""
+    export: ExportTask | None = None
+    """What to export."""
+
+    @property
+    def other_roots(self) -> frozenset[str]:
+        """Return the storage roots that the node must see beside `root`."""
+        if self.export is None:
+            return frozenset()
+        tokenizer = self.export.tokenizer
+        used = {self.export.root} | ({split_place(tokenizer)[0]} if tokenizer else set())
+        return frozenset(used - {self.root})
 
 
 class ChoreOrder(RecordModel):
@@ -104,6 +167,8 @@ class ChoreOrder(RecordModel):
     """Path of the storage root here."""
     root_id: str | None = None
     """UUID that the root must hold; any when absent."""
+    roots: dict[str, str] = Field(default_factory=dict)
+    """Path of every storage root here."""
 
 
 class ChoreProgress(RecordModel):
@@ -112,7 +177,7 @@ class ChoreProgress(RecordModel):
     doing: Annotated[str, Field(max_length=200)]
     """What it does now, in a few words."""
     done: Annotated[int, Field(ge=0, lt=2**62)]
-    """Bytes seen to, or files that were deleted."""
+    """Bytes read and written, or files that were deleted."""
     total: Annotated[int, Field(ge=0, lt=2**62)]
     """How many there are."""
 
@@ -128,3 +193,5 @@ class ChoreOutcome(RecordModel):
     """What a look at a checkpoint found."""
     files: Annotated[int, Field(ge=0, lt=2**62)] = 0
     """Files that were deleted."""
+    export: ExportResult | None = None
+    """What was exported."""

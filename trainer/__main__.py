@@ -2,7 +2,7 @@
 
 `python -m trainer export <checkpoint> --to <folder>` writes its weights for other programs;
 `python -m trainer compare <run> <checkpoint>` says whether the run could go on from it;
-`python -m trainer verify | scrub | delete <folder>` does what a worker was asked to do.
+`python -m trainer verify | scrub | delete | export <folder>` does what a worker was asked to do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from specs.chores import ChoreKind
+from specs.chores import TASK, ChoreKind
 from specs.failures import FailureReason
 from specs.rundir import Phase, RunDirectory
 from trainer.check import check_run
@@ -42,7 +42,7 @@ logger = logging.getLogger("trainer")
 def main() -> int:
     """Run the command line; 0 when the run succeeded or was stopped, 1 when it failed."""
     words = sys.argv[1:]
-    if words[:1] == ["export"]:
+    if words[:1] == ["export"] and not _is_chore(words[1:]):
         return _export(words[1:])
     if words[:1] in CHORES and len(words) == 2:
         return do_chore(ChoreKind(words[0]), words[1:])
@@ -94,6 +94,11 @@ def _parser() -> argparse.ArgumentParser:
         "--verbose", action="store_true", help="log each point that a save passes, on every rank"
     )
     return parser
+
+
+def _is_chore(words: list[str]) -> bool:
+    """Whether these words name the folder of a chore, and no checkpoint to export by hand."""
+    return len(words) == 1 and (Path(words[0]) / TASK).exists()
 
 
 def _export(words: list[str]) -> int:

@@ -131,7 +131,12 @@ class ChoreStarter:
             raise ValueError(f"root {claim.task.root!r} is not defined on node {self.name}")
         folder = ChoreFolder(self.node.data_dir / "chores" / chore_id / str(claim.fence))
         folder.root.mkdir(parents=True)
-        order = ChoreOrder(task=claim.task, root_path=str(root), root_id=claim.storage)
+        order = ChoreOrder(
+            task=claim.task,
+            root_path=str(root),
+            root_id=claim.storage,
+            roots={name: str(path) for name, path in self.roots.items()},
+        )
         launch = ChoreLaunch(
             chore_id=chore_id,
             node=self.name,

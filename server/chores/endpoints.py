@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 
 from server.auth.dependencies import Person, person
-from server.chores import service
+from server.body import JsonBody
+from server.chores import service, uses
 from server.chores.queue import list_chores, read_chore
 from server.context import Context
 from server.dependencies import ServerContext
@@ -15,10 +16,12 @@ from server.paging import PageRequest, page_by
 from server.parameters import CHECKPOINT_ID, CheckpointId, ChoreId
 from server.responses import reply
 from server.telemetry.catalog import read_checkpoint
-from specs.api.chores import ChoreView
+from specs.api.chores import ChoreView, ExportRequest
 from specs.api.common import Page
 from specs.api.telemetry import CheckpointDetails
 from specs.ids import ID_PATTERN
+
+ExportBody = Annotated[ExportRequest, Depends(JsonBody(ExportRequest, default=ExportRequest()))]
 
 router = APIRouter(dependencies=[person])
 
@@ -33,6 +36,20 @@ router = APIRouter(dependencies=[person])
 def verify(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
     """Queue a verification on a node; a repeat answers with the one that is open."""
     return _accepted(context, service.verify(context, checkpoint_id, actor=principal.name))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/export",
+    status_code=202,
+    response_model=ChoreView,
+    tags=["checkpoints"],
+    summary="Write a checkpoint's weights as Hugging Face's libraries read them",
+)
+def export(
+    context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: ExportBody
+) -> Response:
+    """Queue an export to a folder on storage; the same again answers with the one that is open."""
+    return _accepted(context, uses.export(context, checkpoint_id, body, actor=principal.name))
 
 
 @router.post(

@@ -7,7 +7,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, exists, func, or_, select
 
-from server.tables import attempts, checkpoints, jobs
+from server.chores.queue import open_chores
+from server.tables import attempts, checkpoints, chores, jobs
+from specs.chores import USES
 from specs.states import LIVE_ATTEMPT_STATES, JobState
 
 AnyRow = Row[*tuple[Any, ...]]
@@ -36,6 +38,14 @@ def gone_on_from_elsewhere(connection: Connection, ids: Collection[str]) -> set[
     return {str(identifier) for identifier in found}
 
 
+def being_used(connection: Connection, ids: Collection[str]) -> dict[str, AnyRow]:
+    """Return an open chore that somebody wants something of each of these for."""
+    return {
+        row.checkpoint_id: row
+        for row in open_chores(connection, USES, chores.c.checkpoint_id.in_(ids))
+    }
+
+
 def needing_job(connection: Connection, ids: Collection[str]) -> AnyRow | None:
     """Return a job that was forked from one of these and has saved nothing of its own yet."""
     saved = exists().where(checkpoints.c.job_id == jobs.c.id)
@@ -46,6 +56,14 @@ def needing_job(connection: Connection, ids: Collection[str]) -> AnyRow | None:
     ).one_or_none()
 
 
+def in_use(chore: AnyRow) -> str:
+    """Return what an open chore says against deleting its checkpoint."""
+    return (
+        f"{chore.checkpoint_id}: chore {chore.id} ({chore.kind}, asked for by {chore.actor}) is "
+        f"{chore.state}; wait for its end"
+    )
+
+
 def objection(connection: Connection, job: AnyRow, checkpoint: AnyRow) -> str | None:
     """Return why a person may not delete a checkpoint now; None when it may go."""
     identifier = checkpoint.id
@@ -53,6 +71,8 @@ def objection(connection: Connection, job: AnyRow, checkpoint: AnyRow) -> str | 
         return f"{identifier} was pinned by {checkpoint.pinned_by}; unpin it first"
     if being_loaded(connection, {identifier}):
         return f"{identifier} is what an attempt goes on from just now; wait for its first step"
+    if use := being_used(connection, {identifier}).get(identifier):
+        return in_use(use)
     if other := needing_job(connection, {identifier}):
         return f"{other.name} came from {identifier} and has saved nothing of its own yet"
     if job.state == JobState.SUCCEEDED or checkpoint.verified is False:

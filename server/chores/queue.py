@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import ColumnElement, Connection, Row, insert, select
 
 from server.context import Context
 from server.errors import NotFoundError
@@ -12,7 +13,7 @@ from server.events.store import append_event
 from server.lifecycle import chore_to, move
 from server.tables import chores
 from specs.api.chores import ChoreView
-from specs.chores import ChoreKind, ChoreTask
+from specs.chores import LOOKS, ChoreKind, ChoreTask
 from specs.events import EventKind
 from specs.states import OPEN_CHORE_STATES, ChoreState
 
@@ -29,7 +30,7 @@ def queue_chore(
     actor: str,
     reason: str,
 ) -> str:
-    """Store a chore and return its id; a checkpoint has one open chore of a kind, so maybe that's.
+    """Store a chore and return its id, or that of the open one that does the same.
 
     Args:
         context: the server's surroundings.
@@ -40,7 +41,7 @@ def queue_chore(
         actor: who asks for it.
         reason: why.
     """
-    if checkpoint_id is not None and (open_one := open_chore(connection, checkpoint_id, task.kind)):
+    if checkpoint_id is not None and (open_one := _same_one(connection, checkpoint_id, task)):
         return open_one
     chore_id = context.new_id()
     row = {
@@ -80,31 +81,30 @@ def identity(chore_id: str, kind: str, checkpoint_id: str | None) -> dict[str, o
     return {"chore_id": chore_id, "kind": kind, "checkpoint_id": checkpoint_id}
 
 
-def open_chore(connection: Connection, checkpoint_id: str, kind: ChoreKind) -> str | None:
-    """Return the id of the open chore of a kind for a checkpoint."""
-    return connection.scalar(
-        select(chores.c.id)
-        .where(
-            chores.c.checkpoint_id == checkpoint_id,
-            chores.c.kind == kind,
-            chores.c.state.in_(sorted(OPEN_CHORE_STATES)),
-        )
-        .limit(1)
+def open_chores(
+    connection: Connection, kinds: Collection[ChoreKind], *where: ColumnElement[bool]
+) -> Sequence[AnyRow]:
+    """Return the chores of some kinds that have not ended, the oldest first."""
+    found = select(chores).where(
+        chores.c.kind.in_(sorted(kinds)), chores.c.state.in_(sorted(OPEN_CHORE_STATES)), *where
     )
+    return connection.execute(found.order_by(chores.c.id)).all()
+
+
+def _same_one(connection: Connection, checkpoint_id: str, task: ChoreTask) -> str | None:
+    """Return the id of the open chore that does the same with a checkpoint."""
+    found = open_chores(connection, {task.kind}, chores.c.checkpoint_id == checkpoint_id)
+    return next((row.id for row in found if row.task == task), None)
 
 
 def cancel_looks(
     context: Context, connection: Connection, *, job_id: str, checkpoint_id: str | None, actor: str
 ) -> None:
     """Take back the open verifications of a checkpoint, or of all of a job, that is to go."""
-    query = select(chores).where(
-        chores.c.job_id == job_id,
-        chores.c.kind != ChoreKind.DELETE,
-        chores.c.state.in_(sorted(OPEN_CHORE_STATES)),
-    )
+    where = [chores.c.job_id == job_id]
     if checkpoint_id is not None:
-        query = query.where(chores.c.checkpoint_id == checkpoint_id)
-    for chore in connection.execute(query).all():
+        where.append(chores.c.checkpoint_id == checkpoint_id)
+    for chore in open_chores(connection, LOOKS, *where):
         end_chore(
             context,
             connection,

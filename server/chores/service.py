@@ -8,7 +8,9 @@ from sqlalchemy import Connection, Row, select, update
 
 from server.chores.protection import (
     being_loaded,
+    being_used,
     gone_on_from_elsewhere,
+    in_use,
     needing_job,
     objection,
 )
@@ -39,7 +41,7 @@ def verify(context: Context, checkpoint_id: str, *, actor: str) -> str:
         ConflictError: it is to be deleted.
     """
     with context.database.write() as connection:
-        job, checkpoint = _locked_to_stay(connection, checkpoint_id)
+        job, checkpoint = locked_to_stay(connection, checkpoint_id)
         return queue_look(context, connection, job, checkpoint, ChoreKind.VERIFY, actor=actor)
 
 
@@ -59,12 +61,7 @@ def queue_look(
         job_id=job.id,
         root=checkpoint.root,
         paths=(checkpoint.path,),
-        checkpoint=ResumePoint(
-            checkpoint_id=checkpoint.id,
-            path=checkpoint.path,
-            step=checkpoint.step,
-            metadata_digest=checkpoint.metadata_digest,
-        ),
+        checkpoint=point_of(checkpoint),
     )
     return queue_chore(
         context,
@@ -77,6 +74,16 @@ def queue_look(
     )
 
 
+def point_of(checkpoint: AnyRow) -> ResumePoint:
+    """Return which checkpoint a chore must find."""
+    return ResumePoint(
+        checkpoint_id=checkpoint.id,
+        path=checkpoint.path,
+        step=checkpoint.step,
+        metadata_digest=checkpoint.metadata_digest,
+    )
+
+
 def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: str) -> None:
     """Keep a checkpoint whatever retention says, or no longer; a repeat changes nothing.
 
@@ -85,7 +92,7 @@ def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: str) -
         ConflictError: it is to be deleted.
     """
     with context.database.write() as connection:
-        job, checkpoint = _locked_to_stay(connection, checkpoint_id)
+        job, checkpoint = locked_to_stay(connection, checkpoint_id)
         if (checkpoint.pinned_at is not None) == pinned:
             return
         values = {
@@ -143,6 +150,7 @@ def apply_retention(
     held = {row.id: row for row in rows if lineage.holds(number=row.attempt, step=row.step)}
     needed = being_loaded(connection, held.keys())
     needed |= gone_on_from_elsewhere(connection, held.keys())
+    needed |= being_used(connection, held.keys()).keys()
     going = let_go(
         section,
         [
@@ -187,12 +195,14 @@ def remove_with_job(
     """Queue the deletion of all that a job saved, before its rows go; return the chores' ids.
 
     Raises:
-        ConflictError: a checkpoint is pinned.
+        ConflictError: a checkpoint is pinned, or a chore uses it.
     """
     rows = connection.execute(select(checkpoints).where(checkpoints.c.job_id == job.id)).all()
     pinned = sorted(row.id for row in rows if row.pinned_at is not None)
     if pinned:
         raise ConflictError(f"{', '.join(pinned[:5])} is pinned; unpin it first")
+    for chore in being_used(connection, [row.id for row in rows]).values():
+        raise ConflictError(in_use(chore))
     cancel_looks(context, connection, job_id=job.id, checkpoint_id=None, actor=actor)
     return [
         queue_chore(
@@ -257,8 +267,13 @@ def _locked(connection: Connection, checkpoint_id: str) -> tuple[AnyRow, AnyRow]
     raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
 
 
-def _locked_to_stay(connection: Connection, checkpoint_id: str) -> tuple[AnyRow, AnyRow]:
-    """Lock as `_locked` does; a checkpoint that is to be deleted is a `ConflictError`."""
+def locked_to_stay(connection: Connection, checkpoint_id: str) -> tuple[AnyRow, AnyRow]:
+    """Lock the job of a checkpoint, and return both rows.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+        ConflictError: it is to be deleted.
+    """
     job, checkpoint = _locked(connection, checkpoint_id)
     if checkpoint.deleting_since is not None:
         raise ConflictError(f"{checkpoint_id} is being deleted")

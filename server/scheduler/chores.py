@@ -21,7 +21,7 @@ from server.scheduler.offers import read_offers
 from server.scheduler.place import SCHEDULER, send
 from server.scheduler.placement import Offer
 from server.tables import checkpoints, chores, jobs
-from specs.chores import MAX_TRIES, ChoreKind
+from specs.chores import MAX_TRIES, ChoreKind, ChoreTask
 from specs.events import EventKind
 from specs.reports import ChoreMessage
 from specs.states import OPEN_CHORE_STATES, ChoreState
@@ -46,6 +46,8 @@ class Wanted:
     kind: ChoreKind
     root: str
     storage: str | None
+    others: frozenset[str] = frozenset()
+    """Roots that the node must see beside it."""
 
 
 def choose(
@@ -75,7 +77,9 @@ def _fits(chore: Wanted, offer: Offer) -> bool:
     if chore.kind == ChoreKind.SCRUB and len(offer.free) < offer.slots:
         return False
     seen = offer.roots.get(chore.root)
-    return seen is not None and chore.storage in {None, seen}
+    if seen is None or chore.storage not in {None, seen}:
+        return False
+    return chore.others <= offer.roots.keys()
 
 
 class ChoreKeeper:
@@ -238,7 +242,8 @@ class ChoreKeeper:
 
 
 def _wanted(row: AnyRow) -> Wanted:
-    return Wanted(row.id, ChoreKind(row.kind), row.task.root, row.storage)
+    task: ChoreTask = row.task
+    return Wanted(row.id, task.kind, task.root, row.storage, task.other_roots)
 
 
 def _mark(connection: Connection, row: AnyRow, node: str, **times: datetime) -> bool:

@@ -4,9 +4,31 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from specs.base import RecordModel
-from specs.chores import ChoreKind, ChoreOutcome, ChoreProgress
+from specs.base import RecordModel, SpecModel
+from specs.chores import (
+    SHARD_GIB,
+    ChoreKind,
+    ChoreOutcome,
+    ChoreProgress,
+    ExportName,
+    ShardGib,
+    WeightsType,
+)
+from specs.places import RootName
 from specs.states import ChoreState
+
+
+class ExportRequest(SpecModel):
+    """Body of export: all of it may be left out."""
+
+    dtype: WeightsType | None = None
+    """Type of the written weights; that of the stored ones when absent."""
+    root: RootName | None = None
+    """Storage root that gets it; the checkpoint's own when absent."""
+    name: ExportName | None = None
+    """Its folder, in `exports` beneath the root; the checkpoint's id and the type when absent."""
+    shard_gib: ShardGib = SHARD_GIB
+    """Most of tensors in one file; a larger tensor has a file of its own."""
 
 
 class ChoreView(RecordModel):

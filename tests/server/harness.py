@@ -160,7 +160,8 @@ class Harness:
         attempt = self.attempt(job_id)
         now = self.context.now()
         identifier = checkpoint_id(job_id, attempt.number, step)
-        sequences = step * self.job(job_id).spec.training.global_batch_size
+        spec = self.job(job_id).spec
+        sequences = step * spec.training.global_batch_size
         data = DataState(position=sequences, consumed=sequences, dataset_digest="d" * 32)
         manifest = Manifest(
             checkpoint_id=identifier,
@@ -174,6 +175,8 @@ class Harness:
             parent=attempt.parent_checkpoint_id,
             kind="interval",
             param_dtype="float32",
+            model=spec.model,
+            seq_len=spec.training.seq_len,
             torch_version="2",
             save_seconds=0.1,
             files=files,

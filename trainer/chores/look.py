@@ -15,8 +15,8 @@ from trainer.checkpoint.store import (
     read_manifest,
     storage_errors,
 )
-from trainer.chores.main import Progress, folders_of
-from trainer.errors import CheckpointError, LaunchError
+from trainer.chores.main import Progress, checkpoint_of
+from trainer.errors import CheckpointError
 
 
 class FaultFoundError(Exception):
@@ -34,10 +34,7 @@ def look_at(order: ChoreOrder, chore: Path) -> ChoreOutcome:
         LaunchError: the task is not of one checkpoint beneath its root.
         CheckpointError: storage could not be read, which says nothing about the checkpoint.
     """
-    point = order.task.checkpoint
-    if point is None or len(order.task.paths) != 1:
-        raise LaunchError("the task names no checkpoint to look at")
-    (folder,) = folders_of(order)
+    folder, point = checkpoint_of(order)
     loads = order.task.kind == ChoreKind.VERIFY
     try:
         manifest = check_manifest(folder, point)

@@ -1,4 +1,4 @@
-"""`python -m trainer verify | scrub | delete FOLDER`: do the chore of a folder, and say what came.
+"""`python -m trainer verify FOLDER` and the like: do the chore of a folder, and say what came.
 
 The folder holds `task.json`; `specs/chores.py` says what stands there and what is written beside.
 """
@@ -6,11 +6,14 @@ The folder holds `task.json`; `specs/chores.py` says what stands there and what 
 from __future__ import annotations
 
 import logging
+import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from specs.attempt import ResumePoint
 from specs.checkpoint import checkpoint_path
 from specs.chores import (
     OUTCOME,
@@ -27,6 +30,7 @@ from trainer.errors import CheckpointError, LaunchError, RunError
 
 PROGRESS_SECONDS = 0.2
 ROOT_FILE = ".trainyard-root"
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 logger = logging.getLogger("trainer")
 
@@ -76,7 +80,8 @@ def folders_of(order: ChoreOrder) -> list[Path]:
         LaunchError: the root is another one than meant, or a path leads elsewhere.
     """
     root = Path(order.root_path)
-    _check_root(root, order.root_id)
+    if order.root_id is not None:
+        check_root(root, order.root_id)
     real = root.resolve()
     folders = []
     for path in order.task.paths:
@@ -89,6 +94,32 @@ def folders_of(order: ChoreOrder) -> list[Path]:
             )
         folders.append(folder)
     return folders
+
+
+def checkpoint_of(order: ChoreOrder) -> tuple[Path, ResumePoint]:
+    """Return the folder of the one checkpoint of a task, and which checkpoint it must be.
+
+    Raises:
+        LaunchError: the task names none, or a path leads elsewhere.
+    """
+    point = order.task.checkpoint
+    if point is None or len(order.task.paths) != 1:
+        raise LaunchError("the task names no checkpoint to read")
+    (folder,) = folders_of(order)
+    return folder, point
+
+
+def check_root(root: Path, expected: str | None) -> None:
+    """Refuse a folder that is not the storage which is meant, as one that is not mounted.
+
+    Raises:
+        CheckpointError: it holds another UUID than `expected`, or none.
+    """
+    path = root / ROOT_FILE
+    with storage_errors("read", path):
+        found = path.read_text(encoding="utf-8").strip()
+    if expected is not None and found != expected:
+        raise CheckpointError(f"{root} is storage {found}, not {expected}", path=str(path))
 
 
 def write_record(path: Path, record: BaseModel) -> None:
@@ -105,29 +136,27 @@ def _do(kind: ChoreKind, folder: Path) -> ChoreOutcome:
         raise LaunchError(f"{folder / TASK}: {error}", path=str(folder / TASK)) from error
     if order.task.kind != kind:
         raise LaunchError(f"{folder / TASK} asks to {order.task.kind}, not to {kind}")
+    return _command(kind)(order, folder)
+
+
+def _command(kind: ChoreKind) -> Callable[[ChoreOrder, Path], ChoreOutcome]:
+    """Return what does a kind of chore; each brings what it needs, and only some need torch."""
     if kind == ChoreKind.DELETE:
         from trainer.chores.delete import delete_all
 
-        return delete_all(order, folder)
+        return delete_all
+    if kind == ChoreKind.EXPORT:
+        from trainer.chores.export import export_weights
+
+        return export_weights
     from trainer.chores.look import look_at
 
-    return look_at(order, folder)
+    return look_at
 
 
 def _is_checkpoint_path(task: ChoreTask, path: str) -> bool:
     """Return whether a path is spelt as `checkpoint_path` spells those of the job."""
     attempt, _, step = path.removeprefix(f"{task.job_id}/a").partition("/step-")
-    if not (attempt.isdecimal() and step.isdecimal() and task.job_id.isalnum()):
+    if not (attempt.isdecimal() and step.isdecimal() and JOB_ID.fullmatch(task.job_id)):
         return False
     return path == checkpoint_path(task.job_id, int(attempt), int(step))
-
-
-def _check_root(root: Path, expected: str | None) -> None:
-    """Refuse a folder that is not the storage which the server means, as one not mounted."""
-    if expected is None:
-        return
-    path = root / ROOT_FILE
-    with storage_errors("read", path):
-        found = path.read_text(encoding="utf-8").strip()
-    if found != expected:
-        raise CheckpointError(f"{root} is storage {found}, not {expected}", path=str(path))

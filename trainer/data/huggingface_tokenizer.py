@@ -71,10 +71,10 @@ def open_huggingface_tokenizer(spec: JobSpec, roots: Mapping[str, str]) -> Huggi
             more tokens than the model.
     """
     assert spec.data.tokenizer_path is not None  # a rule of the spec
-    return _TokenizerFile(spec.data.tokenizer_path, roots).open(spec.architecture.vocab_size)
+    return TokenizerFile(spec.data.tokenizer_path, roots).open(spec.architecture.vocab_size)
 
 
-class _TokenizerFile:
+class TokenizerFile:
     """A `tokenizer.json` and what lies beside it."""
 
     def __init__(self, place: str, roots: Mapping[str, str]) -> None:
@@ -88,7 +88,11 @@ class _TokenizerFile:
             _, self._path = resolve(self._beside(FILE), self._field, roots)
 
     def open(self, rows: int) -> HuggingFaceTokenizer:
-        """Return the tokenizer; `rows` are the tokens that the model knows."""
+        """Return the tokenizer; `rows` are the tokens that the model knows.
+
+        Raises:
+            DataError: it is damaged, knows no end of a text, or has more tokens than that.
+        """
         content = self._read(self._path)
         try:
             known = tokenizers.Tokenizer.from_str(content)
@@ -112,6 +116,11 @@ class _TokenizerFile:
             )
         return tokenizer
 
+    def files(self, names: Iterable[str]) -> dict[str, Path]:
+        """Return the file itself as `tokenizer.json`, and which of `names` lie beside it."""
+        found = {name: self._resolved(name) for name in names if name != FILE}
+        return {FILE: self._path} | {name: path for name, path in found.items() if path is not None}
+
     def _special(
         self,
         known: tokenizers.Tokenizer,
@@ -134,10 +143,9 @@ class _TokenizerFile:
         return token
 
     def _config(self) -> dict[str, Any]:
-        try:
-            _, path = resolve(self._beside(CONFIG), self._field, self._roots)
-        except DataError:
-            return {}  # there is none, or none that may be read
+        path = self._resolved(CONFIG)
+        if path is None:
+            return {}
         try:
             config = json.loads(self._read(path))
         except ValueError as error:
@@ -145,6 +153,14 @@ class _TokenizerFile:
                 f"{self._field}: {shown(path)} is no JSON: {error}", path=shown(path)
             ) from None
         return config if isinstance(config, dict) else {}
+
+    def _resolved(self, name: str) -> Path | None:
+        """Return a file beside it; None where there is none, or none that may be read."""
+        try:
+            _, path = resolve(self._beside(name), self._field, self._roots)
+        except DataError:
+            return None
+        return path
 
     def _beside(self, name: str) -> str:
         root, folder = self._folder.split(":", 1)

@@ -38,6 +38,15 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
 _SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 
 
+@dataclasses.dataclass(frozen=True)
+class SpecialIds:
+    """Ids of the special tokens with which a model was trained."""
+
+    bos: int | None
+    eos: int
+    pad: int | None
+
+
 def differences(config: Mapping[str, Any], family: str, arch: Architecture) -> Iterator[str]:
     """Yield in words each field in which a `config.json` describes another model than a spec."""
     found = config.get("model_type")
@@ -56,7 +65,9 @@ def differences(config: Mapping[str, Any], family: str, arch: Architecture) -> I
             yield f"{key} is {there}, but model.{spec_field} is {here}"
 
 
-def config_of(family: str, arch: Architecture, *, seq_len: int, dtype: str) -> dict[str, Any]:
+def config_of(
+    family: str, arch: Architecture, *, seq_len: int, dtype: str, ids: SpecialIds | None = None
+) -> dict[str, Any]:
     """Return the `config.json` of a model, as readers of the hub's format understand it.
 
     Args:
@@ -64,6 +75,7 @@ def config_of(family: str, arch: Architecture, *, seq_len: int, dtype: str) -> d
         arch: the model's shape.
         seq_len: tokens of the sequences that it was trained on.
         dtype: of the weights beside it, such as `bfloat16`.
+        ids: special tokens of the tokenizer beside it.
     """
     scaling = arch.rope_scaling
     stretched = 0 if scaling is None else int(scaling.factor * scaling.original_context)
@@ -86,10 +98,10 @@ def config_of(family: str, arch: Architecture, *, seq_len: int, dtype: str) -> d
         "attention_dropout": 0.0,
         "max_position_embeddings": max(seq_len, stretched),
         "torch_dtype": dtype,
-        # Else a reader assumes ids of its own. Those that hold are in the tokenizer's files.
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
+        # Named also where they are not known: else a reader assumes ids of its own.
+        "bos_token_id": ids and ids.bos,
+        "eos_token_id": ids and ids.eos,
+        "pad_token_id": ids and ids.pad,
     }
 
 

@@ -3,46 +3,61 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Protocol, get_args
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from specs.architectures import ARCHITECTURES, Architecture
+from specs.attempt import ResumePoint
 from specs.checkpoint import Manifest
+from specs.chores import SHARD_GIB, WeightsType
 from trainer.checkpoint.comparison import kinds_of
 from trainer.checkpoint.reader import CheckedReader, point_at
 from trainer.checkpoint.state import WEIGHTS
-from trainer.checkpoint.store import read_manifest, storage_errors
-from trainer.errors import CheckpointError, LaunchError, RunError
+from trainer.checkpoint.store import check_contents, metadata_digest, read_manifest
+from trainer.errors import CheckpointError, RunError
+from trainer.hugging_face.appearing import ExportRecord, appearing, found_whole
 from trainer.hugging_face.config import config_of
 from trainer.hugging_face.folder import CONFIG, INDEX, SINGLE
 from trainer.hugging_face.names import published_name, shapes_of
-
-DTYPES = ("float32", "bfloat16", "float16")
-SHARD_GIB = 4.0
-# What a tokenizer may consist of on the hub, and the settings of text generation.
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "generation_config.json",
-)
+from trainer.hugging_face.tokenizer import TokenizerSource, tokenizer_of, write_json
 
 logger = logging.getLogger("trainer")
+
+
+class Watch(Protocol):
+    """Is told how far an export is."""
+
+    def begin(self, doing: str) -> None:
+        """Say what is done now."""
+        ...
+
+    def advance(self, done: int) -> None:
+        """Count bytes that were read or written."""
+        ...
+
+
+class Log:
+    """Tells a terminal."""
+
+    def __init__(self, total: int) -> None:
+        self._left = total
+
+    def begin(self, doing: str) -> None:
+        """Say what is done now."""
+        logger.info("%s (%.1f MiB left)", doing, self._left / 2**20)
+
+    def advance(self, done: int) -> None:
+        """Count bytes that were read or written."""
+        self._left -= done
 
 
 def main(words: list[str]) -> int:
@@ -53,7 +68,7 @@ def main(words: list[str]) -> int:
             given.checkpoint,
             given.to,
             dtype=given.dtype,
-            tokenizer=given.tokenizer,
+            tokenizer=given.tokenizer and tokenizer_of(given.tokenizer),
             shard_bytes=int(given.shard_gib * 2**30),
         )
     except RunError as error:
@@ -66,42 +81,59 @@ def export(
     checkpoint: Path,
     to: Path,
     *,
-    dtype: str | None = None,
-    tokenizer: Path | None = None,
+    dtype: WeightsType | None = None,
+    tokenizer: TokenizerSource | None = None,
     shard_bytes: int = int(SHARD_GIB * 2**30),
-) -> None:
+    point: ResumePoint | None = None,
+    watch: Callable[[int], Watch] = Log,
+) -> ExportRecord:
     """Write the weights of a committed checkpoint as the hub's readers expect them.
 
     Every byte of the checkpoint is verified first. No more than one output file is in memory at a
-    time. The folder appears when it is complete.
+    time. The folder appears when it is complete; one that holds just this already is left as it is.
 
     Args:
         checkpoint: folder of the checkpoint.
-        to: folder to write; must not be there yet.
+        to: folder to write.
         dtype: type of the written weights; that of the stored ones when None.
-        tokenizer: folder from which a tokenizer's files are copied, where there are some.
+        tokenizer: the tokenizer that goes with them, if any.
         shard_bytes: most bytes of tensors in one file; a larger tensor has a file of its own.
+        point: which checkpoint it must be; whichever is there when None.
+        watch: is given the bytes to read and to write, and returns what is told how far it is.
 
     Raises:
-        CheckpointError: the checkpoint is missing, damaged, or says not which model it holds.
-        LaunchError: the folder cannot be written, or there is no tokenizer.
+        CheckpointError: the checkpoint is missing, damaged, another one, or says not which model
+            it holds; or the folder cannot be written.
+        LaunchError: something else is there already, or there is no tokenizer.
     """
     manifest = read_manifest(checkpoint)
-    source = _Source.open(checkpoint, manifest)
-    if to.exists():
-        raise LaunchError(f"{to} is there already: name a folder that is not", path=str(to))
-    partial = to.with_name(f"{to.name}.partial")
     written = dtype or manifest.param_dtype
-    with storage_errors("write", partial):
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        _write_tensors(source, partial, getattr(torch, written), shard_bytes)
-        config = config_of(source.family, source.arch, seq_len=source.seq_len, dtype=written)
-        _write_json(partial / CONFIG, config)
-        if tokenizer is not None:
-            _copy_tokenizer(tokenizer, partial)
-        partial.rename(to)
+    asked = ExportRecord(
+        checkpoint_id=manifest.checkpoint_id,
+        metadata_digest=metadata_digest(manifest),
+        dtype=written,
+        shard_bytes=shard_bytes,
+        tokenizer=None if tokenizer is None else tokenizer.name,
+    )
+    if found := found_whole(to, asked):
+        logger.info("%s holds it already", to)
+        return found
+    source = _Source.of(checkpoint, manifest)
+    kind: torch.dtype = getattr(torch, written)
+    sizes = {name: prod(shape) * kind.itemsize for name, shape in shapes_of(source.arch).items()}
+    progress = watch(manifest.size + sum(sizes.values()))
+    source.check(point or point_at(manifest, checkpoint), progress)
+    with appearing(to, asked) as partial:
+        ids = None if tokenizer is None else tokenizer.write(partial, source.arch.vocab_size)
+        config = config_of(
+            source.family, source.arch, seq_len=source.seq_len, dtype=written, ids=ids
+        )
+        write_json(partial / CONFIG, config)
+        _write_tensors(source, partial, kind, list(_shards(sizes, shard_bytes)), progress)
+    found = found_whole(to, asked)
+    assert found is not None, "it has just appeared"
     logger.info("exported %s as %s to %s", manifest.checkpoint_id, written, to)
+    return found
 
 
 @dataclass(frozen=True)
@@ -115,7 +147,7 @@ class _Source:
     stored: torch.dtype
 
     @classmethod
-    def open(cls, folder: Path, manifest: Manifest) -> _Source:
+    def of(cls, folder: Path, manifest: Manifest) -> _Source:
         model = manifest.model
         if model is None or manifest.seq_len is None or model.factory is not None:
             raise CheckpointError(
@@ -125,16 +157,21 @@ class _Source:
             )
         arch = model.shape_of(ARCHITECTURES[model.family][model.size])
         stored: torch.dtype = getattr(torch, manifest.param_dtype)
-        wanted = {
-            f"{WEIGHTS}{name}": torch.empty(shape, dtype=stored, device="meta")
-            for name, shape in shapes_of(arch).items()
-        }
-        reader = CheckedReader(folder)
-        reader.open(point_at(manifest, folder), kinds_of(wanted), parts=(WEIGHTS,))
-        reader.check_share(rank=0, world_size=1)
-        return cls(model.family, arch, manifest.seq_len, reader, stored)
+        return cls(model.family, arch, manifest.seq_len, CheckedReader(folder), stored)
 
-    def read(self, names: list[str]) -> dict[str, Tensor]:
+    def check(self, point: ResumePoint, progress: Watch) -> None:
+        """Check all there is, before anything of it is used."""
+        wanted = {
+            f"{WEIGHTS}{name}": torch.empty(shape, dtype=self.stored, device="meta")
+            for name, shape in shapes_of(self.arch).items()
+        }
+        self.reader.open(point, kinds_of(wanted), parts=(WEIGHTS,))
+        for file in self.reader.manifest.files:
+            progress.begin(f"compares {file.path}")
+            check_contents(self.reader.folder, [file])
+            progress.advance(file.size)
+
+    def read(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Return some weights, by our names of them."""
         shapes = shapes_of(self.arch)
         tensors = {f"{WEIGHTS}{n}": torch.empty(shapes[n], dtype=self.stored) for n in names}
@@ -142,26 +179,39 @@ class _Source:
         return {name.removeprefix(WEIGHTS): tensor for name, tensor in tensors.items()}
 
 
-def _write_tensors(source: _Source, folder: Path, dtype: torch.dtype, shard_bytes: int) -> None:
-    shapes = shapes_of(source.arch)
-    sizes = {name: prod(shape) * dtype.itemsize for name, shape in shapes.items()}
-    shards = list(_shards(sizes, shard_bytes))
+def _write_tensors(
+    source: _Source,
+    folder: Path,
+    dtype: torch.dtype,
+    shards: Sequence[Sequence[str]],
+    progress: Watch,
+) -> None:
     places: dict[str, str] = {}
+    total = 0
     for index, names in enumerate(shards, start=1):
         file = SINGLE if len(shards) == 1 else f"model-{index:05}-of-{len(shards):05}.safetensors"
+        progress.begin(f"writes {file}")
         tensors = {
             published_name(name): tensor.to(dtype) for name, tensor in source.read(names).items()
         }
-        (folder / file).touch()
-        mode = (folder / file).stat().st_mode
-        save_file(tensors, folder / file, metadata={"format": "pt"})
-        (folder / file).chmod(mode)  # the library leaves it to the owner alone
-        _sync(folder / file)
+        _save(tensors, folder / file)
         places |= dict.fromkeys(tensors, file)
-        logger.info("wrote %s (%d of %d)", file, index, len(shards))
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        total += size
+        progress.advance(size)
     if len(shards) > 1:
-        total = {"total_size": sum(sizes.values())}
-        _write_json(folder / INDEX, {"metadata": total, "weight_map": dict(sorted(places.items()))})
+        weight_map = dict(sorted(places.items()))
+        write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    path.touch()
+    mode = path.stat().st_mode
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # of a full disk too
+        raise CheckpointError(f"cannot write {path}: {error}", path=str(path)) from error
+    path.chmod(mode)  # the library leaves it to the owner alone
 
 
 def _shards(sizes: dict[str, int], most: int) -> Iterator[list[str]]:
@@ -177,37 +227,16 @@ def _shards(sizes: dict[str, int], most: int) -> Iterator[list[str]]:
     yield names
 
 
-def _copy_tokenizer(source: Path, folder: Path) -> None:
-    found = [source / name for name in TOKENIZER_FILES if (source / name).is_file()]
-    if not found:
-        raise LaunchError(
-            f"{source} holds no tokenizer; legal: a folder with some of "
-            f"{', '.join(TOKENIZER_FILES)}",
-            path=str(source),
-        )
-    for path in found:
-        shutil.copyfile(path, folder / path.name)
-
-
-def _write_json(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainer export", description=__doc__)
     parser.add_argument("checkpoint", type=Path, help="folder of a committed checkpoint")
     parser.add_argument("--to", type=Path, required=True, help="folder to write; must be new")
-    parser.add_argument("--dtype", choices=DTYPES, help="type of the weights; as stored if absent")
-    parser.add_argument("--tokenizer", type=Path, help="folder of tokenizer files to copy")
+    parser.add_argument(
+        "--dtype", choices=get_args(WeightsType), help="type of the weights; as stored if absent"
+    )
+    parser.add_argument(
+        "--tokenizer", help="folder of tokenizer files to copy, or `byte` for the byte tokenizer"
+    )
     parser.add_argument(
         "--shard-gib", type=float, default=SHARD_GIB, help="most GiB in a file; %(default)s"
     )

@@ -78,6 +78,29 @@ def test_a_verification_is_accepted_and_can_be_followed(
     assert client.get(f"{API}/chores", params=nothing).json()["items"] == []
 
 
+def test_an_export_is_accepted_with_or_without_a_body(
+    client: TestClient, saved: tuple[str, list[str]]
+) -> None:
+    path = f"{API}/checkpoints/{saved[1][0]}/export"
+    response = client.post(path)
+    assert response.status_code == 202
+    view = ChoreView.model_validate_json(response.content)
+    assert (view.kind, view.state) == ("export", ChoreState.QUEUED)
+    named = {"dtype": "bfloat16", "root": "data", "name": "llama-400", "shard_gib": 2}
+    other = client.post(path, json=named)
+    assert other.json()["reason"] == "as bfloat16 to data:exports/llama-400"
+    assert other.json()["id"] != view.id
+    for field, value in {
+        "dtype": "int8",
+        "name": "../up",
+        "root": "/srv",
+        "shard_gib": 0,
+        "path": "x",
+    }.items():
+        refusal = client.post(path, json={field: value})
+        assert (refusal.status_code, refusal.json()["errors"][0]["pointer"]) == (422, f"/{field}")
+
+
 def test_chores_come_in_pages_the_newest_first(
     client: TestClient, harness: Harness, saved: tuple[str, list[str]]
 ) -> None:
@@ -122,7 +145,7 @@ def test_a_job_goes_with_its_checkpoints(client: TestClient, saved: tuple[str, l
 
 def test_what_is_not_there_is_not_found(client: TestClient) -> None:
     missing = f"{API}/checkpoints/{'0' * 26}.a1.step-4"
-    for verb in ("verify", "pin", "unpin"):
+    for verb in ("verify", "export", "pin", "unpin"):
         assert client.post(f"{missing}/{verb}").status_code == 404
     assert client.delete(missing).status_code == 404
     assert client.get(f"{API}/chores/{'0' * 26}").status_code == 404

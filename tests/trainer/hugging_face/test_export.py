@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from specs.checkpoint import checkpoint_path
 from specs.layout import Layout
 from tests.trainer.runs import JOB, SmallJob
 from trainer.errors import CheckpointError, LaunchError
-from trainer.hugging_face.export import export
+from trainer.hugging_face.export import Log, export
+from trainer.hugging_face.tokenizer import FolderFiles
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_the_command_writes_one_file_in_the_type_asked_for(
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     written = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert written == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert written == ["config.json", "export.json", "model.safetensors", "tokenizer.json"]
     modes = {path.stat().st_mode for path in (tmp_path / "out").iterdir()}
     assert len(modes) == 1, "whoever may read one file may read all"
     config = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -47,9 +48,10 @@ def test_the_command_writes_one_file_in_the_type_asked_for(
         assert file.metadata() == {"format": "pt"}
         assert file.get_tensor("model.norm.weight").dtype == torch.bfloat16
 
+    options[-1] = "byte"
     again = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert again.returncode == 1
-    assert f"{tmp_path / 'out'} is there already" in again.stderr
+    assert f"{tmp_path / 'out'} is there already, with job-1.a1.step-1 as bfloat16" in again.stderr
 
 
 def test_files_stay_below_the_limit_and_the_index_knows_them(
@@ -71,8 +73,7 @@ def test_files_stay_below_the_limit_and_the_index_knows_them(
 
 def test_what_cannot_be_exported_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="holds no tokenizer"):
-        export(checkpoint, tmp_path / "out", tokenizer=tmp_path)
-    assert not (tmp_path / "out").exists()
+        export(checkpoint, tmp_path / "out", tokenizer=FolderFiles(tmp_path))
     with pytest.raises(CheckpointError, match="is no committed checkpoint"):
         export(checkpoint.parent, tmp_path / "out")
     damaged = tmp_path / "damaged"
@@ -84,3 +85,73 @@ def test_what_cannot_be_exported_is_refused(checkpoint: Path, tmp_path: Path) ->
         (damaged / path.name).write_bytes(content)
     with pytest.raises(CheckpointError, match="is damaged: its checksum"):
         export(damaged, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["damaged"]
+
+
+def test_the_same_export_is_left_as_it_is_and_another_is_refused(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    first = export(checkpoint, tmp_path / "out")
+    made_at = (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns
+    assert export(checkpoint, tmp_path / "out") == first
+    assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == made_at
+    with pytest.raises(LaunchError, match=r"as float32 .* not .* as float16"):
+        export(checkpoint, tmp_path / "out", dtype="float16")
+    (tmp_path / "out" / "config.json").write_text("{}")
+    with pytest.raises(LaunchError, match="is there already"):
+        export(checkpoint, tmp_path / "out")
+    (tmp_path / "else").touch()
+    with pytest.raises(LaunchError, match="no whole export"):
+        export(checkpoint, tmp_path / "else")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from trainer.hugging_face import export
+whole = export._save
+def half(tensors, path):
+    whole(tensors, path)
+    os.kill(os.getpid(), signal.SIGKILL)
+export._save = half
+export.export(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_what_was_cut_off_is_no_export_and_goes_at_the_next_try(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    arguments = [str(checkpoint), str(tmp_path / "out")]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
+    assert killed.returncode == -9
+    (left,) = tmp_path.iterdir()
+    assert (left.name[:5], left.name[-8:]) == (".out.", ".partial")
+    other = tmp_path / ".out.too.00000000.partial"
+    other.mkdir()
+    export(checkpoint, tmp_path / "out")
+    assert sorted(tmp_path.iterdir()) == [other, tmp_path / "out"]
+
+
+def test_of_two_at_once_one_is_whole_and_both_are_done(checkpoint: Path, tmp_path: Path) -> None:
+    """As after a lease that expired: the old command still runs when the next claim begins."""
+
+    def again(_total: int) -> Log:
+        export(checkpoint, tmp_path / "out")
+        return Log(0)
+
+    found = export(checkpoint, tmp_path / "out", watch=again)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert found.files["model.safetensors"] > 0
+    assert found == export(checkpoint, tmp_path / "out")
+
+
+def test_a_full_disk_is_not_left_full(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object, **_options: object) -> None:
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr("trainer.hugging_face.export.save_file", full)
+    with pytest.raises(CheckpointError, match=r"cannot write .*No space left"):
+        export(checkpoint, tmp_path / "out")
+    assert not list(tmp_path.iterdir())

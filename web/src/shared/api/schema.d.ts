@@ -469,6 +469,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/checkpoints/{checkpoint_id}/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Write a checkpoint's weights as Hugging Face's libraries read them
+         * @description Queue an export to a folder on storage; the same again answers with the one that is open.
+         */
+        post: operations["checkpoints_export"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/checkpoints/{checkpoint_id}/pin": {
         parameters: {
             query?: never;
@@ -1587,7 +1607,7 @@ export interface components {
          * @description What is done; also the command of `python -m trainer`.
          * @enum {string}
          */
-        ChoreKind: "verify" | "scrub" | "delete";
+        ChoreKind: "verify" | "scrub" | "delete" | "export";
         /**
          * ChoreOutcome
          * @description `outcome.json`: how a chore ended on its node.
@@ -1612,6 +1632,8 @@ export interface components {
              * @default 0
              */
             files: number;
+            /** @description What was exported. */
+            export: components["schemas"]["ExportResult"] | null;
         };
         /**
          * ChoreOutcome
@@ -1637,6 +1659,8 @@ export interface components {
              * @default 0
              */
             files?: number;
+            /** @description What was exported. */
+            export?: components["schemas"]["ExportResult"] | null;
         };
         /**
          * ChoreProgress
@@ -1650,7 +1674,7 @@ export interface components {
             doing: string;
             /**
              * Done
-             * @description Bytes seen to, or files that were deleted.
+             * @description Bytes read and written, or files that were deleted.
              */
             done: number;
             /**
@@ -1730,8 +1754,10 @@ export interface components {
              * @default false
              */
             whole_job: boolean;
-            /** @description The checkpoint to look at, with the digest that its metadata must have. */
+            /** @description The checkpoint to read, with the digest that its metadata must have. */
             checkpoint: components["schemas"]["ResumePoint"] | null;
+            /** @description What to export. */
+            export: components["schemas"]["ExportTask"] | null;
         };
         /**
          * ChoreView
@@ -2412,6 +2438,98 @@ export interface components {
              * @description Unix time, seconds.
              */
             time: number;
+        };
+        /**
+         * ExportRequest
+         * @description Body of export: all of it may be left out.
+         */
+        ExportRequest: {
+            /**
+             * Dtype
+             * @description Type of the written weights; that of the stored ones when absent.
+             */
+            dtype?: ("float32" | "bfloat16" | "float16") | null;
+            /**
+             * Root
+             * @description Storage root that gets it; the checkpoint's own when absent.
+             */
+            root?: string | null;
+            /**
+             * Name
+             * @description Its folder, in `exports` beneath the root; the checkpoint's id and the type when absent.
+             */
+            name?: string | null;
+            /**
+             * Shard Gib
+             * @description Most of tensors in one file; a larger tensor has a file of its own.
+             * @default 4
+             */
+            shard_gib?: number;
+        };
+        /**
+         * ExportResult
+         * @description What an export has written.
+         */
+        ExportResult: {
+            /**
+             * Place
+             * @description Its folder, as `<root>:<relative path>`.
+             */
+            place: string;
+            /**
+             * Path
+             * @description The same as the node sees it.
+             */
+            path: string;
+            /**
+             * Dtype
+             * @description Type of the weights.
+             * @enum {string}
+             */
+            dtype: "float32" | "bfloat16" | "float16";
+            /**
+             * Files
+             * @description Files in the folder.
+             */
+            files: number;
+            /**
+             * Size
+             * @description Bytes of all of them.
+             */
+            size: number;
+        };
+        /**
+         * ExportTask
+         * @description What is written of a checkpoint's weights, and where.
+         */
+        ExportTask: {
+            /**
+             * Root
+             * @description Storage root that gets it.
+             */
+            root: string;
+            /**
+             * Name
+             * @description Its folder, in `exports` beneath that root.
+             */
+            name: string;
+            /**
+             * Dtype
+             * @description Type of the written weights.
+             * @enum {string}
+             */
+            dtype: "float32" | "bfloat16" | "float16";
+            /**
+             * Shard Gib
+             * @description Most of tensors in one file; a larger tensor has a file of its own.
+             * @default 4
+             */
+            shard_gib: number;
+            /**
+             * Tokenizer
+             * @description The Hugging Face tokenizer that goes with them; absent for the byte tokenizer.
+             */
+            tokenizer: string | null;
         };
         /**
          * Failure
@@ -8011,6 +8129,105 @@ export interface operations {
             };
             /** @description The present state forbids it */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    checkpoints_export: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the checkpoint: job, attempt and step. */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["ExportRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChoreView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -58,6 +58,7 @@ const DOING: Record<Chore["kind"], string> = {
   verify: "verifying",
   scrub: "scrubbing",
   delete: "deleting",
+  export: "exporting",
 };
 
 export function choreWords(chore: Chore): string {

@@ -1,0 +1,92 @@
+"""What people want of a checkpoint beside going on from it: its weights, exported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from server.chores.queue import open_chores, queue_chore
+from server.chores.service import locked_to_stay, point_of
+from server.context import Context
+from server.errors import ConflictError, InvalidRequestError
+from server.tables import jobs
+from specs.api.chores import ExportRequest
+from specs.chores import ChoreKind, ChoreTask, ExportTask
+from specs.job import JobSpec
+
+AnyRow = Row[*tuple[Any, ...]]
+
+
+def export(context: Context, checkpoint_id: str, request: ExportRequest, *, actor: str) -> str:
+    """Queue an export, and return the chore's id; the same again returns the open one's.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+        ConflictError: it is to be deleted, damaged or of an own model, or another export writes
+            the same folder.
+        InvalidRequestError: the root is none of this server.
+    """
+    with context.database.write() as connection:
+        job, checkpoint = locked_to_stay(connection, checkpoint_id)
+        _check_whole(checkpoint)
+        asked = _export_task(context, _spec(connection, job.id), checkpoint, request)
+        task = ChoreTask(
+            kind=ChoreKind.EXPORT,
+            job_id=job.id,
+            root=checkpoint.root,
+            paths=(checkpoint.path,),
+            checkpoint=point_of(checkpoint),
+            export=asked,
+        )
+        for other in open_chores(connection, {ChoreKind.EXPORT}):
+            if other.task.export.place == asked.place and other.task != task:
+                raise ConflictError(
+                    f"chore {other.id} writes another export to {asked.place} and is "
+                    f"{other.state}; name another folder"
+                )
+        return queue_chore(
+            context,
+            connection,
+            task,
+            job=job,
+            checkpoint_id=checkpoint_id,
+            actor=actor,
+            reason=f"as {asked.dtype} to {asked.place}",
+        )
+
+
+def _export_task(
+    context: Context, spec: JobSpec, checkpoint: AnyRow, request: ExportRequest
+) -> ExportTask:
+    """Return what a request amounts to."""
+    model = checkpoint.manifest.model
+    if spec.model.factory is not None or model is None:
+        raise ConflictError(
+            f"{checkpoint.id} holds {spec.model.factory or 'a model that it does not describe'}: "
+            "only models of a known family have names that other programs know"
+        )
+    root = request.root or checkpoint.root
+    if root not in context.settings.roots:
+        legal = ", ".join(context.settings.roots)
+        raise InvalidRequestError.at("/root", f"{root!r} is no root of this server; legal: {legal}")
+    dtype = request.dtype or checkpoint.manifest.param_dtype
+    return ExportTask(
+        root=root,
+        name=request.name or f"{checkpoint.id}-{dtype}",
+        dtype=dtype,
+        shard_gib=request.shard_gib,
+        tokenizer=spec.data.tokenizer_path if spec.data.tokenizer == "huggingface" else None,
+    )
+
+
+def _check_whole(checkpoint: AnyRow) -> None:
+    """Refuse a checkpoint that is known as damaged."""
+    if checkpoint.verified is False:
+        fault = checkpoint.verification.fault
+        raise ConflictError(f"{checkpoint.id} is damaged ({fault}): choose another one")
+
+
+def _spec(connection: Connection, job_id: str) -> JobSpec:
+    spec: JobSpec = connection.execute(select(jobs.c.spec).where(jobs.c.id == job_id)).scalar_one()
+    return spec

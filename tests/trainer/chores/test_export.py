@@ -1,0 +1,162 @@
+"""The export of a checkpoint as a chore: `transformers` loads it, and goes on as we do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specs.chores import (
+    OUTCOME,
+    PROGRESS,
+    TASK,
+    ChoreKind,
+    ChoreOrder,
+    ChoreOutcome,
+    ChoreProgress,
+    ChoreTask,
+    ExportTask,
+)
+from specs.job import parse_job_spec
+from specs.layout import Layout
+from tests.trainer.data.inputs import DOCUMENTS, write_tokenizer
+from tests.trainer.runs import JOB, SmallJob
+from trainer.chores.main import main
+from trainer.data.tokenizer import open_tokenizer
+from trainer.sample import generate, load_weights
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+PROMPT = "line 7: "
+TOKENS = 40
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> SmallJob:
+    """A job that has learned what its lines look like."""
+    folder = tmp_path_factory.mktemp("job")
+    job = SmallJob(folder).changed(
+        folder,
+        training={"steps": 30, "seq_len": 64},
+        optimizer={"lr": 5e-3},
+        model={"dropout": 0.0},
+        checkpoint={"preflight": False},
+    )
+    job.launch(1, Layout(dp_shard=2))
+    (job.storage / ".trainyard-root").write_text("one\n")
+    return job
+
+
+def do(job: SmallJob, export: ExportTask, chore: Path, **roots: Path) -> ChoreOutcome:
+    """Export the job's checkpoint as a node does."""
+    (manifest,) = job.committed().values()
+    point = job.resume_point(manifest)
+    task = ChoreTask(
+        kind=ChoreKind.EXPORT,
+        job_id=JOB,
+        root="checkpoints",
+        paths=(point.path,),
+        checkpoint=point,
+        export=export,
+    )
+    known = {"checkpoints": job.storage, **roots}
+    order = ChoreOrder(
+        task=task,
+        root_path=str(job.storage),
+        root_id="one",
+        roots={name: str(path) for name, path in known.items()},
+    )
+    chore.mkdir(exist_ok=True)
+    (chore / TASK).write_text(order.model_dump_json())
+    main(ChoreKind.EXPORT, [str(chore)])
+    return ChoreOutcome.model_validate_json((chore / OUTCOME).read_bytes())
+
+
+def continued_by_transformers(folder: Path, prompt: str) -> str:
+    """Return the prompt and what `transformers` writes after it, the likeliest token each time."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
+    inputs = tokenizer(prompt, return_tensors="pt")
+    (line,) = model.generate(**inputs, max_new_tokens=TOKENS, do_sample=False)
+    text: str = tokenizer.decode(line, skip_special_tokens=True)
+    return text
+
+
+def continued_by_us(job: SmallJob, prompt: str) -> str:
+    (manifest,) = job.committed().values()
+    spec = parse_job_spec(job.spec)
+    roots = {"data": str(job.folder / "data"), "checkpoints": str(job.storage)}
+    model = load_weights(spec, job.storage / job.resume_point(manifest).path, roots)
+    tokenizer = open_tokenizer(spec, roots)
+    return generate(model, tokenizer, prompt, tokens=TOKENS, temperature=0, seed=0)
+
+
+def test_transformers_goes_on_as_we_do(job: SmallJob, tmp_path: Path) -> None:
+    asked = ExportTask(root="checkpoints", name="first", dtype="float32", shard_gib=0.01)
+    outcome = do(job, asked, tmp_path / "chore")
+    result = outcome.export
+    assert result is not None, outcome
+    folder = job.storage / "exports" / "first"
+    assert (result.place, result.path) == ("checkpoints:exports/first", str(folder))
+    files = [path for path in folder.iterdir() if path.name != "export.json"]
+    assert result.files == len(files) == 5
+    assert result.size == sum(path.stat().st_size for path in files)
+    progress = ChoreProgress.model_validate_json((tmp_path / "chore" / PROGRESS).read_bytes())
+    (manifest,) = job.committed().values()
+    assert progress.total > manifest.size + (folder / "model.safetensors").stat().st_size * 0.9
+    text = continued_by_us(job, PROMPT)
+    assert len(text) > len(PROMPT) + 10
+    assert continued_by_transformers(folder, PROMPT) == text
+
+    again = do(job, asked, tmp_path / "chore")
+    assert again.export == result
+    other = asked.model_copy(update={"dtype": "bfloat16"})
+    refused = do(job, other, tmp_path / "chore")
+    assert (refused.outcome, refused.export) == ("failed", None)
+    assert f"{folder} is there already, with {JOB}.a1.step-30 as float32" in refused.message
+
+
+def test_a_tokenizer_of_the_hub_goes_with_it(job: SmallJob, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    models = tmp_path / "models"
+    reference = write_tokenizer(models / "small")
+    config = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
+    (models / "small" / "tokenizer_config.json").write_text(json.dumps(config))
+    asked = ExportTask(
+        root="checkpoints", name="hub", dtype="float32", tokenizer="models:small/tokenizer.json"
+    )
+    assert "'models' is not defined on this node" in do(job, asked, tmp_path / "chore").message
+    outcome = do(job, asked, tmp_path / "chore", models=models)
+    assert outcome.export is not None, outcome
+    folder = Path(outcome.export.path)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1)
+    for text in DOCUMENTS:
+        theirs = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert theirs == reference.encode(text, add_special_tokens=False).ids
+    assert PROMPT in continued_by_transformers(folder, PROMPT)
+
+
+def test_it_stays_beneath_its_root(job: SmallJob, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    asked = ExportTask(root="other", name="stray", dtype="bfloat16")
+    assert "'other' is not defined on this node" in do(job, asked, tmp_path / "chore").message
+    unmounted = do(job, asked, tmp_path / "chore", other=other).message
+    assert f"cannot read {other / '.trainyard-root'}" in unmounted
+    (other / ".trainyard-root").write_text("two\n")
+    (other / "exports").symlink_to(tmp_path)
+    assert "leads out of the root" in do(job, asked, tmp_path / "chore", other=other).message
+    (other / "exports").unlink()
+    outcome = do(job, asked, tmp_path / "chore", other=other)
+    assert outcome.export is not None, outcome
+    config = json.loads((other / "exports" / "stray" / "config.json").read_text())
+    assert (config["torch_dtype"], config["eos_token_id"]) == ("bfloat16", 257)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["chore", "other"]
