@@ -28,6 +28,33 @@ class CatalogCalls(Calls):
         """Have a checkpoint compared with its checksums and loaded; `wait_for_chore` waits."""
         return self.transport.post(ChoreView, f"/checkpoints/{checkpoint_id}/verify")
 
+    def export(
+        self,
+        checkpoint_id: str,
+        *,
+        dtype: str | None = None,
+        name: str | None = None,
+        root: str | None = None,
+        shard_gib: float | None = None,
+    ) -> ChoreView:
+        """Have weights and tokenizer written as Hugging Face's libraries read them.
+
+        `wait_for_chore` waits; `outcome.export` then says where they are.
+
+        Args:
+            checkpoint_id: of a model of a known family.
+            dtype: `float32`, `bfloat16` or `float16`; as stored when absent.
+            name: of the folder, in `exports` beneath the root.
+            root: storage root; the checkpoint's own when absent.
+            shard_gib: most of tensors in one file.
+
+        Raises:
+            ConflictError: something speaks against it, as the message says.
+        """
+        given = {"dtype": dtype, "name": name, "root": root, "shard_gib": shard_gib}
+        body = {key: value for key, value in given.items() if value is not None}
+        return self.transport.post(ChoreView, f"/checkpoints/{checkpoint_id}/export", body)
+
     def pin(self, checkpoint_id: str) -> CheckpointDetails:
         """Keep a checkpoint whatever retention says."""
         return self.transport.post(CheckpointDetails, f"/checkpoints/{checkpoint_id}/pin")

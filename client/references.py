@@ -78,6 +78,21 @@ def resolve(yard: Trainyard, reference: str) -> Target:
     return Target(job_id, _checkpoint(found, match).id)
 
 
+def newest_checkpoint(yard: Trainyard, reference: str) -> str:
+    """Return the id of the checkpoint that is named, or of the newest one of the job's lineage.
+
+    Raises:
+        UnknownReferenceError: nothing goes by it, or the job has saved nothing.
+    """
+    target = resolve(yard, reference)
+    if target.checkpoint_id is not None:
+        return target.checkpoint_id
+    saved = [c for c in yard.checkpoints(target.job_id) if c.on_lineage]
+    if not saved:
+        raise UnknownReferenceError(f"{reference} has saved no checkpoint to start from.")
+    return max(saved, key=lambda c: (c.step, c.attempt)).id
+
+
 def _checkpoint(found: list[CheckpointView], match: re.Match[str]) -> CheckpointView:
     reference = match[0]
     # The preflight of a resume saves the step that it came from again: the newer one is taken.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from client import specfile
-from client.cli.options import Follow, JobReference, Json, Reason, Set, Yes
+from client.cli.options import Follow, JobReference, Json, Reason, Set, Wait, Yes
 from client.cli.output import complain, say, write_json
 from client.cli.pages import job_line
 from client.cli.plans import draw_preview
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 def stop(
     reference: JobReference,
     reason: Reason = "",
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Until it has ended.")] = False,
+    wait: Wait = False,
     json: Json = False,
 ) -> None:
     """Save a checkpoint, then leave."""

@@ -12,7 +12,9 @@ from typer.core import TyperGroup
 from client.cli import (
     acting,
     catalog,
+    chores,
     comparing,
+    exporting,
     forking,
     local,
     looking,
@@ -80,7 +82,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for part in (local, submitting, looking, watching, telemetry, comparing, catalog, acting, forking):
+for part in (
+    *(local, submitting, looking, watching, telemetry, comparing),
+    *(catalog, chores, exporting, acting, forking),
+):
     part.register(app)
 
 

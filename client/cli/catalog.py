@@ -1,4 +1,4 @@
-"""`checkpoints` and `chores`: the catalog of a job, what is done to it, and how far that is."""
+"""`checkpoints`: the catalog of a job, and what may be done with it."""
 
 from __future__ import annotations
 
@@ -12,27 +12,17 @@ from rich.text import Text
 
 from client.cli import words
 from client.cli.acting import confirm
+from client.cli.chores import finish
 from client.cli.listing import Listing
-from client.cli.options import Json, Limit, Yes
+from client.cli.options import Json, Limit, Wait, Yes
 from client.cli.output import complain, say, write_json
-from client.cli.tables import SHORT_ID
 from client.errors import UnknownReferenceError
 from client.references import resolve
 from client.sdk import Trainyard
-from specs.api.chores import ChoreView
 from specs.api.telemetry import CheckpointDetails, CheckpointView
-from specs.chores import ChoreKind
-from specs.states import ChoreState
 
-FAILED, USAGE = 1, 2
+USAGE = 2
 VERBS = ("verify", "pin", "unpin", "delete")
-SIGNS = {
-    ChoreState.QUEUED: ("○", "blue"),
-    ChoreState.RUNNING: ("●", "green"),
-    ChoreState.SUCCEEDED: ("✓", "green"),
-    ChoreState.FAILED: ("✗", "red"),
-    ChoreState.CANCELLED: ("⊘", "dim"),
-}
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +30,6 @@ def register(app: typer.Typer) -> None:
     app.command(short_help="List a job's checkpoints; verify, pin, unpin or delete one.")(
         checkpoints
     )
-    app.command(short_help="Show what is done to checkpoints.")(chores)
 
 
 def checkpoints(
@@ -52,9 +41,7 @@ def checkpoints(
         ),
     ],
     limit: Limit = 50,
-    wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Until a verification or deletion has ended.")
-    ] = False,
+    wait: Wait = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
@@ -95,32 +82,7 @@ def checkpoints(
         )
         if wait:
             chore = yard.wait_for_chore(chore.id)
-    write_json(chore) if json else say(_chore_line(chore))
-    if wait and not _is_well(chore):
-        raise typer.Exit(FAILED)
-
-
-def chores(
-    reference: Annotated[
-        str | None,
-        typer.Argument(metavar="[JOB | CHECKPOINT]", help="Only its; all of them without."),
-    ] = None,
-    open_only: Annotated[
-        bool, typer.Option("--open", help="Only those that have not ended.")
-    ] = False,
-    limit: Limit = 20,
-    json: Json = False,
-) -> None:
-    """Show what is and was done to checkpoints: verifications, scrubs, deletions."""
-    with Trainyard() as yard:
-        target = resolve(yard, reference) if reference is not None else None
-        found = yard.chores(
-            job_id=target.job_id if target else None,
-            checkpoint_id=target.checkpoint_id if target else None,
-            open_only=open_only,
-        )
-        shown = list(itertools.islice(found, limit))
-    write_json(shown) if json else say(draw_chores(shown))
+    finish(chore, waited=wait, as_json=json)
 
 
 def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
@@ -186,29 +148,6 @@ def written(checkpoint: CheckpointView) -> str:
     return ", ".join(parts)
 
 
-def draw_chores(shown: Sequence[ChoreView]) -> RenderableType:
-    """Return chores, the newest first."""
-    if not shown:
-        return Text("Nothing is being done, and nothing was.")
-    rows = Listing("ID", "WHAT", "CHECKPOINT", "STATE", "DONE", "NODE", "BY", "AGE", "RESULT",
-                   right=("DONE", "AGE"), spare=("BY", "NODE", "AGE", "ID"),
-                   elastic="RESULT")  # fmt: skip
-    for chore in shown:
-        sign, style = SIGNS[chore.state]
-        rows.add(
-            chore.id[:SHORT_ID],
-            chore.kind,
-            _what(chore),
-            Text(f"{sign} {chore.state}", style=style),
-            _share(chore),
-            chore.node or words.DASH,
-            chore.actor,
-            words.age(chore.created_at),
-            Text(chore.outcome.message if chore.outcome else chore.reason, style="dim"),
-        )
-    return rows
-
-
 def _checkpoint(yard: Trainyard, reference: str) -> str:
     target = resolve(yard, reference)
     if target.checkpoint_id is None:
@@ -230,35 +169,6 @@ def _verified(checkpoint: CheckpointView) -> Text:
         return Text(f"✗ {found.fault}", style="red")
     how = "checksums" if found.loaded_at is None else "loaded"
     return Text(f"✓ {how}, {words.age(found.at)} ago", style="green")
-
-
-def _what(chore: ChoreView) -> str:
-    if chore.checkpoint_id is None:
-        return f"all of {chore.job_name}"
-    return f"{chore.job_name}@{chore.checkpoint_id.split('.', 1)[1]}"
-
-
-def _share(chore: ChoreView) -> str:
-    progress = chore.progress
-    if chore.state != ChoreState.RUNNING or progress is None or not progress.total:
-        return words.DASH
-    return words.share(progress.done / progress.total)
-
-
-def _is_well(chore: ChoreView) -> bool:
-    found = chore.outcome.verification if chore.outcome else None
-    return chore.state == ChoreState.SUCCEEDED and (found is None or found.ok)
-
-
-def _chore_line(chore: ChoreView) -> Text:
-    well = _is_well(chore)
-    done = {ChoreKind.DELETE: "Deleted"}.get(chore.kind, "Verified")
-    if chore.state in {ChoreState.QUEUED, ChoreState.RUNNING}:
-        return Text(f"{chore.kind} of {_what(chore)} is {chore.state}; `trainyard chores` shows it")
-    message = chore.outcome.message if chore.outcome else ""
-    sign = Text("✓ ", style="green") if well else Text("✗ ", style="red")
-    title = f"{done} {_what(chore)}" if well else f"{chore.kind} of {_what(chore)}"
-    return Text.assemble(sign, f"{title}: {message}")
 
 
 def _pinned_line(view: CheckpointDetails) -> str:

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from client import specfile
-from client.cli.options import Follow, Json, Set
+from client.cli.options import Follow, Json, Newest, Set
 from client.cli.output import complain, say, write_json
 from client.cli.pages import job_line
 from client.cli.plans import draw_fork
 from client.cli.watching import end_code, watch_job
-from client.errors import InvalidRequestError, UnknownReferenceError
-from client.references import resolve
+from client.errors import InvalidRequestError
+from client.references import newest_checkpoint
 from client.sdk import Trainyard
 from client.specfile import Assignment
 from specs.api.fork import ForkReply
@@ -28,12 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def fork(
-    reference: Annotated[
-        str,
-        typer.Argument(
-            metavar="JOB@step-400", help="A checkpoint; the newest of the lineage for JOB alone."
-        ),
-    ],
+    reference: Newest,
     settings: Set = None,
     name: Annotated[
         str | None, typer.Option("--name", help="Name of the new job; the old one and -fork.")
@@ -58,7 +53,7 @@ def fork(
     with Trainyard() as yard:
         reply = _fork(
             yard,
-            _checkpoint(yard, reference),
+            newest_checkpoint(yard, reference),
             assignments,
             name=name,
             parts=parts.split(",") if parts is not None else None,
@@ -79,17 +74,6 @@ def _assignments(settings: list[str] | None) -> list[Assignment]:
     except ValueError as error:
         complain(str(error))
         raise typer.Exit(USAGE) from None
-
-
-def _checkpoint(yard: Trainyard, reference: str) -> str:
-    """Return the id of the checkpoint that is named, or of the newest one of the job's lineage."""
-    target = resolve(yard, reference)
-    if target.checkpoint_id is not None:
-        return target.checkpoint_id
-    saved = [c for c in yard.checkpoints(target.job_id) if c.on_lineage]
-    if not saved:
-        raise UnknownReferenceError(f"{reference} has saved no checkpoint to start from.")
-    return max(saved, key=lambda c: (c.step, c.attempt)).id
 
 
 def _fork(

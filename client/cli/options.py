@@ -26,6 +26,13 @@ Set = Annotated[
 Follow = Annotated[
     bool, typer.Option("--wait", "-w", help="Follow it to its end; exit codes of submit.")
 ]
+Wait = Annotated[bool, typer.Option("--wait", "-w", help="Until it has ended.")]
+Newest = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB@step-400", help="A checkpoint; the newest of the lineage for JOB alone."
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the job's events.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most, newest first.")]

@@ -12,7 +12,14 @@ import pytest
 from server.chores.carrying import claim_chore, report_chore
 from server.telemetry.catalog import record_stall
 from specs.checkpoint import ManifestFile, ManifestWriter, SaveSettled
-from specs.chores import CheckpointFault, ChoreKind, ChoreOutcome, Verification
+from specs.chores import (
+    LOOKS,
+    CheckpointFault,
+    ChoreOutcome,
+    ExportResult,
+    ExportTask,
+    Verification,
+)
 from specs.reports import PROTOCOL, ChoreReport
 from tests.client.conftest import Run, Yard
 
@@ -64,10 +71,17 @@ def do(yard: Yard, chore_id: str, fault: list[CheckpointFault]) -> None:
     outcome = ChoreOutcome(
         outcome="succeeded",
         message="file_damaged: model.bin" if fault else "all is well",
-        verification=found if claim.task.kind != ChoreKind.DELETE else None,
+        verification=found if claim.task.kind in LOOKS else None,
+        export=written(claim.task.export) if claim.task.export else None,
     )
     report = ChoreReport(protocol=PROTOCOL, node="node-1", fence=claim.fence, outcome=outcome)
     report_chore(context, chore_id, report)
+
+
+def written(asked: ExportTask) -> ExportResult:
+    return ExportResult(
+        place=asked.place, path=f"/srv/{asked.name}", dtype=asked.dtype, files=5, size=999
+    )
 
 
 def test_who_wrote_a_checkpoint_and_what_it_cost(run: Run, yard: Yard, job: str) -> None:
@@ -127,6 +141,22 @@ def test_a_pinned_one_stays_and_the_other_goes(run: Run, job: str, yard: Yard) -
     with yard.connect() as connection:
         assert [c.step for c in connection.checkpoints(job)] == [4]
     assert "no longer pinned" in run("checkpoints", "unpin", "tiny@step-4").stdout
+
+
+@pytest.mark.usefixtures("node")
+def test_an_export_is_waited_for_and_names_its_folder(run: Run, job: str) -> None:
+    result = run("export", "tiny", "--dtype", "bfloat16", "--name", "mine", "--wait", "--json")
+    assert result.exit_code == 0
+    view = json.loads(result.stdout)
+    assert view["checkpoint_id"] == f"{job}.a1.step-8"  # the newest
+    assert view["outcome"]["export"]["place"] == "checkpoints:exports/mine"
+    told = run("export", "tiny@step-4", "--wait", "--shard-gib", "0.5").stdout
+    assert told == "✓ Exported tiny@a1.step-4: all is well\n"
+    shown = run("chores", "tiny").stdout
+    assert "export" in shown
+    refusal = run("export", "tiny@step-4", "--root", "attic", "--dtype", "int8")
+    assert refusal.exit_code == 2
+    assert "dtype  Input should be 'float32', 'bfloat16' or 'float16'" in refusal.stderr
 
 
 @pytest.mark.usefixtures("job")

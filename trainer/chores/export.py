@@ -44,7 +44,7 @@ def export_weights(order: ChoreOrder, chore: Path) -> ChoreOutcome:
     )
     return ChoreOutcome(
         outcome="succeeded",
-        message=f"{result.files} files, {result.size:,} bytes in {asked.place}",
+        message=f"{result.files} files, {result.size:,} bytes in {to} ({asked.place})",
         export=result,
     )
 
