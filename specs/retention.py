@@ -25,4 +25,33 @@ def _retention(spec: JobSpec) -> Iterator[Problem]:
         )
 
 
-RETENTION: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (_retention,)
+def _best(spec: JobSpec) -> Iterator[Problem]:
+    section, validated = spec.checkpoint, spec.validation.interval_steps
+    if not section.keep_best_k:
+        return
+    if not section.keep_latest_k:
+        yield Problem(
+            pointer="/checkpoint/keep_best_k",
+            detail="goes with keep_latest_k, without which every checkpoint is kept",
+        )
+    if section.keep_best_metric != "validation/loss":
+        return
+    if not validated:
+        yield Problem(
+            pointer="/checkpoint/keep_best_metric",
+            detail="validation/loss is never measured: set validation.interval_steps, or take "
+            "train/loss",
+        )
+    elif section.interval_steps % validated:
+        interval = section.interval_steps
+        nearest = sorted({max(validated, interval // validated * validated),
+                          interval + -interval % validated})  # fmt: skip
+        yield Problem(
+            pointer="/checkpoint/interval_steps",
+            detail=f"interval_steps={interval} is no multiple of validation.interval_steps="
+            f"{validated}, so that hardly a checkpoint has a validation/loss; "
+            f"nearest legal: {', '.join(map(str, nearest))}",
+        )
+
+
+RETENTION: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (_retention, _best)

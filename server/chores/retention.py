@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from specs.sections.checkpoint import CheckpointSection
@@ -19,6 +19,10 @@ class Candidate:
     """None until somebody has looked."""
     protected: bool = False
     """Whether it is pinned, being loaded, or another job came from it."""
+    value: float | None = None
+    """What `keep_best_metric` was at its step; None where it was not measured."""
+    awaited: bool = False
+    """Whether that value may still come."""
 
     @property
     def order(self) -> tuple[int, int]:
@@ -29,9 +33,10 @@ class Candidate:
 def let_go(section: CheckpointSection, candidates: Iterable[Candidate]) -> list[Candidate]:
     """Return the checkpoints that may be deleted now, oldest first; none where all are kept.
 
-    Kept are the newest `keep_latest_k` steps, the steps at multiples of `keep_every_steps`, what is
-    protected, the newest that is not damaged, and of the verified ones at least one. Of several
-    checkpoints of a step the newest counts; one that is known as damaged counts for none.
+    Kept are the newest `keep_latest_k` steps, the steps at multiples of `keep_every_steps`, the
+    `keep_best_k` with the least value and those whose value is still awaited, what is protected,
+    the newest that is not damaged, and of the verified ones at least one. Of several checkpoints of
+    a step the newest counts; one that is known as damaged counts for none.
     """
     if section.keep_latest_k == 0:
         return []
@@ -41,10 +46,19 @@ def let_go(section: CheckpointSection, candidates: Iterable[Candidate]) -> list[
     kept = {c.id for c in list(by_step.values())[-section.keep_latest_k :]}
     every = section.keep_every_steps
     kept |= {c.id for c in by_step.values() if every and c.step > 0 and c.step % every == 0}
+    if section.keep_best_k:
+        kept |= _best(by_step.values(), section.keep_best_k)
     kept |= {c.id for c in ordered if c.protected}
     if not sound:  # rather a damaged one than nothing: a person decides
         kept |= {c.id for c in ordered[-1:]}
     return [c for c in ordered if c.id not in kept | _last_verified(sound, kept)]
+
+
+def _best(candidates: Collection[Candidate], count: int) -> set[str]:
+    """Return those with the least values, of equal ones the newer, and all that are undecided."""
+    known = [(c.value, -c.step, c.id) for c in candidates if c.value is not None]
+    least = {identifier for _, _, identifier in sorted(known)[:count]}
+    return least | {c.id for c in candidates if c.awaited}
 
 
 def _last_verified(sound: Sequence[Candidate], kept: set[str]) -> set[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select, update
 
+from server.chores.best import Measured, measure
 from server.chores.protection import (
     being_loaded,
     being_used,
@@ -151,6 +152,9 @@ def apply_retention(
     needed = being_loaded(connection, held.keys())
     needed |= gone_on_from_elsewhere(connection, held.keys())
     needed |= being_used(connection, held.keys()).keys()
+    metric = section.keep_best_metric if section.keep_best_k else None
+    steps = {row.step for row in held.values()}
+    measured = measure(connection, lineage, metric, steps) if metric else Measured()
     going = let_go(
         section,
         [
@@ -160,6 +164,8 @@ def apply_retention(
                 step=row.step,
                 verified=row.verified,
                 protected=row.pinned_at is not None or row.id in needed,
+                value=measured.values.get(row.step),
+                awaited=row.step in measured.awaited,
             )
             for row in held.values()
         ],
@@ -170,6 +176,8 @@ def apply_retention(
     reason = f"keep_latest_k={section.keep_latest_k}"
     if section.keep_every_steps:
         reason += f", keep_every_steps={section.keep_every_steps}"
+    if metric:
+        reason += f", keep_best_k={section.keep_best_k} by {metric}"
     for candidate in going:
         row = held[candidate.id]
         _remove(context, connection, job, row, actor=RETENTION, reason=reason)

@@ -1,4 +1,4 @@
-"""Has attempts save and leave the nodes that are to be empty (docs/lifecycle.md, 41-42)."""
+"""Has attempts save and leave the nodes that are to be empty (docs/lifecycle.md, 42-43)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -120,6 +120,34 @@ def read_values(
         inside = Points.joined([*parts, one.tail]).between(first, last)
         found[one.id] = inside.steps, inside.values
     return found
+
+
+def values_at(
+    connection: Connection, series_ids: Iterable[int], *, steps: Collection[int]
+) -> dict[tuple[int, int], float]:
+    """Return the values of several series at these steps alone, by series and step.
+
+    Only the chunks that hold one of the steps are decoded.
+    """
+    listed = list(series_ids)
+    if not listed or not steps:
+        return {}
+    wanted = np.array(sorted(steps), dtype=np.int64)
+    series = read_series(connection, listed, first=int(wanted[0]), last=int(wanted[-1]))
+    keys = set()
+    for one in series.values():
+        at = np.searchsorted(one.chunks.last, wanted)
+        inside = at < len(one.chunks)
+        inside[inside] = one.chunks.first[at[inside]] <= wanted[inside]
+        keys |= {(one.id, int(step)) for step in one.chunks.first[at[inside]]}
+    parts = [(key[0], points) for key, points in decode(connection, keys).items()]
+    parts += [(one.id, one.tail) for one in series.values()]
+    return {
+        (series_id, int(step)): float(value)
+        for series_id, points in parts
+        for step, value in zip(points.steps, points.values, strict=True)
+        if int(step) in steps
+    }
 
 
 def _series(series_id: int, chunks: Spans, tail: Points) -> Series:

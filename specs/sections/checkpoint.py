@@ -37,3 +37,9 @@ class CheckpointSection(SpecModel):
     """Newest checkpoints that are kept; all when 0."""
     keep_every_steps: Steps = 0
     """Checkpoints at multiples of this step are kept for good; none for that reason when 0."""
+    keep_best_k: Annotated[int, Field(ge=0, json_schema_extra={"unit": "checkpoints"})] = 0
+    """Checkpoints with the least `keep_best_metric` that are kept beside the newest; none for that
+    reason when 0."""
+    keep_best_metric: Literal["validation/loss", "train/loss"] = "validation/loss"
+    """Metric of a checkpoint's step by which `keep_best_k` chooses. `train/loss` is that of one
+    step's sequences, so it chooses by their luck too."""

@@ -257,6 +257,30 @@ def test_what_is_kept_for_good_agrees_with_what_is_saved(
     check_job_spec(parse_job_spec({"checkpoint": legal}))
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "validated", "pointer", "detail"),
+    [
+        ({"keep_best_k": 1}, 100, "keep_best_k", "goes with keep_latest_k"),
+        ({"keep_best_k": 1, "keep_latest_k": 1}, 0, "keep_best_metric", "is never measured"),
+        (
+            {"keep_best_k": 1, "keep_latest_k": 1, "interval_steps": 100},
+            30,
+            "interval_steps",
+            "nearest legal: 90, 120",
+        ),
+    ],
+)
+def test_what_is_best_can_be_told(
+    checkpoint: dict[str, Any], validated: int, pointer: str, detail: str
+) -> None:
+    rest = {"data": {"validation_fraction": 0.1}, "validation": {"interval_steps": validated}}
+    ((at, said),) = problems_of({"checkpoint": checkpoint} | (rest if validated else {}))
+    assert at == f"/checkpoint/{pointer}"
+    assert detail in said
+    legal = {"keep_best_k": 1, "keep_latest_k": 1, "keep_best_metric": "train/loss"}
+    check_job_spec(parse_job_spec({"checkpoint": legal}))
+
+
 def test_every_problem_is_named_at_once() -> None:
     document = {"model": {"size": "9B"}, "data": {"path": "data:x", "split": "test"}}
     assert [p for p, _ in problems_of(document)] == [

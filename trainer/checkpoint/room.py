@@ -47,7 +47,8 @@ def checkpoints_to_come(state: TrainState, spec: JobSpec) -> int:
     if not section.keep_latest_k:
         return saves
     # One more than are kept: the oldest goes when the newest is there.
-    return min(saves, section.keep_latest_k + 1 + _kept_for_good(state, spec))
+    others = _kept_for_good(state, spec) + section.keep_best_k
+    return min(saves, section.keep_latest_k + 1 + others)
 
 
 def _reason(spec: JobSpec) -> str:
@@ -56,6 +57,8 @@ def _reason(spec: JobSpec) -> str:
     kept = f"checkpoint.keep_latest_k = {keep}{'' if keep else ', which keeps all'}"
     if keep and section.keep_every_steps:
         kept += f", checkpoint.keep_every_steps = {section.keep_every_steps}"
+    if keep and section.keep_best_k:
+        kept += f", checkpoint.keep_best_k = {section.keep_best_k}"
     return f"{kept}, checkpoint.interval_steps = {section.interval_steps}"
 
 
@@ -67,9 +70,9 @@ def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
         interval = _interval(fitting, state, spec)
         if interval > section.interval_steps > 0:
             ways.append(f"set checkpoint.interval_steps to {interval:,} or more")
-    # `checkpoints_to_come` counts one more than are kept, and those that are kept for good.
-    for_good = _kept_for_good(state, spec)
-    if (most := fitting - 1 - for_good) >= 1:
+    # `checkpoints_to_come` counts one more than are kept, and those kept for good or as the best.
+    others = _kept_for_good(state, spec) + section.keep_best_k
+    if (most := fitting - 1 - others) >= 1:
         ways.append(f"set checkpoint.keep_latest_k to {most:,} or less")
     return f"{', '.join(ways[:-1])}, or {ways[-1]}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import hypothesis.strategies as st
@@ -13,28 +14,41 @@ from server.chores.retention import Candidate, let_go
 from server.context import Context
 from server.jobs.resume import resume
 from server.jobs.service import stop
+from server.telemetry.metrics import store_points
+from server.telemetry.points import Points
 from specs.api.resume import ResumeRequest
 from specs.chores import CheckpointFault
+from specs.failures import FailureReason
 from specs.sections.checkpoint import CheckpointSection
 from tests.server.chores.conftest import Yard
 
 CANDIDATES = st.lists(
     st.builds(
-        lambda attempt, step, verified, protected: Candidate(
-            f"a{attempt}.step-{step}", attempt, step, verified, protected=protected
+        lambda attempt, step, verified, protected, value: Candidate(
+            f"a{attempt}.step-{step}",
+            attempt,
+            step,
+            verified,
+            protected=protected,
+            value=value or None,
+            awaited=value == 0,
         ),
         st.integers(1, 4),
         st.integers(0, 12),
         st.sampled_from([None, True, False]),
         st.booleans(),
+        st.sampled_from([None, 0.0, 1.0, 2.0, 3.0]),
     ),
     unique_by=lambda candidate: candidate.id,
     max_size=20,
 )
 SECTIONS = st.builds(
-    lambda latest, every: CheckpointSection(keep_latest_k=latest, keep_every_steps=every),
+    lambda latest, every, best: CheckpointSection(
+        keep_latest_k=latest, keep_every_steps=every, keep_best_k=best
+    ),
     st.integers(0, 4),
     st.integers(0, 5),
+    st.integers(0, 3),
 )
 
 
@@ -72,7 +86,7 @@ def test_what_nothing_speaks_for_goes(
     section: CheckpointSection, candidates: list[Candidate]
 ) -> None:
     """At most k steps stay for being new, one for being verified, and what is protected."""
-    plain = section.model_copy(update={"keep_every_steps": 0})
+    plain = section.model_copy(update={"keep_every_steps": 0, "keep_best_k": 0})
     kept = len(candidates) - len(let_go(plain, candidates))
     protected = sum(candidate.protected for candidate in candidates)
     assert kept <= protected + section.keep_latest_k + 1
@@ -99,6 +113,38 @@ def test_commits_make_older_ones_go(yard: Yard, latest: int, every: int, kept: l
     assert len(going) == 5 - len(kept)
     assert {chore.actor for chore in going} <= {"retention"}
     assert all(f"keep_latest_k={latest}" in chore.reason for chore in going)
+
+
+def test_the_best_stay_too_and_nothing_goes_before_it_was_measured(
+    yard: Yard, context: Context
+) -> None:
+    harness = yard.harness
+    section = {"keep_latest_k": 1, "keep_best_k": 2, "keep_best_metric": "train/loss"}
+    job_id, (supervisor,) = harness.running(step=9, checkpoint=section | {"interval_steps": 1})
+
+    def log(**losses: float) -> None:
+        values = {int(step.removeprefix("at_")): loss for step, loss in losses.items()}
+        points = Points.of(values, [0.0] * len(values), values.values())
+        with context.database.write() as connection:
+            store_points(connection, harness.attempt(job_id).id, {"train/loss": points})
+
+    log(at_1=9.0, at_2=3.0)
+    yard.commit(job_id, 2, 4, 6)
+    assert yard.kept(job_id) == ["a1.step-2", "a1.step-4", "a1.step-6"], "4 may be better yet"
+    log(at_4=1.0, at_5=0.1, at_6=math.nan, at_8=2.0)
+    yard.commit(job_id, 8, 10)
+    assert yard.kept(job_id) == ["a1.step-10", "a1.step-4", "a1.step-8"]
+    assert "keep_best_k=2 by train/loss" in yard.chores()[0].reason
+    # A checkpoint that the next attempt wrote of the same step has the same value.
+    log(at_10=0.5)
+    supervisor.end("failed", FailureReason.TRAINER_ERROR)
+    harness.clock.advance(60)
+    harness.place()
+    harness.claim_all(job_id)[0].train(11)
+    yard.commit(job_id, 10)
+    log(at_11=4.0, at_12=4.0)
+    yard.commit(job_id, 12)
+    assert yard.kept(job_id) == ["a1.step-4", "a2.step-10", "a2.step-12"]
 
 
 def test_pins_and_good_words_count(yard: Yard, context: Context) -> None:

@@ -36,6 +36,7 @@ def _spec(steps: int = 1000, **checkpoint: int) -> JobSpec:
         (1000, {"interval_steps": 100}, 0),
         (0, {"interval_steps": 100, "keep_latest_k": 2}, 3),
         (0, {"interval_steps": 100, "keep_latest_k": 20}, 10),
+        (0, {"interval_steps": 100, "keep_latest_k": 2, "keep_best_k": 3}, 6),
         (0, {"interval_steps": 100, "keep_latest_k": 2, "keep_every_steps": 500}, 5),
     ],
 )

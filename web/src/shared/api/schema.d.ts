@@ -1406,6 +1406,21 @@ export interface components {
              * @default 0
              */
             keep_every_steps: number;
+            /**
+             * Keep Best K
+             * @description Checkpoints with the least `keep_best_metric` that are kept beside the newest; none for that
+             *     reason when 0.
+             * @default 0
+             */
+            keep_best_k: number;
+            /**
+             * Keep Best Metric
+             * @description Metric of a checkpoint's step by which `keep_best_k` chooses. `train/loss` is that of one
+             *     step's sequences, so it chooses by their luck too.
+             * @default validation/loss
+             * @enum {string}
+             */
+            keep_best_metric: "validation/loss" | "train/loss";
         };
         /**
          * CheckpointSection
@@ -1473,6 +1488,21 @@ export interface components {
              * @default 0
              */
             keep_every_steps?: number;
+            /**
+             * Keep Best K
+             * @description Checkpoints with the least `keep_best_metric` that are kept beside the newest; none for that
+             *     reason when 0.
+             * @default 0
+             */
+            keep_best_k?: number;
+            /**
+             * Keep Best Metric
+             * @description Metric of a checkpoint's step by which `keep_best_k` chooses. `train/loss` is that of one
+             *     step's sequences, so it chooses by their luck too.
+             * @default validation/loss
+             * @enum {string}
+             */
+            keep_best_metric?: "validation/loss" | "train/loss";
         };
         /**
          * CheckpointView
@@ -3092,7 +3122,9 @@ export interface components {
              *       "writers": "auto",
              *       "staging_gib": 4,
              *       "keep_latest_k": 0,
-             *       "keep_every_steps": 0
+             *       "keep_every_steps": 0,
+             *       "keep_best_k": 0,
+             *       "keep_best_metric": "validation/loss"
              *     }
              */
             checkpoint: components["schemas"]["CheckpointSection"];
@@ -3292,7 +3324,9 @@ export interface components {
              *       "writers": "auto",
              *       "staging_gib": 4,
              *       "keep_latest_k": 0,
-             *       "keep_every_steps": 0
+             *       "keep_every_steps": 0,
+             *       "keep_best_k": 0,
+             *       "keep_best_metric": "validation/loss"
              *     }
              */
             checkpoint?: components["schemas"]["CheckpointSectionInput"];

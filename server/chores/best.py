@@ -1,0 +1,70 @@
+"""What a job's metric says of the steps that it saved: a value, none, or not yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, func, select
+
+from server.tables import attempts, metric_series
+from server.telemetry.lineage import Lineage
+from server.telemetry.series import values_at
+from specs.states import AttemptState
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The values of some steps along the current lineage."""
+
+    values: dict[int, float] = field(default_factory=dict)
+    """By step; finite ones alone."""
+    awaited: frozenset[int] = frozenset()
+    """Steps whose metrics the server does not have yet: a live attempt still reports them."""
+
+
+def measure(
+    connection: Connection, lineage: Lineage, metric: str, steps: Collection[int]
+) -> Measured:
+    """Return what a metric says of these steps, each by the attempt that took it.
+
+    A metric that an attempt did not write at a step has no value there. That is known once the
+    attempt's metrics have come as far as the step, or it has ended: nothing comes late then.
+    """
+    owners = {
+        step: segment.attempt_id
+        for step in steps
+        for segment in lineage.segments
+        if segment.after < step <= segment.until
+    }
+    reached, series = _state_of(connection, set(owners.values()), metric)
+    found = values_at(connection, series.values(), steps=set(owners))
+    values = {
+        step: found[series[owner], step]
+        for step, owner in owners.items()
+        if owner in series and math.isfinite(found.get((series[owner], step), math.nan))
+    }
+    awaited = frozenset(step for step, owner in owners.items() if reached[owner] < step)
+    return Measured(values, awaited - values.keys())
+
+
+def _state_of(
+    connection: Connection, attempt_ids: Collection[str], metric: str
+) -> tuple[dict[str, float], dict[str, int]]:
+    """Return the last step whose metrics are known of each attempt, and its series of a metric."""
+    series = metric_series.c
+    rows = connection.execute(
+        select(attempts.c.id, attempts.c.state, func.max(series.last_step).label("last_step"))
+        .outerjoin(metric_series, series.attempt_id == attempts.c.id)
+        .where(attempts.c.id.in_(attempt_ids))
+        .group_by(attempts.c.id, attempts.c.state)
+    )
+    reached = {
+        row.id: math.inf if row.state == AttemptState.ENDED else float(row.last_step or 0)
+        for row in rows
+    }
+    named = select(series.attempt_id, series.id).where(
+        series.attempt_id.in_(attempt_ids), series.name == metric
+    )
+    return reached, {row.attempt_id: row.id for row in connection.execute(named)}
