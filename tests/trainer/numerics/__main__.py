@@ -43,7 +43,7 @@ def page(measured: list[tuple[Row, Errors]]) -> str:
             "# Numerics: every layout against one rank",
             "",
             "Written by `python -m tests.trainer.numerics`; do not edit. "
-            "`make test` checks the quick rows, `make test-all` every one.",
+            "`make test` checks the first steps of the quick rows, `make test-all` all of this.",
             "",
             f"Each row trains the same small model (4 layers, 8 heads, dropout 0.1) for "
             f"{training['steps']} steps of {training['global_batch_size']} sequences of "

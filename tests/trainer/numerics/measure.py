@@ -13,6 +13,7 @@ from specs.layout import Layout
 from tests.trainer.numerics.rows import SPEC, Row
 from tests.trainer.runs import SmallJob
 
+STEPS = SPEC["training"]["steps"]
 LOSS_TOLERANCE = 1e-4
 NORM_TOLERANCE = 1e-3
 
@@ -38,10 +39,10 @@ class Errors:
         return self.loss <= LOSS_TOLERANCE and self.norm <= NORM_TOLERANCE
 
 
-def measure(row: Row) -> Errors:
-    """Train a row's layout and one rank for ten steps in float32, and compare their courses."""
-    expected = _reference(json.dumps(row.computes, sort_keys=True))
-    course = train({**row.sections, "parallelism": row.parallelism}, row.layout)
+def measure(row: Row, *, steps: int = STEPS) -> Errors:
+    """Train a row's layout and one rank in float32, and compare their courses."""
+    expected = _reference(json.dumps(row.computes, sort_keys=True), steps)
+    course = train({**row.sections, "parallelism": row.parallelism}, row.layout, steps=steps)
     assert expected.losses[-1] < expected.losses[0] - 0.1, "the reference must learn"
     return Errors(
         loss=_relative(course.losses, expected.losses),
@@ -49,19 +50,20 @@ def measure(row: Row) -> Errors:
     )
 
 
-def train(sections: dict[str, dict[str, Any]], layout: Layout) -> Course:
+def train(sections: dict[str, dict[str, Any]], layout: Layout, *, steps: int) -> Course:
     """Train the job of the table on a layout, as a launch does, and return what it measured."""
+    sections = {**sections, "training": {**sections.get("training", {}), "steps": steps}}
     with tempfile.TemporaryDirectory() as folder:
         job = SmallJob(Path(folder), SPEC).changed(Path(folder), **sections)
         attempt = job.launch(1, layout)
         losses, norms = attempt.values("train/loss"), attempt.values("train/grad_norm")
-    steps = range(1, SPEC["training"]["steps"] + 1)
-    return Course(tuple(losses[s] for s in steps), tuple(norms[s] for s in steps))
+    trained = range(1, steps + 1)
+    return Course(tuple(losses[s] for s in trained), tuple(norms[s] for s in trained))
 
 
 @cache
-def _reference(computes: str) -> Course:
-    return train(json.loads(computes), Layout())
+def _reference(computes: str, steps: int) -> Course:
+    return train(json.loads(computes), Layout(), steps=steps)
 
 
 def _relative(values: tuple[float, ...], expected: tuple[float, ...]) -> float:
