@@ -1,4 +1,4 @@
-"""Python's garbage collector, at rest while steps run.
+"""Python's garbage collector, at rest while steps run and while checkpoints are loaded.
 
 A collection walks every object: at a moment of its own on each rank, while the others wait in the
 next collective. Here it runs after the same steps on all ranks, and leaves alone what was there
@@ -13,6 +13,18 @@ from contextlib import contextmanager
 
 STEPS_BETWEEN = 50
 """Cycles that hold tensors are rare, and hold their memory for that long at most."""
+
+
+@contextmanager
+def resting() -> Iterator[None]:
+    """Keep the collector from walking every object of torch while many small ones are made."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -22,9 +22,10 @@ from trainer.checkpoint.points import Point, reached
 from trainer.checkpoint.save import Save
 from trainer.checkpoint.saver import Origin, Saver
 from trainer.checkpoint.staging import Staging
-from trainer.checkpoint.state import TrainTensors, train_tensors
+from trainer.checkpoint.state import TrainTensors
 from trainer.checkpoint.together import on_rank_0
 from trainer.errors import LaunchError
+from trainer.garbage import resting
 from trainer.quantize import refresh_scales
 
 TIMEOUT = timedelta(hours=1)
@@ -57,6 +58,8 @@ class Checkpointer:
         self._device = device
         self._tensors = TrainTensors()
         self._under_way: Save | None = None
+        self.bytes_read = 0
+        """Bytes of tensors that this rank read from storage in the last load."""
         self._staging = _staging(origin.settings.checkpoint.async_mode, device)
         # Collectives of a save in the background must not meet those of training.
         group = cpu_group
@@ -156,11 +159,15 @@ class Checkpointer:
             CheckpointError: it is missing, not committed, damaged, of another model, or not the
                 one that `resume` names.
         """
-        tensors = train_tensors(model, optimizer)
         origin = self._origin
-        manifest = load(tensors, resume, root=origin.root, group=self._group, layout=origin.layout)
+        with resting(), torch.no_grad():
+            tensors = self._tensors(model, optimizer)
+            loaded = load(
+                tensors, resume, root=origin.root, group=self._group, layout=origin.layout
+            )
         refresh_scales(model)
-        return manifest
+        self.bytes_read = loaded.bytes_read
+        return loaded.manifest
 
     def _raise_fence(self) -> None:
         origin = self._origin

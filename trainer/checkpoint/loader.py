@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -15,6 +16,7 @@ from specs.checkpoint import Manifest
 from specs.layout import Layout
 from specs.parts import CheckpointPart
 from trainer.checkpoint.comparison import TensorKind, kinds_of
+from trainer.checkpoint.load_planner import LoadPlanner
 from trainer.checkpoint.reader import CheckedReader
 from trainer.checkpoint.state import OPTIMIZER, WEIGHTS
 from trainer.checkpoint.together import on_every_rank, shared_error
@@ -25,6 +27,14 @@ PREFIXES = {CheckpointPart.MODEL: WEIGHTS, CheckpointPart.OPTIMIZER: OPTIMIZER}
 """Beginnings of the names of the parts that are tensors."""
 
 
+class Loaded(NamedTuple):
+    """What a rank read."""
+
+    manifest: Manifest
+    bytes_read: int
+    """Bytes of the files with tensors that this rank read."""
+
+
 def load(
     tensors: Mapping[str, Tensor],
     resume: ResumePoint,
@@ -32,8 +42,8 @@ def load(
     root: Path,
     group: dist.ProcessGroup,
     layout: Layout,
-) -> Manifest:
-    """Fill this rank's tensors in place from a checkpoint, and return its manifest.
+) -> Loaded:
+    """Fill this rank's tensors in place from a checkpoint.
 
     Of the parts that `resume` leaves out nothing is read, and their tensors stay as they are. All
     ranks call it together; what fails on one rank is raised on every rank.
@@ -50,23 +60,22 @@ def load(
             counted, and the first of each kind are named.
         CheckpointError: it is missing, not committed, damaged, or not the one of `resume`.
     """
-    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     parts = tuple(PREFIXES[part] for part in resume.parts if part in PREFIXES)
     tensors = {name: tensor for name, tensor in tensors.items() if name.startswith(parts)}
     wanted = _wanted_together(tensors, group, layout)
-    reader = CheckedReader(root / resume.path)
+    reader = CheckedReader(root / resume.path, verifies=True)
 
     def check() -> None:
         _check_beneath(root, resume.path)
         reader.open(resume, wanted, parts=parts)
-        reader.take_share(rank, world_size)
 
     on_every_rank(group, check)
     try:
-        dcp.load(tensors, storage_reader=reader, process_group=group)
+        planner = LoadPlanner(tensors)
+        dcp.load({}, storage_reader=reader, planner=planner, process_group=group)
     except CheckpointException as error:
         raise shared_error(error, str(reader.folder)) from error
-    return reader.manifest
+    return Loaded(reader.manifest, reader.bytes_read)
 
 
 def _wanted_together(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from operator import mul
 from pathlib import Path
 from typing import BinaryIO
 
 import torch
 import xxhash
 from torch import Tensor
-from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem
@@ -22,35 +22,77 @@ from trainer.checkpoint.store import storage_errors
 from trainer.checkpoint.transfer import byte_view, memory_of
 from trainer.errors import CheckpointError
 
-BLOCK = 2**20
-"""Bytes that are read at once: few calls, and still in the cache when they are hashed."""
+BLOCK = 2**18
+"""Bytes that are read and hashed in turn: still in the core's own cache when they are hashed."""
+LARGE = 2**23
+"""Bytes that are read at once where nothing is hashed."""
 
 
-@dataclass
 class Piece:
-    """What one item of a file holds, and where it is to go."""
+    """What one item of a file holds, and what is wanted of it."""
 
-    place: _StorageInfo
-    """Where it lies in the file."""
-    chunk: ChunkStorageMetadata
-    """What part of its tensor it is."""
-    dtype: torch.dtype
-    """Type of its numbers."""
-    requests: list[ReadItem] = field(default_factory=list)
-    """What is wanted of it."""
+    def __init__(
+        self,
+        place: _StorageInfo,
+        chunk: ChunkStorageMetadata,
+        dtype: torch.dtype,
+        requests: Sequence[ReadItem],
+    ) -> None:
+        """Find out which of its bytes are wanted.
+
+        Args:
+            place: where it lies in the file.
+            chunk: what part of its tensor it is.
+            dtype: type of its numbers.
+            requests: what is wanted of it, and where that is to go.
+        """
+        self.place = place
+        self.chunk = chunk
+        self.dtype = dtype
+        self.requests = requests
+        self.frame = frame_of(dtype, chunk.sizes)
+        """What `torch.save` put around its numbers."""
+        self.strides = _strides(chunk.sizes)
+        spans = [self.span(request) for request in requests]
+        self.first = min(first for first, _ in spans)
+        """First of its numbers that is wanted, as they lie."""
+        self.end = max(end for _, end in spans)
+        """One past the last of its numbers that is wanted.
+
+        Rows lie together. Between columns lies what nobody wants, and is read too: many small
+        reads would take longer.
+        """
+
+    def span(self, request: ReadItem) -> tuple[int, int]:
+        """Return the first and one past the last number that one request wants."""
+        first = sum(map(mul, self.strides, request.storage_offsets))
+        return first, first + sum(map(mul, self.strides, request.lengths)) - sum(self.strides) + 1
 
     @property
     def size(self) -> int:
-        """Bytes of its numbers."""
-        return math.prod(self.chunk.sizes) * self.dtype.itemsize
+        """Bytes that it takes in a file of our own writer."""
+        numbers = math.prod(self.chunk.sizes) * self.dtype.itemsize
+        return len(self.frame.head) + numbers + len(self.frame.tail)
+
+    @property
+    def bytes_to_read(self) -> int:
+        """Bytes that are read for it where its file is not read whole: its head, and its span."""
+        return len(self.frame.head) + (self.end - self.first) * self.dtype.itemsize
+
+
+@lru_cache(maxsize=65_536)
+def _strides(sizes: torch.Size) -> tuple[int, ...]:
+    """Return the distance of neighbours along each dimension, in numbers that lie row by row."""
+    return tuple(math.prod(sizes[dim + 1 :]) for dim in range(len(sizes)))
 
 
 def read_pieces(
     path: Path, pieces: Iterable[Piece], planner: LoadPlanner, *, digest: str | None
-) -> None:
-    """Read a file from start to end, its pieces into the tensors that want them.
+) -> int:
+    """Read a file from start to end, what is wanted of it into the tensors that want it.
 
-    A piece that is wanted whole goes where it belongs without a copy.
+    Rows that are wanted go where they belong without a copy, and of a file whose checksum is not
+    asked for nothing else is read. Returns how many bytes were read.
 
     Args:
         path: the file.
@@ -67,27 +109,41 @@ def read_pieces(
             _read(reading, piece, planner)
         if digest is not None:
             reading.check(digest)
+        return reading.count
 
 
 def _read(reading: _Reading, piece: Piece, planner: LoadPlanner) -> None:
-    frame = frame_of(piece.dtype, piece.chunk.sizes)
     reading.go_to(piece.place.offset)
-    head = reading.take(min(len(frame.head), piece.place.length))
-    same_length = piece.place.length == len(frame.head) + piece.size + len(frame.tail)
-    framed = same_length and head == frame.head
-    target = _direct_target(piece, planner) if framed else None
-    if target is not None:
-        reading.fill(memory_of(byte_view(target)))
-        planner.commit_tensor(piece.requests[0], target)
+    head = reading.take(min(len(piece.frame.head), piece.place.length))
+    if head != piece.frame.head or piece.place.length != piece.size:
+        _fill_from(_unframed(reading, piece, head).reshape(-1), 0, piece, planner)
         return
-    if framed:
-        whole = torch.empty(piece.chunk.sizes, dtype=piece.dtype)
-        reading.fill(memory_of(byte_view(whole)))
+    target = _direct_target(piece, planner)
+    memory = torch.empty(piece.end - piece.first, dtype=piece.dtype) if target is None else target
+    reading.go_to(piece.place.offset + len(head) + piece.first * piece.dtype.itemsize)
+    reading.fill(memory_of(byte_view(memory)))
+    if target is None:
+        _fill_from(memory, piece.first, piece, planner)
     else:
-        whole = _unframed(reading, piece, head)
+        planner.commit_tensor(piece.requests[0], target)
+
+
+def _direct_target(piece: Piece, planner: LoadPlanner) -> Tensor | None:
+    """Return the memory that wants a span of a piece as it lies, if there is one."""
+    request, *others = piece.requests
+    if others or math.prod(request.lengths) != piece.end - piece.first:
+        return None
+    target = planner.resolve_tensor(request)
+    fits = target.is_cpu and target.is_contiguous() and target.dtype == piece.dtype
+    return target if fits else None
+
+
+def _fill_from(numbers: Tensor, first: int, piece: Piece, planner: LoadPlanner) -> None:
+    """Copy to each request what it wants of a piece's numbers `[n]`, which begin at `first`."""
     for request in piece.requests:
-        part = narrow_tensor_by_index(whole, request.storage_offsets, request.lengths)
-        target = planner.resolve_tensor(request).detach()
+        start, _ = piece.span(request)
+        part = numbers.as_strided(request.lengths, piece.strides, start - first)
+        target = planner.resolve_tensor(request)
         target.copy_(part)
         planner.commit_tensor(request, target)
 
@@ -106,16 +162,6 @@ def _unframed(reading: _Reading, piece: Piece, head: bytes) -> Tensor:
     return found
 
 
-def _direct_target(piece: Piece, planner: LoadPlanner) -> Tensor | None:
-    """Return the memory that wants all of a piece as it lies, if there is one."""
-    request = piece.requests[0]
-    if len(piece.requests) > 1 or tuple(request.lengths) != tuple(piece.chunk.sizes):
-        return None
-    target = planner.resolve_tensor(request).detach()
-    fits = target.is_cpu and target.is_contiguous() and target.dtype == piece.dtype
-    return target if fits else None
-
-
 class _Reading:
     """A file that is read forwards; what is left out is read too where the whole is hashed."""
 
@@ -123,8 +169,11 @@ class _Reading:
         self._file = file
         self._path = path
         self._hash = xxhash.xxh3_128() if hashing else None
+        self._block = BLOCK if hashing else LARGE
         self._at = 0
         self._scratch = memoryview(bytearray(BLOCK))
+        self.count = 0
+        """Bytes that were read."""
 
     def go_to(self, offset: int) -> None:
         if self._hash is None:
@@ -141,18 +190,21 @@ class _Reading:
     def fill(self, memory: memoryview) -> None:
         left = memory
         while left:
-            count = self._file.readinto(left[:BLOCK])  # type: ignore[attr-defined]
+            block = left[: self._block]
+            count = self._file.readinto(block)  # type: ignore[attr-defined]
             if not count:
                 raise self.error(f"ends at byte {self._at:,}")
             if self._hash is not None:
-                self._hash.update(left[:count])
+                self._hash.update(block[:count])
             left = left[count:]
             self._at += count
+            self.count += count
 
     def check(self, digest: str) -> None:
         assert self._hash is not None
         while count := self._file.readinto(self._scratch):  # type: ignore[attr-defined]
             self._hash.update(self._scratch[:count])
+            self.count += count
         if (found := self._hash.hexdigest()) != digest:
             raise self.error(f"is damaged: its checksum is {found} instead of {digest}")
 

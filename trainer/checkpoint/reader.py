@@ -17,13 +17,16 @@ from torch.distributed.checkpoint.metadata import (
     MetadataIndex,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
+from torch.distributed.checkpoint.planner import LoadPlanner as Planner
 from torch.futures import Future
 
 from specs.attempt import ResumePoint
 from specs.checkpoint import DCP_METADATA, Manifest, ManifestFile
 from trainer.checkpoint.comparison import TensorKind, compare, refuse_unless_it_fits
+from trainer.checkpoint.load_planner import LoadPlanner
 from trainer.checkpoint.pieces import Piece, read_pieces
+from trainer.checkpoint.shares import share_out
 from trainer.checkpoint.store import check_contents, check_sizes, metadata_digest, read_manifest
 from trainer.checkpoint.unpickler import load_metadata
 from trainer.errors import CheckpointError
@@ -37,10 +40,20 @@ class CheckedReader(FileSystemReader):
     metadata: Metadata
     """DCP metadata of the opened checkpoint."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, verifies: bool = False) -> None:
+        """Read nothing yet.
+
+        Args:
+            folder: the checkpoint's.
+            verifies: whether this rank reads its share of the files whole while it loads, and
+                compares their checksums; together, the ranks that do so compare all of them.
+        """
         super().__init__(folder)
         self.folder = folder
-        self._share: dict[str, str] = {}
+        self.bytes_read = 0
+        """Bytes of the data files that this rank has read."""
+        self._verifies = verifies
+        self._wanted: dict[str, list[Piece]] = {}
 
     def open(
         self,
@@ -88,49 +101,61 @@ class CheckedReader(FileSystemReader):
         by_size = sorted(self.manifest.files, key=lambda file: (-file.size, file.path))
         check_contents(self.folder, by_size[rank::world_size])
 
-    def take_share(self, rank: int, world_size: int) -> None:
-        """Take a rank's share of the files: their checksums are checked while they are read.
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Keep what is wanted of each file, and tell rank 0 only how much that is."""
+        self._wanted = self._by_file(plan)
+        needs = {
+            name: sum(piece.bytes_to_read for piece in pieces)
+            for name, pieces in self._wanted.items()
+        }
+        return LoadPlan([], storage_data=needs if self._verifies else None)
 
-        Each file has one rank, so that the ranks together check the checkpoint once, however many
-        of them need a part of the same file. On the layout that wrote it, it is the rank that needs
-        all of it.
-        """
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Give each file to one rank, which compares its checksum while it reads from it."""
+        needs = [plan.storage_data for plan in plans]
+        if not any(need is not None for need in needs):
+            return plans
         data = [file for file in self.manifest.files if file.path != DCP_METADATA]  # it was checked
-        data.sort(key=lambda file: (len(file.path), file.path))
-        self._share = {file.path: file.xxh3_128 for file in data[rank::world_size]}
+        shares = share_out({file.path: file.size for file in data}, needs)
+        return [LoadPlan([], storage_data=share) for share in shares]
 
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read what the plan wants, and check this rank's share of the files.
+    def read_data(self, plan: LoadPlan, planner: Planner) -> Future[None]:
+        """Read what this rank wants, and check its share of the files.
 
         Raises:
             CheckpointError: a byte of the share differs; what was read is of no use then.
         """
-        wanted: dict[str, dict[MetadataIndex, Piece]] = {name: {} for name in self._share}
-        for request in plan.items:
-            index = request.storage_index
-            place = self.metadata.storage_data[index]
-            pieces = wanted.setdefault(place.relative_path, {})
-            if index not in pieces:
-                pieces[index] = Piece(place, *self._chunk(index))
-            pieces[index].requests.append(request)
-        for name, pieces in sorted(wanted.items()):
-            path, digest = self.folder / name, self._share.get(name)
-            read_pieces(path, pieces.values(), planner, digest=digest)
+        share = set(plan.storage_data or ())
+        digests = {file.path: file.xxh3_128 for file in self.manifest.files if file.path in share}
+        for name in sorted(self._wanted.keys() | share):
+            path, pieces = self.folder / name, self._wanted.get(name, [])
+            self.bytes_read += read_pieces(path, pieces, planner, digest=digests.get(name))
         read: Future[None] = Future()
         read.set_result(None)
         return read
 
+    def _by_file(self, plan: LoadPlan) -> dict[str, list[Piece]]:
+        requests: dict[MetadataIndex, list[ReadItem]] = {}
+        for request in plan.items:
+            requests.setdefault(request.storage_index, []).append(request)
+        by_file: dict[str, list[Piece]] = {}
+        for index, wanted in requests.items():
+            place = self.metadata.storage_data[index]
+            piece = Piece(place, *self._chunk(index), wanted)
+            by_file.setdefault(place.relative_path, []).append(piece)
+        return by_file
+
     def _chunk(self, index: MetadataIndex) -> tuple[ChunkStorageMetadata, torch.dtype]:
         entry = self.metadata.state_dict_metadata[index.fqn]
         assert isinstance(entry, TensorStorageMetadata)
-        chunk = next(chunk for chunk in entry.chunks if chunk.offsets == index.offset)
-        return chunk, entry.properties.dtype
+        assert index.index is not None, "DCP says which of the chunks it wants"
+        return entry.chunks[index.index], entry.properties.dtype
 
     def read_alone(self, tensors: Mapping[str, Tensor]) -> None:
         """Fill tensors of the opened checkpoint in this process, which is no rank of any launch."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            dcp.load(dict(tensors), storage_reader=self, no_dist=True)
+            dcp.load({}, storage_reader=self, planner=LoadPlanner(tensors), no_dist=True)
 
     def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
         """Return the metadata that `open` checked: DCP's own version unpickles anything."""

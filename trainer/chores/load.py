@@ -24,6 +24,7 @@ from specs.attempt import ResumePoint
 from specs.checkpoint import DCP_METADATA
 from specs.chores import CheckpointFault
 from trainer.checkpoint.comparison import kinds_of
+from trainer.checkpoint.load_planner import LoadPlanner
 from trainer.checkpoint.reader import CheckedReader
 from trainer.checkpoint.unpickler import load_metadata
 from trainer.chores.look import FaultFoundError
@@ -128,7 +129,7 @@ def _load_share(rank: int, ranks: int, folder: Path, point: ResumePoint, meeting
         reader = _open(folder, point, entries)
         for part in _parts(entries):
             tensors = {name: _share(entry, mesh) for name, entry in part.items()}
-            dcp.load(tensors, storage_reader=reader)
+            dcp.load({}, storage_reader=reader, planner=LoadPlanner(tensors))
     finally:
         dist.destroy_process_group()
 

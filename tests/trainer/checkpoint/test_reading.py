@@ -1,0 +1,106 @@
+"""A rank reads its share of the checksums and what it needs beside that, and nothing else."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from specs.attempt import ResumePoint
+from specs.checkpoint import DCP_METADATA, Manifest
+from specs.job import JobSpec, parse_job_spec
+from specs.layout import Layout
+from tests.trainer.checkpoint.toy import checkpointer, full_tensors, resume_point, state_at
+from tests.trainer.ranks import run_ranks
+from trainer.assembly import assemble
+from trainer.checkpoint.state import train_tensors
+
+SPEC: JobSpec = parse_job_spec(
+    {
+        "model": {"dim": 128, "n_layers": 1, "n_heads": 4, "n_kv_heads": 4, "ffn_dim": 256},
+        "training": {"seq_len": 16, "global_batch_size": 4},
+        "resources": {"device": "cpu"},
+    }
+)
+FSDP2, FSDP4 = Layout(dp_shard=2), Layout(dp_shard=4)
+HEAD = 704
+"""Bytes that `torch.save` puts before the numbers; they are read with them."""
+
+
+class Read(NamedTuple):
+    """What a rank read, and what it holds."""
+
+    bytes_read: int
+    rows: int
+    """Bytes of the rows of every tensor of which this rank holds some, over their whole width."""
+    tensors: dict[str, Tensor]
+
+
+def _save(root: Path, layout: Layout) -> tuple[Manifest, dict[str, Tensor]]:
+    assembly = assemble(SPEC, layout, torch.device("cpu"))
+    torch.manual_seed(dist.get_rank() % layout.dp_shard)
+    with torch.no_grad():
+        for tensor in train_tensors(assembly.model, assembly.optimizer).values():
+            if isinstance(tensor, DTensor):
+                tensor.to_local().normal_()
+    saver = checkpointer(root, layout, spec=SPEC)
+    saver.raise_fence()
+    manifest = saver.save(assembly.model, assembly.optimizer, state_at(1), kind="interval")
+    return manifest, full_tensors(assembly.model, assembly.optimizer)
+
+
+def _load(root: Path, layout: Layout, resume: ResumePoint) -> Read:
+    assembly = assemble(SPEC, layout, torch.device("cpu"))
+    loader = checkpointer(root, layout, attempt=2, spec=SPEC)
+    loader.load(assembly.model, assembly.optimizer, resume)
+    rows = 0
+    for tensor in train_tensors(assembly.model, assembly.optimizer).values():
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        width = tensor.shape[1:].numel() if tensor.ndim else 1
+        rows += (local.shape[0] if tensor.ndim else 1) * width * tensor.itemsize
+    return Read(loader.bytes_read, rows, full_tensors(assembly.model, assembly.optimizer))
+
+
+def _files(manifest: Manifest) -> list[int]:
+    return [file.size for file in manifest.files if file.path != DCP_METADATA]
+
+
+@pytest.fixture(scope="module")
+def of_four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest, dict[str, Tensor]]:
+    root = tmp_path_factory.mktemp("four")
+    return root, *run_ranks(4, _save, root, FSDP4)[0]
+
+
+def _loaded(saved: tuple[Path, Manifest, dict[str, Tensor]], layout: Layout) -> list[Read]:
+    root, manifest, expected = saved
+    ranks: list[Read] = run_ranks(layout.world_size, _load, root, layout, resume_point(manifest))
+    for rank in ranks:
+        assert rank.tensors.keys() == expected.keys()
+        for name, tensor in rank.tensors.items():
+            assert torch.equal(tensor, expected[name]), name
+    return ranks
+
+
+def test_where_ranks_need_whole_files_nothing_is_read_twice(
+    of_four: tuple[Path, Manifest, dict[str, Tensor]],
+) -> None:
+    files = _files(of_four[1])
+    ranks = _loaded(of_four, FSDP2)
+    # Scalars lie in one file each, and every rank needs them.
+    scalars = HEAD * len([name for name in of_four[2] if name.endswith(".step")])
+    assert sum(files) <= sum(rank.bytes_read for rank in ranks) <= sum(files) + 2 * scalars
+
+
+@pytest.mark.parametrize("layout", [Layout(dp_shard=3), Layout(dp_shard=2, tp=2)], ids=str)
+def test_a_rank_reads_its_share_of_the_checksums_and_its_own_rows(
+    of_four: tuple[Path, Manifest, dict[str, Tensor]], layout: Layout
+) -> None:
+    files, pieces = _files(of_four[1]), 4 * len(of_four[2])
+    ranks = _loaded(of_four, layout)
+    share = max(files) * -(-len(files) // layout.world_size)
+    for rank in ranks:
+        assert rank.bytes_read <= share + rank.rows + HEAD * pieces
+    assert sum(rank.bytes_read for rank in ranks) >= sum(files), "every file is read whole by one"
