@@ -12,7 +12,14 @@ from pathlib import Path, PurePosixPath
 import xxhash
 from pydantic import ValidationError
 
-from specs.checkpoint import COMMITTED, DCP_METADATA, MANIFEST, Manifest, ManifestFile
+from specs.checkpoint import (
+    COMMITTED,
+    DCP_METADATA,
+    MANIFEST,
+    Manifest,
+    ManifestFile,
+    checkpoint_path,
+)
 from trainer.checkpoint.points import Point, reached
 from trainer.errors import CheckpointError
 
@@ -25,14 +32,17 @@ READ_SIZE = 8 * 2**20  # bytes; large enough that the disk, not Python, is the l
 def committed(root: Path, job_id: str) -> list[Manifest]:
     """Return the manifests of a job's committed checkpoints, by attempt and step.
 
-    Whatever is half-written or does not match its marker is left out.
+    Whatever is half-written, does not match its marker or lies in another one's place is left out.
     """
     found = []
     for marker in (root / job_id).glob(f"a*/step-*/{COMMITTED}"):
         try:
-            found.append(read_manifest(marker.parent))
+            manifest = read_manifest(marker.parent)
         except CheckpointError:
             continue
+        place = checkpoint_path(manifest.job_id, manifest.attempt, manifest.train_state.step)
+        if marker.parent == root / place:
+            found.append(manifest)
     return sorted(found, key=lambda manifest: (manifest.attempt, manifest.train_state.step))
 
 
@@ -129,7 +139,7 @@ def create(folder: Path) -> None:
 
 
 def collect(root: Path, job_id: str, *, attempt: int) -> list[Path]:
-    """Remove the half-written checkpoints of a job up to an attempt; return their folders.
+    """Remove the half-written checkpoints of a job up to an attempt; return what is gone.
 
     Only who has raised the fence to that attempt may call it, before its own first save: then no
     attempt that could still write one of them can commit it.
@@ -141,7 +151,7 @@ def collect(root: Path, job_id: str, *, attempt: int) -> list[Path]:
     ]
     for folder in leftovers:
         shutil.rmtree(folder, ignore_errors=True)
-    return leftovers
+    return [folder for folder in leftovers if not folder.exists()]
 
 
 def _is_of(folder: Path, attempt: int) -> bool:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from specs.checkpoint import COMMITTED, FENCE, MANIFEST, Manifest
 from specs.job import JobSpec
 from specs.layout import Layout
@@ -17,9 +15,10 @@ from tests.trainer.checkpoint.toy import (
     save_trained,
     state_at,
 )
+from tests.trainer.points import at_points
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint import store
 from trainer.checkpoint.fence import raised_fence
+from trainer.checkpoint.points import Point
 from trainer.checkpoint.store import check_contents, committed, read_manifest
 from trainer.errors import RunError
 
@@ -101,15 +100,12 @@ def test_an_outrun_attempt_commits_nothing(tmp_path: Path) -> None:
 
 
 def _save_while_outrun(root: Path, attempt: int) -> Refusal | Manifest:
-    write_manifest = store.write_manifest
+    def be_outrun(point: Point, path: Path) -> None:
+        if (point, path.name) == (Point.NAMED, MANIFEST):
+            with raised_fence(root / JOB, attempt + 1):
+                pass
 
-    def write_and_be_outrun(folder: Path, manifest: Manifest) -> None:
-        write_manifest(folder, manifest)
-        with raised_fence(root / JOB, attempt + 1):
-            pass
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "write_manifest", write_and_be_outrun)
+    with at_points(be_outrun):
         return _save(root, attempt)
 
 

@@ -10,7 +10,7 @@ import pytest
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from specs.attempt import ResumePoint
-from specs.checkpoint import COMMITTED, DCP_METADATA, MANIFEST, ManifestFile
+from specs.checkpoint import COMMITTED, DCP_METADATA, MANIFEST, ManifestFile, checkpoint_id
 from specs.layout import Layout
 from tests.trainer.checkpoint.toy import (
     JOB,
@@ -82,6 +82,12 @@ def _commit_file_elsewhere(folder: Path) -> None:
     store.commit(folder)
 
 
+def _take_manifest_of_another_attempt(folder: Path) -> None:
+    other = {"attempt": 2, "checkpoint_id": checkpoint_id(JOB, 2, 2)}
+    store.write_manifest(folder, read_manifest(folder).model_copy(update=other))
+    store.commit(folder)
+
+
 def _plant_metadata(folder: Path) -> None:
     (folder / DCP_METADATA).write_bytes(pickle.dumps(Planted(folder.parent / "ran")))
 
@@ -132,6 +138,7 @@ CASES: list[tuple[Callable[[Path], None], bool, str, str]] = [
     (_change_manifest, False, "was changed", MANIFEST),
     (_commit_no_manifest, False, "is no manifest", MANIFEST),
     (_commit_file_elsewhere, False, "names a file elsewhere", MANIFEST),
+    (_take_manifest_of_another_attempt, False, "another checkpoint: its id is toy.a2.step-2", ""),
     (_plant_metadata, False, "bytes instead of", DCP_METADATA),
     (_plant_and_commit_metadata, False, "another checkpoint: its metadata digest", ""),
     (_plant_and_commit_metadata, True, "asks for posix.system", DCP_METADATA),

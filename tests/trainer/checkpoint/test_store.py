@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,10 +47,11 @@ def test_committed_lists_by_attempt_and_step_and_leaves_out_what_does_not_count(
     tmp_path: Path,
 ) -> None:
     assert store.committed(tmp_path, "job") == []
-    for attempt, step in [(10, 5), (2, 10), (2, 9)]:
+    for attempt, step in [(10, 5), (2, 10)]:
         _commit(tmp_path, attempt, step)
     (_commit(tmp_path, 3, 1) / COMMITTED).unlink()
     (_commit(tmp_path, 3, 2) / COMMITTED).write_text("")
+    shutil.copytree(_commit(tmp_path, 2, 9), tmp_path / "job" / "a4" / "step-9")
     found = [(m.attempt, m.train_state.step) for m in store.committed(tmp_path, "job")]
     assert found == [(2, 9), (2, 10), (10, 5)]
 
