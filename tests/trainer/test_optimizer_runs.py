@@ -48,7 +48,7 @@ def test_a_run_moves_to_other_world_sizes(optimizer: dict[str, Any], tmp_path: P
         TWO,
         Layout(dp_replicate=2, dp_shard=2),
         Layout(pp=2),
-        Layout(dp_shard=2, pp=2),
+        pytest.param(Layout(dp_shard=2, pp=2), marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -68,7 +68,14 @@ def test_offloaded_states_change_nothing(layout: Layout, tmp_path: Path) -> None
     assert losses[1] == pytest.approx(losses[0], rel=1e-6 if alone else 0)
 
 
-@pytest.mark.parametrize("schedule", ["Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "ZBVZeroBubble",
+        pytest.param("Interleaved1F1B", marks=pytest.mark.slow),
+        pytest.param("InterleavedZeroBubble", marks=pytest.mark.slow),
+    ],
+)
 def test_a_pipeline_rank_offloads_each_of_its_stages(schedule: str, tmp_path: Path) -> None:
     """Two stages of a rank are two roots of FSDP, whose weights come and go by themselves."""
     losses = []

@@ -29,7 +29,7 @@ from trainer.parallel.fsdp import reshard_after_forward
 from trainer.parallel.mesh import Place, build_mesh
 from trainer.parallelize import parallelize
 
-STEPS = 5
+STEPS = 3
 SEQ_LEN = 32
 
 

@@ -199,16 +199,18 @@ def train_on_layout(spec: JobSpec, layout: Layout) -> Course:
         (Layout(cp=2), "ulysses", {"documents": True}),
         (Layout(cp=2), "ulysses", {"tied": True}),
         (Layout(cp=4), "allgather_kv", {}),
-        (Layout(cp=4), "ulysses", {"kv_heads": 4}),
         (Layout(dp_shard=2, cp=2), "allgather_kv", {"documents": True}),
         (Layout(dp_shard=2, cp=2), "ulysses", {}),
         (Layout(dp_replicate=2, dp_shard=1, cp=2), "allgather_kv", {}),
-        (Layout(dp_replicate=2, dp_shard=1, cp=2), "ulysses", {"documents": True}),
         (Layout(cp=2, tp=2), "allgather_kv", {"documents": True}),
         (Layout(cp=2, tp=2), "ulysses", {"kv_heads": 4}),
-        pytest.param(
-            *(Layout(dp_replicate=2, dp_shard=1, cp=2, tp=2), "allgather_kv", {}),
-            marks=pytest.mark.slow,
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (Layout(cp=4), "ulysses", {"kv_heads": 4}),
+                (Layout(dp_replicate=2, dp_shard=1, cp=2), "ulysses", {"documents": True}),
+                (Layout(dp_replicate=2, dp_shard=1, cp=2, tp=2), "allgather_kv", {}),
+            )
         ),
     ],
     ids=str,
@@ -290,6 +292,7 @@ def test_replicas_parts_of_sequences_and_of_matrices_keep_to_their_ranks() -> No
 # ---- a job --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # test_layout_chain.py goes through context parallelism daily
 def test_a_job_moves_to_context_parallelism_and_back(tmp_path: Path) -> None:
     steps = 24
     whole_job = SmallJob(tmp_path / "whole")

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from trainer.data.batches import MicroBatch
 from trainer.gradients import clip_grad_norm
 from trainer.parallel.mesh import Place
 
-STEPS = 4
+STEPS = 3
 SEQ_LEN = 32
 GLOBAL_BATCH = 16
 TWO, FOUR = Layout(pp=2), Layout(pp=4)
@@ -163,8 +164,11 @@ def check(courses: Sequence[Course]) -> None:
         (TWO, "ZBVZeroBubble", {"pp_microbatches": 4}),  # the schedule is run twice a step
         (FOUR, "1F1B", {}),
         (WITH_TP, "1F1B", {}),
-        (WITH_TP, "InterleavedZeroBubble", {"sequence_parallel": False}),
-        (WITH_TP, "ZBVZeroBubble", {"loss_parallel": False}),
+        pytest.param(
+            *(WITH_TP, "InterleavedZeroBubble", {"sequence_parallel": False}),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(WITH_TP, "ZBVZeroBubble", {"loss_parallel": False}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -178,8 +182,8 @@ def test_a_pipeline_computes_what_one_process_computes(
     ("layout", "schedule", "size"),
     [
         (TWO, "InterleavedZeroBubble", 3),  # the last of 6 micro-batches holds one sequence
-        (WITH_FSDP, "1F1B", 6),  # of the last two, one holds 4 sequences and one is idle
-        (WITH_FSDP, "ZBVZeroBubble", 6),
+        (WITH_FSDP, "ZBVZeroBubble", 6),  # of the last two, one holds 4 sequences and one is idle
+        pytest.param(WITH_FSDP, "1F1B", 6, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -192,8 +196,18 @@ def test_micro_batches_with_fewer_sequences_are_filled_up(
     check(run(make_spec({"micro_batch_size": size}, pp_schedule=schedule), layout))
 
 
-@pytest.mark.parametrize("reshard", ["default", "always", "never"])
-@pytest.mark.parametrize("schedule", ["GPipe", "Interleaved1F1B", "InterleavedZeroBubble"])
+SHARDED_SCHEDULES = "GPipe", "Interleaved1F1B", "InterleavedZeroBubble"
+# Each schedule and each mode once.
+DAILY = {("GPipe", "default"), ("Interleaved1F1B", "never"), ("InterleavedZeroBubble", "always")}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "reshard"),
+    [
+        pytest.param(*pair, marks=[] if pair in DAILY else [pytest.mark.slow])
+        for pair in product(SHARDED_SCHEDULES, ("default", "always", "never"))
+    ],
+)
 def test_stages_can_be_sharded(schedule: str, reshard: str) -> None:
     check(run(make_spec({}, pp_schedule=schedule, reshard_after_forward=reshard), WITH_FSDP))
 
@@ -230,7 +244,12 @@ def test_activations_can_be_computed_again(layout: Layout, schedule: str, mode: 
 
 
 @pytest.mark.parametrize(
-    ("layout", "schedule"), [(TWO, "ZBVZeroBubble"), (WITH_FSDP, "1F1B")], ids=str
+    ("layout", "schedule"),
+    [
+        (TWO, "ZBVZeroBubble"),
+        pytest.param(WITH_FSDP, "1F1B", marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_bfloat16_trains_close_to_float32(layout: Layout, schedule: str) -> None:
     expected = reference()
@@ -267,6 +286,7 @@ def _job(folder: Path) -> SmallJob:
     return SmallJob(folder).changed(folder, training={"steps": 20}, model={"n_layers": 4})
 
 
+@pytest.mark.slow  # test_layout_chain.py goes through a pipeline daily
 def test_a_job_that_moves_to_a_pipeline_and_back_is_the_same_job(
     uninterrupted: Attempt, tmp_path: Path
 ) -> None:

@@ -126,13 +126,18 @@ HEADS_OF_4: Sections = {"model": {"n_heads": 8, "n_kv_heads": 4}}
         (Layout(tp=2), {"training": {"micro_batch_size": 3}}),  # the last one holds one sequence
         (Layout(tp=2), {"parallelism": WHOLE_STREAM}),
         (Layout(tp=2), {"parallelism": GATHERED_LOGITS}),
-        (Layout(tp=2), {"parallelism": WHOLE_STREAM | GATHERED_LOGITS}),
         (Layout(tp=4), HEADS_OF_4),
         (Layout(dp_shard=2, tp=2), {}),
-        (Layout(dp_shard=2, tp=2), {"parallelism": WHOLE_STREAM}),
         (Layout(dp_replicate=2, dp_shard=1, tp=2), {}),
         (Layout(dp_shard=3, tp=2), {}),  # uneven shards of shards, and idle ranks
-        pytest.param(Layout(dp_replicate=2, dp_shard=2, tp=2), {}, marks=pytest.mark.slow),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (Layout(tp=2), {"parallelism": WHOLE_STREAM | GATHERED_LOGITS}),
+                (Layout(dp_shard=2, tp=2), {"parallelism": WHOLE_STREAM}),
+                (Layout(dp_replicate=2, dp_shard=2, tp=2), {}),
+            )
+        ),
     ],
     ids=str,
 )
@@ -140,24 +145,37 @@ def test_it_computes_what_one_process_computes(layout: Layout, sections: Section
     expect_same(changed(make_spec(), **sections), layout)
 
 
-@pytest.mark.parametrize("parallelism", [{}, WHOLE_STREAM, GATHERED_LOGITS], ids=str)
+WHOLE_STREAM_TOO = pytest.param(WHOLE_STREAM, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("parallelism", [{}, WHOLE_STREAM_TOO, GATHERED_LOGITS], ids=str)
 def test_tied_embeddings_are_one_weight(parallelism: dict[str, Any]) -> None:
     expect_same(changed(make_spec(tied=True), parallelism=parallelism), Layout(dp_shard=2, tp=2))
 
 
-@pytest.mark.parametrize("parallelism", [{}, WHOLE_STREAM], ids=str)
-def test_weights_shared_by_all_heads_sum_up_their_gradients(parallelism: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("layout", "parallelism"),
+    [
+        (Layout(dp_shard=2, tp=2), {}),
+        (Layout(tp=2), WHOLE_STREAM),
+        pytest.param(Layout(dp_shard=2, tp=2), WHOLE_STREAM, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_weights_shared_by_all_heads_sum_up_their_gradients(
+    layout: Layout, parallelism: dict[str, Any]
+) -> None:
     spec = changed(make_spec(), parallelism=parallelism)
-    courses = expect_same(spec, Layout(dp_shard=2, tp=2), normed=True)
+    courses = expect_same(spec, layout, normed=True)
     assert courses[0].gradients["layers.0.attention.head_norm.weight"].any()
 
 
-@pytest.mark.parametrize("parallelism", [{}, WHOLE_STREAM], ids=str)
+@pytest.mark.parametrize("parallelism", [{}, WHOLE_STREAM_TOO], ids=str)
 def test_blocks_can_be_compiled(parallelism: dict[str, Any]) -> None:
     expect_same(changed(make_spec(), parallelism=parallelism), Layout(tp=2), compiled=True)
 
 
-@pytest.mark.parametrize("parallelism", [{}, WHOLE_STREAM], ids=str)
+@pytest.mark.parametrize("parallelism", [{}, WHOLE_STREAM_TOO], ids=str)
 def test_bfloat16_trains_close_to_float32(parallelism: dict[str, Any]) -> None:
     spec = changed(
         make_spec(param_dtype="bfloat16", reduce_dtype="float32"), parallelism=parallelism
@@ -250,6 +268,7 @@ def test_overlapping_communication_needs_cuda() -> None:
         run_ranks(2, _overlap, spec)
 
 
+@pytest.mark.slow  # test_layout_chain.py goes through tensor parallel ranks daily
 def test_a_job_moves_to_tensor_parallel_ranks_and_back(tmp_path: Path) -> None:
     steps = {"training": {"steps": 15}}
     whole = SmallJob(tmp_path).changed(tmp_path / "whole", **steps).launch(1, Layout(dp_shard=2))
