@@ -233,6 +233,7 @@ checkpoints = Table(
     Column("size", BigInteger, nullable=False),
     Column("files", Integer, nullable=False),
     Column("layout", String(100), nullable=False),
+    Column("dtype", String(16)),
     Column("save_seconds", Float, nullable=False),
     Column("stall_seconds", Float),  # null until the training loop has taken note of the end
     Column("writers", Integer),

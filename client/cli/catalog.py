@@ -15,7 +15,7 @@ from client.cli.acting import confirm
 from client.cli.chores import finish
 from client.cli.listing import Listing
 from client.cli.options import Json, Limit, Wait, Yes
-from client.cli.output import complain, say, write_json
+from client.cli.output import complain, facts, say, write_json
 from client.errors import UnknownReferenceError
 from client.references import resolve
 from client.sdk import Trainyard
@@ -89,10 +89,10 @@ def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
     """Return the catalog of a job."""
     if not shown:
         return Text("No checkpoints yet.")
-    rows = Listing("STEP", "TRY", "KIND", "SIZE", "FILES", "LAYOUT", "WRITTEN", "VERIFIED",
+    rows = Listing("STEP", "TRY", "KIND", "SIZE", "FILES", "LAYOUT", "DTYPE", "WRITTEN", "VERIFIED",
                    "PINNED", "AGE", "ID",
                    right=("STEP", "TRY", "SIZE", "FILES", "AGE"),
-                   spare=("FILES", "LAYOUT", "TRY", "WRITTEN", "KIND", "AGE", "PINNED",
+                   spare=("FILES", "DTYPE", "LAYOUT", "TRY", "WRITTEN", "KIND", "AGE", "PINNED",
                           "SIZE"))  # fmt: skip
     for c in shown:
         left = "" if c.on_lineage else " (left branch)"
@@ -103,6 +103,7 @@ def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
             words.size(c.size),
             str(c.files),
             c.layout,
+            c.dtype,
             written(c),
             _verified(c),
             "yes" if c.pinned_at is not None else words.DASH,
@@ -114,11 +115,23 @@ def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
 
 
 def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
-    """Return who wrote a checkpoint, and what it cost."""
+    """Return what a checkpoint holds, who wrote it, and what it cost."""
     stall = "not known" if one.stall_seconds is None else f"{one.stall_seconds:.2f} s"
-    lines = [
+    data = one.manifest.train_state.data
+    lines: list[RenderableType] = [
         Text(f"{one.id}: {words.size(one.size)} in {one.files} file{_s(one.files)}, {one.layout}"),
         Text(f"Saved in {one.save_seconds:.2f} s; training waited: {stall}."),
+        facts(
+            (
+                ("place", one.place),
+                ("weights", one.dtype),
+                ("data position", f"sequence {data.position:,}, {data.consumed:,} trained on"),
+                ("spec", one.manifest.spec_digest),
+                ("came from", one.parent or "the start"),
+                ("verified", _verified(one)),
+            ),
+            indent=0,
+        ),
     ]
     if not one.manifest.writers:
         return Group(*lines, Text("Its manifest does not say who wrote it."))

@@ -55,6 +55,8 @@ class CheckpointView(RecordModel):
     """Files."""
     layout: str
     """Layout that wrote it."""
+    dtype: str
+    """Type of the stored weights."""
     save_seconds: float
     """From the end of the step to the last byte of the data files."""
     stall_seconds: float | None

@@ -102,7 +102,9 @@ def test_who_wrote_a_checkpoint_and_what_it_cost(run: Run, yard: Yard, job: str)
     shown = run("checkpoints", "tiny@step-9").stdout.splitlines()
     assert "2 GiB in 1 file" in shown[0]
     assert "training waited: 0.02 s" in shown[1]
-    assert [line.split() for line in shown[3:]] == [
+    facts = dict(line.split(None, 1) for line in shown[2:8])
+    assert (facts["weights"], facts["came"]) == ("float32", "from      the start")
+    assert [line.split() for line in shown[9:]] == [
         ["0", "1", "GiB", "1", "1.00", "1", "GiB/s"],
         ["2", "1", "GiB", "1", "2.00", "512", "MiB/s"],
     ]

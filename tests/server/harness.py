@@ -194,6 +194,7 @@ class Harness:
             "size": manifest.size,
             "files": len(files),
             "layout": str(attempt.layout),
+            "dtype": "float32",
             "save_seconds": 0.1,
             "writers": len(writers) or None,
             "write_seconds": manifest.write_seconds,

@@ -1267,6 +1267,11 @@ export interface components {
              */
             layout: string;
             /**
+             * Dtype
+             * @description Type of the stored weights.
+             */
+            dtype: string;
+            /**
              * Save Seconds
              * @description From the end of the step to the last byte of the data files.
              */
@@ -1554,6 +1559,11 @@ export interface components {
              * @description Layout that wrote it.
              */
             layout: string;
+            /**
+             * Dtype
+             * @description Type of the stored weights.
+             */
+            dtype: string;
             /**
              * Save Seconds
              * @description From the end of the step to the last byte of the data files.

@@ -7,9 +7,8 @@ import { command } from "@/shared/format/shell";
 import { moment } from "@/shared/format/time";
 import { Badge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
-import { CommandLine, CopyButton } from "@/shared/ui/CommandLine";
+import { CommandLine } from "@/shared/ui/CommandLine";
 import { EmptyState, ErrorState } from "@/shared/ui/Notice";
-import { Popover } from "@/shared/ui/Popover";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { Table } from "@/shared/ui/Table";
@@ -20,6 +19,7 @@ import { useReference } from "../reference";
 import { useView } from "../view";
 import { CheckpointDialog } from "./CheckpointDialog";
 import { CHECKPOINT_VERBS, type CheckpointVerb, isOpen, toldChore, verbsOf } from "./chores";
+import { Details } from "./Details";
 import { useChores } from "./useChores";
 import { Verified } from "./Verified";
 import { Written } from "./Written";
@@ -92,7 +92,12 @@ function Row({ job, row, chore, onAsk }: RowProps) {
       <td>
         {row.kind} {!row.on_lineage && <Badge tone="warn">abandoned branch</Badge>}
       </td>
-      <td>{row.layout}</td>
+      <td className="checkpoint-layout">
+        {row.layout}
+        <div className="muted" title="Type of the stored weights">
+          {row.dtype}
+        </div>
+      </td>
       <td className="number">{bytes(row.size)}</td>
       <td>
         <Written row={row} />
@@ -135,16 +140,7 @@ function Row({ job, row, chore, onAsk }: RowProps) {
             {CHECKPOINT_VERBS[each].label}
           </Button>
         ))}
-        <Popover label="Place on storage" buttonClassName="job-link" button="Place">
-          <div className="job-place">
-            <code>{row.place}</code>
-            <CopyButton text={row.place} />
-          </div>
-          <div className="job-place">
-            <code>{row.id}</code>
-            <CopyButton text={row.id} />
-          </div>
-        </Popover>
+        <Details row={row} />
       </td>
     </tr>
   );
