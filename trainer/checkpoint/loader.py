@@ -18,6 +18,7 @@ from specs.parts import CheckpointPart
 from trainer.checkpoint.comparison import TensorKind, kinds_of
 from trainer.checkpoint.load_planner import LoadPlanner
 from trainer.checkpoint.reader import CheckedReader
+from trainer.checkpoint.replicas import broadcast, in_first_replica
 from trainer.checkpoint.state import OPTIMIZER, WEIGHTS
 from trainer.checkpoint.together import on_every_rank, shared_error
 from trainer.errors import CheckpointError
@@ -63,7 +64,8 @@ def load(
     parts = tuple(PREFIXES[part] for part in resume.parts if part in PREFIXES)
     tensors = {name: tensor for name, tensor in tensors.items() if name.startswith(parts)}
     wanted = _wanted_together(tensors, group, layout)
-    reader = CheckedReader(root / resume.path, verifies=True)
+    reads = in_first_replica(dist.get_rank(group), layout)
+    reader = CheckedReader(root / resume.path, verifies=reads)
 
     def check() -> None:
         _check_beneath(root, resume.path)
@@ -71,10 +73,12 @@ def load(
 
     on_every_rank(group, check)
     try:
-        planner = LoadPlanner(tensors)
+        planner = LoadPlanner(tensors if reads else {})
         dcp.load({}, storage_reader=reader, planner=planner, process_group=group)
     except CheckpointException as error:
         raise shared_error(error, str(reader.folder)) from error
+    if layout.dp_replicate > 1:
+        on_every_rank(group, lambda: broadcast(tensors, layout))
     return Loaded(reader.manifest, reader.bytes_read)
 
 

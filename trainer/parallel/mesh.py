@@ -71,3 +71,10 @@ class Place:
         rest, cp = divmod(rest, layout.cp)
         pp, dp = divmod(rest, layout.dp)
         return cls(pp=pp, dp=dp, cp=cp, tp=tp)
+
+
+def ranks_of_replicas(rank: int, layout: Layout) -> list[int]:
+    """Return the ranks that hold the shards of a rank, one of each replica, itself included."""
+    apart = layout.dp_shard * layout.cp * layout.tp
+    replica = Place.of(rank, layout).dp // layout.dp_shard
+    return [rank + (other - replica) * apart for other in range(layout.dp_replicate)]

@@ -1,5 +1,6 @@
 """A rank reads its share of the checksums and what it needs beside that, and nothing else."""
 
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,10 +14,18 @@ from specs.attempt import ResumePoint
 from specs.checkpoint import DCP_METADATA, Manifest
 from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
-from tests.trainer.checkpoint.toy import checkpointer, full_tensors, resume_point, state_at
+from tests.trainer.checkpoint.toy import (
+    Refusal,
+    checkpointer,
+    full_tensors,
+    refusal,
+    resume_point,
+    state_at,
+)
 from tests.trainer.ranks import run_ranks
 from trainer.assembly import assemble
 from trainer.checkpoint.state import train_tensors
+from trainer.errors import RunError
 
 SPEC: JobSpec = parse_job_spec(
     {
@@ -26,6 +35,7 @@ SPEC: JobSpec = parse_job_spec(
     }
 )
 FSDP2, FSDP4 = Layout(dp_shard=2), Layout(dp_shard=4)
+HSDP = Layout(dp_replicate=2, dp_shard=2)
 HEAD = 704
 """Bytes that `torch.save` puts before the numbers; they are read with them."""
 
@@ -64,6 +74,14 @@ def _load(root: Path, layout: Layout, resume: ResumePoint) -> Read:
     return Read(loader.bytes_read, rows, full_tensors(assembly.model, assembly.optimizer))
 
 
+def _load_twice(root: Path, resume: ResumePoint, damaged: Path) -> tuple[Read, Refusal]:
+    """Load a whole checkpoint, and one whose files differ from what was committed."""
+    read = _load(root, HSDP, resume)
+    with pytest.raises(RunError) as caught:
+        _load(damaged, HSDP, resume)
+    return read, refusal(caught.value)
+
+
 def _files(manifest: Manifest) -> list[int]:
     return [file.size for file in manifest.files if file.path != DCP_METADATA]
 
@@ -94,13 +112,49 @@ def test_where_ranks_need_whole_files_nothing_is_read_twice(
     assert sum(files) <= sum(rank.bytes_read for rank in ranks) <= sum(files) + 2 * scalars
 
 
-@pytest.mark.parametrize("layout", [Layout(dp_shard=3), Layout(dp_shard=2, tp=2)], ids=str)
+# Ranks of FSDP 3 need more than one file of FSDP 4: a quarter of the bytes is read by who verifies
+# them and again by who needs them. With whole pieces in place of rows it would be a half. Ranks of
+# tensor parallelism need columns too, and read what lies between them.
+@pytest.mark.parametrize(
+    ("layout", "read"), [(Layout(dp_shard=3), 1.27), (Layout(dp_shard=2, tp=2), 1.32)], ids=str
+)
 def test_a_rank_reads_its_share_of_the_checksums_and_its_own_rows(
-    of_four: tuple[Path, Manifest, dict[str, Tensor]], layout: Layout
+    of_four: tuple[Path, Manifest, dict[str, Tensor]], layout: Layout, read: float
 ) -> None:
     files, pieces = _files(of_four[1]), 4 * len(of_four[2])
     ranks = _loaded(of_four, layout)
     share = max(files) * -(-len(files) // layout.world_size)
     for rank in ranks:
         assert rank.bytes_read <= share + rank.rows + HEAD * pieces
-    assert sum(rank.bytes_read for rank in ranks) >= sum(files), "every file is read whole by one"
+    total = sum(rank.bytes_read for rank in ranks)
+    assert sum(files) <= total <= read * sum(files), "every file is read whole by one rank"
+
+
+def test_one_replica_reads_for_all(
+    of_four: tuple[Path, Manifest, dict[str, Tensor]], tmp_path: Path
+) -> None:
+    root, manifest, expected = of_four
+    resume = resume_point(manifest)
+    damaged = tmp_path / "damaged"
+    shutil.copytree(root, damaged)
+    file = damaged / resume.path / "__1_0.distcp"
+    content = bytearray(file.read_bytes())
+    content[-5000] ^= 4
+    file.write_bytes(content)
+
+    fsdp = run_ranks(2, _load, root, FSDP2, resume)
+    hsdp = run_ranks(4, _load_twice, root, resume, damaged)
+    assert [read.bytes_read for read, _ in hsdp] == [*(read.bytes_read for read in fsdp), 0, 0]
+    for read, refused in hsdp:
+        assert all(torch.equal(read.tensors[name], expected[name]) for name in expected)
+        assert refused == hsdp[0][1]
+        assert refused[0] == "CheckpointError"
+        assert "is damaged: its checksum is" in refused[1]
+        assert refused[2] == str(file)
+
+
+def test_ranks_without_shards_of_their_own_are_served_by_the_first(
+    of_four: tuple[Path, Manifest, dict[str, Tensor]],
+) -> None:
+    first, second = _loaded(of_four, Layout(dp_replicate=2))
+    assert (first.bytes_read, second.bytes_read) == (sum(_files(of_four[1])), 0)
