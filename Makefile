@@ -16,7 +16,7 @@ NODE_IS_NEW := node -e 'const [a, b] = process.versions.node.split(".").map(Numb
 NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --loglevel=error
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo up generate check test test-all clean
+.PHONY: help setup browser demo up generate check test test-all soak clean
 
 ifneq ($(shell uname -s),Linux)
 $(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
@@ -74,6 +74,10 @@ test: setup browser ## Every test that is not marked slow
 
 test-all: setup browser ## Every test, the slow ones included
 	OMP_NUM_THREADS=1 $(BIN)/pytest
+
+soak: setup ## Kill training at random moments, resume, compare the curves (KILLS, 200; SEED; DATA)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.trainer.soak $(if $(KILLS),--kills $(KILLS)) \
+		$(if $(SEED),--seed $(SEED)) $(if $(DATA),--data $(DATA))
 
 bench: setup ## Measure what is promised, one JSON object per figure (about a quarter of an hour)
 	@$(BIN)/python -m benchmarks

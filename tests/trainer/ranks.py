@@ -15,7 +15,9 @@ import pickle
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -31,23 +33,62 @@ class RankError(AssertionError):
     """A rank raised, died or took too long; the text holds its rank and its traceback."""
 
 
-def run_ranks(
+@dataclass(frozen=True)
+class StartedRanks:
+    """Ranks that run."""
+
+    processes: list[Any]
+    """By rank; each has `pid` and `sentinel`."""
+    connections: list[Connection]
+    """By rank; each can be read when its rank has ended."""
+    deadline: float
+    """When they should have, by `time.monotonic`."""
+
+    def results(self) -> list[Any]:
+        """Wait for all of them and return what each returned, by rank.
+
+        Raises:
+            RankError: as soon as one rank fails.
+        """
+        results: dict[int, Any] = {}
+        while len(results) < len(self.processes):
+            pending = {c: rank for rank, c in enumerate(self.connections) if rank not in results}
+            ready = wait(list(pending), timeout=max(self.deadline - time.monotonic(), 0))
+            if not ready:
+                raise RankError(f"ranks {sorted(pending.values())} did not answer")
+            for connection in ready:
+                rank = pending[connection]  # type: ignore[index]
+                results[rank] = _result(rank, self.processes[rank], self.connections[rank])
+        return [results[rank] for rank in range(len(self.processes))]
+
+
+def run_ranks(world_size: int, fn: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
+    """Run `fn(*args)` on each rank and return what each returned, by rank.
+
+    Arguments are those of `started_ranks`.
+
+    Raises:
+        RankError: as soon as one rank fails; the others are killed.
+    """
+    with started_ranks(world_size, fn, *args, **options) as ranks:
+        return ranks.results()
+
+
+@contextmanager
+def started_ranks(
     world_size: int,
     fn: Callable[..., Any],
     *args: Any,
     initialize: bool = True,
     env: dict[str, str] | None = None,
     timeout_seconds: float = 90.0,
-) -> list[Any]:
-    """Run `fn(*args)` on each rank and return what each returned, by rank.
+) -> Iterator[StartedRanks]:
+    """Start `fn(*args)` on each rank; what still runs when the block ends is killed.
 
     `fn` stands at the top of its module; arguments and results can be pickled. It finds `RANK`,
     `LOCAL_RANK`, `WORLD_SIZE` and the rendezvous in the environment, and a gloo process group that
     is ready, unless `initialize` is false: then it makes its own from the environment. Each rank
     computes on one thread.
-
-    Raises:
-        RankError: as soon as one rank fails; the others are killed.
     """
     store = dist.TCPStore(
         "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
@@ -63,7 +104,7 @@ def run_ranks(
         **(env or {}),
     }
     task = pickle.dumps((fn, args))  # plain pickle: tensors travel by value, not in shared memory
-    ranks: list[tuple[Any, Connection]] = []
+    started = StartedRanks([], [], deadline=time.monotonic() + timeout_seconds + 5)
     try:
         for rank in range(world_size):
             ours, theirs = _context.Pipe()
@@ -74,29 +115,17 @@ def run_ranks(
             )
             process.start()
             theirs.close()
-            ranks.append((process, ours))
+            started.processes.append(process)
+            started.connections.append(ours)
             ours.send_bytes(task)
-        return _collect(ranks, deadline=time.monotonic() + timeout_seconds + 5)
+        yield started
     finally:
-        for process, connection in ranks:
+        for process in started.processes:
             process.kill()
             process.join()
             process.close()
+        for connection in started.connections:
             connection.close()
-
-
-def _collect(ranks: list[tuple[Any, Connection]], *, deadline: float) -> list[Any]:
-    """Return the results by rank, or raise for the first rank that has none."""
-    results: dict[int, Any] = {}
-    while len(results) < len(ranks):
-        pending = {ranks[rank][1]: rank for rank in range(len(ranks)) if rank not in results}
-        ready = wait(list(pending), timeout=max(deadline - time.monotonic(), 0))
-        if not ready:
-            raise RankError(f"ranks {sorted(pending.values())} did not answer")
-        for connection in ready:
-            rank = pending[connection]  # type: ignore[index]
-            results[rank] = _result(rank, *ranks[rank])
-    return [results[rank] for rank in range(len(ranks))]
 
 
 def _result(rank: int, process: Any, connection: Connection) -> Any:
