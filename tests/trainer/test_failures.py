@@ -48,12 +48,12 @@ def failed(job: SmallJob, layout: Layout = TWO, **launched: object) -> Attempt:
 # ---- the preflight finds a storage that cannot take a checkpoint ---------------------------------
 
 
-def check_preflight(job: SmallJob, storage: Path, cause: str) -> None:
-    """A launch by hand, in a process of its own, fails before its first step."""
+def check_preflight(job: SmallJob, storage: Path, cause: str) -> str:
+    """A launch by hand, in a process of its own, fails before its first step; return its log."""
     run = job.prepare(1, Layout(), storage=storage)
     started = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "trainer", str(run)],
+        [sys.executable, "-m", "trainer", str(run), "--verbose"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -70,6 +70,7 @@ def check_preflight(job: SmallJob, storage: Path, cause: str) -> None:
     assert attempt.error.path.startswith(str(storage))
     assert attempt.error.traceback is not None
     assert not (run / "metrics.jsonl").exists(), "it failed before the first step"
+    return done.stderr
 
 
 def test_a_checkpoint_root_below_a_file(tmp_path: Path) -> None:
@@ -91,7 +92,10 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
 
 @needs_root
 def test_a_full_disk(mounted: Path, tmp_path: Path) -> None:
-    check_preflight(SmallJob(tmp_path), mounted, "No space left on device")
+    log = check_preflight(SmallJob(tmp_path), mounted, "No space left on device")
+    folder = mounted / JOB / "a1" / "step-0"
+    assert f"rank 0 DEBUG folder made: {folder}\n" in log, "--verbose says how far it got"
+    assert "part written" not in log
 
 
 @needs_root
