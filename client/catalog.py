@@ -118,6 +118,14 @@ class CatalogCalls(Calls):
         """Return one chore."""
         return self.transport.get(ChoreView, f"/chores/{chore_id}")
 
+    def cancel_chore(self, chore_id: str) -> ChoreView:
+        """Take a chore back.
+
+        Raises:
+            ConflictError: it has ended, or is a deletion that has begun.
+        """
+        return self.transport.post(ChoreView, f"/chores/{chore_id}/cancel")
+
     def wait_for_chore(
         self, chore_id: str, *, timeout: float | None = None, poll_seconds: float = 0.5
     ) -> ChoreView:

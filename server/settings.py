@@ -50,6 +50,8 @@ class Settings(BaseSettings):
     scrub_interval_days: Annotated[float, Field(ge=0)] = 0.0
     """Days after which a checkpoint that nobody has looked at is compared with its checksums, on a
     node that is idle; never when 0."""
+    chores_kept_days: Annotated[float, Field(ge=0)] = 30.0
+    """Days after which chores that have ended are forgotten; never when 0."""
     max_body_bytes: Annotated[int, Field(ge=100_000)] = 1024 * 1024
     """Largest request body, reports apart."""
     stream_seconds: Annotated[float, Field(gt=0)] = 900.0

@@ -13,15 +13,17 @@ from rich.text import Text
 from client.cli import words
 from client.cli.listing import Listing
 from client.cli.options import Json, Limit
-from client.cli.output import say, write_json
+from client.cli.output import complain, say, write_json
 from client.cli.tables import SHORT_ID
+from client.errors import UnknownReferenceError
 from client.references import resolve
 from client.sdk import Trainyard
 from specs.api.chores import ChoreView
 from specs.chores import ChoreKind
+from specs.ids import is_id
 from specs.states import ChoreState
 
-FAILED = 1
+FAILED, USAGE = 1, 2
 SIGNS = {
     ChoreState.QUEUED: ("○", "blue"),
     ChoreState.RUNNING: ("●", "green"),
@@ -39,13 +41,16 @@ DONE = {
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(short_help="Show what is done to checkpoints.")(chores)
+    app.command(short_help="Show what is done to checkpoints; take it back.")(chores)
 
 
 def chores(
-    reference: Annotated[
-        str | None,
-        typer.Argument(metavar="[JOB | CHECKPOINT]", help="Only its; all of them without."),
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[JOB | CHECKPOINT] | cancel CHORE",
+            help="Only its; all of them without. Or a chore to take back, by its id.",
+        ),
     ] = None,
     open_only: Annotated[
         bool, typer.Option("--open", help="Only those that have not ended.")
@@ -53,9 +58,24 @@ def chores(
     limit: Limit = 20,
     json: Json = False,
 ) -> None:
-    """Show what is and was done to checkpoints: verifications, scrubs, exports, deletions."""
+    """Show what is and was done to checkpoints: verifications, scrubs, exports, deletions.
+
+    `cancel` takes one back: at once where it waits, else its node ends it within seconds. A
+    deletion that has begun cannot be taken back.
+    """
+    words_given = given or []
     with Trainyard() as yard:
-        target = resolve(yard, reference) if reference is not None else None
+        if len(words_given) == 2 and words_given[0] == "cancel":
+            view = yard.cancel_chore(_chore(yard, words_given[1]))
+            write_json(view) if json else say(chore_line(view))
+            return
+        if len(words_given) > 1:
+            complain(
+                f"{' '.join(words_given)!r} is neither a job nor a chore to cancel.",
+                advice="Write `trainyard chores [JOB]` or `trainyard chores cancel CHORE`.",
+            )
+            raise typer.Exit(USAGE)
+        target = resolve(yard, words_given[0]) if words_given else None
         found = yard.chores(
             job_id=target.job_id if target else None,
             checkpoint_id=target.checkpoint_id if target else None,
@@ -63,6 +83,17 @@ def chores(
         )
         shown = list(itertools.islice(found, limit))
     write_json(shown) if json else say(draw_chores(shown))
+
+
+def _chore(yard: Trainyard, reference: str) -> str:
+    """Return the id of an open chore whose id begins like this; a whole id is taken as it is."""
+    if is_id(reference):
+        return reference
+    fitting = [chore.id for chore in yard.chores(open_only=True) if chore.id.startswith(reference)]
+    if len(fitting) != 1:
+        how = "no open chore has" if not fitting else f"{len(fitting)} open chores have"
+        raise UnknownReferenceError(f"{how} an id that begins with {reference!r}.")
+    return fitting[0]
 
 
 def finish(chore: ChoreView, *, waited: bool, as_json: bool) -> None:
@@ -121,6 +152,8 @@ def chore_line(chore: ChoreView) -> Text:
     well = is_well(chore)
     if chore.state in {ChoreState.QUEUED, ChoreState.RUNNING}:
         return Text(f"{chore.kind} of {_what(chore)} is {chore.state}; `trainyard chores` shows it")
+    if chore.state == ChoreState.CANCELLED:
+        return Text(f"⊘ {chore.kind} of {_what(chore)} is taken back")
     message = chore.outcome.message if chore.outcome else ""
     sign = Text("✓ ", style="green") if well else Text("✗ ", style="red")
     title = f"{DONE[chore.kind]} {_what(chore)}" if well else f"{chore.kind} of {_what(chore)}"

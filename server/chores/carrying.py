@@ -31,7 +31,7 @@ def claim_chore(context: Context, chore_id: str, *, node: str) -> ChoreClaimRepl
         ConflictError: it was given to another node, runs already, or has ended.
     """
     with context.database.write() as connection:
-        chore = _locked(connection, chore_id)
+        chore = lock_chore(connection, chore_id)
         if chore.state != ChoreState.QUEUED or chore.node != node:
             raise ConflictError(f"chore {chore_id} is {chore.state} and not for {node} to begin")
         fence, now = chore.fence + 1, context.now()
@@ -69,7 +69,7 @@ def report_chore(context: Context, chore_id: str, report: ChoreReport) -> ChoreR
         ConflictError: another claim has outrun this one, or the chore has ended.
     """
     with context.database.write() as connection:
-        chore = _locked(connection, chore_id)
+        chore = lock_chore(connection, chore_id)
         if (chore.state, chore.node, chore.fence) != (
             ChoreState.RUNNING,
             report.node,
@@ -83,8 +83,12 @@ def report_chore(context: Context, chore_id: str, report: ChoreReport) -> ChoreR
     return ChoreReportReply(ended=report.outcome is not None)
 
 
-def _locked(connection: Connection, chore_id: str) -> AnyRow:
-    """Lock the chore's job, where it is still there, and the chore."""
+def lock_chore(connection: Connection, chore_id: str) -> AnyRow:
+    """Lock a chore's job, where it is still there, and the chore; return its row.
+
+    Raises:
+        NotFoundError: there is no such chore.
+    """
     job_id = connection.scalar(select(chores.c.job_id).where(chores.c.id == chore_id))
     if job_id is None:
         raise NotFoundError(f"no chore has the id {chore_id!r}")

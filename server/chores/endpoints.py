@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from server.auth.dependencies import Person, person
 from server.body import JsonBody
-from server.chores import service, uses
+from server.chores import cancelling, service, uses
 from server.chores.queue import list_chores, read_chore
 from server.context import Context
 from server.dependencies import ServerContext
@@ -124,6 +124,19 @@ def list_(
 @router.get("/chores/{chore_id}", response_model=ChoreView, tags=["chores"], summary="One chore")
 def get(context: ServerContext, chore_id: ChoreId) -> Response:
     """Return how far a chore is, and how it ended."""
+    with context.database.read() as connection:
+        return reply(read_chore(connection, chore_id))
+
+
+@router.post(
+    "/chores/{chore_id}/cancel",
+    response_model=ChoreView,
+    tags=["chores"],
+    summary="Take a chore back",
+)
+def cancel(context: ServerContext, principal: Person, chore_id: ChoreId) -> Response:
+    """End a chore: at once where it waits, else with its node's next report; 409 says why not."""
+    cancelling.cancel(context, chore_id, actor=principal.name)
     with context.database.read() as connection:
         return reply(read_chore(connection, chore_id))
 

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, func, select, tuple
 
 from server.attempts.ending import end_nodes
 from server.attempts.verdict import NodeEnd
+from server.chores.cancelling import prune_ended
 from server.context import Context
 from server.events.store import append_event, prune_transient
 from server.jobs.service import forget_old_keys
@@ -220,6 +221,7 @@ class Reconciler:
             self._pruned_at = now
             prune_transient(self._context)
             forget_old_keys(self._context)
+            prune_ended(self._context)
 
 
 _heard_at = func.coalesce(attempt_nodes.c.last_report_at, attempt_nodes.c.claimed_at)

@@ -124,6 +124,17 @@ def test_a_verification_is_waited_for_and_shown(run: Run, job: str) -> None:
     assert (view["kind"], view["checkpoint_id"]) == ("verify", f"{job}.a1.step-4")
 
 
+@pytest.mark.usefixtures("job")
+def test_a_chore_is_taken_back(run: Run) -> None:
+    chore = json.loads(run("checkpoints", "verify", "tiny@step-4", "--json").stdout)["id"]
+    told = run("chores", "cancel", chore[:14])
+    assert told.stdout == "⊘ verify of tiny@a1.step-4 is taken back\n"
+    again = run("chores", "cancel", chore)
+    assert (again.exit_code, "cancelled already" in again.stderr) == (1, True)
+    assert run("chores", "cancel", "nothing").exit_code == 2
+    assert run("chores", "kill", chore).exit_code == 2
+
+
 @pytest.mark.usefixtures("node", "job")
 def test_a_damaged_one_ends_the_command_with_1(run: Run, fault: list[CheckpointFault]) -> None:
     fault.append(CheckpointFault.FILE_DAMAGED)

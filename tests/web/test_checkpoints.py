@@ -61,6 +61,8 @@ def test_a_verification_is_asked_for_and_shown_without_a_reload(
     dialog.get_by_role("button", name="Verify", exact=True).click()
     expect(dialog).to_have_count(0)
     expect(row_of(watched, "100")).to_contain_text("verify queued")
+    page.get_by_role("button", name="Cancel: verify queued").click()
+    expect(row_of(watched, "100")).to_contain_text("not yet")
 
 
 def test_a_pin_is_set_and_speaks_against_deleting(theatre: Theatre, visit: Visit) -> None:

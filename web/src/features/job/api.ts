@@ -84,6 +84,10 @@ export async function actOnCheckpoint(id: string, verb: CheckpointVerb): Promise
   else await ask(api.POST("/api/v1/checkpoints/{checkpoint_id}/verify", { params }));
 }
 
+export async function cancelChore(id: string): Promise<void> {
+  await ask(api.POST("/api/v1/chores/{chore_id}/cancel", { params: { path: { chore_id: id } } }));
+}
+
 export const eventsQuery = (id: string) =>
   infiniteQueryOptions({
     queryKey: keys.jobPart(id, "events"),

@@ -1,8 +1,14 @@
 // Whether a checkpoint was found whole, when, and what is being done to it.
+
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { keys } from "@/shared/api/queries";
 import type { CheckpointView, Chore } from "@/shared/api/types";
 import { moment } from "@/shared/format/time";
 import { Badge } from "@/shared/ui/Badge";
+import { Button } from "@/shared/ui/Button";
+import { InlineError } from "@/shared/ui/Notice";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
+import { cancelChore } from "../api";
 import { choreWords, shareDone } from "./chores";
 
 export function Verified({ row, chore }: { row: CheckpointView; chore: Chore | null }) {
@@ -60,6 +66,31 @@ function AtWork({ chore }: { chore: Chore }) {
       {chore.state === "running" && (
         <progress aria-label={choreWords(chore)} max={100} value={percent ?? 0} />
       )}
+      <TakeBack chore={chore} />
     </span>
+  );
+}
+
+function TakeBack({ chore }: { chore: Chore }) {
+  const client = useQueryClient();
+  const cancel = useMutation({
+    mutationFn: () => cancelChore(chore.id),
+    onSuccess: () => client.invalidateQueries({ queryKey: keys.job(chore.job_id) }),
+  });
+  if (chore.kind === "delete" && chore.tries > 0) return null; // it has begun: no way back
+  return (
+    <>
+      <Button
+        small
+        look="quiet"
+        busy={cancel.isPending}
+        title="Ends it; the checkpoint stays as it is"
+        aria-label={`Cancel: ${choreWords(chore)}`}
+        onClick={() => cancel.mutate()}
+      >
+        Cancel
+      </Button>
+      {cancel.isError && <InlineError error={cancel.error} />}
+    </>
   );
 }

@@ -1,0 +1,83 @@
+"""Chores that are taken back, and ended ones that are forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.chores import service
+from server.chores.cancelling import cancel, prune_ended
+from server.context import Context
+from server.errors import ConflictError
+from server.jobs.service import delete as delete_job
+from server.jobs.service import stop
+from specs.states import ChoreState
+from tests.server.chores.conftest import Yard
+
+
+@pytest.fixture
+def job(yard: Yard) -> str:
+    """Id of a job that has ended, with checkpoints of steps 2 and 4."""
+    job_id, (supervisor,) = yard.harness.running(step=4)
+    yard.commit(job_id, 2, 4)
+    stop(yard.harness.context, job_id, actor="ada", reason="")
+    supervisor.end("stopped")
+    return job_id
+
+
+def test_one_that_waits_ends_at_once_and_may_be_asked_for_again(
+    yard: Yard, context: Context, job: str
+) -> None:
+    chore = service.verify(context, f"{job}.a1.step-4", actor="ada")
+    cancel(context, chore, actor="eve")
+    assert yard.chore(chore).state == ChoreState.CANCELLED
+    assert yard.give() == []
+    (said,) = yard.said(job, "chore_ended")
+    assert said.message.endswith("cancelled: taken back by eve")
+    with pytest.raises(ConflictError, match="cancelled already"):
+        cancel(context, chore, actor="eve")
+    assert service.verify(context, f"{job}.a1.step-4", actor="ada") != chore
+
+
+def test_one_that_runs_hears_it_in_the_answer_to_its_report(
+    yard: Yard, context: Context, job: str
+) -> None:
+    chore = service.verify(context, f"{job}.a1.step-4", actor="ada")
+    yard.give()
+    yard.claim(chore)
+    yard.report(chore, done=1)
+    cancel(context, chore, actor="eve")
+    with pytest.raises(ConflictError, match="it is cancelled"):
+        yard.report(chore, done=2)
+    other = service.verify(context, f"{job}.a1.step-2", actor="ada")
+    assert yard.give() == [(other, "node-1")], "the node has no chore any more"
+
+
+def test_a_deletion_is_taken_back_until_a_node_has_taken_it_on(
+    yard: Yard, context: Context, job: str
+) -> None:
+    identifier = f"{job}.a1.step-2"
+    cancel(context, service.delete(context, identifier, actor="ada"), actor="ada")
+    assert yard.kept(job) == ["a1.step-2", "a1.step-4"]
+    chore = service.delete(context, identifier, actor="ada")
+    yard.give()
+    yard.claim(chore)
+    with pytest.raises(ConflictError, match="node-1 has begun to delete"):
+        cancel(context, chore, actor="ada")
+    assert yard.kept(job) == ["a1.step-4"]
+
+
+def test_files_of_a_deleted_job_are_not_forgotten(yard: Yard, context: Context, job: str) -> None:
+    (chore,) = delete_job(context, job, actor="ada", checkpoints="delete")
+    with pytest.raises(ConflictError, match="no longer in the catalog"):
+        cancel(context, chore, actor="ada")
+
+
+def test_what_ended_long_ago_is_forgotten(yard: Yard, context: Context, job: str) -> None:
+    old = service.verify(context, f"{job}.a1.step-4", actor="ada")
+    cancel(context, old, actor="ada")
+    waiting = service.verify(context, f"{job}.a1.step-2", actor="ada")
+    yard.harness.clock.advance(30 * 86_400 - 1)
+    assert prune_ended(context) == 0
+    yard.harness.clock.advance(2)
+    assert prune_ended(context) == 1
+    assert [chore.id for chore in yard.chores()] == [waiting]
