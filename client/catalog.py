@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -80,6 +81,7 @@ class CatalogCalls(Calls):
         changes: Mapping[str, Any] | None = None,
         parts: Sequence[str] | None = None,
         dry_run: bool = False,
+        idempotency_key: str | None = None,
     ) -> ForkReply:
         """Start a new job from a checkpoint; the answer says what goes on exactly and what not.
 
@@ -91,11 +93,14 @@ class CatalogCalls(Calls):
             parts: `model`, and any of `optimizer`, `counters` and `data`; all that go on when
                 absent.
             dry_run: only work it out.
+            idempotency_key: makes it one job, however often it is sent; a fresh one when absent.
         """
         given: dict[str, Any] = {"name": name, "parts": parts and list(parts)}
         body = {key: value for key, value in given.items() if value is not None}
         body |= {"changes": dict(changes or {}), "dry_run": dry_run}
-        return self.transport.post(ForkReply, f"/checkpoints/{checkpoint_id}/fork", body)
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        path = f"/checkpoints/{checkpoint_id}/fork"
+        return self.transport.post(ForkReply, path, body, headers=headers)
 
     def chores(
         self,

@@ -182,13 +182,19 @@ def resume(context: ServerContext, principal: Person, job_id: JobId, body: Resum
     summary="A new job from a checkpoint",
 )
 def fork(
-    context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: ForkBody
+    context: ServerContext,
+    principal: Person,
+    checkpoint_id: CheckpointId,
+    body: ForkBody,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Start a new job with changed settings from a checkpoint; the answer says what stays exact."""
     if body.dry_run:
         preview = forks.preview(context, checkpoint_id, body)
         return reply(ForkReply(preview=preview, job=None))
-    preview, job_id = forks.fork(context, checkpoint_id, body, actor=principal.name)
+    preview, job_id = forks.fork(
+        context, checkpoint_id, body, actor=principal.name, idempotency_key=idempotency_key
+    )
     with context.database.read() as connection:
         view = ForkReply(preview=preview, job=job_view(connection, job_id))
     return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job_id}"})

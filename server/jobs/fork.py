@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ import planner.plan
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.checks import check_hardware, check_spec, check_world_size, known_slots
-from server.jobs.service import Ancestor, insert_job
+from server.jobs.service import Ancestor, insert_job, job_of_key
 from server.lifecycle import lock_job
 from server.tables import checkpoints, jobs
 from specs.api.fork import ForkPreview, ForkRequest
@@ -58,9 +59,16 @@ def preview(context: Context, checkpoint_id: str, request: ForkRequest) -> ForkP
 
 
 def fork(
-    context: Context, checkpoint_id: str, request: ForkRequest, *, actor: str
+    context: Context,
+    checkpoint_id: str,
+    request: ForkRequest,
+    *,
+    actor: str,
+    idempotency_key: str | None = None,
 ) -> tuple[ForkPreview, str]:
     """Store a new job that starts from a checkpoint; return what it is, and its id.
+
+    A repeat under the same key returns the id of the first.
 
     Raises:
         NotFoundError: there is no such checkpoint.
@@ -72,6 +80,18 @@ def fork(
         _source(connection, checkpoint_id)
         lock_job(connection, split_checkpoint_id(checkpoint_id)[0])  # whose retention might delete
         prepared = _prepare(context, connection, checkpoint_id, request)
+        if idempotency_key is not None:
+            digest = hashlib.sha256(f"{checkpoint_id} {request.model_dump_json()}".encode())
+            earlier = job_of_key(
+                context,
+                connection,
+                actor,
+                key=idempotency_key,
+                digest=digest.hexdigest(),
+                job_id=job_id,
+            )
+            if earlier is not None:
+                return _preview(prepared), earlier
         ancestor = Ancestor(
             checkpoint_id=checkpoint_id,
             parts=prepared.parts,

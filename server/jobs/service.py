@@ -79,7 +79,7 @@ def submit(
     job_id = context.new_id()
     with context.database.write() as connection:
         if idempotency_key is not None:
-            earlier = _job_of_key(
+            earlier = job_of_key(
                 context, connection, actor, key=idempotency_key, digest=spec.digest, job_id=job_id
             )
             if earlier is not None:
@@ -278,10 +278,14 @@ def _lost(connection: Connection, job: Row[Any]) -> str:
     return f"{steps} step{'' if steps == 1 else 's'} since {since}"
 
 
-def _job_of_key(
+def job_of_key(
     context: Context, connection: Connection, actor: str, *, key: str, digest: str, job_id: str
 ) -> str | None:
-    """Take the key for `job_id`, or return the job that has it already."""
+    """Take the key for `job_id`, or return the job that has it already.
+
+    Raises:
+        InvalidRequestError: the key was used for another request.
+    """
     row = {
         "actor": actor,
         "key": key,

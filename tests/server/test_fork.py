@@ -212,3 +212,12 @@ def test_one_that_is_being_deleted_starts_nothing(context: Context, source: str)
     fork(context, source, request(), actor="bob")
     with pytest.raises(ConflictError, match="goes on from just now"):
         delete(context, source, actor="ada")
+
+
+def test_a_repeat_under_the_same_key_is_the_same_job(context: Context, source: str) -> None:
+    _, first = fork(context, source, request(), actor="bob", idempotency_key="mine")
+    shown, again = fork(context, source, request(), actor="bob", idempotency_key="mine")
+    assert (again, shown.checkpoint_id) == (first, source)
+    assert fork(context, source, request(), actor="eve", idempotency_key="mine")[1] != first
+    with pytest.raises(InvalidRequestError, match="another body"):
+        fork(context, source, request(name="other"), actor="bob", idempotency_key="mine")

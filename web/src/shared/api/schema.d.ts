@@ -7129,7 +7129,10 @@ export interface operations {
     jobs_fork: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /** @description A key of the caller's choice: the same key with the same body answers with the same job, so that a repeat is harmless; with another body it is refused. */
+                "idempotency-key"?: string | null;
+            };
             path: {
                 /** @description Id of the checkpoint: job, attempt and step. */
                 checkpoint_id: string;
