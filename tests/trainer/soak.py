@@ -2,7 +2,7 @@
 
 `make soak` runs it; `KILLS` and `SEED` are its parameters. Half of the kills hit one long run that
 stays on two ranks and must end in the very bits of a run that nobody disturbed. The other half hit
-short runs that come back on other numbers of ranks: the same data, schedule and counters, and the
+short runs that come back on other layouts: the same data, schedule and counters, and the
 loss within 1e-4.
 """
 
@@ -33,10 +33,19 @@ from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import store
 from trainer.checkpoint.points import Point
 
+TWO = Layout(dp_shard=2)
+OTHERS = (
+    TWO,
+    Layout(),
+    Layout(dp_shard=3),
+    Layout(dp_shard=4),
+    Layout(dp_replicate=2),
+    Layout(dp_replicate=2, dp_shard=2),
+)
 COUNTERS = ("train/lr", "train/tokens", "train/sequences")
 COMPUTED = ("train/loss", "train/grad_norm")
 INTERVAL = 2  # steps between saves
-SHORT = 60  # steps over which another number of ranks stays within the tolerance
+SHORT = 60  # steps over which another layout stays within the tolerance
 LOSS_TOLERANCE = 1e-4  # relative, float32
 GRACE = 3.0  # seconds in which ranks may go on whose peer has died
 LONGEST = 900.0  # seconds of an attempt; longer means that it hangs
@@ -49,8 +58,8 @@ class Kind:
     """What kind of run is killed."""
 
     steps: int
-    sizes: tuple[int, ...]
-    """Numbers of ranks; the first is the usual one."""
+    layouts: tuple[Layout, ...]
+    """On which it goes on; the first is the usual one."""
 
     def job(self, folder: Path, **checkpoint: Any) -> SmallJob:
         """Return it as a job."""
@@ -66,7 +75,7 @@ class Figures:
     kills: int = 0
     resumes: int = 0
     moves: int = 0
-    """Those of them that went on with another number of ranks than the attempt before."""
+    """Those of them that went on on another layout than the attempt before."""
     runs: int = 0
     steps: int = 0
     """Steps of all curves that were compared."""
@@ -104,8 +113,8 @@ def soak(folder: Path, *, kills: int, seed: int) -> Figures:
     started, chance, figures = time.monotonic(), random.Random(seed), Figures(seed)
     run_ranks(1, int, initialize=False)  # whatever is forked later starts as fast as the first
     kinds = [
-        (kills // 2, Kind(steps=max(SHORT, kills), sizes=(2,))),
-        (kills, Kind(SHORT, sizes=(2, 1, 3, 4))),
+        (kills // 2, Kind(steps=max(SHORT, kills), layouts=(TWO,))),
+        (kills, Kind(SHORT, layouts=OTHERS)),
     ]
     for until, kind in kinds:
         whole = _undisturbed(folder / f"undisturbed-{until}", kind)
@@ -118,7 +127,7 @@ def soak(folder: Path, *, kills: int, seed: int) -> Figures:
 
 
 def _undisturbed(folder: Path, kind: Kind) -> Whole:
-    run, began = kind.job(folder).prepare(1, Layout(dp_shard=2)), time.time()
+    run, began = kind.job(folder).prepare(1, TWO), time.time()
     with _started(2, run) as ranks:
         ranks.results()
     lines = _lines(run)
@@ -139,26 +148,27 @@ class _Run:
 
     def go(self, *, until: int) -> None:
         """Kill it until so many kills are counted in all, then let it end; compare its curve."""
-        figures, number, runs, ended, size = self._figures, 0, list[Path](), False, 0
+        figures, number, runs, ended = self._figures, 0, list[Path](), False
+        layout: Layout | None = None
         while not ended:
             number += 1
-            before = size
-            size, run = self._prepare(number)
-            figures.moves += number > 1 and size != before
+            before = layout
+            layout, run = self._prepare(number)
+            figures.moves += number > 1 and layout != before
             runs.append(run)
-            ended = self._launch(run, size, last=figures.kills >= until)
+            ended = self._launch(run, layout.world_size, last=figures.kills >= until)
             self._check_storage(run, number)
         self._compare(runs)
         figures.resumes += number - 1
         figures.runs += 1
         figures.steps += self._kind.steps
 
-    def _prepare(self, number: int) -> tuple[int, Path]:
-        sizes, chance = self._kind.sizes, self._chance
-        size = chance.choice(sizes) if chance.random() < 0.4 else sizes[0]
+    def _prepare(self, number: int) -> tuple[Layout, Path]:
+        layouts, chance = self._kind.layouts, self._chance
+        layout = chance.choice(layouts) if chance.random() < 0.4 else layouts[0]
         if chance.random() < 0.1:  # as on another node, which has no token cache yet
             shutil.rmtree(self._job.folder / "cache", ignore_errors=True)
-        return size, self._job.prepare(number, Layout(dp_shard=size), resume=self._newest())
+        return layout, self._job.prepare(number, layout, resume=self._newest())
 
     def _launch(self, run: Path, size: int, *, last: bool) -> bool:
         """Return whether the run has ended, and was not killed."""
@@ -215,7 +225,7 @@ class _Run:
         )
 
     def _compare(self, runs: list[Path]) -> None:
-        exact = len(self._kind.sizes) == 1
+        exact = len(self._kind.layouts) == 1
         whole, seen = self._whole.lines, set[int]()
         for run in runs:
             for step, line in _lines(run).items():
