@@ -188,6 +188,8 @@ class Run:
             parent=self._parent,
             kind=kind,
             param_dtype="float32",
+            model=self.spec.model,
+            seq_len=self.spec.training.seq_len,
             torch_version="2.13.0",
             save_seconds=3.4,
             files=(

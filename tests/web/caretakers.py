@@ -1,10 +1,17 @@
-"""Plays nodes that see to checkpoints: looks that end well or badly, or go on, and deletions."""
+"""Plays nodes that see to checkpoints: looks that end well or badly, exports, and deletions."""
 
 from __future__ import annotations
 
-from server.chores import service
+from server.chores import service, uses
 from server.chores.carrying import claim_chore, report_chore
-from specs.chores import CheckpointFault, ChoreOutcome, ChoreProgress, Verification
+from specs.api.chores import ExportRequest
+from specs.chores import (
+    CheckpointFault,
+    ChoreOutcome,
+    ChoreProgress,
+    ExportResult,
+    Verification,
+)
 from specs.reports import PROTOCOL, ChoreReport
 from tests.web.actors import Stage
 
@@ -55,6 +62,23 @@ class Caretaker:
         report = ChoreReport(protocol=PROTOCOL, node=node, fence=fence, progress=progress)
         report_chore(self._stage.context, chore_id, report)
 
+    def export(self, name: str) -> None:
+        """Export `a1.step-2` to the end, in half as many bytes."""
+        context = self._stage.context
+        request = ExportRequest(dtype="bfloat16", name="tale")
+        chore_id = uses.export(context, self._id(name), request, actor="ada")
+        fence, node = self._take(chore_id)
+        written = ExportResult(
+            place="checkpoints:exports/tale",
+            path="/srv/checkpoints/exports/tale",
+            dtype="bfloat16",
+            files=5,
+            size=SIZE // 6,
+        )
+        outcome = ChoreOutcome(outcome="succeeded", message="5 files", export=written)
+        report = ChoreReport(protocol=PROTOCOL, node=node, fence=fence, outcome=outcome)
+        report_chore(context, chore_id, report)
+
     def pin(self, name: str) -> None:
         """Pin."""
         service.set_pin(self._stage.context, self._id(name), pinned=True, actor="ada")
@@ -64,13 +88,17 @@ class Caretaker:
         service.delete(self._stage.context, self._id(name), actor="ada")
 
     def _begin(self, name: str) -> tuple[str, int, str]:
+        chore_id = service.verify(self._stage.context, self._id(name), actor="ada")
+        return chore_id, *self._take(chore_id)
+
+    def _take(self, chore_id: str) -> tuple[int, str]:
+        """Claim what was just asked for; return fence and node."""
         context = self._stage.context
-        chore_id = service.verify(context, self._id(name), actor="ada")
         before = len(self._stage.dispatcher.chores)
         self._stage.keeper.run()
         given = {m.chore_id: m.node for m in self._stage.dispatcher.chores[before:]}
         claim = claim_chore(context, chore_id, node=given[chore_id])
-        return chore_id, claim.fence, given[chore_id]
+        return claim.fence, given[chore_id]
 
     def _id(self, name: str) -> str:
         return f"{self._job_id}.{name}"

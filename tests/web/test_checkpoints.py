@@ -65,6 +65,30 @@ def test_a_verification_is_asked_for_and_shown_without_a_reload(
     expect(row_of(watched, "100")).to_contain_text("not yet")
 
 
+def test_an_export_is_asked_for_and_one_that_was_written_is_named(
+    theatre: Theatre, shown: Watched, visit: Visit
+) -> None:
+    row_of(shown, "5,200").first.get_by_role("button", name="Exported").click()
+    panel = shown.page.get_by_role("dialog", name="Exports of step 5200 of attempt")
+    expect(panel).to_contain_text("bfloat16, 5 files, 302 MiB")
+    expect(panel).to_contain_text("/srv/checkpoints/exports/tale")
+    expect(shown.page.get_by_role("button", name="Export step 4800 of")).to_have_count(0)  # damaged
+
+    watched = visit(f"/jobs/{theatre.scenes.stopped}?tab=checkpoints")
+    page = watched.page
+    page.get_by_role("button", name="Export step 100 of attempt 1").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Type").select_option("float16")
+    dialog.get_by_label("Folder").fill("mine")
+    expect(dialog.locator(".command-text")).to_contain_text(
+        "trainyard export debug@a1.step-100 --dtype float16 --name mine --wait"
+    )
+    watched.keep("checkpoint-export")
+    dialog.get_by_role("button", name="Export", exact=True).click()
+    expect(dialog).to_have_count(0)
+    expect(row_of(watched, "100")).to_contain_text(re.compile("(export|verify) queued"))
+
+
 def test_a_pin_is_set_and_speaks_against_deleting(theatre: Theatre, visit: Visit) -> None:
     watched = visit(f"/jobs/{theatre.scenes.stopped}?tab=checkpoints")
     page = watched.page

@@ -3,7 +3,7 @@ import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/
 import { api, ask } from "@/shared/api/client";
 import { allPages, keys } from "@/shared/api/queries";
 import type { components } from "@/shared/api/schema";
-import type { Metrics } from "@/shared/api/types";
+import type { ExportRequest, Metrics } from "@/shared/api/types";
 import type { Extent } from "@/shared/ui/chart/lines";
 import type { CheckpointVerb } from "./checkpoints/chores";
 
@@ -74,7 +74,10 @@ export const choresQuery = (id: string) =>
   });
 
 /** Pin and unpin answer with the checkpoint, the others with a chore; events bring what follows. */
-export async function actOnCheckpoint(id: string, verb: CheckpointVerb): Promise<void> {
+export async function actOnCheckpoint(
+  id: string,
+  verb: Exclude<CheckpointVerb, "export">,
+): Promise<void> {
   const params = { path: { checkpoint_id: id } };
   if (verb === "delete") await ask(api.DELETE("/api/v1/checkpoints/{checkpoint_id}", { params }));
   else if (verb === "pin")
@@ -86,6 +89,15 @@ export async function actOnCheckpoint(id: string, verb: CheckpointVerb): Promise
 
 export async function cancelChore(id: string): Promise<void> {
   await ask(api.POST("/api/v1/chores/{chore_id}/cancel", { params: { path: { chore_id: id } } }));
+}
+
+export function postExport(id: string, body: ExportRequest) {
+  return ask(
+    api.POST("/api/v1/checkpoints/{checkpoint_id}/export", {
+      params: { path: { checkpoint_id: id } },
+      body,
+    }),
+  );
 }
 
 export const eventsQuery = (id: string) =>

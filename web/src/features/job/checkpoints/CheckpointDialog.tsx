@@ -14,7 +14,7 @@ import { CHECKPOINT_VERBS, type CheckpointVerb, verbCommand } from "./chores";
 interface Props {
   job: Job;
   row: CheckpointView;
-  verb: CheckpointVerb;
+  verb: Exclude<CheckpointVerb, "export">;
   onClose: () => void;
 }
 

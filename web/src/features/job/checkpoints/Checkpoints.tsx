@@ -18,8 +18,17 @@ import { MoreRows } from "../MoreRows";
 import { useReference } from "../reference";
 import { useView } from "../view";
 import { CheckpointDialog } from "./CheckpointDialog";
-import { CHECKPOINT_VERBS, type CheckpointVerb, isOpen, toldChore, verbsOf } from "./chores";
+import {
+  CHECKPOINT_VERBS,
+  type CheckpointVerb,
+  exportsOf,
+  isOpen,
+  toldChore,
+  verbsOf,
+} from "./chores";
 import { Details } from "./Details";
+import { ExportDialog } from "./ExportDialog";
+import { Exports } from "./Exports";
 import { useChores } from "./useChores";
 import { Verified } from "./Verified";
 import { Written } from "./Written";
@@ -56,14 +65,14 @@ export function Checkpoints({ job }: { job: Job }) {
             key={row.id}
             job={job}
             row={row}
-            chore={toldChore(chores, row.id)}
+            chores={chores}
             onAsk={(verb) => setAsked({ row, verb })}
           />
         ))}
       </Table>
       <MoreRows query={found} words="Older checkpoints" />
       <CommandLine command={command("checkpoints", reference)} label="The same by command line" />
-      {asked && <CheckpointDialog {...asked} job={job} onClose={() => setAsked(null)} />}
+      {asked && <Asking asked={asked} job={job} onClose={() => setAsked(null)} />}
     </div>
   );
 }
@@ -73,16 +82,24 @@ interface Asked {
   verb: CheckpointVerb;
 }
 
+function Asking({ asked, job, onClose }: { asked: Asked; job: Job; onClose: () => void }) {
+  const { row, verb } = asked;
+  if (verb === "export") return <ExportDialog job={job} row={row} onClose={onClose} />;
+  return <CheckpointDialog job={job} row={row} verb={verb} onClose={onClose} />;
+}
+
 interface RowProps {
   job: Job;
   row: CheckpointView;
-  chore: Chore | null;
+  chores: readonly Chore[];
   onAsk: (verb: CheckpointVerb) => void;
 }
 
-function Row({ job, row, chore, onAsk }: RowProps) {
+function Row({ job, row, chores, onAsk }: RowProps) {
   const view = useView();
   const verb = goOnVerb(job);
+  const chore = toldChore(chores, row.id);
+  const name = `step ${row.step} of attempt ${row.attempt}`;
   return (
     <tr className={row.on_lineage && !row.deleting ? undefined : "job-row-off"}>
       <td className="number">
@@ -119,13 +136,13 @@ function Row({ job, row, chore, onAsk }: RowProps) {
         {verb && !row.deleting && row.verification?.ok !== false && (
           <Button
             small
-            aria-label={`Resume from step ${row.step} of attempt ${row.attempt}`}
+            aria-label={`Resume from ${name}`}
             onClick={() => view.set({ do: verb, checkpoint: row.id })}
           >
             Resume
           </Button>
         )}
-        {verbsOf(row).map((each) => (
+        {verbsOf(row, job).map((each) => (
           <Button
             key={each}
             small
@@ -134,12 +151,13 @@ function Row({ job, row, chore, onAsk }: RowProps) {
             disabled={chore !== null && isOpen(chore) && chore.kind === each}
             title={CHECKPOINT_VERBS[each].means}
             aria-haspopup="dialog"
-            aria-label={`${CHECKPOINT_VERBS[each].label} step ${row.step} of attempt ${row.attempt}`}
+            aria-label={`${CHECKPOINT_VERBS[each].label} ${name}`}
             onClick={() => onAsk(each)}
           >
             {CHECKPOINT_VERBS[each].label}
           </Button>
         ))}
+        <Exports of={name} found={exportsOf(chores, row.id)} />
         <Details row={row} />
       </td>
     </tr>

@@ -1,7 +1,16 @@
 // What a row says of its chores, and what may be asked of it.
 import { describe, expect, it } from "vitest";
-import type { CheckpointView, Chore, EventView } from "@/shared/api/types";
-import { choreWords, shareDone, toldChore, verbCommand, verbsOf, withProgress } from "./chores";
+import type { CheckpointView, Chore, EventView, Job } from "@/shared/api/types";
+import {
+  choreWords,
+  exportCommand,
+  exportsOf,
+  shareDone,
+  toldChore,
+  verbCommand,
+  verbsOf,
+  withProgress,
+} from "./chores";
 
 const chore = (part: Partial<Chore>): Chore => ({
   id: "c1",
@@ -25,14 +34,30 @@ const chore = (part: Partial<Chore>): Chore => ({
 const row = (part: Partial<CheckpointView>) =>
   ({ deleting: false, pinned_at: null, ...part }) as CheckpointView;
 
+const job = (factory: string | null = null) => ({ spec: { model: { factory } } }) as Job;
+
 describe("what may be asked", () => {
   it("offers the other of pin and unpin", () => {
-    expect(verbsOf(row({}))).toEqual(["verify", "pin", "delete"]);
-    expect(verbsOf(row({ pinned_at: "2026-01-01T00:00:00Z" }))).toContain("unpin");
+    expect(verbsOf(row({}), job())).toEqual(["verify", "export", "pin", "delete"]);
+    expect(verbsOf(row({ pinned_at: "2026-01-01T00:00:00Z" }), job())).toContain("unpin");
   });
 
   it("lets a deletion that failed be asked for again, and nothing else", () => {
-    expect(verbsOf(row({ deleting: true }))).toEqual(["delete"]);
+    expect(verbsOf(row({ deleting: true }), job())).toEqual(["delete"]);
+  });
+
+  it("offers no export of a damaged one, nor of an own model", () => {
+    const damaged = { verification: { ok: false } } as Partial<CheckpointView>;
+    expect(verbsOf(row(damaged), job())).not.toContain("export");
+    expect(verbsOf(row({}), job("gpt:build"))).not.toContain("export");
+  });
+
+  it("names the command that exports as the dialog says", () => {
+    const reference = "tiny@a1.step-4";
+    expect(exportCommand(reference, {})).toBe("trainyard export tiny@a1.step-4 --wait");
+    expect(exportCommand(reference, { dtype: "float16", name: "mine" })).toBe(
+      "trainyard export tiny@a1.step-4 --dtype float16 --name mine --wait",
+    );
   });
 
   it("names the command that does the same", () => {
@@ -61,6 +86,18 @@ describe("what a row tells", () => {
     expect(shareDone(chore({ state: "running", progress }))).toBe(0.25);
     expect(shareDone(chore({ state: "queued", progress }))).toBeNull();
     expect(shareDone(chore({ state: "running" }))).toBeNull();
+  });
+
+  it("lists each folder that an export has written once", () => {
+    const written = (place: string) => ({ export: { place, path: "/", size: 1 } });
+    const done = (place: string, part: Partial<Chore> = {}) =>
+      chore({ kind: "export", outcome: written(place) as Chore["outcome"], ...part });
+    const other = done("c:exports/z", { checkpoint_id: "another" });
+    const found = exportsOf(
+      [done("c:exports/a"), done("c:exports/b"), done("c:exports/a"), other, chore({})],
+      "k",
+    );
+    expect(found.map((one) => one.place)).toEqual(["c:exports/a", "c:exports/b"]);
   });
 
   it("moves on by events, its own alone", () => {

@@ -1,8 +1,10 @@
 // What is being done to checkpoints, and the words for it.
-import type { CheckpointView, Chore, EventView } from "@/shared/api/types";
+import type { CheckpointView, Chore, EventView, ExportRequest, Job } from "@/shared/api/types";
 import { command } from "@/shared/format/shell";
 
-export type CheckpointVerb = "verify" | "pin" | "unpin" | "delete";
+export type CheckpointVerb = "verify" | "export" | "pin" | "unpin" | "delete";
+
+export type Exported = NonNullable<NonNullable<Chore["outcome"]>["export"]>;
 
 interface VerbWords {
   label: string;
@@ -15,6 +17,10 @@ export const CHECKPOINT_VERBS: Record<CheckpointVerb, VerbWords> = {
     label: "Verify",
     means: "Compares every file with its checksum, then loads every tensor on other ranks.",
   },
+  export: {
+    label: "Export",
+    means: "Writes weights, config and tokenizer to a folder on storage that transformers loads.",
+  },
   pin: { label: "Pin", means: "Keeps it, whatever retention says, until it is unpinned." },
   unpin: { label: "Unpin", means: "Leaves it to retention again." },
   delete: {
@@ -23,15 +29,22 @@ export const CHECKPOINT_VERBS: Record<CheckpointVerb, VerbWords> = {
   },
 };
 
-/** What may be asked of a checkpoint now. */
-export function verbsOf(row: CheckpointView): CheckpointVerb[] {
+/** What may be asked of a checkpoint now; other programs know only models of the families. */
+export function verbsOf(row: CheckpointView, job: Pick<Job, "spec">): CheckpointVerb[] {
   if (row.deleting) return ["delete"];
-  return ["verify", row.pinned_at === null ? "pin" : "unpin", "delete"];
+  const canExport = row.verification?.ok !== false && !job.spec.model.factory;
+  const pin = row.pinned_at === null ? "pin" : "unpin";
+  return ["verify", ...(canExport ? (["export"] as const) : []), pin, "delete"];
 }
 
 /** The same by command line. */
 export function verbCommand(verb: CheckpointVerb, reference: string): string {
   return command("checkpoints", verb, reference);
+}
+
+export function exportCommand(reference: string, { dtype, name }: ExportRequest): string {
+  const options = [...(dtype ? ["--dtype", dtype] : []), ...(name ? ["--name", name] : [])];
+  return command("export", reference, ...options, "--wait");
 }
 
 export function isOpen(chore: Chore): boolean {
@@ -45,6 +58,17 @@ export function toldChore(chores: readonly Chore[], checkpointId: string): Chore
   if (open) return open;
   const [newest] = own;
   return newest?.state === "failed" ? newest : null;
+}
+
+/** Exports that were written, the newest of each folder first; somebody may have moved them since. */
+export function exportsOf(chores: readonly Chore[], checkpointId: string): Exported[] {
+  const found = new Map<string, Exported>();
+  for (const { checkpoint_id, outcome } of chores) {
+    const written = outcome?.export;
+    if (checkpoint_id !== checkpointId || !written) continue;
+    if (!found.has(written.place)) found.set(written.place, written);
+  }
+  return [...found.values()];
 }
 
 /** Done of all, from 0 to 1; null before the node has said. */
