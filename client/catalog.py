@@ -56,6 +56,31 @@ class CatalogCalls(Calls):
         body = {key: value for key, value in given.items() if value is not None}
         return self.transport.post(ChoreView, f"/checkpoints/{checkpoint_id}/export", body)
 
+    def sample(
+        self,
+        checkpoint_id: str,
+        prompt: str = "",
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        seed: int | None = None,
+    ) -> ChoreView:
+        """Have a text drawn; `wait_for_chore` waits, and `outcome.sample` then carries it.
+
+        Args:
+            checkpoint_id: of any model.
+            prompt: text to begin with.
+            max_tokens: most tokens to draw; 200 when absent.
+            temperature: divides the logits; 0 takes the likeliest token every time.
+            seed: of the draws.
+
+        Raises:
+            ConflictError: something speaks against it, as the message says.
+        """
+        given = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+        body = {"prompt": prompt} | {k: v for k, v in given.items() if v is not None}
+        return self.transport.post(ChoreView, f"/checkpoints/{checkpoint_id}/sample", body)
+
     def pin(self, checkpoint_id: str) -> CheckpointDetails:
         """Keep a checkpoint whatever retention says."""
         return self.transport.post(CheckpointDetails, f"/checkpoints/{checkpoint_id}/pin")

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from specs.api.access import SessionRequest, TokenRequest
-from specs.api.chores import ExportRequest
+from specs.api.chores import ExportRequest, SampleRequest
 from specs.api.fork import ForkRequest
 from specs.api.jobs import JobRequest, StopRequest
 from specs.api.nodes import DrainRequest
@@ -40,6 +40,7 @@ EXAMPLES: Examples = {
         "as_stored": {},
         "for_others": {"dtype": "bfloat16", "name": "llama-400", "shard_gib": 2},
     },
+    SampleRequest: {"prompt": {"prompt": "def ", "max_tokens": 100, "temperature": 0.7}},
     ForkRequest: {
         "as_before": {},
         "more_steps": {"name": "longer", "changes": {"training": {"steps": 120}}},

@@ -17,7 +17,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from specs.attempt import ResumePoint
-from specs.base import RecordModel, SpecModel
+from specs.base import RecordModel, Seed, SpecModel, Text
+from specs.job import JobSpec
 from specs.places import Place, RootName, split_place
 
 TASK, PROGRESS, OUTCOME = "task.json", "progress.json", "outcome.json"
@@ -37,16 +38,20 @@ class ChoreKind(StrEnum):
     """Remove checkpoints from storage, the marker first."""
     EXPORT = "export"
     """Write the weights as Hugging Face's libraries read them."""
+    SAMPLE = "sample"
+    """Draw a text from it."""
 
 
 LOOKS = frozenset({ChoreKind.VERIFY, ChoreKind.SCRUB})
 """Looks at a checkpoint, which are taken back when it is to be deleted."""
-USES = frozenset({ChoreKind.EXPORT})
+USES = frozenset({ChoreKind.EXPORT, ChoreKind.SAMPLE})
 """What somebody wants of a checkpoint: it stays until that has ended."""
 
 EXPORTS = "exports"
 """Folder of a storage root beneath which exports are written."""
 SHARD_GIB = 4.0
+SAMPLE_SECONDS = 120.0
+"""Time after which a sample ends with what it has."""
 
 WeightsType = Literal["float32", "bfloat16", "float16"]
 ExportName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=150)]
@@ -95,6 +100,11 @@ class Verification(RecordModel):
     """What is wrong, as a sentence."""
 
 
+Prompt = Annotated[Text, Field(max_length=4000)]
+DrawnTokens = Annotated[int, Field(ge=1, le=1000, json_schema_extra={"unit": "tokens"})]
+Temperature = Annotated[float, Field(ge=0, le=10)]
+
+
 class ExportTask(SpecModel):
     """What is written of a checkpoint's weights, and where."""
 
@@ -130,6 +140,43 @@ class ExportResult(RecordModel):
     """Bytes of all of them."""
 
 
+class SampleTask(SpecModel):
+    """A text to draw."""
+
+    spec: JobSpec
+    """Spec of the job, without its environment: its model and its tokenizer are needed."""
+    prompt: Prompt
+    """Text to begin with."""
+    max_tokens: DrawnTokens
+    """Most tokens to draw."""
+    temperature: Temperature
+    """Divides the logits; 0 takes the likeliest token every time."""
+    seed: Seed
+    """Of the draws."""
+
+
+class SampleEnd(StrEnum):
+    """Why a sample goes no further."""
+
+    END_OF_TEXT = "end_of_text"
+    """The model ended the text."""
+    MAX_TOKENS = "max_tokens"
+    """All tokens that were asked for are drawn."""
+    TIME = "time"
+    """It took too long."""
+
+
+class SampleResult(RecordModel):
+    """A text that was drawn."""
+
+    text: str
+    """The prompt and what the model wrote after it."""
+    tokens: int
+    """Tokens that were drawn."""
+    ended: SampleEnd
+    """Why it goes no further."""
+
+
 class ChoreTask(RecordModel):
     """All that a node needs to know to do a chore."""
 
@@ -148,14 +195,18 @@ class ChoreTask(RecordModel):
     export: ExportTask | None = None
     """What to export."""
 
+    sample: SampleTask | None = None
+    """What to draw."""
+
     @property
     def other_roots(self) -> frozenset[str]:
         """Return the storage roots that the node must see beside `root`."""
-        if self.export is None:
-            return frozenset()
-        tokenizer = self.export.tokenizer
-        used = {self.export.root} | ({split_place(tokenizer)[0]} if tokenizer else set())
-        return frozenset(used - {self.root})
+        places: list[str | None] = []
+        if self.export is not None:
+            places += [self.export.place, self.export.tokenizer]
+        if self.sample is not None:
+            places += [self.sample.spec.data.tokenizer_path, self.sample.spec.model.code]
+        return frozenset(split_place(place)[0] for place in places if place) - {self.root}
 
 
 class ChoreOrder(RecordModel):
@@ -177,7 +228,7 @@ class ChoreProgress(RecordModel):
     doing: Annotated[str, Field(max_length=200)]
     """What it does now, in a few words."""
     done: Annotated[int, Field(ge=0, lt=2**62)]
-    """Bytes read and written, or files that were deleted."""
+    """Bytes read and written, tokens drawn, or files that were deleted."""
     total: Annotated[int, Field(ge=0, lt=2**62)]
     """How many there are."""
 
@@ -195,3 +246,5 @@ class ChoreOutcome(RecordModel):
     """Files that were deleted."""
     export: ExportResult | None = None
     """What was exported."""
+    sample: SampleResult | None = None
+    """What was drawn."""

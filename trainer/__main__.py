@@ -2,7 +2,7 @@
 
 `python -m trainer export <checkpoint> --to <folder>` writes its weights for other programs;
 `python -m trainer compare <run> <checkpoint>` says whether the run could go on from it;
-`python -m trainer verify | scrub | delete | export <folder>` does what a worker was asked to do.
+`python -m trainer verify | scrub | delete | export | sample <folder>` is what a worker starts.
 """
 
 from __future__ import annotations

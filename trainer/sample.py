@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 
+from specs.attempt import ResumePoint
+from specs.chores import SampleEnd, SampleResult
 from specs.job import JobSpec
 from trainer.checkpoint.comparison import kinds_of
 from trainer.checkpoint.reader import CheckedReader, point_at
@@ -31,7 +33,7 @@ def main() -> int:
     except RunError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    text = generate(
+    drawn = generate(
         model,
         tokenizer,
         given.prompt,
@@ -39,12 +41,20 @@ def main() -> int:
         temperature=given.temperature,
         seed=given.seed,
     )
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(drawn.text + "\n")
     return 0
 
 
-def load_weights(spec: JobSpec, folder: Path, roots: Mapping[str, str] | None = None) -> Model:
+def load_weights(
+    spec: JobSpec,
+    folder: Path,
+    roots: Mapping[str, str] | None = None,
+    *,
+    point: ResumePoint | None = None,
+) -> Model:
     """Return the spec's model on the CPU with the weights of a committed checkpoint, verified.
+
+    `point` says which checkpoint it must be; whichever is there without.
 
     Raises:
         CheckpointError: it is missing, damaged, or of another model.
@@ -55,7 +65,7 @@ def load_weights(spec: JobSpec, folder: Path, roots: Mapping[str, str] | None = 
     model.reset_buffers()
     tensors = weight_tensors(model)
     reader = CheckedReader(folder)
-    reader.open(point_at(manifest, folder), kinds_of(tensors), parts=(WEIGHTS,))
+    reader.open(point or point_at(manifest, folder), kinds_of(tensors), parts=(WEIGHTS,))
     reader.check_share(rank=0, world_size=1)
     reader.read_alone(tensors)
     return model.eval()
@@ -70,7 +80,8 @@ def generate(
     tokens: int,
     temperature: float,
     seed: int,
-) -> str:
+    watch: Callable[[int], bool] = lambda _drawn: True,
+) -> SampleResult:
     """Return the prompt and up to `tokens` tokens after it, drawn one at a time.
 
     Args:
@@ -80,13 +91,18 @@ def generate(
         tokens: most tokens to draw; fewer when the model ends the text.
         temperature: divides the logits; 0 takes the likeliest token every time.
         seed: of the draws.
+        watch: is told how many are drawn, and says whether there is time for another.
     """
     generator = torch.Generator().manual_seed(seed)
     # A document begins with BOS, or else follows an EOS: what the model has seen before a first
     # line.
     first = tokenizer.eos if tokenizer.bos is None else tokenizer.bos
     line = [first, *tokenizer.encode_batch([prompt.encode()])[0].tolist()]
-    for _ in range(tokens):
+    begun, ended = len(line), SampleEnd.MAX_TOKENS
+    for drawn in range(tokens):
+        if not watch(drawn):
+            ended = SampleEnd.TIME
+            break
         window_1S = torch.tensor([line[-model.positions.seq_len :]])
         logits_V = model(window_1S)[0, -1, : tokenizer.vocab_size].float()
         if temperature == 0:
@@ -95,9 +111,10 @@ def generate(
             chances_V = torch.softmax(logits_V / temperature, dim=-1)
             token = int(torch.multinomial(chances_V, 1, generator=generator))
         if token == tokenizer.eos:
+            ended = SampleEnd.END_OF_TEXT
             break
         line.append(token)
-    return tokenizer.decode(line)
+    return SampleResult(text=tokenizer.decode(line), tokens=len(line) - begun, ended=ended)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -57,7 +57,9 @@ def _launch(message: LaunchMessage, settings: Settings, launcher: Launcher) -> N
 
 
 def _start_chore(message: ChoreMessage, settings: Settings, launcher: Launcher) -> None:
-    starter = ChoreStarter(launcher.node, launcher.name, launcher.roots)
+    starter = ChoreStarter(
+        launcher.node, launcher.name, launcher.roots, allow_code=launcher.allow_code
+    )
     with WorkerApi(settings.url, own_token(launcher.node)) as api:
         try:
             starter.start(message, api)

@@ -85,6 +85,8 @@ class ChoreStarter:
     """The node's name."""
     roots: Mapping[str, Path]
     """Path of each storage root."""
+    allow_code: bool = False
+    """Whether code that jobs bring may run here."""
 
     def start(self, message: ChoreMessage, api: WorkerApi) -> bool:
         """Claim a chore and start its supervisor; say whether that was done.
@@ -124,8 +126,14 @@ class ChoreStarter:
         """Write the folder of a claim, which must not be there yet.
 
         Raises:
-            ValueError: the root is not defined here.
+            ValueError: the root is not defined here, or code of the job would have to run.
         """
+        sample = claim.task.sample
+        if sample is not None and sample.spec.model.factory is not None and not self.allow_code:
+            raise ValueError(
+                f"model.factory={sample.spec.model.factory!r}: this node runs no code that a job "
+                "brings; TRAINYARD_ALLOW_CODE=true for its worker allows it"
+            )
         root = self.roots.get(claim.task.root)
         if root is None:
             raise ValueError(f"root {claim.task.root!r} is not defined on node {self.name}")

@@ -18,6 +18,7 @@ from client.cli import (
     forking,
     local,
     looking,
+    sampling,
     submitting,
     telemetry,
     watching,
@@ -84,7 +85,7 @@ app = typer.Typer(
 )
 for part in (
     *(local, submitting, looking, watching, telemetry, comparing),
-    *(catalog, chores, exporting, acting, forking),
+    *(catalog, chores, exporting, sampling, acting, forking),
 ):
     part.register(app)
 

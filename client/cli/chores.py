@@ -36,6 +36,7 @@ DONE = {
     ChoreKind.SCRUB: "Scrubbed",
     ChoreKind.DELETE: "Deleted",
     ChoreKind.EXPORT: "Exported",
+    ChoreKind.SAMPLE: "Drew from",
 }
 
 
@@ -58,7 +59,7 @@ def chores(
     limit: Limit = 20,
     json: Json = False,
 ) -> None:
-    """Show what is and was done to checkpoints: verifications, scrubs, exports, deletions.
+    """Show what is and was done to checkpoints: verifications, exports, deletions and so on.
 
     `cancel` takes one back: at once where it waits, else its node ends it within seconds. A
     deletion that has begun cannot be taken back.

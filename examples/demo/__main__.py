@@ -41,6 +41,7 @@ LEGS: tuple[tuple[int, int | None], ...] = ((2, 18), (4, 38), (3, None))
 TOLERANCE = 1e-4
 READY_SECONDS = 120
 JOB_SECONDS = 300
+SAMPLE_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def tell_story(yard: Trainyard, folders: Folders) -> bool:
     say("\n3. Laid over each other.")
     same = compare(yard, folders, whole.id, broken.id)
     say("\n4. What the model has learned in a minute on a CPU, continuing `def `:")
-    say(sample(folders, yard, broken.id))
+    say(sample(yard, broken.id))
     return same
 
 
@@ -189,17 +190,15 @@ def course(yard: Trainyard, job_id: str) -> Course:
     return Course(found.digests, dict(sorted(found.losses.items())), found.attempts)
 
 
-def sample(folders: Folders, yard: Trainyard, job_id: str) -> str:
-    """Return text that the job's newest checkpoint generates, by the trainer's own command."""
+def sample(yard: Trainyard, job_id: str) -> str:
+    """Return text that the job's newest checkpoint generates."""
     newest = max(yard.checkpoints(job_id), key=lambda c: (c.attempt, c.step))
-    _, _, path = newest.place.partition(":")
-    run = folders.node / "runs" / job_id / str(newest.attempt)
-    command = [sys.executable, "-m", "trainer.sample", str(run)]
-    command += ["--checkpoint", str(folders.checkpoints / path), "--prompt", "def ", "--seed", "1"]
-    text = subprocess.run(command, capture_output=True, text=True, check=False)
-    if text.returncode:
-        raise RuntimeError(f"no text could be generated: {text.stderr.strip()[-2000:]}")
-    return "\n".join(f"   | {line}" for line in text.stdout.rstrip().splitlines())
+    say('   trainyard sample resumed --prompt "def " --seed 1')
+    asked = yard.sample(newest.id, "def ", seed=1)
+    chore = yard.wait_for_chore(asked.id, timeout=SAMPLE_SECONDS, poll_seconds=0.2)
+    if chore.outcome is None or chore.outcome.sample is None:
+        raise RuntimeError(f"no text could be drawn: {chore.outcome or chore.state}")
+    return "\n".join(f"   | {line}" for line in chore.outcome.sample.text.rstrip().splitlines())
 
 
 @contextlib.contextmanager

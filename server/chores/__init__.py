@@ -1,1 +1,1 @@
-"""Chores: what is done to checkpoints on storage, and which of them may go (lifecycle, 31-40)."""
+"""Chores: what is done to checkpoints on storage, and which of them may go (lifecycle, 31-41)."""

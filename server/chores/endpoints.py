@@ -16,12 +16,13 @@ from server.paging import PageRequest, page_by
 from server.parameters import CHECKPOINT_ID, CheckpointId, ChoreId
 from server.responses import reply
 from server.telemetry.catalog import read_checkpoint
-from specs.api.chores import ChoreView, ExportRequest
+from specs.api.chores import ChoreView, ExportRequest, SampleRequest
 from specs.api.common import Page
 from specs.api.telemetry import CheckpointDetails
 from specs.ids import ID_PATTERN
 
 ExportBody = Annotated[ExportRequest, Depends(JsonBody(ExportRequest, default=ExportRequest()))]
+SampleBody = Annotated[SampleRequest, Depends(JsonBody(SampleRequest, default=SampleRequest()))]
 
 router = APIRouter(dependencies=[person])
 
@@ -50,6 +51,20 @@ def export(
 ) -> Response:
     """Queue an export to a folder on storage; the same again answers with the one that is open."""
     return _accepted(context, uses.export(context, checkpoint_id, body, actor=principal.name))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/sample",
+    status_code=202,
+    response_model=ChoreView,
+    tags=["checkpoints"],
+    summary="Draw a text from a checkpoint",
+)
+def sample(
+    context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: SampleBody
+) -> Response:
+    """Queue a text to be drawn on a node; the chore's outcome carries it."""
+    return _accepted(context, uses.sample(context, checkpoint_id, body, actor=principal.name))
 
 
 @router.post(

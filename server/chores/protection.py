@@ -60,7 +60,7 @@ def in_use(chore: AnyRow) -> str:
     """Return what an open chore says against deleting its checkpoint."""
     return (
         f"{chore.checkpoint_id}: chore {chore.id} ({chore.kind}, asked for by {chore.actor}) is "
-        f"{chore.state}; wait for its end"
+        f"{chore.state}; wait for its end, or take it back"
     )
 
 

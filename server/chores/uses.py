@@ -1,4 +1,4 @@
-"""What people want of a checkpoint beside going on from it: its weights, exported."""
+"""What people want of a checkpoint beside going on from it: its weights exported, or a text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from server.chores.service import locked_to_stay, point_of
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
 from server.tables import jobs
-from specs.api.chores import ExportRequest
-from specs.chores import ChoreKind, ChoreTask, ExportTask
+from specs.api.chores import ExportRequest, SampleRequest
+from specs.chores import ChoreKind, ChoreTask, ExportTask, SampleTask
 from specs.job import JobSpec
 
 AnyRow = Row[*tuple[Any, ...]]
@@ -31,14 +31,7 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
         _check_whole(checkpoint)
         asked = _export_task(context, _spec(connection, job.id), checkpoint, request)
-        task = ChoreTask(
-            kind=ChoreKind.EXPORT,
-            job_id=job.id,
-            root=checkpoint.root,
-            paths=(checkpoint.path,),
-            checkpoint=point_of(checkpoint),
-            export=asked,
-        )
+        task = _task(ChoreKind.EXPORT, checkpoint, export=asked)
         for other in open_chores(connection, {ChoreKind.EXPORT}):
             if other.task.export.place == asked.place and other.task != task:
                 raise ConflictError(
@@ -54,6 +47,47 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
             actor=actor,
             reason=f"as {asked.dtype} to {asked.place}",
         )
+
+
+def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, actor: str) -> str:
+    """Queue the drawing of a text, and return the chore's id; the same again is the open one.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+        ConflictError: it is to be deleted or damaged, or its model is code that may not run here.
+    """
+    with context.database.write() as connection:
+        job, checkpoint = locked_to_stay(connection, checkpoint_id)
+        _check_whole(checkpoint)
+        spec = _spec(connection, job.id)
+        if spec.model.factory is not None and not context.settings.allow_code:
+            raise ConflictError(
+                f"{checkpoint_id} holds {spec.model.factory}, and this server runs no code that a "
+                "job brings; TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows it"
+            )
+        asked = SampleTask(spec=spec.model_copy(update={"env": {}}), **request.model_dump())
+        return queue_chore(
+            context,
+            connection,
+            _task(ChoreKind.SAMPLE, checkpoint, sample=asked),
+            job=job,
+            checkpoint_id=checkpoint_id,
+            actor=actor,
+            reason=f"{request.max_tokens} tokens",
+        )
+
+
+def _task(kind: ChoreKind, checkpoint: AnyRow, **asked: ExportTask | SampleTask) -> ChoreTask:
+    return ChoreTask.model_validate(
+        {
+            "kind": kind,
+            "job_id": checkpoint.job_id,
+            "root": checkpoint.root,
+            "paths": (checkpoint.path,),
+            "checkpoint": point_of(checkpoint),
+            **asked,
+        }
+    )
 
 
 def _export_task(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, Row, case, func, select, update
 
 from server.chores.carrying import lock_job_if_there
 from server.chores.queue import describe, end_chore, identity
@@ -128,7 +128,10 @@ class ChoreKeeper:
         return messages
 
     def _queue(self, connection: Connection) -> Sequence[AnyRow]:
-        """Return the queued chores, the oldest first and scrubs last."""
+        """Return the queued chores, the oldest first; samples before the others, scrubs last."""
+        turn = case(
+            (chores.c.kind == ChoreKind.SAMPLE, 0), (chores.c.kind == ChoreKind.SCRUB, 2), else_=1
+        )
         columns = (
             *(chores.c.id, chores.c.kind, chores.c.task, chores.c.storage, chores.c.node),
             *(chores.c.given_at, chores.c.sent_at, chores.c.fence),
@@ -136,7 +139,7 @@ class ChoreKeeper:
         return connection.execute(
             select(*columns)
             .where(chores.c.state == ChoreState.QUEUED)
-            .order_by(chores.c.kind == ChoreKind.SCRUB, chores.c.id)
+            .order_by(turn, chores.c.id)
             .limit(LOOKED_AT)
         ).all()
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from specs.base import RecordModel, SpecModel
+from specs.base import RecordModel, Seed, SpecModel
 from specs.chores import (
     SHARD_GIB,
     ChoreKind,
     ChoreOutcome,
     ChoreProgress,
+    DrawnTokens,
     ExportName,
+    Prompt,
     ShardGib,
+    Temperature,
     WeightsType,
 )
 from specs.places import RootName
@@ -29,6 +32,19 @@ class ExportRequest(SpecModel):
     """Its folder, in `exports` beneath the root; the checkpoint's id and the type when absent."""
     shard_gib: ShardGib = SHARD_GIB
     """Most of tensors in one file; a larger tensor has a file of its own."""
+
+
+class SampleRequest(SpecModel):
+    """Body of sample: all of it may be left out."""
+
+    prompt: Prompt = ""
+    """Text to begin with."""
+    max_tokens: DrawnTokens = 200
+    """Most tokens to draw; fewer where the model ends the text."""
+    temperature: Temperature = 0.7
+    """Divides the logits; 0 takes the likeliest token every time."""
+    seed: Seed = 0
+    """Of the draws: the same text again with the same seed."""
 
 
 class ChoreView(RecordModel):

@@ -18,6 +18,9 @@ from specs.chores import (
     ChoreOutcome,
     ExportResult,
     ExportTask,
+    SampleEnd,
+    SampleResult,
+    SampleTask,
     Verification,
 )
 from specs.reports import PROTOCOL, ChoreReport
@@ -73,6 +76,7 @@ def do(yard: Yard, chore_id: str, fault: list[CheckpointFault]) -> None:
         message="file_damaged: model.bin" if fault else "all is well",
         verification=found if claim.task.kind in LOOKS else None,
         export=written(claim.task.export) if claim.task.export else None,
+        sample=drawn(claim.task.sample) if claim.task.sample else None,
     )
     report = ChoreReport(protocol=PROTOCOL, node="node-1", fence=claim.fence, outcome=outcome)
     report_chore(context, chore_id, report)
@@ -82,6 +86,11 @@ def written(asked: ExportTask) -> ExportResult:
     return ExportResult(
         place=asked.place, path=f"/srv/{asked.name}", dtype=asked.dtype, files=5, size=999
     )
+
+
+def drawn(asked: SampleTask) -> SampleResult:
+    text = f"{asked.prompt}\x1b[2J{asked.seed} at {asked.temperature:g}\n"
+    return SampleResult(text=text, tokens=asked.max_tokens, ended=SampleEnd.MAX_TOKENS)
 
 
 def test_who_wrote_a_checkpoint_and_what_it_cost(run: Run, yard: Yard, job: str) -> None:
@@ -170,6 +179,17 @@ def test_an_export_is_waited_for_and_names_its_folder(run: Run, job: str) -> Non
     refusal = run("export", "tiny@step-4", "--root", "attic", "--dtype", "int8")
     assert refusal.exit_code == 2
     assert "dtype  Input should be 'float32', 'bfloat16' or 'float16'" in refusal.stderr
+
+
+@pytest.mark.usefixtures("node", "job")
+def test_a_sample_is_printed_and_can_order_the_terminal_nothing(run: Run) -> None:
+    result = run("sample", "tiny", "--prompt", "def ", "--seed", "3", "--temperature", "0")
+    assert (result.exit_code, result.stdout) == (0, "def \ufffd[2J3 at 0\n\n")
+    view = json.loads(run("sample", "tiny@step-4", "--max-tokens", "9", "--json").stdout)
+    assert view["outcome"]["sample"]["tokens"] == 9
+    refusal = run("sample", "tiny", "--max-tokens", "5000")
+    assert refusal.exit_code == 2
+    assert "max_tokens" in refusal.stderr
 
 
 @pytest.mark.usefixtures("job")

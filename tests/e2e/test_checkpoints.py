@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,11 @@ from specs.chores import CheckpointFault
 from specs.states import ChoreState, JobState
 from tests.e2e.control_plane import ControlPlane, finished, spec, wait_for
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of transformers
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
 
 
 def folder_of(plane: ControlPlane, checkpoint_id: str) -> Path:
@@ -32,6 +37,27 @@ def ended(yard: Trainyard, chore: ChoreView) -> ChoreView:
 
 def settled(yard: Trainyard, job_id: str) -> bool:
     return not any(yard.chores(job_id=job_id, open_only=True))
+
+
+def speaks_alike(yard: Trainyard, checkpoint_id: str) -> None:
+    """Export a checkpoint; what `transformers` writes then is what a sample says."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    asked = yard.sample(checkpoint_id, "def ", max_tokens=20, temperature=0)
+    exported = ended(yard, yard.export(checkpoint_id, name="keeper")).outcome
+    assert exported is not None
+    assert exported.export is not None
+    folder = Path(exported.export.path)
+    assert (folder.parent.name, folder.name) == ("exports", "keeper")
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
+    inputs = tokenizer("def ", return_tensors="pt")
+    (line,) = model.generate(**inputs, max_new_tokens=20, do_sample=False)
+    drawn = ended(yard, asked).outcome
+    assert drawn is not None
+    assert drawn.sample is not None
+    assert drawn.sample.text == tokenizer.decode(line, skip_special_tokens=True)
+    assert drawn.sample.text.startswith("def ")
 
 
 def test_checkpoints_from_retention_to_the_last_deletion(
@@ -56,6 +82,7 @@ def test_checkpoints_from_retention_to_the_last_deletion(
     found = yard.checkpoint(newest.id).verification
     assert found is not None
     assert (found.ok, found.loaded_on) == (True, 1)  # two ranks wrote it
+    speaks_alike(yard, newest.id)
     assert yard.pin(older.id).pinned_by is not None
     with pytest.raises(ConflictError, match="unpin it first"):
         yard.delete_checkpoint(older.id)

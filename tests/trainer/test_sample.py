@@ -27,7 +27,10 @@ def model() -> Model:
 
 
 def draw(model: Model, *, seed: int = 0, temperature: float = 1.0, prompt: str = "x") -> str:
-    return generate(model, ByteTokenizer(), prompt, tokens=40, temperature=temperature, seed=seed)
+    tokenizer = ByteTokenizer()
+    drawn = generate(model, tokenizer, prompt, tokens=40, temperature=temperature, seed=seed)
+    assert drawn.tokens == 40
+    return drawn.text
 
 
 def test_the_seed_decides_the_text(model: Model) -> None:

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from specs.chores import ChoreKind, ChoreTask
+from specs.chores import TASK, ChoreKind, ChoreOrder, ChoreTask, SampleTask
 from specs.ids import make_id
+from specs.job import parse_job_spec
 from specs.reports import ChoreClaimReply, ChoreMessage
 from tests.worker.conftest import NODE, Place, environment, wait_for
 from tests.worker.fake_server import NODE_TOKEN, FakeChore, FakeServer
@@ -47,10 +49,17 @@ def api(server: FakeServer) -> Iterator[WorkerApi]:
         yield connection
 
 
-def given(server: FakeServer, *paths: str, root: str = "checkpoints", fence: int = 1) -> str:
-    """Have the server give a deletion to the node; return its id."""
+def given(
+    server: FakeServer,
+    *paths: str,
+    root: str = "checkpoints",
+    fence: int = 1,
+    kind: ChoreKind = ChoreKind.DELETE,
+    sample: SampleTask | None = None,
+) -> str:
+    """Have the server give a chore to the node; return its id."""
     chore_id = make_id(milliseconds=1, entropy=os.urandom(10))
-    task = ChoreTask(kind=ChoreKind.DELETE, job_id="job1", root=root, paths=paths)
+    task = ChoreTask(kind=kind, job_id="job1", root=root, paths=paths, sample=sample)
     claim = ChoreClaimReply(task=task, storage=None, fence=fence, report_seconds=0.05)
     server.chores[chore_id] = FakeChore(claim)
     return chore_id
@@ -107,6 +116,22 @@ def test_a_root_that_is_not_here_is_said_at_once(
     outcome = server.chores[chore_id].outcome
     assert outcome is not None
     assert outcome.message == "node-1: root 'elsewhere' is not defined on node node-1"
+
+
+def test_code_of_a_job_runs_only_where_the_node_allows_it(
+    place: Place, server: FakeServer, starter: ChoreStarter, api: WorkerApi
+) -> None:
+    own = parse_job_spec({"model": {"factory": "gpt:build", "code": "data:own"}})
+    asked = SampleTask(spec=own, prompt="", max_tokens=1, temperature=0, seed=0)
+    chore_id = given(server, "job1/a1/step-4", kind=ChoreKind.SAMPLE, sample=asked)
+    assert not starter.start(ChoreMessage(chore_id=chore_id, node=NODE), api)
+    outcome = server.chores[chore_id].outcome
+    assert outcome is not None
+    assert "this node runs no code that a job brings" in outcome.message
+    allowing = replace(starter, allow_code=True)
+    folder = allowing.prepare(chore_id, server.chores[chore_id].claim)
+    order = ChoreOrder.model_validate_json((folder.root / TASK).read_bytes())
+    assert order.roots == {name: str(path) for name, path in place.launcher.roots.items()}
 
 
 def test_a_command_without_a_word_is_a_failure_with_its_output(

@@ -149,6 +149,10 @@ def _command(kind: ChoreKind) -> Callable[[ChoreOrder, Path], ChoreOutcome]:
         from trainer.chores.export import export_weights
 
         return export_weights
+    if kind == ChoreKind.SAMPLE:
+        from trainer.chores.sample import draw
+
+        return draw
     from trainer.chores.look import look_at
 
     return look_at

@@ -101,6 +101,21 @@ def test_an_export_is_accepted_with_or_without_a_body(
         assert (refusal.status_code, refusal.json()["errors"][0]["pointer"]) == (422, f"/{field}")
 
 
+def test_a_sample_has_sensible_limits(client: TestClient, saved: tuple[str, list[str]]) -> None:
+    path = f"{API}/checkpoints/{saved[1][0]}/sample"
+    assert client.post(path, json={"prompt": "def ", "temperature": 0}).status_code == 202
+    for field, value in {
+        "prompt": "x" * 4001,
+        "max_tokens": 1001,
+        "temperature": -1,
+        "seed": -1,
+    }.items():
+        refusal = client.post(path, json={field: value})
+        assert (refusal.status_code, refusal.json()["errors"][0]["pointer"]) == (422, f"/{field}")
+    control = client.post(path, json={"prompt": "a\x1b[2J"})
+    assert (control.status_code, "control character" in control.text) == (422, True)
+
+
 def test_chores_come_in_pages_the_newest_first(
     client: TestClient, harness: Harness, saved: tuple[str, list[str]]
 ) -> None:
@@ -145,7 +160,7 @@ def test_a_job_goes_with_its_checkpoints(client: TestClient, saved: tuple[str, l
 
 def test_what_is_not_there_is_not_found(client: TestClient) -> None:
     missing = f"{API}/checkpoints/{'0' * 26}.a1.step-4"
-    for verb in ("verify", "export", "pin", "unpin"):
+    for verb in ("verify", "export", "sample", "pin", "unpin"):
         assert client.post(f"{missing}/{verb}").status_code == 404
     assert client.delete(missing).status_code == 404
     assert client.get(f"{API}/chores/{'0' * 26}").status_code == 404

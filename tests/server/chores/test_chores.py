@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from server.chores import service
+from server.chores import service, uses
 from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.liveness import beat
 from server.scheduler.chores import Wanted, choose
 from server.scheduler.placement import Offer
 from server.telemetry.catalog import newest_checkpoint
+from specs.api.chores import SampleRequest
 from specs.chores import CheckpointFault, ChoreKind, ChoreOutcome
 from specs.states import ChoreState
 from tests.server.chores.conftest import Yard
@@ -210,6 +211,21 @@ def test_the_quietest_node_that_sees_the_storage_is_chosen() -> None:
     assert choose([wanted("a"), wanted("b")], offers, frozenset()) == {"a": "quiet", "b": "busy"}
     assert choose([wanted("a")], offers, frozenset({"quiet", "busy"})) == {}
     assert choose([wanted("a", storage=None)], offers, frozenset({"quiet"})) == {"a": "stranger"}
+
+
+def test_a_sample_goes_first_and_a_scrub_last(yard: Yard, context: Context) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    order = []
+    for kind in (ChoreKind.SCRUB, ChoreKind.VERIFY):
+        with context.database.write() as connection:
+            job, row = service.locked_to_stay(connection, checkpoint)
+            order.append(service.queue_look(context, connection, job, row, kind, actor="ada"))
+        yard.harness.clock.advance(1)
+    order.append(uses.sample(context, checkpoint, SampleRequest(), actor="ada"))
+    with context.database.read() as connection:
+        queue = yard.harness.keeper._queue(connection)
+    scrub, verify, sample = order
+    assert [row.id for row in queue] == [sample, verify, scrub]
 
 
 def test_a_scrub_waits_for_an_idle_node_and_holds_nobody_back() -> None:

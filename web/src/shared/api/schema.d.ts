@@ -489,6 +489,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/checkpoints/{checkpoint_id}/sample": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Draw a text from a checkpoint
+         * @description Queue a text to be drawn on a node; the chore's outcome carries it.
+         */
+        post: operations["checkpoints_sample"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/checkpoints/{checkpoint_id}/pin": {
         parameters: {
             query?: never;
@@ -1667,7 +1687,7 @@ export interface components {
          * @description What is done; also the command of `python -m trainer`.
          * @enum {string}
          */
-        ChoreKind: "verify" | "scrub" | "delete" | "export";
+        ChoreKind: "verify" | "scrub" | "delete" | "export" | "sample";
         /**
          * ChoreOutcome
          * @description `outcome.json`: how a chore ended on its node.
@@ -1694,6 +1714,8 @@ export interface components {
             files: number;
             /** @description What was exported. */
             export: components["schemas"]["ExportResult"] | null;
+            /** @description What was drawn. */
+            sample: components["schemas"]["SampleResult"] | null;
         };
         /**
          * ChoreOutcome
@@ -1721,6 +1743,8 @@ export interface components {
             files?: number;
             /** @description What was exported. */
             export?: components["schemas"]["ExportResult"] | null;
+            /** @description What was drawn. */
+            sample?: components["schemas"]["SampleResult"] | null;
         };
         /**
          * ChoreProgress
@@ -1734,7 +1758,7 @@ export interface components {
             doing: string;
             /**
              * Done
-             * @description Bytes read and written, or files that were deleted.
+             * @description Bytes read and written, tokens drawn, or files that were deleted.
              */
             done: number;
             /**
@@ -1818,6 +1842,8 @@ export interface components {
             checkpoint: components["schemas"]["ResumePoint"] | null;
             /** @description What to export. */
             export: components["schemas"]["ExportTask"] | null;
+            /** @description What to draw. */
+            sample: components["schemas"]["SampleTask"] | null;
         };
         /**
          * ChoreView
@@ -5877,6 +5903,88 @@ export interface components {
             node_lost_after_seconds?: number;
         };
         /**
+         * SampleEnd
+         * @description Why a sample goes no further.
+         * @enum {string}
+         */
+        SampleEnd: "end_of_text" | "max_tokens" | "time";
+        /**
+         * SampleRequest
+         * @description Body of sample: all of it may be left out.
+         */
+        SampleRequest: {
+            /**
+             * Prompt
+             * @description Text to begin with.
+             * @default
+             */
+            prompt?: string;
+            /**
+             * Max Tokens
+             * @description Most tokens to draw; fewer where the model ends the text.
+             * @default 200
+             */
+            max_tokens?: number;
+            /**
+             * Temperature
+             * @description Divides the logits; 0 takes the likeliest token every time.
+             * @default 0.7
+             */
+            temperature?: number;
+            /**
+             * Seed
+             * @description Of the draws: the same text again with the same seed.
+             * @default 0
+             */
+            seed?: number;
+        };
+        /**
+         * SampleResult
+         * @description A text that was drawn.
+         */
+        SampleResult: {
+            /**
+             * Text
+             * @description The prompt and what the model wrote after it.
+             */
+            text: string;
+            /**
+             * Tokens
+             * @description Tokens that were drawn.
+             */
+            tokens: number;
+            /** @description Why it goes no further. */
+            ended: components["schemas"]["SampleEnd"];
+        };
+        /**
+         * SampleTask
+         * @description A text to draw.
+         */
+        SampleTask: {
+            /** @description Spec of the job, without its environment: its model and its tokenizer are needed. */
+            spec: components["schemas"]["JobSpec"];
+            /**
+             * Prompt
+             * @description Text to begin with.
+             */
+            prompt: string;
+            /**
+             * Max Tokens
+             * @description Most tokens to draw.
+             */
+            max_tokens: number;
+            /**
+             * Temperature
+             * @description Divides the logits; 0 takes the likeliest token every time.
+             */
+            temperature: number;
+            /**
+             * Seed
+             * @description Of the draws.
+             */
+            seed: number;
+        };
+        /**
          * SessionRequest
          * @description Body of a browser login: a token or a one-time code.
          */
@@ -8236,6 +8344,105 @@ export interface operations {
         requestBody?: {
             content: {
                 "application/json": components["schemas"]["ExportRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ChoreView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    checkpoints_sample: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the checkpoint: job, attempt and step. */
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["SampleRequest"];
             };
         };
         responses: {

@@ -83,6 +83,7 @@ const DOING: Record<Chore["kind"], string> = {
   scrub: "scrubbing",
   delete: "deleting",
   export: "exporting",
+  sample: "sampling",
 };
 
 export function choreWords(chore: Chore): string {

@@ -1,4 +1,4 @@
-"""The export of a checkpoint as a chore: `transformers` loads it, and goes on as we do."""
+"""Export and sample as chores: `transformers` loads what is written, and goes on as we do."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from specs.chores import (
     ChoreProgress,
     ChoreTask,
     ExportTask,
+    SampleEnd,
+    SampleResult,
+    SampleTask,
 )
 from specs.job import parse_job_spec
 from specs.layout import Layout
-from tests.trainer.data.inputs import DOCUMENTS, write_tokenizer
+from tests.trainer.data.inputs import DOCUMENTS, HUGGINGFACE_TOKENIZER, write_tokenizer
 from tests.trainer.runs import JOB, SmallJob
 from trainer.chores.main import main
-from trainer.data.tokenizer import open_tokenizer
-from trainer.sample import generate, load_weights
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -51,17 +52,19 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> SmallJob:
     return job
 
 
-def do(job: SmallJob, export: ExportTask, chore: Path, **roots: Path) -> ChoreOutcome:
-    """Export the job's checkpoint as a node does."""
+def do(job: SmallJob, asked: ExportTask | SampleTask, chore: Path, **roots: Path) -> ChoreOutcome:
+    """Export the job's checkpoint, or draw from it, as a node does."""
+    kind = ChoreKind.EXPORT if isinstance(asked, ExportTask) else ChoreKind.SAMPLE
     (manifest,) = job.committed().values()
     point = job.resume_point(manifest)
     task = ChoreTask(
-        kind=ChoreKind.EXPORT,
+        kind=kind,
         job_id=JOB,
         root="checkpoints",
         paths=(point.path,),
         checkpoint=point,
-        export=export,
+        export=asked if isinstance(asked, ExportTask) else None,
+        sample=asked if isinstance(asked, SampleTask) else None,
     )
     known = {"checkpoints": job.storage, **roots}
     order = ChoreOrder(
@@ -72,8 +75,14 @@ def do(job: SmallJob, export: ExportTask, chore: Path, **roots: Path) -> ChoreOu
     )
     chore.mkdir(exist_ok=True)
     (chore / TASK).write_text(order.model_dump_json())
-    main(ChoreKind.EXPORT, [str(chore)])
+    main(kind, [str(chore)])
     return ChoreOutcome.model_validate_json((chore / OUTCOME).read_bytes())
+
+
+def a_text(job: SmallJob, **fields: Any) -> SampleTask:
+    """Return the task to draw the likeliest text."""
+    given: dict[str, Any] = {"prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0.0, "seed": 0}
+    return SampleTask(spec=parse_job_spec(job.spec), **given | fields)
 
 
 def continued_by_transformers(folder: Path, prompt: str) -> str:
@@ -86,15 +95,6 @@ def continued_by_transformers(folder: Path, prompt: str) -> str:
     (line,) = model.generate(**inputs, max_new_tokens=TOKENS, do_sample=False)
     text: str = tokenizer.decode(line, skip_special_tokens=True)
     return text
-
-
-def continued_by_us(job: SmallJob, prompt: str) -> str:
-    (manifest,) = job.committed().values()
-    spec = parse_job_spec(job.spec)
-    roots = {"data": str(job.folder / "data"), "checkpoints": str(job.storage)}
-    model = load_weights(spec, job.storage / job.resume_point(manifest).path, roots)
-    tokenizer = open_tokenizer(spec, roots)
-    return generate(model, tokenizer, prompt, tokens=TOKENS, temperature=0, seed=0)
 
 
 def test_transformers_goes_on_as_we_do(job: SmallJob, tmp_path: Path) -> None:
@@ -110,9 +110,11 @@ def test_transformers_goes_on_as_we_do(job: SmallJob, tmp_path: Path) -> None:
     progress = ChoreProgress.model_validate_json((tmp_path / "chore" / PROGRESS).read_bytes())
     (manifest,) = job.committed().values()
     assert progress.total > manifest.size + (folder / "model.safetensors").stat().st_size * 0.9
-    text = continued_by_us(job, PROMPT)
-    assert len(text) > len(PROMPT) + 10
-    assert continued_by_transformers(folder, PROMPT) == text
+    drawn = do(job, a_text(job), tmp_path / "chore").sample
+    assert drawn is not None
+    assert (drawn.tokens, drawn.ended) == (TOKENS, SampleEnd.MAX_TOKENS)
+    assert len(drawn.text) > len(PROMPT) + 10
+    assert continued_by_transformers(folder, PROMPT) == drawn.text
 
     again = do(job, asked, tmp_path / "chore")
     assert again.export == result
@@ -160,3 +162,34 @@ def test_it_stays_beneath_its_root(job: SmallJob, tmp_path: Path) -> None:
     config = json.loads((other / "exports" / "stray" / "config.json").read_text())
     assert (config["torch_dtype"], config["eos_token_id"]) == ("bfloat16", 257)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["chore", "other"]
+
+
+def test_a_sample_keeps_to_its_seed_and_its_time(
+    job: SmallJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawn(**fields: Any) -> SampleResult:
+        outcome = do(job, a_text(job, temperature=1.0, **fields), tmp_path / "chore")
+        assert outcome.sample is not None, outcome
+        return outcome.sample
+
+    assert drawn(seed=1) == drawn(seed=1)
+    assert drawn(seed=1).text != drawn(seed=2).text
+    monkeypatch.setattr("trainer.chores.sample.SAMPLE_SECONDS", 0.0)
+    ended = drawn(seed=1)
+    assert (ended.text, ended.tokens, ended.ended) == (PROMPT, 0, SampleEnd.TIME)
+
+
+def test_a_sample_that_cannot_be_drawn_says_why(
+    job: SmallJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = HUGGINGFACE_TOKENIZER | {"source": "text", "path": "data:text.txt"}
+    hub = a_text(job.changed(tmp_path / "hub", data=data))
+    missing = do(job, hub, tmp_path / "chore")
+    assert (missing.outcome, missing.sample) == ("failed", None)
+    assert "data.tokenizer_path='models:small': root 'models' is not defined" in missing.message
+    full = tmp_path / "meminfo"
+    full.write_text("MemTotal: 100 kB\nMemAvailable: 100 kB\n")
+    monkeypatch.setattr("trainer.chores.sample.MEMORY", full)
+    outcome = do(job, a_text(job), tmp_path / "chore")
+    assert outcome.outcome == "failed"
+    assert "0.0 GiB are free on this node" in outcome.message
