@@ -15,6 +15,9 @@ NODE_IS_NEW := node -e 'const [a, b] = process.versions.node.split(".").map(Numb
 	process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null
 NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --loglevel=error
 
+# Files of tests go to two processes: many wait more than they compute, and none needs another file.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
 .DEFAULT_GOAL := help
 .PHONY: help setup browser demo up generate check test test-all soak clean
 
@@ -70,10 +73,10 @@ check: setup ## Format, lint, types, import arrows, freshness of generated files
 	$(NPM) run check
 
 test: setup browser ## Every test that is not marked slow
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
 test-all: setup browser ## Every test, the slow ones included
-	OMP_NUM_THREADS=1 $(BIN)/pytest
+	$(PYTEST)
 
 soak: setup ## Kill training at random moments, resume, compare the curves (KILLS, 200; SEED; DATA)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.trainer.soak $(if $(KILLS),--kills $(KILLS)) \

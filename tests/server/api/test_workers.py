@@ -113,7 +113,7 @@ def test_the_name_of_a_node_that_is_online_cannot_be_taken(
     [
         ({"protocol": 99}, "/protocol"),
         ({"address": "a b"}, "/address"),
-        ({"roots": {"Upper": str(uuid4())}}, "/roots"),
+        ({"roots": {"Upper": "0197cbf5-8d2e-7cc0-9d43-3a1f6a1f7b10"}}, "/roots"),
         ({"roots": {"data": "not-a-uuid"}}, "/roots/data"),
         ({"node": "../x"}, "/node"),
         ({"hardware": HARDWARE | {"slots": 0}}, "/hardware/slots"),
