@@ -10,7 +10,7 @@ from client.sdk import Trainyard
 from tests.e2e.control_plane import ControlPlane, Follower, cancel_all
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Broker, server, scheduler and worker on a folder of their own."""
     made = ControlPlane(tmp_path_factory.mktemp("e2e"))

@@ -18,14 +18,14 @@ Theme = Literal["light", "dark"]
 Visit = Callable[..., Watched]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """Chromium."""
     with chromium() as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Broker, server, scheduler and worker on a folder of their own."""
     made = ControlPlane(tmp_path_factory.mktemp("web"))
@@ -38,7 +38,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         made.end()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def login_link(plane: ControlPlane) -> str:
     """The link that `up` prints: it logs in once."""
     link = wait_for(lambda: re.search(r"log in +(\S+)", plane.log.read_text()), "login link")
@@ -55,7 +55,7 @@ def live(browser: Browser) -> Iterator[Watched]:
     assert faults == []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
     """An API over a database in which all scenes have been played."""
     with opened(tmp_path_factory.mktemp("theatre")) as playing:

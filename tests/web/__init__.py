@@ -1,0 +1,1 @@
+"""The dashboard in a browser, over servers that run while the tests of the folder do."""
