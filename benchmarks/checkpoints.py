@@ -4,7 +4,9 @@ Two ranks with FSDP, each with a file of its own. In each round come, one after 
 sequential write by as many processes, a save, a plain read, a load, and a save in the background
 beside training steps; what else the machine does so meets all of them alike. A round plans anew,
 so that it sees a first and a second plan. In memory (tmpfs) the figures have targets, on a disk
-they are printed without.
+they are printed without: there a file is synced when it is written, and dropped from the system's
+cache before the plain read and before the load alike. Both read into the memory of the model and
+the optimizer, which has been used before.
 
     python -m benchmarks.checkpoints [--rounds 7] [--layers 11] [--disk FOLDER] [--no-disk]
 """
@@ -108,12 +110,25 @@ class Bench:
         seen.second_plan.append(saver.plan_seconds)
         manifest = saved[0]
         seen.size = manifest.size
-        file = self._own_file(manifest)
-        seen.plain_read.append(self._timed(lambda: self._plain_read(file)))
-        loader = self._checkpointer("disabled")  # as a resumed attempt: it knows nothing yet
-        seen.load.append(self._timed(lambda: self._load(loader, manifest)))
+        self._read_and_load(manifest)
         self._forget(manifest)
         self._steps_beside_an_upload()
+
+    def _read_and_load(self, manifest: Manifest) -> None:
+        """Measure both, in turn the one and the other first: what lies under a disk has caches."""
+        seen, file = self.measured, self._own_file(manifest)
+        loader = self._checkpointer("disabled")  # as a resumed attempt: it knows nothing yet
+
+        def read() -> None:
+            _forget_pages(file)
+            seen.plain_read.append(self._timed(lambda: self._plain_read(file)))
+
+        def load() -> None:
+            _forget_pages(file)
+            seen.load.append(self._timed(lambda: self._load(loader, manifest)))
+
+        for action in (read, load) if len(seen.load) % 2 == 0 else (load, read):
+            action()
 
     def warm_up(self) -> None:
         """Take the buffers for the copies and compile nothing later: the preflight does it."""
@@ -340,6 +355,13 @@ def tell(seen: Measured, storage: str, *, bounded: bool) -> bool:
             ),
         ]
     )
+
+
+def _forget_pages(file: Path) -> None:
+    """Have the system drop its copy of a file, so that a disk is read; in memory it stays."""
+    descriptor = os.open(file, os.O_RDONLY)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
 
 
 def _seconds(action: Callable[[], object]) -> float:
