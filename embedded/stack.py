@@ -109,10 +109,11 @@ class Stack:
             StartError: it did not come up.
             StopRequestedError: somebody asked to end meanwhile.
         """
+        checkpoints = os.environ.get("TRAINYARD_CHECKPOINTS") or self.folders.checkpoints
         settings = {
             "TRAINYARD_URL": self.address.url,
             "TRAINYARD_DATA_DIR": str(self.folders.node),
-            "TRAINYARD_ROOTS": f"checkpoints={self.folders.checkpoints},data={self.folders.data}",
+            "TRAINYARD_ROOTS": f"checkpoints={checkpoints},data={self.folders.data}",
         }
         if not (self.folders.node / "node.token").exists():
             token = yard.create_token("embedded-worker", kind="join")

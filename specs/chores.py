@@ -215,7 +215,7 @@ class ChoreOrder(RecordModel):
     task: ChoreTask
     """What to do."""
     root_path: str
-    """Path of the storage root here."""
+    """Folder or URL of the storage root here."""
     root_id: str | None = None
     """UUID that the root must hold; any when absent."""
     roots: dict[str, str] = Field(default_factory=dict)

@@ -9,6 +9,11 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 ROOT_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+OBJECTS = "s3://"
+_OBJECT_STORE = re.compile(
+    r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[\w.=-]+(?:/[\w.=-]+)*))?",
+    re.ASCII,
+)
 
 
 def split_place(place: str) -> tuple[str, PurePosixPath]:
@@ -29,6 +34,26 @@ def split_place(place: str) -> tuple[str, PurePosixPath]:
     if not relative or path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{place!r} must name a path below its root, without '..'")
     return root, path
+
+
+def is_object_store(root: str) -> bool:
+    """Return whether a root, as the settings of a machine name it, is a bucket and no folder."""
+    return root.startswith(OBJECTS)
+
+
+def split_object_store(root: str) -> tuple[str, str]:
+    """Return bucket and prefix of a root in an object store; the prefix may be empty.
+
+    Raises:
+        ValueError: it is not `s3://bucket` or `s3://bucket/prefix`.
+    """
+    match = _OBJECT_STORE.fullmatch(root)
+    if match is None or {".", ".."} & set(root.split("/")):
+        raise ValueError(
+            f"{root!r} is no object store: write s3://bucket or s3://bucket/prefix, without "
+            "credentials, which come from the environment (AWS_ACCESS_KEY_ID and the like)"
+        )
+    return match["bucket"], match["prefix"] or ""
 
 
 def _check_place(place: str) -> str:

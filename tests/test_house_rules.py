@@ -24,6 +24,8 @@ from pydantic import BaseModel, RootModel
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 400
 PARTS = ("specs", "planner", "server", "worker", "trainer", "client", "embedded", "migrations")
+BESIDE = {"trainer": ("s3",)}
+"""Extras that a part imports from only where somebody asks for what they bring."""
 UNPICKLER = "trainer/checkpoint/unpickler.py"
 PICKLE_MODULES = {"pickle", "_pickle", "cloudpickle", "dill", "joblib"}
 PICKLE_READERS = {"load", "loads", "Unpickler"}
@@ -291,7 +293,9 @@ def installed_with(part: str) -> frozenset[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     # The migrations run inside the server.
     extra = "server" if part == "migrations" else part
-    direct = project["dependencies"] + project["optional-dependencies"].get(extra, [])
+    optional = project["optional-dependencies"]
+    beside = [line for name in BESIDE.get(part, ()) for line in optional[name]]
+    direct = project["dependencies"] + optional.get(extra, []) + beside
     names: set[str] = set()
     todo = [Requirement(line) for line in direct]
     while todo:

@@ -2,7 +2,8 @@
 
 `python -m trainer export <checkpoint> --to <folder>` writes its weights for other programs;
 `python -m trainer compare <run> <checkpoint>` says whether the run could go on from it;
-`python -m trainer verify | scrub | delete | export | sample <folder>` is what a worker starts.
+`python -m trainer verify | scrub | delete | export | sample <folder>` is what a worker starts;
+`python -m trainer identify s3://<bucket>/<prefix>` tells a worker which storage that is.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ def main() -> int:
         return do_chore(ChoreKind(words[0]), words[1:])
     if words[:1] == ["compare"]:
         return _compare(words[1:])
+    if words[:1] == ["identify"] and len(words) == 2:
+        return _identify(words[1])
     checking = words[:1] == ["check"]
     arguments = _parser().parse_args(words[1:] if checking else words)
     roots = dict(arguments.root)
@@ -106,6 +109,12 @@ def _export(words: list[str]) -> int:
     from trainer.hugging_face.export import main as export
 
     return export(words)
+
+
+def _identify(url: str) -> int:
+    from trainer.identify import main as identify
+
+    return identify(url)
 
 
 def _compare(words: list[str]) -> int:

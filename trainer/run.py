@@ -13,10 +13,12 @@ from specs.attempt import AttemptSpec
 from specs.batch import BatchDeal
 from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
+from specs.places import is_object_store
 from specs.problems import spec_error
 from specs.rules import check_job_spec
 from specs.rundir import RunDirectory
 from trainer.errors import LaunchError
+from trainer.storage import StoragePath, storage_root
 from trainer.tensorboard import refuse_without_tensorboard
 
 
@@ -32,7 +34,7 @@ class Run:
     """The same with the overrides of this attempt: what holds now."""
     attempt: AttemptSpec
     """Number, layout and resume point; that of a bare launch when the directory names none."""
-    checkpoint_root: Path
+    checkpoint_root: StoragePath
     """Storage root below which the job's checkpoints lie."""
     cache_dir: Path
     """Folder of the token caches."""
@@ -95,7 +97,7 @@ def named_root(text: str) -> tuple[str, str]:
     name, equals, path = text.partition("=")
     if not (name and equals and path):
         raise ArgumentTypeError(f"{text!r} is not NAME=PATH")
-    return name, str(Path(path).resolve())
+    return name, path if is_object_store(path) else str(Path(path).resolve())
 
 
 def forget_check(directory: RunDirectory) -> None:
@@ -167,10 +169,10 @@ def _check_world_size(attempt: AttemptSpec, world_size: int | None) -> None:
 
 def _checkpoint_root(
     directory: RunDirectory, spec: JobSpec, attempt: AttemptSpec, *, bare: bool
-) -> Path:
+) -> StoragePath:
     name = spec.checkpoint.root
     if name in attempt.roots:
-        return Path(attempt.roots[name])
+        return storage_root(attempt.roots[name])
     if bare:
         return Path(directory.root / "checkpoints")
     known = ", ".join(sorted(attempt.roots)) or "none"

@@ -21,6 +21,7 @@ from trainer.errors import RunError
 from trainer.model.base import Model
 from trainer.model.build import build_model
 from trainer.run import named_root, open_run
+from trainer.storage import StoragePath
 
 
 def main() -> int:
@@ -47,7 +48,7 @@ def main() -> int:
 
 def load_weights(
     spec: JobSpec,
-    folder: Path,
+    folder: StoragePath,
     roots: Mapping[str, str] | None = None,
     *,
     point: ResumePoint | None = None,

@@ -83,8 +83,8 @@ class ChoreStarter:
     """The node's files."""
     name: str
     """The node's name."""
-    roots: Mapping[str, Path]
-    """Path of each storage root."""
+    roots: Mapping[str, str]
+    """Folder or URL of each storage root."""
     allow_code: bool = False
     """Whether code that jobs bring may run here."""
 
@@ -140,10 +140,7 @@ class ChoreStarter:
         folder = ChoreFolder(self.node.data_dir / "chores" / chore_id / str(claim.fence))
         folder.root.mkdir(parents=True)
         order = ChoreOrder(
-            task=claim.task,
-            root_path=str(root),
-            root_id=claim.storage,
-            roots={name: str(path) for name, path in self.roots.items()},
+            task=claim.task, root_path=root, root_id=claim.storage, roots=dict(self.roots)
         )
         launch = ChoreLaunch(
             chore_id=chore_id,

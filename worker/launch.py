@@ -32,8 +32,8 @@ class Launcher:
     """The node's files."""
     name: str
     """The node's name."""
-    roots: Mapping[str, Path]
-    """Path of each storage root."""
+    roots: Mapping[str, str]
+    """Folder or URL of each storage root."""
     devices: Devices
     """What the node offers."""
     allow_code: bool = False
@@ -89,7 +89,7 @@ class Launcher:
         self.node.cache_dir.mkdir(exist_ok=True)
         attempt = claim.attempt.model_copy(
             update={
-                "roots": {name: str(path) for name, path in self.roots.items()},
+                "roots": dict(self.roots),
                 "cache_dir": str(self.node.cache_dir),
             }
         )

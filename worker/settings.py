@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from specs.places import ROOT_PATTERN
+from specs.places import ROOT_PATTERN, is_object_store, split_object_store
 from specs.reports import NodeName
 
 
@@ -23,22 +23,24 @@ def _check_roots(text: str) -> str:
     return text
 
 
-def parse_roots(text: str) -> dict[str, Path]:
-    """Return the path of each root named in `name=path,name=path`.
+def parse_roots(text: str) -> dict[str, str]:
+    """Return what each root is that is named in `name=path,name=s3://bucket/prefix`.
 
     Raises:
-        ValueError: a pair has no name, no absolute path, or a name twice.
+        ValueError: a pair has no name, neither an absolute path nor a bucket, or a name twice.
     """
-    roots: dict[str, Path] = {}
+    roots: dict[str, str] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         name, equals, path = pair.partition("=")
         if not equals or not ROOT_PATTERN.fullmatch(name):
             raise ValueError(f"{pair!r} is not name=path, as in checkpoints=/srv/checkpoints")
-        if not Path(path).is_absolute():
-            raise ValueError(f"root {name}={path!r} needs an absolute path")
+        if is_object_store(path):
+            split_object_store(path)
+        elif not Path(path).is_absolute():
+            raise ValueError(f"root {name}={path!r} needs an absolute path, or s3://bucket")
         if name in roots:
             raise ValueError(f"root {name!r} is given twice")
-        roots[name] = Path(path)
+        roots[name] = path
     return roots
 
 
@@ -62,7 +64,8 @@ class Settings(BaseSettings):
     join_token: str | None = None
     """Token with which the node joins; needed once."""
     roots: Annotated[str, AfterValidator(_check_roots)] = ""
-    """Storage roots as `name=path,name=path`; `checkpoints` and `data` in `data_dir` when empty."""
+    """Storage roots as `name=path,name=s3://bucket/prefix`; `checkpoints` and `data` in `data_dir`
+    when empty."""
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Slots that the node offers; when absent its GPUs, or without any its cores but at least 4."""
     allow_code: bool = False
@@ -74,10 +77,10 @@ class Settings(BaseSettings):
     """File whose appearance says that this machine is about to go away: its attempts save and
     leave. Put it where a reboot removes it."""
 
-    def root_paths(self) -> dict[str, Path]:
-        """Return the path of each storage root."""
+    def root_paths(self) -> dict[str, str]:
+        """Return the folder or the URL of each storage root."""
         named = parse_roots(self.roots)
         if named:
             return named
         data_dir = self.data_dir.resolve()
-        return {name: data_dir / name for name in ("checkpoints", "data")}
+        return {name: str(data_dir / name) for name in ("checkpoints", "data")}

@@ -168,7 +168,7 @@ class Follower:
 class ControlPlane:
     """Broker, server, scheduler and worker as `python -m embedded up` runs them."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, **environment: str) -> None:
         self.folders = Folders(root / "data")
         self.node = f"e2e-{os.getpid()}-{root.name}"
         self.environment = {
@@ -180,6 +180,7 @@ class ControlPlane:
             "TRAINYARD_LEASE_SECONDS": str(LEASE_SECONDS),
             "TRAINYARD_HEARTBEAT_SECONDS": "0.5",
             "TRAINYARD_RESEND_SECONDS": "1",
+            **environment,
         }
         self.log = root / "up.log"
         with self.log.open("wb") as log:

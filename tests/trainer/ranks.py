@@ -101,6 +101,7 @@ def started_ranks(
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there: rank 0 hosts none
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
+        **{name: value for name, value in os.environ.items() if name.startswith("AWS_")},
         **(env or {}),
     }
     task = pickle.dumps((fn, args))  # plain pickle: tensors travel by value, not in shared memory

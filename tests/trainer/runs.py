@@ -25,6 +25,7 @@ from trainer.checkpoint import store
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.record import Recorder
 from trainer.run import open_run
+from trainer.storage import StoragePath
 
 Record = TypeVar("Record", bound=RecordModel)
 
@@ -219,7 +220,7 @@ class SmallJob:
         *,
         resume: Manifest | None = None,
         overrides: Overrides | None = None,
-        storage: Path | None = None,
+        storage: StoragePath | None = None,
         skip: tuple[tuple[int, int], ...] = (),
     ) -> Path:
         """Write the run directory of an attempt, as the worker does."""

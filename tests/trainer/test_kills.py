@@ -33,8 +33,8 @@ EVERY_RANK = [
 RANK_0 = [
     Moment(Point.FENCED, FENCE),
     Moment(Point.FOLDER_MADE),
-    Moment(Point.FILE_MADE, f"{DCP_METADATA}.tmp"),
-    Moment(Point.FILE_SYNCED, f"{DCP_METADATA}.tmp"),
+    Moment(Point.FILE_MADE, DCP_METADATA),
+    Moment(Point.FILE_SYNCED, DCP_METADATA),
     Moment(Point.PARTS_KNOWN),
     Moment(Point.REPLACING, MANIFEST),
     Moment(Point.NAMED, MANIFEST),

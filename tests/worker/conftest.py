@@ -248,10 +248,10 @@ def make_place(folder: Path, server: FakeServer, *, name: str = NODE) -> Place:
     node = Node(folder / name)
     node.data_dir.mkdir()
     node.remember_server(server.url)
-    roots = {root: folder / root for root in ("checkpoints", "data")}
-    for path in roots.values():
+    roots = {root: str(folder / root) for root in ("checkpoints", "data")}
+    for path in map(Path, roots.values()):
         path.mkdir(exist_ok=True)
-    (roots["data"] / "text.txt").write_text(TEXT)
+    Path(roots["data"], "text.txt").write_text(TEXT)
     hardware = Hardware(
         device="cpu",
         slots=4,

@@ -27,21 +27,27 @@ ID = make_id(milliseconds=1, entropy=bytes(10))
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_NODE_NAME", "gpu-01")
-    monkeypatch.setenv("TRAINYARD_ROOTS", "checkpoints=/srv/c, data=/srv/d")
+    monkeypatch.setenv("TRAINYARD_ROOTS", "checkpoints=s3://bucket/c, data=/srv/d")
     monkeypatch.setenv("TRAINYARD_SLOTS", "3")
     settings = Settings()
     assert (settings.node_name, settings.slots) == ("gpu-01", 3)
-    assert settings.root_paths() == {"checkpoints": Path("/srv/c"), "data": Path("/srv/d")}
+    assert settings.root_paths() == {"checkpoints": "s3://bucket/c", "data": "/srv/d"}
 
 
 def test_without_roots_the_data_folder_holds_them(tmp_path: Path) -> None:
     roots = Settings(data_dir=tmp_path).root_paths()
-    assert roots == {"checkpoints": tmp_path / "checkpoints", "data": tmp_path / "data"}
+    assert roots == {name: str(tmp_path / name) for name in ("checkpoints", "data")}
 
 
-@pytest.mark.parametrize("text", ["data", "data=relative", "Data=/a", "=/a", "data=/a,data=/b"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("data", "data=relative", "Data=/a", "=/a", "data=/a,data=/b", "data=gs://bucket"),
+        *("data=s3://", "data=s3://key:secret@bucket", "data=s3://bucket/../x", "data=s3://b/x?y"),
+    ],
+)
 def test_bad_roots_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"root|name=path"):
+    with pytest.raises(ValueError, match=r"root|name=path|object store"):
         parse_roots(text)
     with pytest.raises(ValidationError):
         Settings(roots=text)
@@ -105,7 +111,7 @@ def test_a_node_whose_token_was_revoked_joins_anew(tmp_path: Path, server: FakeS
 
 
 def identify_in(folder: str) -> str:
-    return identify_roots({"data": Path(folder)})["data"]
+    return identify_roots({"data": folder})["data"]
 
 
 def test_all_who_see_a_root_say_the_same(tmp_path: Path) -> None:
@@ -120,10 +126,10 @@ def test_all_who_see_a_root_say_the_same(tmp_path: Path) -> None:
 def test_a_root_that_cannot_prove_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="root data="):
-        identify_roots({"data": tmp_path / "file" / "below"})
+        identify_roots({"data": str(tmp_path / "file" / "below")})
     (tmp_path / ROOT_FILE).write_text("something else")
     with pytest.raises(ValueError, match="no UUID"):
-        identify_roots({"data": tmp_path})
+        identify_roots({"data": str(tmp_path)})
 
 
 def test_an_attempt_has_one_lock(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from specs.checkpoint import Manifest
 from trainer.errors import MismatchError
+from trainer.storage import StoragePath
 
 SHOWN = 8
 """Tensors of each kind of difference that are named; of the others only the number is."""
@@ -95,7 +95,7 @@ def compare(
     )
 
 
-def refuse_unless_it_fits(comparison: Comparison, manifest: Manifest, path: Path) -> None:
+def refuse_unless_it_fits(comparison: Comparison, manifest: Manifest, path: StoragePath) -> None:
     """Refuse a checkpoint that differs, naming what does and what to do about it.
 
     Raises:

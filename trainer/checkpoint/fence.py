@@ -6,13 +6,15 @@ import errno
 import fcntl
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from specs.checkpoint import FENCE
 from trainer.checkpoint.points import Point, reached
 from trainer.checkpoint.store import storage_errors, write_durably
 from trainer.errors import CheckpointError, OutrunError
+from trainer.objects.path import ObjectPath
+from trainer.storage import StoragePath
 
 LOCK = "FENCE.lock"
 LOCK_SECONDS = 30.0  # it is held for milliseconds; longer means that its holder is stuck
@@ -22,17 +24,17 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 
 @contextmanager
-def raised_fence(job_folder: Path, attempt: int) -> Iterator[None]:
+def raised_fence(job_folder: StoragePath, attempt: int) -> Iterator[None]:
     """Raise the job's fence to `attempt` and hold it there: nobody moves it meanwhile.
+
+    In an object store nobody can be held off: there, the fence is raised and seen to be as high.
 
     Raises:
         OutrunError: a newer attempt has raised it already.
         CheckpointError: the fence cannot be read, written or locked.
     """
     path = job_folder / FENCE
-    with storage_errors("create", job_folder):
-        job_folder.mkdir(parents=True, exist_ok=True)
-    with _locked(job_folder / LOCK):
+    with _held(job_folder):
         highest = read_fence(job_folder)
         if highest > attempt:
             raise OutrunError(
@@ -41,18 +43,21 @@ def raised_fence(job_folder: Path, attempt: int) -> Iterator[None]:
                 path=str(path),
             )
         if highest < attempt:
-            write_durably(path, f"{attempt}\n".encode())
+            _write(path, attempt)
         reached(Point.FENCED, path)
         yield
 
 
-def read_fence(job_folder: Path) -> int:
+def read_fence(job_folder: StoragePath) -> int:
     """Return the highest attempt that raised the fence, or 0.
 
     Raises:
         CheckpointError: the file is unreadable or holds no number.
     """
     path = job_folder / FENCE
+    if isinstance(path, ObjectPath):
+        with storage_errors("read", path):
+            return max((_number(raised.name, raised) for raised in path.beneath()), default=0)
     try:
         with storage_errors("read", path):
             text = path.read_text(encoding="ascii", errors="replace")
@@ -60,9 +65,27 @@ def read_fence(job_folder: Path) -> int:
         if isinstance(error.__cause__, FileNotFoundError):
             return 0
         raise
+    return _number(text, path)
+
+
+def _number(text: str, path: StoragePath) -> int:
     if not text.strip().isdecimal():
         raise CheckpointError(f"{path} holds {text[:40]!r}, no attempt number", path=str(path))
     return int(text)
+
+
+def _write(path: StoragePath, attempt: int) -> None:
+    # Of objects, each attempt has its own, so that none overwrites a higher one's without a lock.
+    of_attempt = path / str(attempt) if isinstance(path, ObjectPath) else path
+    write_durably(of_attempt, f"{attempt}\n".encode())
+
+
+def _held(job_folder: StoragePath) -> AbstractContextManager[None]:
+    if not isinstance(job_folder, Path):
+        return nullcontext()
+    with storage_errors("create", job_folder):
+        job_folder.mkdir(parents=True, exist_ok=True)
+    return _locked(job_folder / LOCK)
 
 
 @contextmanager

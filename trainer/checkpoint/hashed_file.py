@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import queue
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 
 import xxhash
@@ -14,6 +14,9 @@ import xxhash
 from specs.checkpoint import ManifestFile
 from trainer.checkpoint.points import Point, reached
 from trainer.checkpoint.store import storage_errors
+from trainer.objects.path import ObjectPath
+from trainer.objects.upload import Upload
+from trainer.storage import StoragePath
 
 PIECE = 8 * 2**20
 """Bytes that are written and hashed at once: few calls, and still in the cache for the hash."""
@@ -29,15 +32,24 @@ class HashedFile:
     What is written must stay as it is until `close`, or until `release` is called.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Create the file.
+    def __init__(self, path: StoragePath, *, expected: int = 0, ceiling: int = 2**40) -> None:
+        """Create the file; in an object store it is there when it is closed.
+
+        Args:
+            path: the new file.
+            expected: bytes that it will have, about.
+            ceiling: bytes of memory for parts on their way to an object store.
 
         Raises:
             CheckpointError: it cannot be created, for example because it exists.
         """
         self._path = path
+        self._file: io.FileIO | Upload
         with storage_errors("write", path):
-            self._file = path.open("xb", buffering=0)
+            if isinstance(path, ObjectPath):
+                self._file = Upload(path, expected=expected, ceiling=ceiling)
+            else:
+                self._file = path.open("xb", buffering=0)
         reached(Point.FILE_MADE, path)
         self._gathered = bytearray()
         self._written = 0
@@ -84,7 +96,10 @@ class HashedFile:
         """
         self._flush()
         with storage_errors("write", self._path):
-            os.fsync(self._file.fileno())
+            if isinstance(self._file, Upload):
+                self._file.complete()
+            else:
+                os.fsync(self._file.fileno())
         reached(Point.FILE_SYNCED, self._path)
         self._end()
         return ManifestFile(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import torch.distributed as dist
@@ -23,6 +23,7 @@ from trainer.checkpoint.state import OPTIMIZER, WEIGHTS
 from trainer.checkpoint.together import on_every_rank, shared_error
 from trainer.errors import CheckpointError
 from trainer.parallel.mesh import Place
+from trainer.storage import StoragePath, is_beneath
 
 PREFIXES = {CheckpointPart.MODEL: WEIGHTS, CheckpointPart.OPTIMIZER: OPTIMIZER}
 """Beginnings of the names of the parts that are tensors."""
@@ -40,7 +41,7 @@ def load(
     tensors: Mapping[str, Tensor],
     resume: ResumePoint,
     *,
-    root: Path,
+    root: StoragePath,
     group: dist.ProcessGroup,
     layout: Layout,
 ) -> Loaded:
@@ -92,7 +93,7 @@ def _wanted_together(
     return {name: kind for stage in told for name, kind in stage.items()}
 
 
-def _check_beneath(root: Path, relative: str) -> None:
-    inside = (root / relative).resolve().is_relative_to(root.resolve())
+def _check_beneath(root: StoragePath, relative: str) -> None:
+    inside = is_beneath(root / relative, root)
     if PurePosixPath(relative).is_absolute() or not inside:
         raise CheckpointError(f"{relative!r} lies outside the storage root {root}", path=relative)

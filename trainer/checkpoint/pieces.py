@@ -6,9 +6,8 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from io import FileIO
 from operator import mul
-from pathlib import Path
-from typing import BinaryIO
 
 import torch
 import xxhash
@@ -21,6 +20,8 @@ from trainer.checkpoint.frames import frame_of
 from trainer.checkpoint.store import storage_errors
 from trainer.checkpoint.transfer import byte_view, memory_of
 from trainer.errors import CheckpointError
+from trainer.objects.download import Download
+from trainer.storage import StoragePath
 
 BLOCK = 2**18
 """Bytes that are read and hashed in turn: still in the core's own cache when they are hashed."""
@@ -87,7 +88,7 @@ def _strides(sizes: torch.Size) -> tuple[int, ...]:
 
 
 def read_pieces(
-    path: Path, pieces: Iterable[Piece], planner: LoadPlanner, *, digest: str | None
+    path: StoragePath, pieces: Iterable[Piece], planner: LoadPlanner, *, digest: str | None
 ) -> int:
     """Read a file from start to end, what is wanted of it into the tensors that want it.
 
@@ -165,7 +166,7 @@ def _unframed(reading: _Reading, piece: Piece, head: bytes) -> Tensor:
 class _Reading:
     """A file that is read forwards; what is left out is read too where the whole is hashed."""
 
-    def __init__(self, file: BinaryIO, path: Path, *, hashing: bool) -> None:
+    def __init__(self, file: FileIO | Download, path: StoragePath, *, hashing: bool) -> None:
         self._file = file
         self._path = path
         self._hash = xxhash.xxh3_128() if hashing else None
@@ -191,7 +192,7 @@ class _Reading:
         left = memory
         while left:
             block = left[: self._block]
-            count = self._file.readinto(block)  # type: ignore[attr-defined]
+            count = self._file.readinto(block)
             if not count:
                 raise self.error(f"ends at byte {self._at:,}")
             if self._hash is not None:
@@ -202,7 +203,7 @@ class _Reading:
 
     def check(self, digest: str) -> None:
         assert self._hash is not None
-        while count := self._file.readinto(self._scratch):  # type: ignore[attr-defined]
+        while count := self._file.readinto(self._scratch):
             self._hash.update(self._scratch[:count])
             self.count += count
         if (found := self._hash.hexdigest()) != digest:

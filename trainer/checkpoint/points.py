@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from enum import StrEnum
-from pathlib import Path
+
+from trainer.storage import StoragePath
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Point(StrEnum):
     """The commit is told to whoever began the save. Every rank."""
 
 
-def reached(point: Point, path: Path) -> None:
+def reached(point: Point, path: StoragePath) -> None:
     """Say in the log that this rank got there, at level DEBUG: it costs nothing when it is off.
 
     Args:

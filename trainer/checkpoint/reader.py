@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ from trainer.checkpoint.shares import share_out
 from trainer.checkpoint.store import check_contents, check_sizes, metadata_digest, read_manifest
 from trainer.checkpoint.unpickler import load_metadata
 from trainer.errors import CheckpointError
+from trainer.storage import StoragePath
 
 
 class CheckedReader(FileSystemReader):
@@ -40,7 +40,7 @@ class CheckedReader(FileSystemReader):
     metadata: Metadata
     """DCP metadata of the opened checkpoint."""
 
-    def __init__(self, folder: Path, *, verifies: bool = False) -> None:
+    def __init__(self, folder: StoragePath, *, verifies: bool = False) -> None:
         """Read nothing yet.
 
         Args:
@@ -48,7 +48,7 @@ class CheckedReader(FileSystemReader):
             verifies: whether this rank reads its share of the files whole while it loads, and
                 compares their checksums; together, the ranks that do so compare all of them.
         """
-        super().__init__(folder)
+        super().__init__(".")  # DCP's own reading of it is not used
         self.folder = folder
         self.bytes_read = 0
         """Bytes of the data files that this rank has read."""
@@ -162,7 +162,7 @@ class CheckedReader(FileSystemReader):
         return self.metadata
 
 
-def point_at(manifest: Manifest, folder: Path) -> ResumePoint:
+def point_at(manifest: Manifest, folder: StoragePath) -> ResumePoint:
     """Return the resume point of a checkpoint whose manifest was just read."""
     return ResumePoint(
         checkpoint_id=manifest.checkpoint_id,
@@ -172,7 +172,7 @@ def point_at(manifest: Manifest, folder: Path) -> ResumePoint:
     )
 
 
-def _check_identity(manifest: Manifest, resume: ResumePoint, folder: Path) -> None:
+def _check_identity(manifest: Manifest, resume: ResumePoint, folder: StoragePath) -> None:
     found = (manifest.checkpoint_id, manifest.train_state.step, metadata_digest(manifest))
     wanted = (resume.checkpoint_id, resume.step, resume.metadata_digest)
     for name, is_, should in zip(("id", "step", "metadata digest"), found, wanted, strict=True):
@@ -183,7 +183,7 @@ def _check_identity(manifest: Manifest, resume: ResumePoint, folder: Path) -> No
             )
 
 
-def _check_places(metadata: Metadata, files: Iterable[ManifestFile], path: Path) -> None:
+def _check_places(metadata: Metadata, files: Iterable[ManifestFile], path: StoragePath) -> None:
     """Refuse entries that lie outside the files of the manifest, or are transformed."""
     sizes = {file.path: file.size for file in files}
     for place in metadata.storage_data.values():

@@ -38,6 +38,7 @@ from trainer.checkpoint.together import on_every_rank, on_rank_0, shared_error
 from trainer.checkpoint.writer import ChecksumWriter, Stage
 from trainer.checkpoint.writers import writing_ranks
 from trainer.errors import CheckpointError, RunError
+from trainer.storage import StoragePath
 
 PREFLIGHT = "preflight"
 
@@ -46,7 +47,7 @@ PREFLIGHT = "preflight"
 class Origin:
     """Whose checkpoints they are; all of it goes into the manifest."""
 
-    root: Path
+    root: StoragePath
     """Storage root; every rank sees the same one."""
     job_id: str
     """Id of the job, and name of its folder below the root."""
@@ -62,7 +63,7 @@ class Origin:
     """Id of the checkpoint from which the attempt goes on."""
 
     @property
-    def job_folder(self) -> Path:
+    def job_folder(self) -> StoragePath:
         """Folder of the job below the root."""
         return self.root / self.job_id
 
@@ -84,7 +85,7 @@ class Saver:
         self._group = group
         self._staging = staging
         self._planner: SavePlanner | None = None
-        self.folder = Path()
+        self.folder: StoragePath = Path()
         """Folder of the save that runs, or of the last one."""
 
     @property
@@ -127,7 +128,9 @@ class Saver:
         # Before the data too: an outrun attempt need not write it.
         with raised_fence(self._origin.job_folder, self._origin.attempt):
             pass
-        if not (folder / COMMITTED).exists():
+        with store.storage_errors("read", folder):
+            committed = (folder / COMMITTED).exists()
+        if not committed:
             store.create(folder)
             return None
         existing = store.read_manifest(folder)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trainer.storage import StoragePath
+
 MOUNTS = Path("/proc/self/mountinfo")
 SHARED = frozenset(
     {
@@ -17,13 +19,15 @@ LOCAL_FUSE = frozenset({"fuseblk", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.nt
 """What runs in user space on a local disk; all else there stands for a bucket or a server."""
 
 
-def is_shared(folder: Path, *, mounts: Path = MOUNTS) -> bool:
+def is_shared(folder: StoragePath, *, mounts: Path = MOUNTS) -> bool:
     """Return whether a folder, which need not exist yet, lies on storage that machines share.
 
     Args:
         folder: its nearest existing parent decides; symbolic links are followed.
         mounts: the mounts of this process, as `mountinfo` of proc(5).
     """
+    if not isinstance(folder, Path):
+        return True  # an object store
     kind = filesystem_type(folder, mounts=mounts)
     in_user_space = kind == "fuse" or kind.startswith("fuse.")
     return kind in SHARED or (in_user_space and kind not in LOCAL_FUSE)

@@ -1,4 +1,4 @@
-"""The checkpoint folder as plain files: created once, read with doubt, committed last. No torch."""
+"""The checkpoint folder on storage: created once, read with doubt, committed last. No torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 import xxhash
@@ -22,6 +23,8 @@ from specs.checkpoint import (
 )
 from trainer.checkpoint.points import Point, reached
 from trainer.errors import CheckpointError
+from trainer.objects.path import ObjectPath
+from trainer.storage import StoragePath
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 # Some network file systems know no fsync of a folder: there, names are as durable as they get.
@@ -29,24 +32,24 @@ NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)
 READ_SIZE = 8 * 2**20  # bytes; large enough that the disk, not Python, is the limit
 
 
-def committed(root: Path, job_id: str) -> list[Manifest]:
+def committed(root: StoragePath, job_id: str) -> list[Manifest]:
     """Return the manifests of a job's committed checkpoints, by attempt and step.
 
     Whatever is half-written, does not match its marker or lies in another one's place is left out.
     """
     found = []
-    for marker in (root / job_id).glob(f"a*/step-*/{COMMITTED}"):
+    for folder in _folders(root, job_id):
         try:
-            manifest = read_manifest(marker.parent)
+            manifest = read_manifest(folder)
         except CheckpointError:
             continue
         place = checkpoint_path(manifest.job_id, manifest.attempt, manifest.train_state.step)
-        if marker.parent == root / place:
+        if folder == root / place:
             found.append(manifest)
     return sorted(found, key=lambda manifest: (manifest.attempt, manifest.train_state.step))
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: StoragePath) -> Manifest:
     """Return the manifest of a committed checkpoint.
 
     Raises:
@@ -54,7 +57,9 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     marker = folder / COMMITTED
-    if not marker.exists():
+    with storage_errors("read", marker):
+        is_committed = marker.exists()
+    if not is_committed:
         raise CheckpointError(
             f"{folder} is no committed checkpoint: {COMMITTED} is missing", path=str(marker)
         )
@@ -88,7 +93,7 @@ def metadata_digest(manifest: Manifest) -> str:
     raise CheckpointError(f"{MANIFEST} of {manifest.checkpoint_id} names no {DCP_METADATA}")
 
 
-def check_sizes(folder: Path, files: Iterable[ManifestFile]) -> None:
+def check_sizes(folder: StoragePath, files: Iterable[ManifestFile]) -> None:
     """Compare the size of each file with the manifest's, which costs no reading.
 
     Raises:
@@ -104,7 +109,7 @@ def check_sizes(folder: Path, files: Iterable[ManifestFile]) -> None:
             )
 
 
-def check_contents(folder: Path, files: Iterable[ManifestFile]) -> None:
+def check_contents(folder: StoragePath, files: Iterable[ManifestFile]) -> None:
     """Compare the checksum of each file with the manifest's, reading it whole.
 
     Raises:
@@ -121,13 +126,18 @@ def check_contents(folder: Path, files: Iterable[ManifestFile]) -> None:
             )
 
 
-def create(folder: Path) -> None:
+def create(folder: StoragePath) -> None:
     """Create the folder of a new checkpoint, exclusively; a leftover without marker is replaced.
+
+    An object store knows no folders: there, the leftover is removed, and each file is exclusive.
 
     Raises:
         CheckpointError: it cannot be created, or somebody else creates it at the same time.
     """
     with storage_errors("create", folder):
+        if isinstance(folder, ObjectPath):
+            folder.remove_all()
+            return
         if folder.exists():
             shutil.rmtree(folder)
         missing = [parent for parent in folder.parents if not parent.exists()]
@@ -138,37 +148,60 @@ def create(folder: Path) -> None:
     reached(Point.FOLDER_MADE, folder)
 
 
-def collect(root: Path, job_id: str, *, attempt: int) -> list[Path]:
+def collect(root: StoragePath, job_id: str, *, attempt: int) -> list[StoragePath]:
     """Remove the half-written checkpoints of a job up to an attempt; return what is gone.
 
     Only who has raised the fence to that attempt may call it, before its own first save: then no
     attempt that could still write one of them can commit it.
     """
-    leftovers = [
-        folder
-        for folder in (root / job_id).glob("a*/step-*")
-        if _is_of(folder, attempt) and not (folder / COMMITTED).exists()
-    ]
-    for folder in leftovers:
-        shutil.rmtree(folder, ignore_errors=True)
-    return [folder for folder in leftovers if not folder.exists()]
+    with storage_errors("read", root / job_id):
+        leftovers = [
+            folder
+            for folder in _folders(root, job_id)
+            if _is_of(folder, attempt) and not (folder / COMMITTED).exists()
+        ]
+    return [folder for folder in leftovers if _remove(folder)]
 
 
-def _is_of(folder: Path, attempt: int) -> bool:
+def _folders(root: StoragePath, job_id: str) -> list[StoragePath]:
+    """Return the folders of a job's checkpoints, whatever they hold."""
+    job = root / job_id
+    if isinstance(job, Path):
+        return list(job.glob("a*/step-*"))
+    with storage_errors("list", job):
+        begun = (path for path, _ in job.uploads())
+        folders = {path.parent for path in chain(job.beneath(), begun)}
+    return [f for f in sorted(folders) if f.parent.parent == job and f.name.startswith("step-")]
+
+
+def _is_of(folder: StoragePath, attempt: int) -> bool:
     number = folder.parent.name.removeprefix("a")
-    return number.isdecimal() and int(number) <= attempt and not folder.is_symlink()
+    linked = isinstance(folder, Path) and folder.is_symlink()
+    return number.isdecimal() and int(number) <= attempt and not linked
 
 
-def discard(folder: Path) -> None:
+def _remove(folder: StoragePath) -> bool:
+    """Remove a folder and say whether it is gone; what stays is removed another time."""
+    if isinstance(folder, Path):
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+    try:
+        folder.remove_all()
+    except OSError:
+        return False
+    return True
+
+
+def discard(folder: StoragePath) -> None:
     """Remove what a failed save left, the marker first; what cannot be removed stays."""
     try:
         (folder / COMMITTED).unlink(missing_ok=True)
     except OSError:
         return
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder)
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: StoragePath, manifest: Manifest) -> None:
     """Write `manifest.json`, durably; the checkpoint is still uncommitted.
 
     Raises:
@@ -177,7 +210,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     write_durably(folder / MANIFEST, manifest.model_dump_json(indent=2).encode())
 
 
-def commit(folder: Path) -> None:
+def commit(folder: StoragePath) -> None:
     """Write the marker that makes the folder a checkpoint.
 
     Raises:
@@ -189,12 +222,18 @@ def commit(folder: Path) -> None:
     write_durably(folder / COMMITTED, digest(text).encode())
 
 
-def write_durably(path: Path, content: bytes) -> None:
+def write_durably(path: StoragePath, content: bytes) -> None:
     """Replace a file atomically, so that it survives a power cut once this returns.
+
+    A put into an object store is just that.
 
     Raises:
         CheckpointError: it cannot be written.
     """
+    if isinstance(path, ObjectPath):
+        with storage_errors("write", path):
+            path.put(content)
+        return
     beside = path.with_name(f"{path.name}.tmp")
     with storage_errors("write", path):
         with beside.open("wb") as file:
@@ -213,19 +252,19 @@ def digest(content: bytes) -> str:
 
 
 @contextmanager
-def storage_errors(verb: str, path: Path) -> Iterator[None]:
+def storage_errors(verb: str, path: StoragePath) -> Iterator[None]:
     """Turn what the system refuses into a `CheckpointError` that names path and cause."""
     try:
         yield
     except OSError as error:
         at_fault = str(error.filename or path)
         message = f"cannot {verb} {at_fault}: {error.strerror or error}"
-        if error.errno in FULL:
+        if error.errno in FULL and isinstance(path, Path):
             message += f" ({_free_space(path)})"
         raise CheckpointError(message, path=at_fault) from error
 
 
-def file_digest(path: Path) -> str:
+def file_digest(path: StoragePath) -> str:
     """Return the XXH3-128 of a file's content, in hexadecimal; may raise OSError."""
     hasher = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as file:

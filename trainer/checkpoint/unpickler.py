@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import pickle
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch.distributed.checkpoint import filesystem, metadata
 
 from trainer.checkpoint.store import digest, storage_errors
 from trainer.errors import CheckpointError
+from trainer.storage import StoragePath
 
 # A pickle names what it wants called; these are the names that DCP writes, and nothing else has
 # one. None of them does more than hold its arguments.
@@ -35,7 +35,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 }
 
 
-def load_metadata(path: Path, *, expected_digest: str) -> metadata.Metadata:
+def load_metadata(path: StoragePath, *, expected_digest: str) -> metadata.Metadata:
     """Return the DCP metadata in a file, whose XXH3-128 must be `expected_digest`.
 
     Raises:
@@ -53,7 +53,7 @@ def load_metadata(path: Path, *, expected_digest: str) -> metadata.Metadata:
     return read_metadata(content, path)
 
 
-def read_metadata(content: bytes, path: Path) -> metadata.Metadata:
+def read_metadata(content: bytes, path: StoragePath) -> metadata.Metadata:
     """Return the DCP metadata in these bytes; `path` is named in errors.
 
     Raises:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -22,10 +22,11 @@ from torch.futures import Future
 from specs.checkpoint import ManifestFile, ManifestWriter
 from trainer.checkpoint.frames import frame_of
 from trainer.checkpoint.hashed_file import HashedFile
-from trainer.checkpoint.planner import RoutedPlan, SavePlanner, item_bytes
+from trainer.checkpoint.planner import FRAME_BYTES, RoutedPlan, SavePlanner, item_bytes
 from trainer.checkpoint.points import Point, reached
 from trainer.checkpoint.store import storage_errors
 from trainer.checkpoint.transfer import Receiver, byte_view, memory_of, piece_bytes, send
+from trainer.storage import StoragePath
 
 ALIGNED = 64
 """Bytes of a cache line, at a multiple of which each piece begins.
@@ -43,7 +44,7 @@ class ChecksumWriter(FileSystemWriter):
     """
 
     def __init__(
-        self, folder: Path, *, group: dist.ProcessGroup, ceiling: int, stage: Stage = dict
+        self, folder: StoragePath, *, group: dist.ProcessGroup, ceiling: int, stage: Stage = dict
     ) -> None:
         """Write nothing yet.
 
@@ -53,8 +54,10 @@ class ChecksumWriter(FileSystemWriter):
             ceiling: bytes that this rank may use for the shards of others.
             stage: called once with what this rank writes or sends; returns what is written.
         """
-        super().__init__(folder, overwrite=False, sync_files=False)  # each file is synced here
+        super().__init__(".", overwrite=False, sync_files=False)  # each file is synced here
         self.fs = self._storage = _ChecksumFileSystem()
+        self._folder = self.path = folder  # type: ignore[assignment]
+        self._ceiling = ceiling
         self._group = group
         self._piece = piece_bytes(ceiling)
         self._stage = stage
@@ -85,14 +88,14 @@ class ChecksumWriter(FileSystemWriter):
         """Write this rank's items, with those that other ranks send, and send what others write."""
         assert isinstance(plan, RoutedPlan)
         assert isinstance(planner, SavePlanner)
-        reached(Point.PLANNED, Path(self.path))
+        reached(Point.PLANNED, self._folder)
         self._take(plan, planner)
-        reached(Point.STAGED, Path(self.path))
+        reached(Point.STAGED, self._folder)
         started = time.monotonic()
         results = self._write_file(plan) if plan.items else []
         self._send(plan)
         self._seconds = time.monotonic() - started
-        reached(Point.PART_WRITTEN, Path(self.path))
+        reached(Point.PART_WRITTEN, self._folder)
         written: Future[list[WriteResult]] = Future()
         written.set_result(results)
         return written
@@ -118,7 +121,9 @@ class ChecksumWriter(FileSystemWriter):
             group=self._group,
         )
         try:
-            with HashedFile(Path(self.path) / name) as file:
+            expected = sum(item_bytes(item) + FRAME_BYTES for item in plan.items)
+            path = self._folder / name
+            with HashedFile(path, expected=expected, ceiling=self._ceiling) as file:
                 results = [
                     _write(file, item, self._contents(item, receiver), name=name)
                     for item in plan.items
@@ -167,24 +172,30 @@ def _nothing() -> None:
 
 
 class _ChecksumFileSystem(FileSystem):
-    """Where DCP writes its own small file, the metadata."""
+    """Where DCP writes its own small file, the metadata: it is written when it has its name."""
 
     def __init__(self) -> None:
         self.written: dict[str, ManifestFile] = {}
+        self._content = io.BytesIO()
 
     @contextmanager
-    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+    def create_stream(self, _path: Any, mode: str) -> Iterator[io.IOBase]:
         assert mode == "wb", "a writer only writes"
-        path = Path(path)
-        content = io.BytesIO()
-        yield content
-        with HashedFile(path) as file:
-            file.write(content.getvalue())
-            self.written[path.name] = file.close()
+        self._content = io.BytesIO()
+        yield self._content
 
-    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
-        path, new_path = Path(path), Path(new_path)
-        with storage_errors("write", new_path):
-            path.rename(new_path)
-        file = self.written.pop(path.name)
-        self.written[new_path.name] = file.model_copy(update={"path": new_path.name})
+    def rename(self, _path: Any, new_path: Any) -> None:
+        with HashedFile(new_path) as file:
+            file.write(self._content.getvalue())
+            self.written[new_path.name] = file.close()
+
+    def concat_path(self, path: Any, suffix: str) -> Any:
+        return path / suffix
+
+    def exists(self, path: Any) -> bool:
+        with storage_errors("read", path):
+            return bool(path.exists())
+
+    def mkdir(self, path: Any) -> None:
+        if isinstance(path, Path):
+            super().mkdir(path)

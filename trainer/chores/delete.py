@@ -10,6 +10,8 @@ from specs.checkpoint import COMMITTED
 from specs.chores import ChoreOrder, ChoreOutcome
 from trainer.checkpoint.store import storage_errors, sync_folder
 from trainer.chores.main import Progress, folders_of
+from trainer.objects.path import ObjectPath
+from trainer.storage import StoragePath, storage_root
 
 
 def delete_all(order: ChoreOrder, chore: Path) -> ChoreOutcome:
@@ -20,14 +22,15 @@ def delete_all(order: ChoreOrder, chore: Path) -> ChoreOutcome:
         CheckpointError: storage refuses; a checkpoint whose deletion has begun is none any more.
     """
     folders = folders_of(order)
-    names = {folder: _files(folder) for folder in folders}
+    with storage_errors("read", storage_root(order.root_path)):
+        names = {folder: _files(folder) for folder in folders}
     progress = Progress(chore, total=sum(map(len, names.values())))
     for folder, files in names.items():
         progress.begin(f"deletes {folder.parent.name}/{folder.name}")
         delete_checkpoint(folder)
         progress.advance(len(files))
     if order.task.whole_job:
-        _delete_rest(Path(order.root_path) / order.task.job_id)
+        _delete_rest(storage_root(order.root_path) / order.task.job_id)
     count = sum(map(len, names.values()))
     return ChoreOutcome(
         outcome="succeeded",
@@ -36,29 +39,34 @@ def delete_all(order: ChoreOrder, chore: Path) -> ChoreOutcome:
     )
 
 
-def delete_checkpoint(folder: Path) -> None:
+def delete_checkpoint(folder: StoragePath) -> None:
     """Delete one checkpoint; may be repeated, and be ended at any moment.
 
     Raises:
         CheckpointError: storage refuses.
     """
-    if not folder.exists():
-        return
     with storage_errors("delete", folder):
+        if isinstance(folder, ObjectPath):
+            (folder / COMMITTED).unlink(missing_ok=True)
+            return folder.remove_all()
+        if not folder.exists():
+            return None
         (folder / COMMITTED).unlink(missing_ok=True)
         # From here on, power cut or not, nobody takes what is left for a checkpoint.
         sync_folder(folder)
         _remove(folder)
-        sync_folder(folder.parent)
+        return sync_folder(folder.parent)
 
 
-def _delete_rest(job: Path) -> None:
+def _delete_rest(job: StoragePath) -> None:
     """Delete the folder of a job that is gone: fence, attempts, what was half-written."""
-    if not job.exists() or job.is_symlink():
-        return
     with storage_errors("delete", job):
+        if isinstance(job, ObjectPath):
+            return job.remove_all()
+        if not job.exists() or job.is_symlink():
+            return None
         _remove(job)
-        sync_folder(job.parent)
+        return sync_folder(job.parent)
 
 
 def _remove(folder: Path) -> None:
@@ -67,5 +75,7 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _files(folder: Path) -> list[Path]:
+def _files(folder: StoragePath) -> list[StoragePath]:
+    if isinstance(folder, ObjectPath):
+        return list(folder.beneath())
     return [path for path in folder.glob("**/*") if not path.is_dir()]

@@ -10,6 +10,7 @@ from trainer.chores.main import Progress, check_root, checkpoint_of
 from trainer.errors import LaunchError
 from trainer.hugging_face.export import export
 from trainer.hugging_face.tokenizer import ByteFiles, PlaceFiles
+from trainer.storage import storage_root
 
 
 def export_weights(order: ChoreOrder, chore: Path) -> ChoreOutcome:
@@ -54,7 +55,13 @@ def _destination(order: ChoreOrder, asked: ExportTask) -> Path:
     if asked.root not in order.roots:
         known = ", ".join(sorted(order.roots)) or "none"
         raise LaunchError(f"root {asked.root!r} is not defined on this node (defined: {known})")
-    root = Path(order.roots[asked.root])
+    root = storage_root(order.roots[asked.root])
+    if not isinstance(root, Path):
+        raise LaunchError(
+            f"root {asked.root!r} is {root} on this node: give another root, since exports are "
+            "written into folders",
+            path=str(root),
+        )
     check_root(root, order.root_id if asked.root == order.task.root else None)
     folder = root / EXPORTS
     with storage_errors("create", folder):

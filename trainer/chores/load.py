@@ -30,6 +30,7 @@ from trainer.checkpoint.unpickler import load_metadata
 from trainer.chores.look import FaultFoundError
 from trainer.chores.main import Progress
 from trainer.errors import CheckpointError
+from trainer.storage import StoragePath
 
 PART_BYTES = 512 * 2**20
 """Bytes of tensors that are in memory at once; a larger tensor is a part of its own."""
@@ -38,7 +39,7 @@ Entries = dict[str, TensorStorageMetadata]
 
 
 def load_everything(
-    folder: Path, point: ResumePoint, *, ranks: int, progress: Progress, chore: Path
+    folder: StoragePath, point: ResumePoint, *, ranks: int, progress: Progress, chore: Path
 ) -> int:
     """Load all tensors of a checkpoint whose checksums are right; return how many there are.
 
@@ -68,7 +69,7 @@ def load_everything(
     return len(entries)
 
 
-def _entries(folder: Path, point: ResumePoint) -> Entries:
+def _entries(folder: StoragePath, point: ResumePoint) -> Entries:
     """Return what the metadata says of each tensor, after all pieces were found to be there."""
     path = folder / DCP_METADATA
     try:
@@ -96,7 +97,7 @@ def _check_whole(name: str, entry: TensorStorageMetadata, metadata: Metadata) ->
         raise FaultFoundError(CheckpointFault.TENSOR_INCOMPLETE, message)
 
 
-def _open(folder: Path, point: ResumePoint, entries: Entries) -> CheckedReader:
+def _open(folder: StoragePath, point: ResumePoint, entries: Entries) -> CheckedReader:
     reader = CheckedReader(folder)
     shapes = {
         name: torch.empty(entry.size, dtype=entry.properties.dtype, device="meta")
@@ -109,7 +110,9 @@ def _open(folder: Path, point: ResumePoint, entries: Entries) -> CheckedReader:
     return reader
 
 
-def _load_alone(folder: Path, point: ResumePoint, entries: Entries, progress: Progress) -> None:
+def _load_alone(
+    folder: StoragePath, point: ResumePoint, entries: Entries, progress: Progress
+) -> None:
     reader = _open(folder, point, entries)
     for part in _parts(entries):
         progress.begin(f"loads {next(iter(part))}")
@@ -119,7 +122,9 @@ def _load_alone(folder: Path, point: ResumePoint, entries: Entries, progress: Pr
         progress.advance(sum(_bytes(entry) for entry in part.values()))
 
 
-def _load_share(rank: int, ranks: int, folder: Path, point: ResumePoint, meeting: Path) -> None:
+def _load_share(
+    rank: int, ranks: int, folder: StoragePath, point: ResumePoint, meeting: Path
+) -> None:
     """Load one rank's share of every tensor; runs in a process of its own."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the ranks are all on this machine
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)

@@ -17,6 +17,7 @@ from trainer.checkpoint.store import (
 )
 from trainer.chores.main import Progress, checkpoint_of
 from trainer.errors import CheckpointError
+from trainer.storage import StoragePath
 
 
 class FaultFoundError(Exception):
@@ -51,13 +52,15 @@ def look_at(order: ChoreOrder, chore: Path) -> ChoreOutcome:
     return ChoreOutcome(outcome="succeeded", message=_told(found), verification=found)
 
 
-def check_manifest(folder: Path, point: ResumePoint) -> Manifest:
+def check_manifest(folder: StoragePath, point: ResumePoint) -> Manifest:
     """Return the manifest of the very checkpoint that is meant.
 
     Raises:
         FaultFoundError: it is not committed, damaged, or another one.
     """
-    if not (folder / COMMITTED).exists():
+    with storage_errors("read", folder):
+        committed = (folder / COMMITTED).exists()
+    if not committed:
         raise FaultFoundError(CheckpointFault.NOT_COMMITTED, f"{folder} has no {COMMITTED}")
     try:
         manifest = read_manifest(folder)
@@ -70,7 +73,7 @@ def check_manifest(folder: Path, point: ResumePoint) -> Manifest:
     return manifest
 
 
-def check_file(path: Path, file: ManifestFile) -> None:
+def check_file(path: StoragePath, file: ManifestFile) -> None:
     """Compare a file with its line in the manifest, reading it whole.
 
     Raises:
@@ -101,7 +104,7 @@ def _whole() -> Verification:
 
 
 def _loaded(
-    folder: Path, point: ResumePoint, manifest: Manifest, progress: Progress, chore: Path
+    folder: StoragePath, point: ResumePoint, manifest: Manifest, progress: Progress, chore: Path
 ) -> Verification:
     from trainer.chores.load import load_everything  # with torch
 

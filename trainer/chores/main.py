@@ -27,6 +27,7 @@ from specs.chores import (
 )
 from trainer.checkpoint.store import storage_errors
 from trainer.errors import CheckpointError, LaunchError, RunError
+from trainer.storage import StoragePath, storage_root
 
 PROGRESS_SECONDS = 0.2
 ROOT_FILE = ".trainyard-root"
@@ -73,20 +74,19 @@ def main(kind: ChoreKind, words: list[str]) -> int:
     return 0 if outcome.outcome == "succeeded" else 1
 
 
-def folders_of(order: ChoreOrder) -> list[Path]:
+def folders_of(order: ChoreOrder) -> list[StoragePath]:
     """Return the folders of a task, each where a checkpoint of the job lies beneath the root.
 
     Raises:
         LaunchError: the root is another one than meant, or a path leads elsewhere.
     """
-    root = Path(order.root_path)
+    root = storage_root(order.root_path)
     if order.root_id is not None:
         check_root(root, order.root_id)
-    real = root.resolve()
-    folders = []
+    folders: list[StoragePath] = []
     for path in order.task.paths:
         folder = root / path
-        if not _is_checkpoint_path(order.task, path) or folder.resolve() != real / path:
+        if not _is_checkpoint_path(order.task, path) or folder.resolve() != root.resolve() / path:
             raise LaunchError(
                 f"{path!r} is no folder of a checkpoint of {order.task.job_id} beneath "
                 f"{order.root_path}",
@@ -96,7 +96,7 @@ def folders_of(order: ChoreOrder) -> list[Path]:
     return folders
 
 
-def checkpoint_of(order: ChoreOrder) -> tuple[Path, ResumePoint]:
+def checkpoint_of(order: ChoreOrder) -> tuple[StoragePath, ResumePoint]:
     """Return the folder of the one checkpoint of a task, and which checkpoint it must be.
 
     Raises:
@@ -109,7 +109,7 @@ def checkpoint_of(order: ChoreOrder) -> tuple[Path, ResumePoint]:
     return folder, point
 
 
-def check_root(root: Path, expected: str | None) -> None:
+def check_root(root: StoragePath, expected: str | None) -> None:
     """Refuse a folder that is not the storage which is meant, as one that is not mounted.
 
     Raises:
@@ -117,7 +117,7 @@ def check_root(root: Path, expected: str | None) -> None:
     """
     path = root / ROOT_FILE
     with storage_errors("read", path):
-        found = path.read_text(encoding="utf-8").strip()
+        found = path.read_bytes().decode("utf-8", errors="replace").strip()
     if expected is not None and found != expected:
         raise CheckpointError(f"{root} is storage {found}, not {expected}", path=str(path))
 

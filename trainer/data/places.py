@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from specs.places import split_place
+from specs.places import is_object_store, split_place
 from trainer.errors import DataError
 
 
@@ -16,15 +16,20 @@ def resolve(place: str, field: str, roots: Mapping[str, str]) -> tuple[Path, Pat
     Args:
         place: as the spec names it, such as `data:books`.
         field: the spec's words for it, for messages.
-        roots: absolute path on this node of each named root.
+        roots: what each named root is on this node.
 
     Raises:
-        DataError: the root is unknown, or the place is missing or outside its root.
+        DataError: the root is unknown or no folder, or the place is missing or outside its root.
     """
     name, relative = split_place(place)
     if name not in roots:
         known = ", ".join(sorted(roots)) or "none"
         raise DataError(f"{field}: root {name!r} is not defined on this node (defined: {known})")
+    if is_object_store(roots[name]):
+        raise DataError(
+            f"{field}: root {name!r} is {roots[name]} on this node; legal is a root that is a "
+            "folder: object stores hold checkpoints only"
+        )
     root = real(Path(roots[name]), field)
     path = real(root / relative, field)
     if not path.is_relative_to(root):

@@ -29,6 +29,7 @@ from trainer.hugging_face.config import config_of
 from trainer.hugging_face.folder import CONFIG, INDEX, SINGLE
 from trainer.hugging_face.names import published_name, shapes_of
 from trainer.hugging_face.tokenizer import TokenizerSource, tokenizer_of, write_json
+from trainer.storage import StoragePath
 
 logger = logging.getLogger("trainer")
 
@@ -78,7 +79,7 @@ def main(words: list[str]) -> int:
 
 
 def export(
-    checkpoint: Path,
+    checkpoint: StoragePath,
     to: Path,
     *,
     dtype: WeightsType | None = None,
@@ -147,7 +148,7 @@ class _Source:
     stored: torch.dtype
 
     @classmethod
-    def of(cls, folder: Path, manifest: Manifest) -> _Source:
+    def of(cls, folder: StoragePath, manifest: Manifest) -> _Source:
         model = manifest.model
         if model is None or manifest.seq_len is None or model.factory is not None:
             raise CheckpointError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -23,6 +21,7 @@ from trainer.checkpoint.state import train_tensors
 from trainer.checkpoint.store import metadata_digest
 from trainer.errors import RunError
 from trainer.optimizer import materialize_state
+from trainer.storage import StoragePath
 
 JOB = "toy"
 
@@ -65,7 +64,7 @@ def train(model: Toy, optimizer: Optimizer, *, steps: int, width: int = 7) -> No
 
 
 def checkpointer(
-    root: Path,
+    root: StoragePath,
     layout: Layout,
     *,
     attempt: int = 1,
@@ -112,7 +111,9 @@ def resume_point(manifest: Manifest) -> ResumePoint:
     )
 
 
-def save_trained(root: Path, layout: Layout, steps: int) -> tuple[Manifest, dict[str, Tensor]]:
+def save_trained(
+    root: StoragePath, layout: Layout, steps: int
+) -> tuple[Manifest, dict[str, Tensor]]:
     """Train, save once, and return the manifest and the tensors that were saved."""
     model, optimizer = build(layout, seed=1)
     train(model, optimizer, steps=steps)

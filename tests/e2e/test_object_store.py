@@ -1,0 +1,117 @@
+"""A job whose checkpoints lie in a bucket, through the real parts: from first save to fork."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client.sdk import Trainyard
+from specs.api.chores import ChoreView
+from specs.chores import ChoreKind
+from specs.states import ChoreState, JobState
+from tests.e2e.control_plane import ControlPlane, assert_each_once, finished, spec, wait_for
+from tests.objects.store import Server, serving
+from trainer.checkpoint import store
+from trainer.objects.path import ObjectPath
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+BUCKET = "checkpoints"
+SECRET = "shown-nowhere"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """An S3 server, which this process may ask too."""
+    with serving() as made, pytest.MonkeyPatch.context() as patch:
+        for name, value in made.environment.items():
+            patch.setenv(name, value)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def root(server: Server) -> ObjectPath:
+    """The storage root, in a bucket."""
+    return server.make_bucket(BUCKET) / "yard"
+
+
+@pytest.fixture(scope="module")
+def plane(
+    server: Server, root: ObjectPath, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    """A control plane of its own, whose node has the bucket as its root of checkpoints."""
+    folder = tmp_path_factory.mktemp("bucket")
+    made = ControlPlane(
+        folder,
+        TRAINYARD_CHECKPOINTS=str(root),
+        TRAINYARD_SCRUB_INTERVAL_DAYS="0.00001",
+    )
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+def ended(yard: Trainyard, chore: ChoreView) -> ChoreView:
+    """Return a chore that has ended well."""
+    done = yard.wait_for_chore(chore.id, timeout=200)
+    assert done.state == ChoreState.SUCCEEDED, done
+    return done
+
+
+def test_checkpoints_in_a_bucket_do_all_that_those_in_a_folder_do(
+    plane: ControlPlane, yard: Trainyard, root: ObjectPath
+) -> None:
+    section = {"interval_steps": 3, "async_mode": "async", "keep_latest_k": 2}
+    job = yard.submit(spec("in-a-bucket", training={"steps": 9}, checkpoint=section))
+    done = finished(yard, job.id)
+    assert done.state == JobState.SUCCEEDED, done
+    wait_for(lambda: len(list(yard.checkpoints(job.id))) == 2, "deletions")
+    newest, older = yard.checkpoints(job.id)
+    assert (newest.step, older.step, newest.place) == (9, 6, f"checkpoints:{job.id}/a1/step-9")
+
+    # On three ranks, and saved while training stands still.
+    changes = {"checkpoint": {"async_mode": "disabled", "interval_steps": 3, "keep_latest_k": 2}}
+    reply = yard.resume(job.id, checkpoint_id=older.id, world_size=3, steps=12, overrides=changes)
+    assert reply.preview.branch
+    assert finished(yard, job.id).state == JobState.SUCCEEDED
+    assert_each_once(yard, job.id, steps=12)
+    second, _ = yard.attempts(job.id)
+    assert second.continuity is not None
+    assert (second.start_step, second.continuity.ok) == (6, True)
+
+    last = next(yard.checkpoints(job.id))
+    assert last.step == 12
+    ended(yard, yard.verify(last.id))
+    verified = yard.checkpoint(last.id).verification
+    assert verified is not None
+    assert (verified.ok, verified.loaded_at is not None) == (True, True)
+    # One of a checkpoint that goes meanwhile is cancelled.
+    wait_for(lambda: ChoreState.SUCCEEDED in scrubs(yard), "a scrub")
+    assert ChoreState.FAILED not in scrubs(yard)
+
+    fork = yard.fork(last.id, name="fork", changes={"training": {"steps": 14}}).job
+    assert fork is not None
+    assert finished(yard, fork.id).state == JobState.SUCCEEDED
+    assert {m.train_state.step for m in store.committed(root, fork.id)} >= {14}
+
+    chores = yard.delete(fork.id, checkpoints="delete")
+    for chore in chores:
+        ended(yard, chore)
+    assert list((root / fork.id).beneath()) == []
+    assert list((root / job.id).beneath())
+    assert_no_secret(plane)
+
+
+def scrubs(yard: Trainyard) -> set[ChoreState]:
+    """Return what became of the scrubs."""
+    return {chore.state for chore in yard.chores() if chore.kind == ChoreKind.SCRUB}
+
+
+def assert_no_secret(plane: ControlPlane) -> None:
+    """The credentials stand in no file that the parts have written."""
+    for path in plane.folders.root.rglob("*"):
+        if path.is_file():
+            assert SECRET.encode() not in Path(path).read_bytes(), path

@@ -1,0 +1,47 @@
+"""A bucket as a node's storage root: its UUID, its environment, and what it cannot be used for."""
+
+from __future__ import annotations
+
+import pytest
+
+from specs.job import JobSpec
+from tests.objects.store import Server
+from trainer.data.places import resolve
+from trainer.errors import DataError, LaunchError
+from trainer.identify import identity
+from trainer.objects.path import ObjectPath
+from trainer.storage import is_beneath, storage_root
+from worker.roots import identify_roots
+from worker.torchrun import hidden_from_ranks
+
+
+def test_a_worker_learns_the_uuid_of_a_bucket(bucket: ObjectPath) -> None:
+    roots = {"checkpoints": str(bucket / "prefix")}
+    found = identify_roots(roots)
+    assert found == identify_roots(roots) == {"checkpoints": identity(bucket / "prefix")}
+
+
+def test_a_worker_says_why_a_bucket_cannot_be_used(server: Server) -> None:
+    with pytest.raises(ValueError, match="there is no such bucket") as refused:
+        identify_roots({"checkpoints": "s3://nowhere/prefix"})
+    assert server.environment["AWS_SECRET_ACCESS_KEY"] not in str(refused.value)
+
+
+def test_ranks_inherit_what_names_the_store_and_jobs_cannot_change_it(server: Server) -> None:
+    assert not any(map(hidden_from_ranks, server.environment))
+    for name in server.environment:
+        with pytest.raises(ValueError, match=f"{name} is set by the launcher"):
+            JobSpec(env={name: "http://elsewhere"})
+
+
+def test_a_place_beneath_another_root_is_no_place_of_this_one() -> None:
+    root = storage_root("s3://books/prefix")
+    assert is_beneath(root / "job/a1", root)
+    assert not is_beneath(root / "../other", root)
+    with pytest.raises(LaunchError, match="without credentials"):
+        storage_root("s3://key:secret@books")
+
+
+def test_data_needs_a_folder(bucket: ObjectPath) -> None:
+    with pytest.raises(DataError, match="object stores hold checkpoints only"):
+        resolve("data:books", "data.path", {"data": str(bucket)})
