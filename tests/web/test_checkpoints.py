@@ -89,6 +89,25 @@ def test_an_export_is_asked_for_and_one_that_was_written_is_named(
     expect(row_of(watched, "100")).to_contain_text(re.compile("(export|verify) queued"))
 
 
+def test_a_fork_says_what_stays_exact_and_starts_a_new_job(theatre: Theatre, visit: Visit) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.stopped}?tab=checkpoints")
+    page = watched.page
+    page.get_by_role("button", name="Fork step 100 of attempt 1").click()
+    dialog = page.get_by_role("dialog", name="Fork step 100 of attempt 1")
+    exact = dialog.get_by_role("list", name="What stays exact")
+    expect(exact).to_contain_text("✓ weights")
+    dialog.get_by_label("Changed settings").fill("training.seed=7")
+    dialog.get_by_label("Name").fill("other-seed")
+    dialog.get_by_label("Taken over").focus()
+    expect(exact).to_contain_text("≠ data order")
+    expect(dialog.locator(".command-text")).to_contain_text(
+        "@a1.step-100 --set training.seed=7 --name other-seed"
+    )
+    watched.keep("checkpoint-fork")
+    dialog.get_by_role("button", name="Start the new job").click()
+    expect(page.get_by_role("heading", name="other-seed")).to_be_visible()
+
+
 def test_a_pin_is_set_and_speaks_against_deleting(theatre: Theatre, visit: Visit) -> None:
     watched = visit(f"/jobs/{theatre.scenes.stopped}?tab=checkpoints")
     page = watched.page

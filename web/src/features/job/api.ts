@@ -87,6 +87,16 @@ export async function actOnCheckpoint(
   else await ask(api.POST("/api/v1/checkpoints/{checkpoint_id}/verify", { params }));
 }
 
+/** The key makes a repeat harmless; a dry run needs none. */
+export function postFork(
+  id: string,
+  body: components["schemas"]["ForkRequest"],
+  key?: string,
+): Promise<components["schemas"]["ForkReply"]> {
+  const params = { path: { checkpoint_id: id }, header: { "idempotency-key": key } };
+  return ask(api.POST("/api/v1/checkpoints/{checkpoint_id}/fork", { params, body }));
+}
+
 export async function cancelChore(id: string): Promise<void> {
   await ask(api.POST("/api/v1/chores/{chore_id}/cancel", { params: { path: { chore_id: id } } }));
 }

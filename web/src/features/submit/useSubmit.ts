@@ -1,8 +1,10 @@
 // Submits a draft; a repeat of the same draft can make no second job.
+
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { useNavigate } from "react-router";
 import { api, ask } from "@/shared/api/client";
+import { randomKey } from "@/shared/api/key";
 import { keys } from "@/shared/api/queries";
 import type { JsonObject } from "./schema";
 import { bodyOf } from "./usePlan";
@@ -25,10 +27,4 @@ export function useSubmit(spec: JsonObject) {
       void navigate(`/jobs/${job.id}`);
     },
   });
-}
-
-/** `crypto.randomUUID` is only there on HTTPS and on the own machine. */
-function randomKey(): string {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

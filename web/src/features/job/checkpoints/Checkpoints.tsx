@@ -29,6 +29,7 @@ import {
 import { Details } from "./Details";
 import { ExportDialog } from "./ExportDialog";
 import { Exports } from "./Exports";
+import { ForkDialog } from "./ForkDialog";
 import { useChores } from "./useChores";
 import { Verified } from "./Verified";
 import { Written } from "./Written";
@@ -50,6 +51,7 @@ export function Checkpoints({ job }: { job: Job }) {
   const found = useInfiniteQuery(checkpointsQuery(job.id));
   const chores = useChores(job.id);
   const [asked, setAsked] = useState<Asked | null>(null);
+  const [forked, setForked] = useState<CheckpointView | null>(null);
   const reference = useReference(job);
   if (found.isError && !found.data) {
     return <ErrorState error={found.error} onRetry={() => void found.refetch()} />;
@@ -67,11 +69,13 @@ export function Checkpoints({ job }: { job: Job }) {
             row={row}
             chores={chores}
             onAsk={(verb) => setAsked({ row, verb })}
+            onFork={() => setForked(row)}
           />
         ))}
       </Table>
       <MoreRows query={found} words="Older checkpoints" />
       <CommandLine command={command("checkpoints", reference)} label="The same by command line" />
+      {forked && <ForkDialog job={job} row={forked} onClose={() => setForked(null)} />}
       {asked && <Asking asked={asked} job={job} onClose={() => setAsked(null)} />}
     </div>
   );
@@ -93,9 +97,10 @@ interface RowProps {
   row: CheckpointView;
   chores: readonly Chore[];
   onAsk: (verb: CheckpointVerb) => void;
+  onFork: () => void;
 }
 
-function Row({ job, row, chores, onAsk }: RowProps) {
+function Row({ job, row, chores, onAsk, onFork }: RowProps) {
   const view = useView();
   const verb = goOnVerb(job);
   const chore = toldChore(chores, row.id);
@@ -140,6 +145,18 @@ function Row({ job, row, chores, onAsk }: RowProps) {
             onClick={() => view.set({ do: verb, checkpoint: row.id })}
           >
             Resume
+          </Button>
+        )}
+        {!row.deleting && row.verification?.ok !== false && (
+          <Button
+            small
+            look="quiet"
+            aria-haspopup="dialog"
+            aria-label={`Fork ${name}`}
+            title="Starts a new job from it"
+            onClick={onFork}
+          >
+            Fork
           </Button>
         )}
         {verbsOf(row, job).map((each) => (

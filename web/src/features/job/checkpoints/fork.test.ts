@@ -1,0 +1,23 @@
+import { expect, test } from "vitest";
+import { forkRequest, forkWords } from "./fork";
+
+test("settings are typed as JSON where they are JSON, and grouped by section", () => {
+  const settings = "training.steps=800\n training.seed = 7\n\ndata.path=data:a=b\noptimizer.lr=";
+  const choice = { name: " longer ", settings, parts: "model" } as const;
+  expect(forkRequest(choice)).toEqual({
+    name: "longer",
+    parts: ["model"],
+    changes: {
+      training: { steps: 800, seed: 7 },
+      data: { path: "data:a=b" },
+      optimizer: { lr: null },
+    },
+  });
+  expect(forkWords(choice).slice(0, 2)).toEqual(["--set", "training.steps=800"]);
+  expect(forkWords(choice).slice(-4)).toEqual(["--parts", "model", "--name", "longer"]);
+});
+
+test("what is not changed is left out", () => {
+  expect(forkRequest({ name: "", settings: "", parts: "all" })).toEqual({ changes: {} });
+  expect(forkWords({ name: "", settings: "", parts: "all" })).toEqual([]);
+});

@@ -1,0 +1,52 @@
+// What is chosen for a fork, as the API and the command line say it.
+import type { components } from "@/shared/api/schema";
+
+export interface ForkChoice {
+  name: string;
+  /** `section.field=value`, one a line. */
+  settings: string;
+  parts: "all" | "model";
+}
+
+type Body = components["schemas"]["ForkRequest"];
+
+/** Return the body of the request; what stays as it was is left out. */
+export function forkRequest({ name, settings, parts }: ForkChoice): Body {
+  const changes: Record<string, Record<string, unknown>> = {};
+  for (const line of linesOf(settings)) {
+    const [path = "", ...rest] = line.split("=");
+    const [section = "", field = ""] = path.trim().split(".");
+    changes[section] = { ...changes[section], [field]: typedValue(rest.join("=").trim()) };
+  }
+  return {
+    ...(name.trim() && { name: name.trim() }),
+    ...(parts === "model" && { parts: ["model"] as Body["parts"] }),
+    changes,
+  };
+}
+
+/** Return the words of `trainyard fork` after the checkpoint. */
+export function forkWords({ name, settings, parts }: ForkChoice): string[] {
+  return [
+    ...linesOf(settings).flatMap((line) => ["--set", line]),
+    ...(parts === "model" ? ["--parts", "model"] : []),
+    ...(name.trim() ? ["--name", name.trim()] : []),
+  ];
+}
+
+function linesOf(settings: string): string[] {
+  return settings
+    .split("\n")
+    .map((line) => line.trim())
+    .filter(Boolean);
+}
+
+/** A value is JSON where it is that, else text; an empty one takes the field out. */
+function typedValue(text: string): unknown {
+  if (text === "") return null;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
