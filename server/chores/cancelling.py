@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, select, update
+from sqlalchemy import Connection, Row, delete, exists, select, update
 
 from server.chores.carrying import lock_chore
 from server.chores.queue import end_chore
@@ -44,14 +44,20 @@ def cancel(context: Context, chore_id: str, *, actor: str) -> None:
 
 
 def prune_ended(context: Context) -> int:
-    """Delete chores that ended long ago, at most a thousand, and return how many there were."""
+    """Delete chores that ended long ago, at most a thousand, and return how many there were.
+
+    Those of a checkpoint that is being deleted stay: one that failed tells that files are gone.
+    """
     if not context.settings.chores_kept_days:
         return 0
     limit = context.now() - timedelta(days=context.settings.chores_kept_days)
     ended = sorted(frozenset(ChoreState) - OPEN_CHORE_STATES)
+    being_deleted = exists().where(
+        checkpoints.c.id == chores.c.checkpoint_id, checkpoints.c.deleting_since.is_not(None)
+    )
     old = (
         select(chores.c.id)
-        .where(chores.c.state.in_(ended), chores.c.ended_at < limit)
+        .where(chores.c.state.in_(ended), chores.c.ended_at < limit, ~being_deleted)
         .order_by(chores.c.id)
         .limit(PRUNED_AT_ONCE)
     )
@@ -65,9 +71,14 @@ def _take_back_deletion(connection: Connection, chore: Row[Any]) -> None:
             f"{chore.job_name} is no longer in the catalog: without this chore its checkpoints "
             "would lie on storage and nobody would know of them"
         )
-    if chore.fence:
+    begun = exists().where(
+        chores.c.checkpoint_id == chore.checkpoint_id,
+        chores.c.kind == ChoreKind.DELETE,
+        chores.c.fence > 0,  # of this chore, or of one that failed before it
+    )
+    if connection.scalar(select(begun)):
         raise ConflictError(
-            f"{chore.node} has begun to delete {chore.checkpoint_id}: what is left of it is no "
+            f"a node has begun to delete {chore.checkpoint_id}: what is left of it is no "
             "checkpoint any more"
         )
     connection.execute(

@@ -10,6 +10,7 @@ from server.context import Context
 from server.errors import ConflictError
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
+from specs.chores import ChoreOutcome
 from specs.states import ChoreState
 from tests.server.chores.conftest import Yard
 
@@ -61,8 +62,24 @@ def test_a_deletion_is_taken_back_until_a_node_has_taken_it_on(
     chore = service.delete(context, identifier, actor="ada")
     yard.give()
     yard.claim(chore)
-    with pytest.raises(ConflictError, match="node-1 has begun to delete"):
+    with pytest.raises(ConflictError, match="a node has begun to delete"):
         cancel(context, chore, actor="ada")
+    assert yard.kept(job) == ["a1.step-4"]
+
+
+def test_a_deletion_that_failed_half_way_is_not_undone_by_taking_back_the_next_one(
+    yard: Yard, context: Context, job: str
+) -> None:
+    identifier = f"{job}.a1.step-2"
+    first = service.delete(context, identifier, actor="ada")
+    yard.give()
+    yard.claim(first)
+    yard.report(first, outcome=ChoreOutcome(outcome="failed", message="the marker is gone"))
+    yard.harness.clock.advance(31 * 86_400)
+    assert prune_ended(context) == 0, "that it had begun must be known"
+    again = service.delete(context, identifier, actor="ada")
+    with pytest.raises(ConflictError, match="a node has begun to delete"):
+        cancel(context, again, actor="ada")
     assert yard.kept(job) == ["a1.step-4"]
 
 
