@@ -29,6 +29,7 @@ from specs.api.telemetry import EventView
 from specs.events import TRANSIENT
 from specs.rundir import RunDirectory
 from specs.states import ACTIVE_JOB_STATES, JobState
+from worker.processes import NODE_MARKER
 
 REPOSITORY = Path(__file__).parents[2]
 SECONDS = 150.0  # the machine may be busy; what must be quick is measured by recorded times
@@ -286,10 +287,14 @@ class ControlPlane:
         return Run(RunDirectory(folder))
 
     def _left(self) -> list[int]:
-        mark = f"TRAINYARD_NODE_NAME={self.node}"
+        """Return what is left after a while: of the control plane, and ranks of its node."""
         with contextlib.suppress(AssertionError):
-            wait_for(lambda: not processes_with(mark), "end of all processes", seconds=20)
-        return processes_with(mark)
+            wait_for(lambda: not self._processes(), "end of all processes", seconds=20)
+        return self._processes()
+
+    def _processes(self) -> list[int]:
+        ours, ranks = f"TRAINYARD_NODE_NAME={self.node}", f"{NODE_MARKER}={self.node}"
+        return [*processes_with(ours), *processes_with(ranks)]
 
 
 def spec(name: str, **sections: Any) -> dict[str, Any]:
