@@ -191,6 +191,16 @@ class SmallJob:
         (self.folder / "data").mkdir(parents=True, exist_ok=True)
         (self.folder / "data" / "text.txt").write_text(TEXT)
 
+    def write_documents(self) -> None:
+        """Write `data:documents`, many of which have room in a window of 64 tokens."""
+        documents = self.folder / "data" / "documents"
+        documents.mkdir()
+        for index in range(400):
+            sheep = [
+                f"sheep {n} of {index} jumped {n * index % 13}\n" for n in range(index % 7 + 1)
+            ]
+            (documents / f"{index:03}.txt").write_text("".join(sheep))
+
     def changed(self, folder: Path, **sections: dict[str, Any]) -> SmallJob:
         """Return another job with some fields of some sections changed."""
         merged = {name: {**self.spec.get(name, {}), **new} for name, new in sections.items()}

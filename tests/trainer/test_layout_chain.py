@@ -29,11 +29,7 @@ def packed_job(folder: Path) -> SmallJob:
         data={"path": "data:documents", "document_masks": True},
         training={"steps": STEPS, "seq_len": 64},
     )
-    documents = folder / "data" / "documents"
-    documents.mkdir()
-    for index in range(400):
-        sheep = [f"sheep {n} of {index} jumped {n * index % 13}\n" for n in range(index % 7 + 1)]
-        (documents / f"{index:03}.txt").write_text("".join(sheep))
+    job.write_documents()
     return job
 
 

@@ -44,6 +44,11 @@ def measure(row: Row, *, steps: int = STEPS) -> Errors:
     expected = _reference(json.dumps(row.computes, sort_keys=True), steps)
     course = train({**row.sections, "parallelism": row.parallelism}, row.layout, steps=steps)
     assert expected.losses[-1] < expected.losses[0] - 0.1, "the reference must learn"
+    return errors_of(course, expected)
+
+
+def errors_of(course: Course, expected: Course) -> Errors:
+    """Compare two courses of as many steps."""
     return Errors(
         loss=_relative(course.losses, expected.losses),
         norm=_relative(course.norms, expected.norms),
@@ -55,6 +60,7 @@ def train(sections: dict[str, dict[str, Any]], layout: Layout, *, steps: int) ->
     sections = {**sections, "training": {**sections.get("training", {}), "steps": steps}}
     with tempfile.TemporaryDirectory() as folder:
         job = SmallJob(Path(folder), SPEC).changed(Path(folder), **sections)
+        job.write_documents()
         attempt = job.launch(1, layout)
         losses, norms = attempt.values("train/loss"), attempt.values("train/grad_norm")
     trained = range(1, steps + 1)

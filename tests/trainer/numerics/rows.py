@@ -65,7 +65,7 @@ def recompute(mode: str, **fields: Any) -> dict[str, dict[str, Any]]:
     return {"activation_checkpoint": {"mode": mode, **fields}}
 
 
-DOCUMENTS = {"data": {"document_masks": True}}
+DOCUMENTS = {"data": {"path": "data:documents", "document_masks": True}}
 TIED = {
     "model": {
         "size": "1B",

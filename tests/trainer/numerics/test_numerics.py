@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.numerics.measure import measure
-from tests.trainer.numerics.rows import ROWS, Row
+from specs.layout import Layout
+from tests.trainer.numerics.measure import errors_of, measure, train
+from tests.trainer.numerics.rows import DOCUMENTS, ROWS, Row
 
 DAILY_STEPS = 4
 """Two of them with weights that the optimizer has moved at the full learning rate."""
@@ -25,6 +26,12 @@ def test_a_layout_starts_as_one_rank_does(row: Row) -> None:
 def test_a_layout_computes_what_one_rank_computes(row: Row) -> None:
     errors = measure(row)
     assert errors.within, errors
+
+
+def test_a_layout_that_forgets_the_masks_is_not_within() -> None:
+    masked = train(DOCUMENTS, Layout(), steps=DAILY_STEPS)
+    joined = {"data": {**DOCUMENTS["data"], "document_masks": False}}
+    assert not errors_of(train(joined, Layout(), steps=DAILY_STEPS), masked).within
 
 
 def test_the_table_has_every_row() -> None:
