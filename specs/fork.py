@@ -10,6 +10,7 @@ from specs.base import RecordModel
 from specs.job import JobSpec
 from specs.parts import ALL_PARTS, WITHOUT, CheckpointPart
 from specs.problems import Problem, SpecError
+from specs.sections.model import SHAPE_FIELDS
 
 # Sections and fields on which the result does not depend; lr_schedule's end is compared apart.
 SECTIONS = ("model", "data", "training", "optimizer", "lr_schedule", "quantization")
@@ -117,13 +118,27 @@ def guarantees(
 def _differences(before: JobSpec, after: JobSpec) -> Iterator[Difference]:
     old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
     for section in SECTIONS:
-        for name, value in old[section].items():
-            field = f"{section}.{name}"
-            if field not in FREE and value != new[section][name]:
-                yield Difference(field, value, new[section][name])
+        for name in old[section]:
+            given = (old[section][name], new[section][name])
+            if f"{section}.{name}" in FREE or given[0] == given[1]:
+                continue
+            if section == "model":
+                given = (_meant(before, name, given[0]), _meant(after, name, given[1]))
+            if given[0] != given[1]:
+                yield Difference(f"{section}.{name}", *given)
     if before.schedule_tokens != after.schedule_tokens:
         ends = (before.schedule_tokens, after.schedule_tokens)
         yield Difference("end of the schedule, in tokens", *ends)
+
+
+def _meant(spec: JobSpec, name: str, given: Any) -> Any:
+    """Return a field of the section `model`: the size's own value where the spec gives none."""
+    if spec.model.factory is not None:
+        return given
+    if name == "rope_factor":
+        scaling = spec.architecture.rope_scaling
+        return scaling.factor if scaling else 1.0
+    return getattr(spec.architecture, name) if name in (*SHAPE_FIELDS, "head_dim") else given
 
 
 def _other_shape(
@@ -147,7 +162,7 @@ def _shape(spec: JobSpec) -> object:
     arch = spec.architecture
     # What the weights are used for may differ: their shapes are the same.
     return spec.model.family, dataclasses.replace(
-        arch, rope_theta=1.0, norm_eps=1.0, rope_scaling=None
+        arch, own_head_dim=arch.head_dim, rope_theta=1.0, norm_eps=1.0, rope_scaling=None
     )
 
 

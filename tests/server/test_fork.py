@@ -64,6 +64,16 @@ def test_a_fork_with_nothing_changed_is_the_same_curve(context: Context, source:
     assert shown.plan.name == "FSDP 4"
 
 
+@pytest.mark.parametrize(
+    "model", [{"dim": 64}, {"head_dim": 16}, {"rope_factor": 1.0}, {"norm_eps": 1e-5}]
+)
+def test_a_shape_that_the_size_has_anyway_changes_nothing(
+    context: Context, source: str, model: dict[str, Any]
+) -> None:
+    shown = preview(context, source, request(changes={"model": model}))
+    assert all(held(shown).values()), said(shown, "curve")
+
+
 def test_more_steps_stretch_the_schedule_and_are_said(context: Context, source: str) -> None:
     shown = preview(context, source, request(changes={"training": {"steps": 200}}))
     assert [name for name, holds in held(shown).items() if not holds] == ["curve"]
@@ -122,6 +132,7 @@ def test_only_the_model_starts_a_job_at_step_0(
     ("body", "pointer", "match"),
     [
         ({"changes": {"model": {"ffn_dim": 96}}}, "/changes/model/ffn_dim", "the same shape"),
+        ({"changes": {"model": {"dim": 128}}}, "/changes/model/dim", "128, but .* has 64: "),
         ({"changes": {"model": {"size": "1B"}}}, "/changes/model/size", "the same shape"),
         ({"changes": {"model": {"nonsense": 1}}}, "/changes/model/nonsense", "unknown"),
         ({"changes": {"training": {"steps": 40}}}, "/changes/training/steps", "stands at step 40"),
