@@ -110,6 +110,11 @@ def _checkpoint(found: list[CheckpointView], match: re.Match[str]) -> Checkpoint
 
 
 def _only(found: list[JobSummary], reference: str) -> JobSummary:
+    if not found and "@" in reference[1:]:
+        raise UnknownReferenceError(
+            f"No job is called {reference!r}; a checkpoint is written JOB@step-400, or "
+            "JOB@a2.step-400 of attempt 2."
+        )
     if not found:
         raise UnknownReferenceError(
             f"No job is called {reference!r}: give an id, the beginning of one, a name or {LAST}; "

@@ -96,6 +96,9 @@ def nodes(
         write_json(shown)
     else:
         say(draw_nodes(shown))
+        for node in shown:
+            if node.notice:
+                say(f"{node.name} is about to go: {node.notice}")
 
 
 def _drain(yard: Trainyard, given: list[str], *, finish: bool) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from server.attempts.service import node_heartbeat
 from server.auth.tokens import hash_token
 from server.telemetry.ingest import store_report
 from specs.failures import FailureReason
-from specs.reports import PROTOCOL, Chunk, Report
+from specs.reports import PROTOCOL, Chunk, NodeHeartbeat, Report
 from tests.client.conftest import Run, Yard
 from tests.server.harness import Supervisor
 
@@ -27,7 +28,7 @@ def test_help_names_every_command(run: Run) -> None:
     named = set(re.findall(r"^  ([a-z]+)  ", told, re.MULTILINE))
     assert named == {
         *("up", "down", "login", "init", "schema", "plan", "submit", "ps", "show", "watch", "logs"),
-        *("metrics", "compare", "events", "checkpoints", "chores", "nodes"),
+        *("metrics", "compare", "events", "checkpoints", "chores", "export", "sample", "nodes"),
         *("stop", "cancel", "kill", "resume", "fork", "delete"),
     }
     assert max(map(len, told.splitlines())) <= 80
@@ -200,6 +201,14 @@ def test_a_node_is_drained_and_what_runs_there_named(yard: Yard, run: Run) -> No
         refused = run("nodes", *wrong)
         assert refused.exit_code == 2
         assert "nodes drain NODE" in refused.stderr
+
+
+def test_a_node_that_is_about_to_go_says_why(yard: Yard, run: Run) -> None:
+    going = NodeHeartbeat(protocol=PROTOCOL, node="node-1", notice="taken back at [12:00]")
+    node_heartbeat(yard.harness.context, going)
+    shown = run("nodes", "undrain", "node-1").stdout
+    assert "leaving" in shown
+    assert "node-1 is about to go: taken back at [12:00]" in shown
 
 
 def test_a_dry_run_compares_and_changes_nothing(yard: Yard, run: Run) -> None:

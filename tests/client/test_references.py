@@ -27,6 +27,13 @@ def test_a_name_that_nothing_has_is_refused(yard: Yard, reference: str) -> None:
         resolve_job(sdk, reference)
 
 
+@pytest.mark.parametrize("reference", ["tiny@40", "tiny@step-x", "tiny@a1", "tiny@"])
+def test_what_is_nearly_a_checkpoint_is_told_how_one_is_written(yard: Yard, reference: str) -> None:
+    yard.harness.submit(name="tiny")
+    with yard.connect() as sdk, pytest.raises(UnknownReferenceError, match="JOB@step-400"):
+        resolve(sdk, reference)
+
+
 def test_there_is_no_last_job_before_the_first(yard: Yard) -> None:
     with yard.connect() as sdk, pytest.raises(UnknownReferenceError, match="trainyard submit"):
         resolve_job(sdk, "@last")
