@@ -138,6 +138,7 @@ function Row({ job, row, chores, onAsk, onFork }: RowProps) {
         <RelativeTime at={row.created_at} />
       </td>
       <td className="number checkpoint-actions">
+        <Exports of={name} found={exportsOf(chores, row.id)} />
         {verb && !row.deleting && row.verification?.ok !== false && (
           <Button
             small
@@ -174,7 +175,6 @@ function Row({ job, row, chores, onAsk, onFork }: RowProps) {
             {CHECKPOINT_VERBS[each].label}
           </Button>
         ))}
-        <Exports of={name} found={exportsOf(chores, row.id)} />
         <Details row={row} />
       </td>
     </tr>
