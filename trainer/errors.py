@@ -41,9 +41,16 @@ class DataError(RunError):
 
 
 class CheckpointError(RunError):
-    """A checkpoint could not be written, is damaged, or does not belong to this job."""
+    """A checkpoint could not be written, is damaged, or does not belong to this job.
+
+    `of_storage` is set where storage refuses, which says nothing about what lies there.
+    """
 
     reason = FailureReason.CHECKPOINT_ERROR
+
+    def __init__(self, message: str, *, path: str | None = None, of_storage: bool = False) -> None:
+        super().__init__(message, path=path)
+        self.of_storage = of_storage
 
 
 class MismatchError(CheckpointError):

@@ -27,6 +27,7 @@ from trainer.objects.path import ObjectPath
 from trainer.storage import StoragePath
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+OF_CONTENT = (errno.ENOENT, errno.EIO)  # a file is gone, or its sectors are bad
 # Some network file systems know no fsync of a folder: there, names are as durable as they get.
 NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)
 READ_SIZE = 8 * 2**20  # bytes; large enough that the disk, not Python, is the limit
@@ -261,7 +262,8 @@ def storage_errors(verb: str, path: StoragePath) -> Iterator[None]:
         message = f"cannot {verb} {at_fault}: {error.strerror or error}"
         if error.errno in FULL and isinstance(path, Path):
             message += f" ({_free_space(path)})"
-        raise CheckpointError(message, path=at_fault) from error
+        of_storage = error.errno not in OF_CONTENT
+        raise CheckpointError(message, path=at_fault, of_storage=of_storage) from error
 
 
 def file_digest(path: StoragePath) -> str:

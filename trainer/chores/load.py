@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
@@ -27,7 +28,7 @@ from trainer.checkpoint.comparison import kinds_of
 from trainer.checkpoint.load_planner import LoadPlanner
 from trainer.checkpoint.reader import CheckedReader
 from trainer.checkpoint.unpickler import load_metadata
-from trainer.chores.look import FaultFoundError
+from trainer.chores.look import FaultFoundError, fault_of
 from trainer.chores.main import Progress
 from trainer.errors import CheckpointError
 from trainer.storage import StoragePath
@@ -52,6 +53,7 @@ def load_everything(
 
     Raises:
         FaultFoundError: the metadata is refused, a tensor is incomplete, or one cannot be loaded.
+        CheckpointError: storage refuses, or a rank was ended: neither says anything about it.
     """
     entries = _entries(folder, point)
     _open(folder, point, entries)
@@ -62,11 +64,27 @@ def load_everything(
             progress.begin(f"loads {len(entries)} tensors on {ranks} ranks")
             arguments = (ranks, folder, point, chore / "rendezvous")
             mp.spawn(_load_share, arguments, nprocs=ranks)
+    except (FaultFoundError, CheckpointError):
+        raise
+    except mp.ProcessExitedException as error:
+        raise CheckpointError(
+            f"{error} before it had loaded its share; the chore's log may say why", path=str(folder)
+        ) from error
     # DCP's own exception is no `Exception`.
     except (Exception, dcp.api.CheckpointException) as error:
+        if refusal := _refusal(error):
+            raise refusal from error
         message = str(error).strip().splitlines() or [repr(error)]
         raise FaultFoundError(CheckpointFault.LOAD_FAILED, message[-1]) from error
     return len(entries)
+
+
+def _refusal(error: BaseException) -> CheckpointError | None:
+    """Return what storage said, where that is why a load failed on a rank."""
+    failures = error.failures.values() if isinstance(error, dcp.api.CheckpointException) else ()
+    causes = [error, *(cause for cause, _ in failures)]
+    found = (one for one in causes if isinstance(one, CheckpointError) and one.of_storage)
+    return next(found, None)
 
 
 def _entries(folder: StoragePath, point: ResumePoint) -> Entries:
@@ -75,7 +93,7 @@ def _entries(folder: StoragePath, point: ResumePoint) -> Entries:
     try:
         metadata = load_metadata(path, expected_digest=point.metadata_digest)
     except CheckpointError as error:
-        raise FaultFoundError(CheckpointFault.METADATA_REFUSED, str(error)) from error
+        raise fault_of(CheckpointFault.METADATA_REFUSED, error) from error
     found: Entries = {}
     for name, entry in metadata.state_dict_metadata.items():
         if not isinstance(entry, TensorStorageMetadata):
@@ -106,7 +124,7 @@ def _open(folder: StoragePath, point: ResumePoint, entries: Entries) -> CheckedR
     try:
         reader.open(point, kinds_of(shapes))
     except CheckpointError as error:
-        raise FaultFoundError(CheckpointFault.METADATA_REFUSED, str(error)) from error
+        raise fault_of(CheckpointFault.METADATA_REFUSED, error) from error
     return reader
 
 
@@ -135,6 +153,10 @@ def _load_share(
         for part in _parts(entries):
             tensors = {name: _share(entry, mesh) for name, entry in part.items()}
             dcp.load({}, storage_reader=reader, planner=LoadPlanner(tensors))
+    except (Exception, dcp.api.CheckpointException) as error:
+        if refusal := _refusal(error):
+            sys.exit(str(refusal))  # and not as an error, which would be one of the checkpoint
+        raise
     finally:
         dist.destroy_process_group()
 

@@ -52,11 +52,23 @@ def look_at(order: ChoreOrder, chore: Path) -> ChoreOutcome:
     return ChoreOutcome(outcome="succeeded", message=_told(found), verification=found)
 
 
+def fault_of(fault: CheckpointFault, error: CheckpointError) -> FaultFoundError:
+    """Return the fault that an error tells of.
+
+    Raises:
+        CheckpointError: the error itself, where storage refuses and so nothing is known.
+    """
+    if error.of_storage:
+        raise error
+    return FaultFoundError(fault, str(error))
+
+
 def check_manifest(folder: StoragePath, point: ResumePoint) -> Manifest:
     """Return the manifest of the very checkpoint that is meant.
 
     Raises:
         FaultFoundError: it is not committed, damaged, or another one.
+        CheckpointError: storage refuses.
     """
     with storage_errors("read", folder):
         committed = (folder / COMMITTED).exists()
@@ -66,7 +78,7 @@ def check_manifest(folder: StoragePath, point: ResumePoint) -> Manifest:
         manifest = read_manifest(folder)
         found = (manifest.checkpoint_id, manifest.train_state.step, metadata_digest(manifest))
     except CheckpointError as error:
-        raise FaultFoundError(CheckpointFault.MANIFEST_DAMAGED, str(error)) from error
+        raise fault_of(CheckpointFault.MANIFEST_DAMAGED, error) from error
     if found != (point.checkpoint_id, point.step, point.metadata_digest):
         message = f"{folder} holds {found[0]} with metadata {found[2]}, not {point.checkpoint_id}"
         raise FaultFoundError(CheckpointFault.ANOTHER_CHECKPOINT, message)

@@ -30,7 +30,7 @@ from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import store
 from trainer.checkpoint.unpickler import read_metadata
 from trainer.chores import delete
-from trainer.chores.main import main
+from trainer.chores.main import Progress, main
 
 Damage = Callable[[Path], object]
 
@@ -131,6 +131,25 @@ def test_what_is_wrong_is_said_by_name(root: Path, name: str) -> None:
         assert (found.ok, found.fault) == (False, fault)
         assert found.message is not None
         assert str(root) in found.message
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_storage_that_refuses_while_it_loads_says_nothing_of_the_checkpoint(
+    root: Path, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, begin = saved(root, ranks), Progress.begin
+    file = data_file(root / resume_point(manifest).path)
+
+    def begin_and_refuse(progress: Progress, doing: str) -> None:
+        begin(progress, doing)
+        if doing.startswith("loads"):
+            file.unlink()
+            file.symlink_to(file)  # ELOOP, for root too
+
+    monkeypatch.setattr(Progress, "begin", begin_and_refuse)
+    outcome = look(root, manifest)
+    assert (outcome.outcome, outcome.verification) == ("failed", None)
+    assert ("Too many levels" if ranks == 3 else "before it had loaded") in outcome.message
 
 
 def test_another_checkpoint_in_its_place_is_named(root: Path) -> None:
