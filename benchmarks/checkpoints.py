@@ -1,4 +1,4 @@
-"""Saving and loading a state of 4 GB, against plain writes and reads of the same bytes.
+"""Saving and loading a state of more than 2 GB, against plain writes and reads of the same bytes.
 
 Two ranks with FSDP, each with a file of its own. In each round come, one after the other: a plain
 sequential write by as many processes, a save, a plain read, a load, and a save in the background
@@ -8,7 +8,7 @@ they are printed without: there a file is synced when it is written, and dropped
 cache before the plain read and before the load alike. Both read into the memory of the model and
 the optimizer, which has been used before.
 
-    python -m benchmarks.checkpoints [--rounds 7] [--layers 5] [--disk FOLDER] [--no-disk]
+    python -m benchmarks.checkpoints [--rounds 7] [--layers 3] [--disk FOLDER] [--no-disk]
 """
 
 from __future__ import annotations
@@ -379,7 +379,7 @@ def main() -> int:
     """Measure in memory and on a disk."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--layers", type=int, default=5)
+    parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--disk", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--no-disk", action="store_true")
     given = parser.parse_args()
