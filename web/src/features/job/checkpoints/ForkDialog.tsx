@@ -15,7 +15,7 @@ import { InlineError } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { postFork } from "../api";
 import { checkpointReference, useReference } from "../reference";
-import { type ForkChoice, forkRequest, forkWords } from "./fork";
+import { type ForkChoice, firstChoice, forkRequest, forkWords } from "./fork";
 
 interface Props {
   job: Job;
@@ -26,7 +26,9 @@ interface Props {
 export function ForkDialog({ job, row, onClose }: Props) {
   const reference = checkpointReference(useReference(job), row.id);
   const navigate = useNavigate();
-  const [choice, setChoice] = useState<ForkChoice>({ name: "", settings: "", parts: "all" });
+  const [choice, setChoice] = useState<ForkChoice>(() =>
+    firstChoice({ step: row.step, steps: job.progress.steps }),
+  );
   // Not the last word typed but the last field left: a preview for each letter helps nobody.
   const [shown, setShown] = useState(choice);
   const [key, setKey] = useState(randomKey);
@@ -53,7 +55,12 @@ export function ForkDialog({ job, row, onClose }: Props) {
       footer={
         <>
           <Button onClick={onClose}>Back</Button>
-          <Button look="primary" busy={start.isPending} onClick={() => start.mutate()}>
+          <Button
+            look="primary"
+            busy={start.isPending}
+            disabled={preview.isError && shown === choice}
+            onClick={() => start.mutate()}
+          >
             Start the new job
           </Button>
         </>

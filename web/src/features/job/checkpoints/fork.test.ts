@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { forkRequest, forkWords } from "./fork";
+import { firstChoice, forkRequest, forkWords } from "./fork";
 
 test("settings are typed as JSON where they are JSON, and grouped by section", () => {
   const settings = "training.steps=800\n training.seed = 7\n\ndata.path=data:a=b\noptimizer.lr=";
@@ -20,4 +20,9 @@ test("settings are typed as JSON where they are JSON, and grouped by section", (
 test("what is not changed is left out", () => {
   expect(forkRequest({ name: "", settings: "", parts: "all" })).toEqual({ changes: {} });
   expect(forkWords({ name: "", settings: "", parts: "all" })).toEqual([]);
+});
+
+test("a checkpoint at the end of its job is given more steps, as without it cannot go on", () => {
+  expect(firstChoice({ step: 40, steps: 40 }).settings).toBe("training.steps=80");
+  expect(firstChoice({ step: 20, steps: 40 }).settings).toBe("");
 });

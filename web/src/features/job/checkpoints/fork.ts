@@ -10,6 +10,12 @@ export interface ForkChoice {
 
 type Body = components["schemas"]["ForkRequest"];
 
+/** Return what a fork begins with: more steps where the checkpoint is at the end of its job. */
+export function firstChoice({ step, steps }: { step: number; steps: number }): ForkChoice {
+  const settings = step < steps ? "" : `training.steps=${2 * step}`;
+  return { name: "", settings, parts: "all" };
+}
+
 /** Return the body of the request; what stays as it was is left out. */
 export function forkRequest({ name, settings, parts }: ForkChoice): Body {
   const changes: Record<string, Record<string, unknown>> = {};
