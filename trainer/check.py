@@ -18,9 +18,10 @@ def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
     """Refuse a run whose spec, layout, places or input cannot work.
 
     Raises:
-        LaunchError: the spec cannot run, a root is not defined here, the weights to start from are
-            those of another model, or an own model cannot be built, or cut as the layout asks.
-        DataError: the input is missing, empty or outside its root; so for weights to start from.
+        LaunchError: the spec cannot run, a root is not defined here, or an own model cannot be
+            built, or cut as the layout asks.
+        DataError: the input is missing, empty or outside its root, or the weights to start from are
+            so or those of another model.
     """
     run = open_run(folder, world_size=None, roots=roots)
     check_input(run.spec, run.attempt.roots)

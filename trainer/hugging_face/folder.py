@@ -14,7 +14,7 @@ from specs.checkpoint import ManifestFile
 from specs.job import JobSpec
 from trainer.checkpoint.store import file_digest
 from trainer.data.places import resolve
-from trainer.errors import LaunchError
+from trainer.errors import DataError
 from trainer.hugging_face.config import differences
 from trainer.hugging_face.names import published_name, shapes_of
 
@@ -42,8 +42,8 @@ class WeightsFolder:
         """Open the spec's `model.initial_weights` on this node, and check them.
 
         Raises:
-            DataError: the place is not here, or leads out of its root.
-            LaunchError: it holds no weights, or those of another model; every difference is named.
+            DataError: the place is not here, leads out of its root, or holds no weights, or those
+                of another model; every difference is named.
         """
         place = spec.model.initial_weights
         assert place is not None, "the spec names no weights"
@@ -58,11 +58,11 @@ class WeightsFolder:
         The head of a model with tied embeddings may lie there a second time; it is not read.
 
         Raises:
-            LaunchError: naming every field of the config, and the tensors, that differ.
+            DataError: naming every field of the config, and the tensors, that differ.
         """
         wrong = list(differences(self._config, family, arch)) or self._wrong_tensors(arch)
         if wrong:
-            raise LaunchError(
+            raise DataError(
                 f"{self.folder} holds another model than the spec names: {'; '.join(wrong)}",
                 path=str(self.folder),
             )
@@ -77,7 +77,7 @@ class WeightsFolder:
         It reads them whole.
 
         Raises:
-            LaunchError: a file cannot be read.
+            DataError: a file cannot be read.
         """
         paths = {self.folder / CONFIG, self.folder / INDEX, *self._file_of.values()}
         existing = sorted(path for path in paths if path.exists())
@@ -87,7 +87,7 @@ class WeightsFolder:
                 for path in existing[share]
             ]
         except OSError as error:
-            raise LaunchError(f"{error.filename} cannot be read: {error.strerror}") from error
+            raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def _find_tensors(self) -> dict[str, Path]:
         """Return the file of each tensor by name, as the index or the only file says."""
@@ -97,9 +97,7 @@ class WeightsFolder:
             return dict.fromkeys(_shapes_in(single), single)
         places = _read_json(index).get("weight_map")
         if not isinstance(places, dict) or not all(_is_name(file) for file in places.values()):
-            raise LaunchError(
-                f"{index} does not say in which file each tensor lies", path=str(index)
-            )
+            raise DataError(f"{index} does not say in which file each tensor lies", path=str(index))
         return {name: self.folder / file for name, file in places.items()}
 
     def _wrong_tensors(self, arch: Architecture) -> list[str]:
@@ -131,11 +129,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
-        raise LaunchError(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
+        raise DataError(f"{path} cannot be read: {error.strerror}", path=str(path)) from error
     except ValueError as error:
-        raise LaunchError(f"{path} is no JSON: {error}", path=str(path)) from error
+        raise DataError(f"{path} is no JSON: {error}", path=str(path)) from error
     if not isinstance(content, dict):
-        raise LaunchError(f"{path} is no JSON object", path=str(path))
+        raise DataError(f"{path} is no JSON object", path=str(path))
     return content
 
 
@@ -144,7 +142,7 @@ def _shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
         with safe_open(path, framework="numpy") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise LaunchError(f"{path} is no safetensors file: {error}", path=str(path)) from error
+        raise DataError(f"{path} is no safetensors file: {error}", path=str(path)) from error
 
 
 def _is_name(file: object) -> bool:

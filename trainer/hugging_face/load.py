@@ -17,7 +17,7 @@ from torch import nn
 from specs.checkpoint import ManifestFile
 from specs.job import JobSpec
 from trainer.checkpoint.together import on_every_rank
-from trainer.errors import LaunchError
+from trainer.errors import DataError
 from trainer.hugging_face.folder import WeightsFolder
 from trainer.hugging_face.names import published_name
 from trainer.model.init import local_part
@@ -68,12 +68,12 @@ def _same_everywhere(described: chain[ManifestFile]) -> tuple[ManifestFile, ...]
     """Return each file once.
 
     Raises:
-        LaunchError: two nodes have another content under one name.
+        DataError: two nodes have another content under one name.
     """
     files: dict[str, ManifestFile] = {}
     for file in described:
         if files.setdefault(file.path, file) != file:
-            raise LaunchError(
+            raise DataError(
                 f"model.initial_weights: {file.path} differs between nodes: checksum "
                 f"{files[file.path].xxh3_128} and {file.xxh3_128}; every node needs the same files"
             )

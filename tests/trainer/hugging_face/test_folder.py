@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from specs.architectures import ARCHITECTURES, Architecture, RopeScaling
 from tests.trainer.hugging_face.weights import MODELS, ours
-from trainer.errors import LaunchError
+from trainer.errors import DataError
 from trainer.hugging_face.config import config_of, differences
 from trainer.hugging_face.folder import WeightsFolder
 from trainer.hugging_face.names import published_name, shapes_of
@@ -128,7 +128,7 @@ def test_a_config_of_another_model_is_refused_field_by_field(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     folder = WeightsFolder(written(tmp_path / "weights", *LLAMA, **change))
-    with pytest.raises(LaunchError) as refused:
+    with pytest.raises(DataError) as refused:
         folder.check(*LLAMA)
     assert message in str(refused.value)
 
@@ -137,9 +137,7 @@ def test_scaling_that_differs_is_shown_in_full(tmp_path: Path) -> None:
     family, arch = MODELS["llama, scaled"]
     folder = WeightsFolder(written(tmp_path / "weights", family, arch))
     folder.check(family, arch)
-    with pytest.raises(
-        LaunchError, match=r"factor 8.0, low_freq.* but model.rope_factor is absent"
-    ):
+    with pytest.raises(DataError, match=r"factor 8.0, low_freq.* but model.rope_factor is absent"):
         folder.check(*LLAMA)
     found = list(differences({"rope_scaling": {"type": "llama3"}}, family, arch))
     assert any("{'type': 'llama3'}" in difference for difference in found), RopeScaling
@@ -162,7 +160,7 @@ def test_missing_unexpected_and_misshapen_tensors_are_listed(tmp_path: Path) -> 
         tensors["model.norm.weight"] = torch.zeros(65)
         tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)  # older files
 
-    with pytest.raises(LaunchError) as refused:
+    with pytest.raises(DataError) as refused:
         _without(folder, change).check(*LLAMA)
     text = str(refused.value)
     assert "1 tensors missing: model.layers.1.mlp.up_proj.weight" in text
@@ -202,7 +200,7 @@ def test_damaged_folders_are_refused(
         (folder / file).unlink()
     else:
         (folder / file).write_text(content)
-    with pytest.raises(LaunchError, match=message):
+    with pytest.raises(DataError, match=message):
         WeightsFolder(folder)
 
 
