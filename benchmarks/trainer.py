@@ -77,6 +77,7 @@ ON_CPU = {
     "eager": Case(DEBUG, tokens_per_second=2000),
     "eager_fsdp_2": Case(DEBUG, ranks=2, tokens_per_second=1680),
     "compiled": Case(DEBUG | COMPILED, tokens_per_second=2000),
+    "compiled_fsdp_2": Case(DEBUG | COMPILED, ranks=2, tokens_per_second=1680),
     "float8": Case(DEBUG | FLOAT8, details=EMULATED),
     "recompute_selective": Case(DEBUG | recompute("selective")),
     "recompute_full": Case(DEBUG | recompute("full")),

@@ -79,7 +79,7 @@ def load(
     except CheckpointException as error:
         raise shared_error(error, str(reader.folder)) from error
     if layout.dp_replicate > 1:
-        on_every_rank(group, lambda: broadcast(tensors, layout))
+        broadcast(tensors, layout, group)
     return Loaded(reader.manifest, reader.bytes_read)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from specs.layout import Layout
+from trainer.checkpoint.together import on_every_rank
 from trainer.checkpoint.transfer import LARGEST_PIECE
 from trainer.parallel.mesh import ranks_of_replicas
 
@@ -19,15 +20,22 @@ def in_first_replica(rank: int, layout: Layout) -> bool:
     return ranks_of_replicas(rank, layout)[0] == rank
 
 
-def broadcast(tensors: Mapping[str, Tensor], layout: Layout) -> None:
+def broadcast(tensors: Mapping[str, Tensor], layout: Layout, everybody: dist.ProcessGroup) -> None:
     """Give this rank's shards to the ranks that hold the same ones, or take them from the first.
 
-    All ranks call it together, with tensors of the same names. They travel between the hosts, in
-    pieces: beside them no more than one piece is in memory.
+    All ranks call it together, with tensors of the same names, and what fails on one is raised on
+    every rank. They travel between the hosts, in pieces: beside them no more than one piece is in
+    memory.
     """
     ranks = ranks_of_replicas(dist.get_rank(), layout)
     group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
     assert group is not None
+    on_every_rank(everybody, lambda: _send_or_receive(tensors, group))
+    # Not before all are done: who closes its connections breaks what another one still waits for.
+    dist.destroy_process_group(group)
+
+
+def _send_or_receive(tensors: Mapping[str, Tensor], group: dist.ProcessGroup) -> None:
     for name in sorted(tensors):
         tensor = tensors[name]
         shard = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
@@ -38,4 +46,3 @@ def broadcast(tensors: Mapping[str, Tensor], layout: Layout) -> None:
             piece.copy_(on_host)
         if not shard.is_contiguous():
             shard.copy_(flat.view(shard.shape))
-    dist.destroy_process_group(group)

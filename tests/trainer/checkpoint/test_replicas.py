@@ -14,10 +14,12 @@ DDP = Layout(dp_replicate=2)
 def _serve(_: None) -> list[dict[str, Tensor]]:
     """Serve twice in one process: rows of which there are none, columns, and a scalar."""
     found = []
+    everybody = dist.group.WORLD
+    assert everybody is not None
     for _time in range(2):
         base = torch.arange(12.0).reshape(3, 4) * (1 - dist.get_rank())
         tensors = {"none": torch.empty(0, 4), "columns": base.t(), "step": base.sum()}
-        broadcast(tensors, DDP)
+        broadcast(tensors, DDP, everybody)
         found.append({name: tensor.contiguous() for name, tensor in tensors.items()})
     return found
 
