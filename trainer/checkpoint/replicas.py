@@ -28,11 +28,11 @@ def broadcast(tensors: Mapping[str, Tensor], layout: Layout, everybody: dist.Pro
     memory.
     """
     ranks = ranks_of_replicas(dist.get_rank(), layout)
+    # It stays until the process ends: torch gives the name of a group that is gone to the next one,
+    # which then looks for its ranks where nobody listens any more.
     group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
     assert group is not None
     on_every_rank(everybody, lambda: _send_or_receive(tensors, group))
-    # Not before all are done: who closes its connections breaks what another one still waits for.
-    dist.destroy_process_group(group)
 
 
 def _send_or_receive(tensors: Mapping[str, Tensor], group: dist.ProcessGroup) -> None:
