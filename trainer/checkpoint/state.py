@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
@@ -51,18 +49,12 @@ class TrainTensors:
 
         Some do: FSDP gives uneven shards other memory at their first forward pass.
         """
-        memory = [_address(tensor) for tensor in _every_tensor(model, optimizer)]
+        tensors = train_tensors(model, optimizer)
+        memory = [_address(tensor) for tensor in tensors.values()]
         if memory != self._memory:
-            self._tensors, self._memory = train_tensors(model, optimizer), memory
+            self._tensors, self._memory = tensors, memory
         return self._tensors
 
 
-def _every_tensor(model: nn.Module, optimizer: Optimizer) -> Iterator[Tensor]:
-    yield from model.state_dict(keep_vars=True).values()
-    for state in optimizer.state.values():
-        yield from (value for value in state.values() if isinstance(value, Tensor))
-
-
 def _address(tensor: Tensor) -> int:
-    plain = high_precision(tensor)
-    return (plain._local_tensor if isinstance(plain, DTensor) else plain).data_ptr()
+    return (tensor._local_tensor if isinstance(tensor, DTensor) else tensor).data_ptr()
