@@ -10,6 +10,8 @@ from pydantic import AfterValidator, Field
 
 ROOT_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 OBJECTS = "s3://"
+ROOT_FILE = ".trainyard-root"
+"""File of a storage root with its UUID, by which nodes prove that they see the same one."""
 _OBJECT_STORE = re.compile(
     r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[\w.=-]+(?:/[\w.=-]+)*))?",
     re.ASCII,

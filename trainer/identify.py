@@ -9,8 +9,8 @@ import sys
 import uuid
 from contextlib import suppress
 
+from specs.places import ROOT_FILE
 from trainer.checkpoint.store import storage_errors
-from trainer.chores.main import ROOT_FILE
 from trainer.errors import RunError
 from trainer.objects.path import ObjectPath
 from trainer.storage import storage_root

@@ -8,11 +8,10 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from specs.places import is_object_store
+from specs.places import ROOT_FILE, is_object_store
 from worker.files import create_file
 from worker.torchrun import TRAINER, hidden_from_ranks
 
-ROOT_FILE = ".trainyard-root"
 IDENTIFY_SECONDS = 600.0
 """Time in which an object store must have answered; the trainer gives up sooner."""
 

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from specs.ids import make_id
+from specs.places import ROOT_FILE
 from specs.rundir import Heartbeat, Phase
 from tests.worker.fake_server import JOIN_TOKEN, NODE_TOKEN, FakeServer
 from worker.api import Refused, WorkerApi
@@ -18,7 +19,7 @@ from worker.hardware import Gpu, find_devices, find_gpus, parse_gpus
 from worker.memory import MemoryWatch
 from worker.node import Node
 from worker.register import own_token, register
-from worker.roots import ROOT_FILE, identify_roots
+from worker.roots import identify_roots
 from worker.settings import Settings, parse_roots
 
 GPUS = [Gpu(0, "GPU-a", "H200", 150 << 30), Gpu(1, "GPU-b", "H200", 149 << 30)]

@@ -25,12 +25,12 @@ from specs.chores import (
     ChoreProgress,
     ChoreTask,
 )
+from specs.places import ROOT_FILE
 from trainer.checkpoint.store import storage_errors
 from trainer.errors import CheckpointError, LaunchError, RunError
 from trainer.storage import StoragePath, storage_root
 
 PROGRESS_SECONDS = 0.2
-ROOT_FILE = ".trainyard-root"
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 logger = logging.getLogger("trainer")
