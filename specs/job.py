@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from specs.architectures import ARCHITECTURES, Architecture
 from specs.base import SpecModel, Text
@@ -77,6 +77,20 @@ class JobSpec(SpecModel):
     """Loss on held-out sequences."""
     env: Env = Field(default_factory=dict)
     """Environment variables of the ranks; values of secret-looking names are masked in views."""
+
+    @model_validator(mode="after")
+    def _fit_warmup(self) -> Self:
+        """Shorten a warm-up that nobody gave to the whole schedule, so that a few steps are legal.
+
+        The number stands in the spec from then on: whoever reads it later reads the same.
+        """
+        schedule = self.lr_schedule
+        given = schedule.model_fields_set & {"warmup_steps", "warmup_tokens"}
+        whole = self.schedule_tokens // self.tokens_per_step
+        if not given and whole < schedule.warmup_steps:
+            shorter = schedule.model_copy(update={"warmup_steps": whole})
+            object.__setattr__(self, "lr_schedule", shorter)
+        return self
 
     @property
     def architecture(self) -> Architecture:

@@ -66,7 +66,7 @@ class LrScheduleSection(SpecModel):
     name: Literal["warmup_stable_decay", "cosine"] = "warmup_stable_decay"
     """`warmup_stable_decay` holds the peak until its decay begins; `cosine` never holds."""
     warmup_steps: Steps = 10
-    """Steps in which the rate rises linearly to its peak."""
+    """Steps in which the rate rises linearly to its peak; all of a shorter schedule when absent."""
     warmup_tokens: Tokens | None = None
     """The same in tokens, in place of `warmup_steps`."""
     decay_steps: Steps | None = None

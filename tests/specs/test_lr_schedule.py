@@ -83,6 +83,30 @@ def test_it_rises_then_falls(schedule: dict[str, Any], steps: int) -> None:
     assert falling == sorted(falling, reverse=True)
 
 
+@pytest.mark.parametrize(
+    ("steps", "schedule", "warmup"),
+    [
+        (100, {}, 10),
+        (10, {}, 10),
+        (5, {}, 5),
+        (1, {"name": "cosine"}, 1),
+        (100, {"total_steps": 4}, 4),
+        (100, {"total_tokens": 2 * 2048 + 1}, 2),
+        (100, {"total_tokens": 1}, 0),
+        (5, {"warmup_steps": 3}, 3),
+    ],
+)
+def test_a_warmup_that_nobody_gave_is_no_longer_than_the_schedule(
+    steps: int, schedule: dict[str, Any], warmup: int
+) -> None:
+    spec = job(steps, **schedule)
+    stored = parse_job_spec(spec.model_dump_json())
+    assert stored.lr_schedule.warmup_steps == spec.lr_schedule.warmup_steps == warmup
+    assert stored == spec
+    longer = Overrides(steps=1000).apply(stored)
+    assert rates(longer, 20) == rates(spec, 20), "a resume with more steps warms up as before"
+
+
 def test_warmup_rises_in_a_line_and_reaches_the_peak() -> None:
     spec = job(warmup_steps=4)
     assert rates(spec, 5) == [0.25, 0.5, 0.75, 1.0, 1.0]

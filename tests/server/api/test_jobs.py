@@ -130,6 +130,11 @@ def test_a_plan_stores_nothing(client: TestClient, harness: Harness) -> None:
     assert listed(client) == []
 
 
+def test_few_steps_are_legal_and_the_job_shows_its_warmup(client: TestClient) -> None:
+    job = submit(client, training={"steps": 5})
+    assert job["spec"]["lr_schedule"]["warmup_steps"] == 5
+
+
 def test_the_schema_is_that_of_the_spec(client: TestClient) -> None:
     schema = client.get(f"{API}/schema/job").json()
     assert "training" in schema["properties"]

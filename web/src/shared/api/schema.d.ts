@@ -3783,7 +3783,7 @@ export interface components {
             name: "warmup_stable_decay" | "cosine";
             /**
              * Warmup Steps
-             * @description Steps in which the rate rises linearly to its peak.
+             * @description Steps in which the rate rises linearly to its peak; all of a shorter schedule when absent.
              * @default 10
              */
             warmup_steps: number;
@@ -3842,7 +3842,7 @@ export interface components {
             name?: "warmup_stable_decay" | "cosine";
             /**
              * Warmup Steps
-             * @description Steps in which the rate rises linearly to its peak.
+             * @description Steps in which the rate rises linearly to its peak; all of a shorter schedule when absent.
              * @default 10
              */
             warmup_steps?: number;
