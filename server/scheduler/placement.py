@@ -69,7 +69,7 @@ def decide(demands: Sequence[Demand], offers: Sequence[Offer]) -> Decisions:
             placed[demand.job_id] = chosen
             left = [_take(offer, demand, chosen) for offer in left]
             continue
-        waiting[demand.job_id] = _reason(demand, groups, kept_for, any_online=bool(offers))
+        waiting[demand.job_id] = _reason(demand, groups, kept_for, offers=offers)
         for group in groups:
             if _spread(demand, group, free=lambda offer: offer.slots) is not None:
                 kept_for |= {o.node: kept_for.get(o.node, demand.name) for o in group}
@@ -144,17 +144,16 @@ def _reason(
     groups: Sequence[Sequence[Offer]],
     kept_for: Mapping[str, str],
     *,
-    any_online: bool,
+    offers: Sequence[Offer],
 ) -> str:
     """Say why a demand waits, as in `needs 4 slots, 2 free, 2 held by llama-7`."""
-    if not any_online:
+    if not offers:
         return "no node is online that takes new work"
     needs = f"needs {demand.world_size} {'' if demand.device == 'auto' else demand.device + ' '}"
     needs += "slot" if demand.world_size == 1 else "slots"
     needs += "" if demand.nodes is None else f" on {demand.nodes} nodes"
     if not groups:
-        where = "its checkpoints" if demand.storage else f"the roots {', '.join(demand.roots)}"
-        return f"{needs}; no node that is online sees {where} and has such slots"
+        return f"{needs}; no node that is online {_missing(demand, offers)}"
     enough = [g for g in groups if _spread(demand, g, free=lambda o: o.slots) is not None]
     group = max(enough or groups, key=lambda g: sum(len(o.free) for o in g))
     if not enough:
@@ -166,6 +165,19 @@ def _reason(
     parts += _held(group)
     parts += [f"the rest kept for {kept[0]}, which is ahead in the queue"] if kept else []
     return ", ".join(parts)
+
+
+def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
+    """Say what of a demand's needs no node has: slots of its kind, then roots, then its storage."""
+    able = [offer for offer in offers if demand.device in {"auto", offer.device}]
+    if not able:
+        return f"has {demand.device} slots"
+    such = "" if demand.device == "auto" else "has such slots and "
+    unseen = [root for root in demand.roots if all(root not in offer.roots for offer in able)]
+    if unseen or all(set(demand.roots) - offer.roots.keys() for offer in able):
+        roots = unseen or demand.roots
+        return f"{such}sees the root{'' if len(roots) == 1 else 's'} {', '.join(roots)}"
+    return f"{such}sees its checkpoints"
 
 
 def _by_node(group: Sequence[Offer], what: Literal["slots", "free"]) -> str:

@@ -186,13 +186,22 @@ def test_auto_takes_the_gpus_where_there_are_any() -> None:
         (
             demand("j", 1, device="cuda"),
             [offer("a", 8)],
-            "needs 1 cuda slot; no node that is online sees the roots checkpoints and has such"
-            " slots",
+            "needs 1 cuda slot; no node that is online has cuda slots",
+        ),
+        (
+            demand("j", 2, device="cpu", roots=("checkpoints", "data")),
+            [offer("a", 8)],
+            "needs 2 cpu slots; no node that is online has such slots and sees the root data",
+        ),
+        (
+            demand("j", 1, roots=("checkpoints", "data")),
+            [offer("a", 8), offer("b", 8, roots={"data": "uuid-3"})],
+            "needs 1 slot; no node that is online sees the roots checkpoints, data",
         ),
         (
             demand("j", 1, storage=("checkpoints", "uuid-9")),
             [offer("a", 8)],
-            "needs 1 slot; no node that is online sees its checkpoints and has such slots",
+            "needs 1 slot; no node that is online sees its checkpoints",
         ),
     ],
 )
