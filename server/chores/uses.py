@@ -32,6 +32,7 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
         _check_whole(checkpoint)
         asked = _export_task(context, _spec(connection, job.id), checkpoint, request)
         task = _task(ChoreKind.EXPORT, checkpoint, export=asked)
+        context.database.lock_events(connection)  # an export of another job must not slip in
         for other in open_chores(connection, {ChoreKind.EXPORT}):
             if other.task.export.place == asked.place and other.task != task:
                 raise ConflictError(

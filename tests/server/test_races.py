@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 from sqlalchemy import event, select
 
 from server.attempts.service import claim, node_heartbeat
+from server.chores.uses import export
 from server.context import Context
 from server.errors import ConflictError, RefusalError
 from server.events.store import append_event
@@ -22,6 +24,7 @@ from server.scheduler.offers import read_offers
 from server.scheduler.place import Placer, place_job
 from server.scheduler.reconcile import Reconciler
 from server.tables import attempt_nodes, attempts, events, jobs
+from specs.api.chores import ExportRequest
 from specs.attempt import NodeAllocation
 from specs.events import EventKind
 from specs.failures import FailureReason
@@ -214,3 +217,17 @@ def test_a_round_costs_the_same_queries_however_long_the_queue(
     queries = [s for s in statements if s.lstrip().startswith(("SELECT", "UPDATE", "INSERT"))]
     assert len(queries) <= 8, queries
     assert harness.job(running).state == JobState.RUNNING
+
+
+def test_two_exports_never_settle_on_one_folder(harness: Harness, context: Context) -> None:
+    harness.add_node(slots=2)
+    saved = []
+    for _ in range(2):
+        job_id, _ = harness.running()
+        saved.append(harness.commit_checkpoint(job_id, 1))
+    for number in range(ROUNDS):
+        request = ExportRequest(name=f"mine-{number}")
+        results = race(*[partial(export, context, one, request, actor="ada") for one in saved])
+        assert refused(results) == 1
+        (refusal,) = (result for result in results if isinstance(result, RefusalError))
+        assert re.search(rf"chore \w+ writes .* checkpoints:exports/mine-{number}", str(refusal))
