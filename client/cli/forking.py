@@ -62,8 +62,9 @@ def fork(
         if json:
             write_json(reply)
         else:
-            say(draw_fork(reply.preview))
-            say(f"\n{job_line(reply.job)}" if reply.job else "\nNothing was stored.")
+            if reply.preview is not None:
+                say(draw_fork(reply.preview), "")
+            say(job_line(reply.job) if reply.job else "Nothing was stored.")
         if wait and reply.job is not None:
             raise typer.Exit(end_code(watch_job(yard, reply.job.id, as_json=json).state))
 

@@ -190,8 +190,7 @@ def fork(
 ) -> Response:
     """Start a new job with changed settings from a checkpoint; the answer says what stays exact."""
     if body.dry_run:
-        preview = forks.preview(context, checkpoint_id, body)
-        return reply(ForkReply(preview=preview, job=None))
+        return reply(ForkReply(preview=forks.preview(context, checkpoint_id, body), job=None))
     preview, job_id = forks.fork(
         context, checkpoint_id, body, actor=principal.name, idempotency_key=idempotency_key
     )

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, select
 
 import planner.plan
 from server.context import Context
-from server.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.errors import ConflictError, InvalidRequestError, NotFoundError, RefusalError
 from server.jobs.checks import check_hardware, check_spec, check_world_size, known_slots
 from server.jobs.service import Ancestor, insert_job, job_of_key
 from server.lifecycle import lock_job
@@ -65,10 +65,11 @@ def fork(
     *,
     actor: str,
     idempotency_key: str | None = None,
-) -> tuple[ForkPreview, str]:
+) -> tuple[ForkPreview | None, str]:
     """Store a new job that starts from a checkpoint; return what it is, and its id.
 
-    A repeat under the same key returns the id of the first.
+    A repeat under the same key returns the id of the first, whatever became of the checkpoint. Once
+    that has gone, what the job is cannot be worked out again.
 
     Raises:
         NotFoundError: there is no such checkpoint.
@@ -77,9 +78,6 @@ def fork(
     """
     job_id = context.new_id()
     with context.database.write() as connection:
-        _source(connection, checkpoint_id)
-        lock_job(connection, split_checkpoint_id(checkpoint_id)[0])  # whose retention might delete
-        prepared = _prepare(context, connection, checkpoint_id, request)
         if idempotency_key is not None:
             digest = hashlib.sha256(f"{checkpoint_id} {request.model_dump_json()}".encode())
             earlier = job_of_key(
@@ -91,7 +89,10 @@ def fork(
                 job_id=job_id,
             )
             if earlier is not None:
-                return _preview(prepared), earlier
+                return _if_possible(context, connection, checkpoint_id, request), earlier
+        _source(connection, checkpoint_id)
+        lock_job(connection, split_checkpoint_id(checkpoint_id)[0])  # whose retention might delete
+        prepared = _prepare(context, connection, checkpoint_id, request)
         ancestor = Ancestor(
             checkpoint_id=checkpoint_id,
             parts=prepared.parts,
@@ -100,6 +101,15 @@ def fork(
         )
         insert_job(context, connection, job_id, prepared.spec, actor=actor, ancestor=ancestor)
     return _preview(prepared), job_id
+
+
+def _if_possible(
+    context: Context, connection: Connection, checkpoint_id: str, request: ForkRequest
+) -> ForkPreview | None:
+    try:
+        return _preview(_prepare(context, connection, checkpoint_id, request))
+    except RefusalError:
+        return None
 
 
 def _prepare(

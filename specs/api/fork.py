@@ -51,8 +51,8 @@ class ForkPreview(RecordModel):
 class ForkReply(RecordModel):
     """Answer to fork."""
 
-    preview: ForkPreview
-    """What the new job is."""
+    preview: ForkPreview | None
+    """What the new job is; absent where a request is repeated whose checkpoint has gone since."""
     job: JobView | None
     """The new job; absent after a dry run."""
 

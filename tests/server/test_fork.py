@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.fork import fork, preview
 from server.jobs.resume import preview as preview_resume
 from server.jobs.service import stop
+from server.tables import checkpoints
 from server.telemetry.catalog import read_checkpoint
 from server.views import job_view
 from specs.api.fork import ForkPreview, ForkRequest
@@ -118,6 +120,7 @@ def test_only_the_model_starts_a_job_at_step_0(
     context: Context, harness: Harness, source: str
 ) -> None:
     shown, job_id = fork(context, source, request(parts=["model"], name="tuned"), actor="bob")
+    assert shown is not None
     assert (shown.name, shown.start_step, shown.parts) == ("tuned", 0, ("model",))
     assert {name for name, holds in held(shown).items() if holds} == {"weights", "global batch"}
     assert harness.place() == 1
@@ -228,7 +231,18 @@ def test_one_that_is_being_deleted_starts_nothing(context: Context, source: str)
 def test_a_repeat_under_the_same_key_is_the_same_job(context: Context, source: str) -> None:
     _, first = fork(context, source, request(), actor="bob", idempotency_key="mine")
     shown, again = fork(context, source, request(), actor="bob", idempotency_key="mine")
-    assert (again, shown.checkpoint_id) == (first, source)
+    assert (again, shown and shown.checkpoint_id) == (first, source)
     assert fork(context, source, request(), actor="eve", idempotency_key="mine")[1] != first
     with pytest.raises(InvalidRequestError, match="another body"):
         fork(context, source, request(name="other"), actor="bob", idempotency_key="mine")
+
+
+def test_a_repeat_is_the_same_job_though_the_checkpoint_has_gone_since(
+    context: Context, source: str
+) -> None:
+    _, first = fork(context, source, request(), actor="bob", idempotency_key="mine")
+    with context.database.write() as connection:
+        connection.execute(delete(checkpoints).where(checkpoints.c.id == source))
+    assert fork(context, source, request(), actor="bob", idempotency_key="mine") == (None, first)
+    with pytest.raises(NotFoundError):
+        fork(context, source, request(), actor="bob", idempotency_key="other")

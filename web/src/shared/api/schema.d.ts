@@ -2770,8 +2770,8 @@ export interface components {
          * @description Answer to fork.
          */
         ForkReply: {
-            /** @description What the new job is. */
-            preview: components["schemas"]["ForkPreview"];
+            /** @description What the new job is; absent where a request is repeated whose checkpoint has gone since. */
+            preview: components["schemas"]["ForkPreview"] | null;
             /** @description The new job; absent after a dry run. */
             job: components["schemas"]["JobView"] | null;
         };

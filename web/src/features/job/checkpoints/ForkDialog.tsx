@@ -72,7 +72,7 @@ export function ForkDialog({ job, row, onClose }: Props) {
           id="fork-name"
           className="input"
           value={choice.name}
-          placeholder={preview.data?.preview.name}
+          placeholder={preview.data?.preview?.name}
           onChange={(event) => change({ name: event.target.value })}
           onBlur={settle}
         />
@@ -110,7 +110,7 @@ export function ForkDialog({ job, row, onClose }: Props) {
         <InlineError error={preview.error} />
       ) : preview.data ? (
         <ul className="fork-guarantees" aria-label="What stays exact">
-          {preview.data.preview.guarantees.map(({ name, holds, detail }) => (
+          {preview.data.preview?.guarantees.map(({ name, holds, detail }) => (
             <li key={name}>
               <Badge tone={holds ? "ok" : "warn"}>
                 {holds ? "✓" : "≠"} {name}
