@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import Path
 
 from specs.ids import ID_PATTERN
+from specs.names import NAME
 
 CHECKPOINT_ID = r"^[0-7][0-9a-hjkmnp-tv-z]{25}\.a[0-9]{1,9}\.step-[0-9]{1,10}$"
-NODE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 JobId = Annotated[
     str,
@@ -25,6 +25,6 @@ CheckpointId = Annotated[
 ChoreId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the chore.")]
 NodeName = Annotated[
     str,
-    Path(pattern=NODE_NAME, max_length=100, description="Name of the node."),
+    Path(pattern=NAME, max_length=100, description="Name of the node."),
 ]
 TokenId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the token.")]

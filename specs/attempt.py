@@ -9,6 +9,7 @@ from pydantic import Field
 from specs.base import PositiveSteps, Sequences, SpecModel
 from specs.job import JobSpec
 from specs.layout import Layout
+from specs.names import NAME
 from specs.parts import ALL_PARTS, Parts
 from specs.sections.checkpoint import CheckpointSection
 from specs.sections.operation import ResourcesSection, RetrySection
@@ -94,7 +95,7 @@ class AttemptSpec(SpecModel):
     For a bare launch it may be absent: `AttemptSpec.bare` then says what holds.
     """
 
-    job_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+    job_id: Annotated[str, Field(pattern=NAME, max_length=100)]
     """Id of the job, and name of its folder below the storage root."""
     attempt: Annotated[int, Field(ge=1)] = 1
     """Number of the attempt within the job; also its fencing number on storage."""

@@ -19,6 +19,7 @@ from pydantic import Field
 from specs.attempt import ResumePoint
 from specs.base import RecordModel, Seed, SpecModel, Text
 from specs.job import JobSpec
+from specs.names import NAME
 from specs.places import Place, RootName, split_place
 
 TASK, PROGRESS, OUTCOME = "task.json", "progress.json", "outcome.json"
@@ -54,7 +55,7 @@ SAMPLE_SECONDS = 120.0
 """Time after which a sample ends with what it has."""
 
 WeightsType = Literal["float32", "bfloat16", "float16"]
-ExportName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=150)]
+ExportName = Annotated[str, Field(pattern=NAME, max_length=150)]
 ShardGib = Annotated[float, Field(ge=0.01, le=1000, json_schema_extra={"unit": "GiB"})]
 
 

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from specs.architectures import ARCHITECTURES, Architecture
 from specs.base import SpecModel, Text
 from specs.layout import Layout
+from specs.names import NAME, TAG
 from specs.problems import Problem, SpecError, spec_error
 from specs.sections.checkpoint import CheckpointSection
 from specs.sections.model import DataSection, ModelSection
@@ -29,10 +30,8 @@ from specs.sections.training import (
     ValidationSection,
 )
 
-JobName = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80, examples=["llama-7"])
-]
-Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$", max_length=64)]
+JobName = Annotated[str, Field(pattern=NAME, max_length=80, examples=["llama-7"])]
+Tag = Annotated[str, Field(pattern=TAG, max_length=64)]
 
 
 class JobSpec(SpecModel):

@@ -47,7 +47,7 @@ def _legal(parts: tuple[CheckpointPart, ...]) -> tuple[CheckpointPart, ...]:
 
 Parts = Annotated[
     tuple[Annotated[CheckpointPart, Field(strict=False)], ...],
-    Field(strict=False, min_length=1, max_length=4), AfterValidator(_legal),
+    Field(strict=False, max_length=4, json_schema_extra={"minItems": 1}), AfterValidator(_legal),
 ]  # fmt: skip
 """Parts that are taken over, in order: `model`, and any of the others (`data` with `counters`)."""
 

@@ -8,7 +8,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-ROOT_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+from specs.names import ROOT
+
+ROOT_PATTERN = re.compile(ROOT)
 OBJECTS = "s3://"
 ROOT_FILE = ".trainyard-root"
 """File of a storage root with its UUID, by which nodes prove that they see the same one."""
@@ -68,4 +70,4 @@ Place = Annotated[
     AfterValidator(_check_place),
     Field(min_length=3, max_length=1000, examples=["data:books/one.txt"]),
 ]
-RootName = Annotated[str, Field(pattern=rf"^{ROOT_PATTERN.pattern}$")]
+RootName = Annotated[str, Field(pattern=ROOT)]

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from specs.base import RecordModel
+from specs.names import LEGAL
 
 
 class Problem(RecordModel):
@@ -78,7 +79,11 @@ def _shown(item: ErrorDetails, detail: str) -> str:
     may_hold_secret = not item["loc"] or "env" in item["loc"]
     if may_hold_secret or (isinstance(item["input"], str) and shown in detail):
         return ""
-    return f", got {shown if len(shown) <= 80 else shown[:77] + '...'}"
+    return f", got {_cut(shown)}"
+
+
+def _cut(shown: str) -> str:
+    return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 def problems_of(error: ValidationError, document: Any) -> list[Problem]:
@@ -93,6 +98,8 @@ def problems_of(error: ValidationError, document: Any) -> list[Problem]:
         detail = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             detail = "unknown field"
+        elif legal := LEGAL.get(item.get("ctx", {}).get("pattern", "")):
+            detail = f"{_cut(repr(item['input']))} is no name; legal: {legal}"
         elif item["type"] != "missing" and isinstance(item["input"], str | int | float | bool):
             detail += _shown(item, detail)
         if detail not in details.setdefault(pointer, []):

@@ -10,6 +10,7 @@ from specs.attempt import AttemptSpec
 from specs.base import RecordModel, Text
 from specs.chores import ChoreOutcome, ChoreProgress, ChoreTask
 from specs.job import JobSpec
+from specs.names import NAME
 from specs.rundir import ExitRecord, Heartbeat, Request, RequestAnswer
 from specs.states import DesiredState
 
@@ -22,9 +23,7 @@ MAX_REPORT_BYTES = 4 * 1024 * 1024
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
 """Most bytes that one chunk may hold, decompressed; a report's chunks together four times that."""
 
-NodeName = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100, examples=["gpu-01"])
-]
+NodeName = Annotated[str, Field(pattern=NAME, max_length=100, examples=["gpu-01"])]
 SPOOL_FILE_PATTERN = r"^(metrics|events|log:\d+)$"
 
 

@@ -87,9 +87,11 @@ def _fork(
     dry_run: bool,
 ) -> ForkReply:
     def where(problem: Problem) -> str | None:
-        pointer = problem.pointer.removeprefix("/changes")
-        moved = problem.model_copy(update={"pointer": pointer})
-        return specfile.origin(moved, file=None, assignments=assignments)
+        if problem.pointer.startswith("/parts"):
+            return f"--parts {','.join(parts or ())}"
+        if problem.pointer == "/name" and name is not None:
+            return f"--name {name}"
+        return specfile.origin(problem, file=None, assignments=assignments)
 
     try:
         return yard.fork(
@@ -100,7 +102,7 @@ def _fork(
         complain(
             problem.title,
             problem.detail,
-            problems=problem.errors,
+            problems=[_as_written(each) for each in problem.errors],
             where=where,
             advice="docs/forking.md says what a fork may change and what then stays exact.",
         )
@@ -117,3 +119,9 @@ def _changes(assignments: list[Assignment]) -> dict[str, Any]:
         value = specfile.typed_value(assignment) if assignment.text else None
         section[assignment.path[-1]] = value
     return changes
+
+
+def _as_written(problem: Problem) -> Problem:
+    """Name a changed field as `--set` does, not by its place in the request."""
+    pointer = problem.pointer.removeprefix("/changes")
+    return problem.model_copy(update={"pointer": pointer})

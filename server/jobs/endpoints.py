@@ -35,6 +35,7 @@ from specs.api.jobs import (
 from specs.api.resume import ResumeOptions, ResumeReply, ResumeRequest
 from specs.api.telemetry import EventView
 from specs.job import JobSpec, Tag
+from specs.names import NAME
 from specs.plan import Plan
 from specs.rundir import Request
 from specs.states import JobState
@@ -84,7 +85,7 @@ def list_(
     ] = None,
     name: Annotated[
         str | None,
-        Query(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80, description="So named."),
+        Query(pattern=NAME, max_length=80, description="So named."),
     ] = None,
     search: Annotated[
         str | None,

@@ -11,10 +11,11 @@ from server.body import JsonBody
 from server.dependencies import ServerContext
 from server.nodes import service
 from server.paging import PageRequest, page_by
-from server.parameters import NODE_NAME, NodeName
+from server.parameters import NodeName
 from server.responses import reply
 from specs.api.common import Page
 from specs.api.nodes import DrainRequest, NodeView
+from specs.names import NAME
 
 DrainBody = Annotated[DrainRequest, Depends(JsonBody(DrainRequest, default=DrainRequest()))]
 
@@ -24,7 +25,7 @@ router = APIRouter(prefix="/nodes", tags=["nodes"], dependencies=[person])
 @router.get("", response_model=Page[NodeView], summary="The machines")
 def list_(
     context: ServerContext,
-    page: Annotated[PageRequest[str], Depends(page_by("nodes", str, NODE_NAME))],
+    page: Annotated[PageRequest[str], Depends(page_by("nodes", str, NAME))],
 ) -> Response:
     """List nodes by name: what they offer, who holds it, whether they live."""
     views = service.list_nodes(context, after=page.after, limit=page.limit)

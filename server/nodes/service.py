@@ -25,6 +25,7 @@ from server.tables import attempt_nodes, attempts, jobs, nodes, tokens
 from specs.api.nodes import Drain, NodeHolding, NodeView, Running
 from specs.attempt import NodeAllocation
 from specs.events import EventKind
+from specs.names import LEGAL, ROOT
 from specs.places import ROOT_PATTERN
 from specs.problems import Problem
 from specs.reports import PROTOCOL, Registration, RegistrationReply
@@ -110,7 +111,7 @@ def _check(registration: Registration) -> None:
         problems.append(Problem(pointer="/address", detail=detail))
     for name, uuid in registration.roots.items():
         if not ROOT_PATTERN.fullmatch(name):
-            detail = f"{name[:80]!r} is no name of a root; one matches {ROOT_PATTERN.pattern}"
+            detail = f"{name[:80]!r} is no name of a root; legal: {LEGAL[ROOT]}"
             problems.append(Problem(pointer="/roots", detail=detail))
         elif not _is_uuid(uuid):
             detail = f"{uuid[:80]!r} is no UUID"

@@ -71,8 +71,10 @@ def test_an_empty_value_takes_a_field_out(yard: Yard, run: Run, source: str) -> 
         (("--set", "model.dim=128"), "--set model.dim=128"),
         (("--set", "training.stepz=1"), "--set training.stepz=1"),
         (("--set", "training"), "write section.field=value"),
+        (("--set", "training.steps=1"), "\n  training.steps  steps=1, but"),
         (("--parts", "optimizer"), "model is part of every load"),
-        (("--parts", "everything"), "parts"),
+        (("--parts", "everything"), "--parts everything"),
+        (("--name", "a b"), "--name a b"),
     ],
 )
 def test_what_is_refused_names_the_setting(
@@ -81,6 +83,8 @@ def test_what_is_refused_names_the_setting(
     result = run("fork", source, *arguments)
     assert result.exit_code == 2
     assert said in result.stderr
+    assert "changes." not in result.stderr
+    assert "Tuple" not in result.stderr
 
 
 def test_a_job_without_checkpoints_cannot_be_forked(yard: Yard, run: Run) -> None:

@@ -20,6 +20,21 @@ def problems_of(source: Any) -> dict[str, str]:
     return details
 
 
+@pytest.mark.parametrize(
+    ("document", "pointer", "detail"),
+    [
+        ({"name": "a b"}, "/name", "'a b' is no name; legal: letters, digits, '.', '_' and '-',"),
+        ({"tags": [""]}, "/tags/0", "'' is no name; legal: letters, digits, '.', '_', ':', '/'"),
+        ({"checkpoint": {"root": "A"}}, "/checkpoint/root", "'A' is no name; legal: lower-case"),
+    ],
+)
+def test_a_wrong_name_is_refused_with_what_is_legal_in_words(
+    document: dict[str, Any], pointer: str, detail: str
+) -> None:
+    ((where, said),) = problems_of(document).items()
+    assert (where, said[: len(detail)]) == (pointer, detail)
+
+
 def test_an_empty_document_is_a_job_of_defaults() -> None:
     assert parse_job_spec({}) == parse_job_spec("{}") == parse_job_spec(b"{}") == JobSpec()
 

@@ -11,11 +11,10 @@ import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { Dialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
-import { InlineError } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { postFork } from "../api";
 import { checkpointReference, useReference } from "../reference";
-import { type ForkChoice, firstChoice, forkRequest, forkWords } from "./fork";
+import { type ForkChoice, firstChoice, forkProblems, forkRequest, forkWords } from "./fork";
 
 interface Props {
   job: Job;
@@ -107,7 +106,7 @@ export function ForkDialog({ job, row, onClose }: Props) {
         </select>
       </Field>
       {preview.isError ? (
-        <InlineError error={preview.error} />
+        <Problems error={preview.error} />
       ) : preview.data ? (
         <ul className="fork-guarantees" aria-label="What stays exact">
           {preview.data.preview?.guarantees.map(({ name, holds, detail }) => (
@@ -122,11 +121,23 @@ export function ForkDialog({ job, row, onClose }: Props) {
       ) : (
         <SkeletonLines lines={4} />
       )}
-      {start.isError && <InlineError error={start.error} />}
+      {start.isError && <Problems error={start.error} />}
       <CommandLine
         command={command("fork", reference, ...forkWords(choice))}
         label="The same by command line"
       />
     </Dialog>
+  );
+}
+
+function Problems({ error }: { error: unknown }) {
+  return (
+    <div role="alert">
+      {forkProblems(error).map((problem) => (
+        <p className="inline-error" key={problem}>
+          {problem}
+        </p>
+      ))}
+    </div>
   );
 }

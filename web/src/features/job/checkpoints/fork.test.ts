@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import { firstChoice, forkRequest, forkWords } from "./fork";
+import { ApiError } from "@/shared/api/errors";
+import { firstChoice, forkProblems, forkRequest, forkWords } from "./fork";
 
 test("settings are typed as JSON where they are JSON, and grouped by section", () => {
   const settings = "training.steps=800\n training.seed = 7\n\ndata.path=data:a=b\noptimizer.lr=";
@@ -25,4 +26,17 @@ test("what is not changed is left out", () => {
 test("a checkpoint at the end of its job is given more steps, as without it cannot go on", () => {
   expect(firstChoice({ step: 40, steps: 40 }).settings).toBe("training.steps=80");
   expect(firstChoice({ step: 20, steps: 40 }).settings).toBe("");
+});
+
+test("what is wrong names the field as it was written, not its place in the request", () => {
+  const errors = [
+    { pointer: "/changes/training/steps", detail: "steps=1 is less" },
+    { pointer: "/name", detail: "'a b' is no name" },
+  ];
+  const problem = { type: "", title: "Not valid", status: 422, detail: "", errors, request_id: "" };
+  expect(forkProblems(new ApiError(problem))).toEqual([
+    "training.steps: steps=1 is less",
+    "name: 'a b' is no name",
+  ]);
+  expect(forkProblems(new Error("away"))).toEqual(["away"]);
 });

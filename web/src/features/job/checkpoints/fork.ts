@@ -1,4 +1,5 @@
 // What is chosen for a fork, as the API and the command line say it.
+import { ApiError, messageOf } from "@/shared/api/errors";
 import type { components } from "@/shared/api/schema";
 
 export interface ForkChoice {
@@ -38,6 +39,16 @@ export function forkWords({ name, settings, parts }: ForkChoice): string[] {
     ...(parts === "model" ? ["--parts", "model"] : []),
     ...(name.trim() ? ["--name", name.trim()] : []),
   ];
+}
+
+/** What is wrong, each with the field as it was written; an error without fields as it says it. */
+export function forkProblems(error: unknown): string[] {
+  const errors = error instanceof ApiError ? error.errors : [];
+  if (errors.length === 0) return [messageOf(error)];
+  return errors.map(({ pointer, detail }) => {
+    const [, field = ""] = /^\/(?:changes\/)?(.*)$/.exec(pointer) ?? [];
+    return field === "" ? detail : `${field.replaceAll("/", ".")}: ${detail}`;
+  });
 }
 
 function linesOf(settings: string): string[] {

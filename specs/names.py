@@ -1,0 +1,14 @@
+"""Patterns of names, and in words what each allows."""
+
+from __future__ import annotations
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+TAG = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
+ROOT = r"^[a-z][a-z0-9_-]{0,31}$"
+
+LEGAL = {
+    NAME: "letters, digits, '.', '_' and '-', beginning with a letter or a digit",
+    TAG: "letters, digits, '.', '_', ':', '/' and '-', beginning with a letter or a digit",
+    ROOT: "lower-case letters, digits, '_' and '-', beginning with a letter, at most 32",
+}
+"""What a text may hold, by the pattern that it must match."""
