@@ -15,7 +15,8 @@ from specs.job import JobSpec, parse_job_spec
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, train_rank
 
-PRESETS = Path(__file__).resolve().parents[2] / "examples" / "presets"
+ROOT = Path(__file__).resolve().parents[2]
+PRESETS = ROOT / "examples" / "presets"
 HARDWARE = {
     "up_to_10b": "NVIDIA H100 80GB HBM3",
     "from_10b_to_100b": "NVIDIA H200",
@@ -35,11 +36,17 @@ def spec_of(name: str) -> JobSpec:
     return parse_job_spec(document(name))
 
 
+def rows_of_the_page() -> dict[str, list[str]]:
+    """Cells of each row of the page's table, by the preset in its first cell."""
+    lines = (ROOT / "docs" / "presets.md").read_text().splitlines()
+    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
+    return {first.strip("`").removesuffix(".toml"): rest for first, *rest in cells}
+
+
 def test_every_file_is_tried_here_and_named_in_the_docs() -> None:
     names = {path.stem.removesuffix(".debug") for path in PRESETS.glob("*.toml")}
     assert names == set(HARDWARE)
-    page = (PRESETS.parents[1] / "docs" / "presets.md").read_text()
-    assert all(f"{name}.toml" in page for name in names)
+    assert set(rows_of_the_page()) == names
 
 
 @pytest.mark.parametrize("name", HARDWARE)
@@ -51,6 +58,8 @@ def test_a_preset_fits_the_gpus_that_it_names(name: str) -> None:
     planned = plan(spec_of(name), slots=[Slot("cuda", HARDWARE[name], device.memory_bytes)])
     assert planned.fits
     assert planned.warnings == ()
+    fullest_rank = rows_of_the_page()[name][2]
+    assert fullest_rank == f"{planned.memory.total / 2**30:.1f} GiB"
 
 
 @pytest.mark.parametrize("name", HARDWARE)
