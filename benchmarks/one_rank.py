@@ -1,8 +1,8 @@
 """One rank of many, alone in a process: what it sends in a step of the trainer, and what it holds.
 
 A fake process group stands for the other ranks and fake tensors for memory, so Llama 8B on eight
-ranks needs neither. What is counted follows from shapes and types alone: the figures are exact, and
-the same on every machine. Kernels are those of the CPU.
+ranks needs neither. What is counted follows from shapes and types alone, and is the same on every
+machine; docs/performance.md says what counts. Kernels are those of the CPU.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class StepCost:
     sent: dict[str, int]
     """Bytes that leave the rank, by kind of collective."""
     peak: int
-    """Bytes of tensors at the fullest moment."""
+    """Bytes of the storages of tensors that are alive at the fullest moment, each once."""
 
 
 class Collectives(TorchDispatchMode):
@@ -107,8 +107,9 @@ class Collectives(TorchDispatchMode):
 class LiveBytes(TorchDispatchMode):
     """Notes the moment when most bytes of tensors are alive.
 
-    torch's own tracker does the same by module, and so takes each module to run once in a step,
-    which stages of a pipeline do not.
+    torch's `MemTracker` does the same by module, and so takes each module to run once in a step,
+    which stages of a pipeline do not. Its `FSDPMemTracker` changes the step that it watches: of a
+    group with several modules it hooks each, and the group is gathered and summed once for each.
     """
 
     def __init__(self, alive: Iterable[torch.Tensor]) -> None:

@@ -1,6 +1,6 @@
 """What `parallelism.reshard_after_forward` costs: memory against bytes on the wire.
 
-Counted for Llama 8B on eight ranks that are not there (`benchmarks.one_rank`: exact, the same on
+Counted for Llama 8B on eight ranks that are not there (`benchmarks.one_rank`: the same on
 every machine), with one micro-batch in a step, with two, and with a pipeline. Timed on two real
 ranks over gloo, the settings in turn, so that what else the machine does meets them alike.
 

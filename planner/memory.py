@@ -142,14 +142,20 @@ class Step:
     def at_head(self) -> Moment:
         """The gradient of the head's weight is scaled, then converted to be summed over ranks.
 
-        The last block's weights are on their way meanwhile.
+        The last block's weights are on their way meanwhile. Before the sum, which leaves a shard,
+        the head itself is freed; but a pipeline keeps it for the next micro-batch, and tied
+        embeddings wait for the embedding's gradient.
         """
-        computed = self._head_gradient()
+        computed, gathered = self._head_gradient(), self.weights(self.head + self.block)
         scaled = 2 * computed + (self.head * self.compute if self.several_chunks else 0)
-        summed = self.head * (self.compute + (0 if self.shape.tied_embeddings else self.reduce))
+        summed = self.head * self.compute
+        if self.sharded and not self.shape.tied_embeddings:
+            summed += self.head * self.reduce
+            summed += self.head * self.reduce // (self.layout.dp_shard * self.layout.cp)
+            summed -= self.head * self.compute if self.layout.pp == 1 else 0
         return self.moment(
             "head",
-            gathered=self.weights(self.head + self.block) + max(scaled, summed),
+            gathered=gathered + max(scaled, summed),
             activations=self.kept + self.tokens * self.shape.dim * self.compute,
         )
 
@@ -174,11 +180,15 @@ class Step:
     def at_embedding(self) -> Moment:
         """All other gradients are there, the embedding's is whole and about to be summed.
 
-        A tied embedding is still gathered, and has three: the head's, its own, and their sum. On a
-        single rank the last of them is the shard itself.
+        Backward has freed the weights, but for a pipeline's. A tied embedding is still gathered,
+        and has three gradients: the head's, its own, and their sum. On a single rank the last of
+        them is the shard itself.
         """
         tied = self.shape.tied_embeddings
-        gathered = self.weights(self.head) if tied else self.weights(0)
+        if self.layout.pp > 1:
+            gathered = self.weights(0)
+        else:
+            gathered = self.head * self.compute if tied and self.sharded else 0
         copies = (3 if tied else 1) - (0 if self.sharded else 1)
         computed, summed = copies * self.head * self.compute, self.head * self.reduce
         if tied:

@@ -85,14 +85,26 @@ def test_float8_changes_no_count_but_that_of_gathered_weights() -> None:
     assert low.sent["all_gather"] < 0.5 * eager.sent["all_gather"]
 
 
-def test_the_peak_is_that_of_torchs_own_tracker() -> None:
+@pytest.mark.parametrize(
+    ("ranks", "model", "training"),
+    [
+        # Full at the loss; at the sum of the embedding's gradients; in a block.
+        pytest.param(8, {"size": "8B"}, {"seq_len": 2048, "param_dtype": "bfloat16"}, id="long"),
+        pytest.param(8, {"size": "8B"}, {"seq_len": 64, "param_dtype": "bfloat16"}, id="short"),
+        pytest.param(4, {"size": "debug"}, {"seq_len": 32, "micro_batch_size": 2}, id="small"),
+        pytest.param(1, {"size": "debug"}, {"seq_len": 128, "micro_batch_size": 2}, id="alone"),
+    ],
+)
+def test_the_peak_is_that_of_torchs_own_tracker(
+    ranks: int, model: dict[str, Any], training: dict[str, Any]
+) -> None:
+    batch = ranks * training.setdefault("micro_batch_size", 1)
     spec = changed(
-        job(8, sequences=16),
-        model={"size": "8B", "n_layers": 2},
-        training={"seq_len": 2048, "global_batch_size": 8, "micro_batch_size": 1}
-        | {"param_dtype": "bfloat16"},
+        job(ranks, sequences=batch),
+        model=model | {"n_layers": 2},
+        training=training | {"global_batch_size": batch},
     )
     (cost,) = costs_of_a_step([(spec, 0)])
     (tracked,) = run_ranks(1, peak_of_a_step, spec, 1, initialize=False)
-    # The tokens and the angles of their positions were there before the tracker.
-    assert cost.peak == pytest.approx(tracked, rel=1e-4)
+    # The labels and some scalars are unknown to the other one.
+    assert 0 <= cost.peak - tracked <= 16 * spec.training.seq_len + 1024

@@ -231,7 +231,7 @@ def test_activation_checkpointing_trades_in_order() -> None:
     ("peak_at", "model", "seq_len"),
     [
         ("loss", {"size": "1B"}, 8192),
-        ("head", {"size": "8B", "n_layers": 2}, 16),
+        ("head", {"size": "8B", "n_layers": 2}, 256),
         ("block", {"ffn_dim": 1024}, 4096),
         ("embedding", {"size": "8B"}, 16),
     ],
