@@ -12,7 +12,7 @@ COPY worker worker
 COPY trainer trainer
 # torch is left to pip, which takes the newest build with CUDA that fits `torch>=2.11`.
 RUN grep -v '^torch==' constraints.txt > /tmp/constraints.txt \
-    && pip install -c /tmp/constraints.txt -e '.[worker,trainer]' \
+    && pip install -c /tmp/constraints.txt -e '.[worker,trainer,s3]' \
     && useradd --system --uid 10002 trainyard \
     && install -d -o trainyard -m 0700 /var/lib/trainyard \
     && install -d -o trainyard /srv/checkpoints /srv/data
