@@ -269,7 +269,7 @@ def _note_progress(
     present = progress.model_copy(
         update={
             "phase": heartbeat.phase,
-            "step": heartbeat.step,
+            "step": max(heartbeat.step, row.last_step),  # before it has loaded, a trainer says 0
             "heartbeat_at": context.now(),
         }
     )

@@ -261,6 +261,8 @@ def test_a_retry_goes_on_from_the_newest_checkpoint_of_its_lineage(harness: Harn
     resume = second.reply.attempt.resume
     assert resume is not None
     assert (resume.checkpoint_id, resume.step) == (newest, 20)
+    second.report(phase=Phase.STARTING)  # the trainer has not loaded anything yet
+    assert harness.job(job_id).progress.step == 20
     second.end("failed", FailureReason.HANG)  # before it saved anything of its own
     harness.place()
     assert harness.attempt(job_id).parent_checkpoint_id == newest
