@@ -54,10 +54,16 @@ def resolve_job(yard: Trainyard, reference: str) -> str:
     return _only(found, reference).id
 
 
-def resolve(yard: Trainyard, reference: str) -> Target:
+def resolve(yard: Trainyard, reference: str, *, exact: bool = False) -> Target:
     """Return the job, and the checkpoint where one is named, as in `JOB@step-400`.
 
     `JOB@a2.step-400` names the attempt too; without it the current lineage is meant.
+
+    Args:
+        yard: the server.
+        reference: what a person wrote.
+        exact: refuse a short name that fits the checkpoints of several attempts, for what cannot
+            be undone.
 
     Raises:
         UnknownReferenceError: nothing, or more than one thing, goes by it.
@@ -75,6 +81,8 @@ def resolve(yard: Trainyard, reference: str) -> Target:
         for checkpoint in yard.checkpoints(job_id)
         if checkpoint.step == step and attempt in {None, str(checkpoint.attempt)}
     ]
+    if exact and len(found) > 1:
+        raise _ambiguous(found, match)
     return Target(job_id, _checkpoint(found, match).id)
 
 
@@ -104,9 +112,13 @@ def _checkpoint(found: list[CheckpointView], match: re.Match[str]) -> Checkpoint
         )
     on_lineage = chosen[0].on_lineage
     if not on_lineage and len(chosen) > 1:
-        names = ", ".join(f"{match['job']}@a{c.attempt}.step-{c.step}" for c in chosen)
-        raise UnknownReferenceError(f"{reference} could be any of {names}.")
+        raise _ambiguous(chosen, match)
     return max(chosen, key=lambda checkpoint: checkpoint.attempt)
+
+
+def _ambiguous(found: list[CheckpointView], match: re.Match[str]) -> UnknownReferenceError:
+    names = ", ".join(f"{match['job']}@a{c.attempt}.step-{c.step}" for c in found)
+    return UnknownReferenceError(f"{match[0]} could be any of {names}: name one of them.")
 
 
 def _only(found: list[JobSummary], reference: str) -> JobSummary:

@@ -68,10 +68,12 @@ def checkpoints(
                 "before JOB@step-N.",
             )
             raise typer.Exit(USAGE)
-        verb, checkpoint_id = given[0], _checkpoint(yard, given[1])
+        verb = given[0]
+        checkpoint_id = _checkpoint(yard, given[1], exact=verb == "delete")
         if verb in {"pin", "unpin"}:
+            before = yard.checkpoint(checkpoint_id)
             view = yard.pin(checkpoint_id) if verb == "pin" else yard.unpin(checkpoint_id)
-            write_json(view) if json else say(_pinned_line(view))
+            write_json(view) if json else say(_pinned_line(view, before))
             return
         if verb == "delete" and not yes:
             confirm(f"Delete {checkpoint_id} from storage?", flag="--yes")
@@ -161,8 +163,8 @@ def written(checkpoint: CheckpointView) -> str:
     return ", ".join(parts)
 
 
-def _checkpoint(yard: Trainyard, reference: str) -> str:
-    target = resolve(yard, reference)
+def _checkpoint(yard: Trainyard, reference: str, *, exact: bool) -> str:
+    target = resolve(yard, reference, exact=exact)
     if target.checkpoint_id is None:
         raise UnknownReferenceError(
             f"{reference} is a job: name one of its checkpoints, as {reference}@step-400."
@@ -184,5 +186,9 @@ def _verified(checkpoint: CheckpointView) -> Text:
     return Text(f"✓ {how}, {words.age(found.at)} ago", style="green")
 
 
-def _pinned_line(view: CheckpointDetails) -> str:
-    return f"{view.id} is {'pinned' if view.pinned_at is not None else 'no longer pinned'}."
+def _pinned_line(view: CheckpointDetails, before: CheckpointDetails) -> str:
+    is_pinned = view.pinned_at is not None
+    if view.pinned_at != before.pinned_at:
+        return f"{view.id} is {'pinned' if is_pinned else 'no longer pinned'}."
+    how = f"was pinned already, by {view.pinned_by}" if is_pinned else "was not pinned"
+    return f"{view.id} {how}: nothing changed."

@@ -156,6 +156,9 @@ def test_a_damaged_one_ends_the_command_with_1(run: Run, fault: list[CheckpointF
 @pytest.mark.usefixtures("node")
 def test_a_pinned_one_stays_and_the_other_goes(run: Run, job: str, yard: Yard) -> None:
     assert run("checkpoints", "pin", "tiny@step-4").stdout == f"{job}.a1.step-4 is pinned.\n"
+    assert (
+        "was pinned already, by admin: nothing" in run("checkpoints", "pin", "tiny@step-4").stdout
+    )
     refusal = run("checkpoints", "delete", "tiny@step-4", "--yes")
     assert refusal.exit_code == 1
     assert "was pinned by admin; unpin it first" in " ".join(refusal.stderr.split())
@@ -163,6 +166,24 @@ def test_a_pinned_one_stays_and_the_other_goes(run: Run, job: str, yard: Yard) -
     with yard.connect() as connection:
         assert [c.step for c in connection.checkpoints(job)] == [4]
     assert "no longer pinned" in run("checkpoints", "unpin", "tiny@step-4").stdout
+    assert "was not pinned: nothing changed" in run("checkpoints", "unpin", "tiny@step-4").stdout
+
+
+def test_one_that_two_attempts_have_saved_is_deleted_by_its_whole_name_alone(
+    run: Run, yard: Yard
+) -> None:
+    job_id, (supervisor,) = yard.harness.running(name="twice", step=4)
+    yard.harness.commit_checkpoint(job_id, 4)
+    with yard.connect() as connection:
+        connection.stop(job_id)
+        supervisor.end("stopped")
+        connection.resume(job_id)
+    yard.harness.place()
+    again = yard.harness.commit_checkpoint(job_id, 4)
+    refusal = run("checkpoints", "delete", "twice@step-4", "--yes")
+    assert refusal.exit_code == 2
+    assert "twice@a2.step-4, twice@a1.step-4" in " ".join(refusal.stderr.split())
+    assert run("checkpoints", "pin", "twice@step-4").stdout == f"{again} is pinned.\n"
 
 
 @pytest.mark.usefixtures("node")

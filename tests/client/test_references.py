@@ -66,5 +66,9 @@ def test_a_checkpoint_goes_by_its_step_on_the_current_lineage(yard: Yard) -> Non
         newer = yard.harness.commit_checkpoint(job_id, 20)
         assert resolve(sdk, "@last@step-20") == Target(job_id, newer)
         assert resolve(sdk, "tree@a1.step-20") == Target(job_id, left)
+        assert resolve(sdk, "tree@a1.step-20", exact=True) == Target(job_id, left)
+        assert resolve(sdk, "tree@step-10", exact=True) == Target(job_id, older)
+        with pytest.raises(UnknownReferenceError, match=r"tree@a2.step-20, tree@a1.step-20: name"):
+            resolve(sdk, "tree@step-20", exact=True)
         with pytest.raises(UnknownReferenceError, match="no checkpoint of this step"):
             resolve(sdk, "tree@step-15")
