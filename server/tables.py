@@ -269,6 +269,7 @@ chores = Table(
     Column("fence", Integer, nullable=False, default=0),  # claims so far
     Column("sent_at", UtcDateTime),  # when the last message was sent
     Column("given_at", UtcDateTime),  # when the node was chosen
+    Column("waiting", Text),  # why it has not begun, while it is queued
     Column("last_report_at", UtcDateTime),
     Column("progress", Record(ChoreProgress)),
     Column("outcome", Record(ChoreOutcome)),

@@ -56,6 +56,9 @@ class EventKind(StrEnum):
     CHORE_QUEUED = "chore_queued"
     """Background work is to be done, or to be done again: `chore_id`, `kind`, `checkpoint_id`,
     `reason`."""
+    CHORE_WAITING = "chore_waiting"
+    """The reason for which a chore waits changed: `chore_id`, `kind`, `checkpoint_id`, `waiting`.
+    Transient."""
     CHORE_STARTED = "chore_started"
     """A node took on a chore: `chore_id`, `kind`, `checkpoint_id`, `fence`."""
     CHORE_PROGRESS = "chore_progress"
@@ -92,6 +95,7 @@ TRANSIENT = frozenset(
         EventKind.METRICS,
         EventKind.LOG,
         EventKind.CHECKPOINT_SETTLED,
+        EventKind.CHORE_WAITING,
         EventKind.CHORE_PROGRESS,
     }
 )

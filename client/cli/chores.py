@@ -126,7 +126,7 @@ def draw_chores(shown: Sequence[ChoreView]) -> RenderableType:
             chore.node or words.DASH,
             chore.actor,
             words.age(chore.created_at),
-            Text(chore.outcome.message if chore.outcome else chore.reason, style="dim"),
+            Text(_result(chore), style="dim"),
         )
     return rows
 
@@ -144,6 +144,10 @@ def _share(chore: ChoreView) -> str:
     return words.share(progress.done / progress.total)
 
 
+def _result(chore: ChoreView) -> str:
+    return chore.outcome.message if chore.outcome else chore.waiting or chore.reason
+
+
 def is_well(chore: ChoreView) -> bool:
     found = chore.outcome.verification if chore.outcome else None
     return chore.state == ChoreState.SUCCEEDED and (found is None or found.ok)
@@ -152,7 +156,9 @@ def is_well(chore: ChoreView) -> bool:
 def chore_line(chore: ChoreView) -> Text:
     well = is_well(chore)
     if chore.state in {ChoreState.QUEUED, ChoreState.RUNNING}:
-        return Text(f"{chore.kind} of {_what(chore)} is {chore.state}; `trainyard chores` shows it")
+        why = f": {chore.waiting}" if chore.waiting else ""
+        where = "`trainyard chores` shows it"
+        return Text(f"{chore.kind} of {_what(chore)} is {chore.state}{why}; {where}")
     if chore.state == ChoreState.CANCELLED:
         return Text(f"⊘ {chore.kind} of {_what(chore)} is taken back")
     message = chore.outcome.message if chore.outcome else ""

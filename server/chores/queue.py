@@ -189,6 +189,7 @@ def chore_view(row: AnyRow) -> ChoreView:
         checkpoint_id=row.checkpoint_id,
         actor=row.actor,
         reason=row.reason,
+        waiting=row.waiting if row.state == ChoreState.QUEUED else None,
         node=row.node,
         tries=row.fence,
         progress=row.progress,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,12 +13,13 @@ from server.chores.carrying import lock_job_if_there
 from server.chores.queue import describe, end_chore, identity
 from server.chores.service import queue_look
 from server.context import Context
+from server.events.store import append_event
 from server.lifecycle import chore_to, lock_job, move
 from server.liveness import up_since
+from server.scheduler.chore_placement import Wanted, choose
 from server.scheduler.dispatch import Dispatcher
 from server.scheduler.offers import read_offers
 from server.scheduler.place import SCHEDULER, send
-from server.scheduler.placement import Offer
 from server.tables import checkpoints, chores, jobs
 from specs.chores import MAX_TRIES, ChoreKind, ChoreTask
 from specs.events import EventKind
@@ -36,50 +36,6 @@ SCRUB_EVERY = timedelta(minutes=1)
 """Pause between two looks for a checkpoint to scrub."""
 SCRUBBING = "scrubbing"
 """Actor of what the settings ask for."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A queued chore as far as choosing a node needs to know it."""
-
-    id: str
-    kind: ChoreKind
-    root: str
-    storage: str | None
-    others: frozenset[str] = frozenset()
-    """Roots that the node must see beside it."""
-
-
-def choose(
-    queue: Sequence[Wanted], offers: Sequence[Offer], busy: frozenset[str]
-) -> dict[str, str]:
-    """Return the node of each chore that can begin now.
-
-    Args:
-        queue: chores in the order of their turn.
-        offers: nodes that are online and not draining.
-        busy: nodes that have a chore.
-    """
-    given: dict[str, str] = {}
-    for chore in queue:
-        fit = [
-            offer
-            for offer in offers
-            if offer.node not in busy and offer.node not in given.values() and _fits(chore, offer)
-        ]
-        if fit:
-            quiet = min(fit, key=lambda offer: (offer.slots - len(offer.free), offer.node))
-            given[chore.id] = quiet.node
-    return given
-
-
-def _fits(chore: Wanted, offer: Offer) -> bool:
-    if chore.kind == ChoreKind.SCRUB and len(offer.free) < offer.slots:
-        return False
-    seen = offer.roots.get(chore.root)
-    if seen is None or chore.storage not in {None, seen}:
-        return False
-    return chore.others <= offer.roots.keys()
 
 
 class ChoreKeeper:
@@ -115,17 +71,41 @@ class ChoreKeeper:
                 select(chores.c.node).where(chores.c.state == ChoreState.RUNNING)
             )
             busy = frozenset(running) | {row.node for row in given}
-            chosen = choose([_wanted(row) for row in waiting], read_offers(connection), busy)
-        if not chosen and not due:
+            choices = choose([_wanted(row) for row in waiting], read_offers(connection), busy)
+        given_to = {row.id: f"was given to {row.node}, which has not begun it yet" for row in given}
+        reasons = {**given_to, **choices.waiting}
+        unexplained = [row for row in queue if row.id in reasons and row.waiting != reasons[row.id]]
+        if not choices.given and not due and not unexplained:
             return []
         with self._context.database.write() as connection:
             still = [row for row in due if _mark(connection, row, row.node, sent_at=now)]
             messages = [ChoreMessage(chore_id=row.id, node=row.node) for row in still]
             for row in waiting:
-                node = chosen.get(row.id)
+                node = choices.given.get(row.id)
                 if node and _mark(connection, row, node, sent_at=now, given_at=now):
                     messages.append(ChoreMessage(chore_id=row.id, node=node))
+            self._explain(connection, unexplained, reasons)
         return messages
+
+    def _explain(
+        self, connection: Connection, rows: Sequence[AnyRow], reasons: Mapping[str, str]
+    ) -> None:
+        """Store the reasons that changed: first on the chores, in one order, then as events."""
+        stored = [
+            row
+            for row in sorted(rows, key=lambda row: str(row.id))
+            if _still_queued(connection, row, waiting=reasons[row.id])
+        ]
+        for row in stored:
+            append_event(
+                self._context,
+                connection,
+                kind=EventKind.CHORE_WAITING,
+                message=f"{describe(row.kind, row.checkpoint_id)} {reasons[row.id]}",
+                actor=SCHEDULER,
+                job_id=row.job_id,
+                data=identity(row.id, row.kind, row.checkpoint_id) | {"waiting": reasons[row.id]},
+            )
 
     def _queue(self, connection: Connection) -> Sequence[AnyRow]:
         """Return the queued chores, the oldest first; samples before the others, scrubs last."""
@@ -134,7 +114,8 @@ class ChoreKeeper:
         )
         columns = (
             *(chores.c.id, chores.c.kind, chores.c.task, chores.c.storage, chores.c.node),
-            *(chores.c.given_at, chores.c.sent_at, chores.c.fence),
+            *(chores.c.given_at, chores.c.sent_at, chores.c.fence, chores.c.waiting),
+            *(chores.c.job_id, chores.c.checkpoint_id),
         )
         return connection.execute(
             select(*columns)
@@ -184,7 +165,14 @@ class ChoreKeeper:
             move(
                 context,
                 connection,
-                chore_to(chore.id, ChoreState.QUEUED, node=None, sent_at=None, given_at=None),
+                chore_to(
+                    chore.id,
+                    ChoreState.QUEUED,
+                    node=None,
+                    sent_at=None,
+                    given_at=None,
+                    waiting=None,
+                ),
                 kind=EventKind.CHORE_QUEUED,
                 message=f"{describe(chore.kind, chore.checkpoint_id)} again: {reason}",
                 actor=SCHEDULER,
@@ -251,6 +239,11 @@ def _wanted(row: AnyRow) -> Wanted:
 
 def _mark(connection: Connection, row: AnyRow, node: str, **times: datetime) -> bool:
     """Note to whom a chore is given, unless it was claimed or taken back meanwhile."""
+    return _still_queued(connection, row, node=node, **times)
+
+
+def _still_queued(connection: Connection, row: AnyRow, **values: object) -> bool:
+    """Store values of a chore; return whether it still waits, as otherwise nothing is stored."""
     unchanged = (chores.c.state == ChoreState.QUEUED) & (chores.c.fence == row.fence)
-    marked = update(chores).where(chores.c.id == row.id, unchanged).values(node=node, **times)
-    return connection.execute(marked).rowcount == 1
+    stored = update(chores).where(chores.c.id == row.id, unchanged).values(**values)
+    return connection.execute(stored).rowcount == 1

@@ -66,6 +66,8 @@ class ChoreView(RecordModel):
     """Who asked for it: a token's name, `retention` or `scrubbing`."""
     reason: str
     """Why."""
+    waiting: str | None
+    """Why it has not begun; absent where it has, and until the scheduler has looked at it."""
     node: str | None
     """Node that has it, or had it last."""
     tries: int

@@ -214,12 +214,18 @@ def test_a_sample_is_printed_and_can_order_the_terminal_nothing(run: Run) -> Non
 
 
 @pytest.mark.usefixtures("job")
-def test_without_a_node_it_says_where_to_look(run: Run) -> None:
+def test_without_a_node_it_says_where_to_look_and_why_it_waits(run: Run, yard: Yard) -> None:
     result = run("checkpoints", "verify", "tiny@step-4")
     assert result.stdout == "verify of tiny@a1.step-4 is queued; `trainyard chores` shows it\n"
     shown = run("chores", "--open").stdout
     assert "tiny@a1.step-4" in shown
     assert "○ queued" in shown
+    for _ in range(2):
+        yard.harness.keeper.run()
+    why = "was given to node-1, which has not begun it yet"
+    assert why in run("chores", "--open").stdout
+    again = run("checkpoints", "verify", "tiny@step-4").stdout
+    assert again == f"verify of tiny@a1.step-4 is queued: {why}; `trainyard chores` shows it\n"
 
 
 @pytest.mark.usefixtures("job")

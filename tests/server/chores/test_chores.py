@@ -8,7 +8,7 @@ from server.chores import service, uses
 from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.liveness import beat
-from server.scheduler.chores import Wanted, choose
+from server.scheduler.chore_placement import Wanted, choose
 from server.scheduler.placement import Offer
 from server.telemetry.catalog import newest_checkpoint
 from specs.api.chores import SampleRequest
@@ -208,9 +208,11 @@ def test_the_quietest_node_that_sees_the_storage_is_chosen() -> None:
         offer("bare", data="one"),
         offer("quiet"),
     ]
-    assert choose([wanted("a"), wanted("b")], offers, frozenset()) == {"a": "quiet", "b": "busy"}
-    assert choose([wanted("a")], offers, frozenset({"quiet", "busy"})) == {}
-    assert choose([wanted("a", storage=None)], offers, frozenset({"quiet"})) == {"a": "stranger"}
+    two = choose([wanted("a"), wanted("b")], offers, frozenset())
+    assert two.given == {"a": "quiet", "b": "busy"}
+    assert choose([wanted("a")], offers, frozenset({"quiet", "busy"})).given == {}
+    any_storage = choose([wanted("a", storage=None)], offers, frozenset({"quiet"}))
+    assert any_storage.given == {"a": "stranger"}
 
 
 def test_a_sample_goes_first_and_a_scrub_last(yard: Yard, context: Context) -> None:
@@ -230,5 +232,55 @@ def test_a_sample_goes_first_and_a_scrub_last(yard: Yard, context: Context) -> N
 
 def test_a_scrub_waits_for_an_idle_node_and_holds_nobody_back() -> None:
     queue = [wanted("scrub", ChoreKind.SCRUB), wanted("verify")]
-    assert choose(queue, [offer("half", free=2)], frozenset()) == {"verify": "half"}
-    assert choose(queue, [offer("idle")], frozenset()) == {"scrub": "idle"}
+    assert choose(queue, [offer("half", free=2)], frozenset()).given == {"verify": "half"}
+    assert choose(queue, [offer("idle")], frozenset()).given == {"scrub": "idle"}
+
+
+@pytest.mark.parametrize(
+    ("chore", "offers", "reason"),
+    [
+        (wanted("a"), [], "no node is online that takes new work"),
+        (
+            wanted("a"),
+            [offer("a", data="one")],
+            "no node that is online sees the root checkpoints",
+        ),
+        (
+            wanted("a"),
+            [offer("a", checkpoints="two")],
+            "no node that is online sees the storage of its checkpoints",
+        ),
+        (
+            Wanted("a", ChoreKind.EXPORT, "checkpoints", "one", frozenset({"data", "out"})),
+            [offer("a"), offer("b", data="x", out="y")],
+            "no node that is online sees the storage of its checkpoints and data, out",
+        ),
+        (wanted("a", ChoreKind.SCRUB), [offer("a", free=2)], "waits until no slot is held on a"),
+        (wanted("a"), [offer("a")], "waits for a, which has another chore"),
+        (
+            wanted("a"),
+            [offer(node) for node in "edcba"],
+            "waits for a, b, c or 2 others, which have another chore",
+        ),
+    ],
+)
+def test_what_waits_says_why(chore: Wanted, offers: list[Offer], reason: str) -> None:
+    busy = frozenset(offer.node for offer in offers)
+    assert choose([chore], offers, busy).waiting == {"a": reason}
+
+
+def test_the_reason_is_stored_once_and_ends_with_the_waiting(yard: Yard, context: Context) -> None:
+    job_id, (one, two) = saved(yard, 4, 8)
+    first = service.verify(context, one, actor="ada")
+    yard.harness.clock.advance(1)
+    second = service.verify(context, two, actor="ada")
+    assert yard.chore(second).waiting is None, "nobody has looked at it yet"
+    yard.give()
+    yard.give()
+    assert yard.chore(first).waiting == "was given to node-1, which has not begun it yet"
+    assert yard.chore(second).waiting == "waits for node-1, which has another chore"
+    told = yard.said(job_id, "chore_waiting")
+    assert [event.data["chore_id"] for event in told] == [second, first]
+    assert all(event.transient for event in told)
+    yard.claim(first)
+    assert yard.chore(first).waiting is None

@@ -1885,6 +1885,11 @@ export interface components {
              */
             reason: string;
             /**
+             * Waiting
+             * @description Why it has not begun; absent where it has, and until the scheduler has looked at it.
+             */
+            waiting: string | null;
+            /**
              * Node
              * @description Node that has it, or had it last.
              */

@@ -18,7 +18,7 @@ export const BATCH_MILLISECONDS = 200;
 /** Where more jobs than this must be read anew at once, the lists are read anew instead. */
 const MANY_JOBS = 12;
 /** Kinds that tell all their news; others change parts of a job's page, which are read anew. */
-const COMPLETE = new Set(["metrics", "log", "phase", "waiting", "chore_progress"]);
+const COMPLETE = new Set(["metrics", "log", "phase", "waiting", "chore_progress", "chore_waiting"]);
 /** Kinds after which the slots of nodes are held or free. */
 const CHANGES_NODES = new Set(["placed", "attempt_ended"]);
 

@@ -63,6 +63,9 @@ function AtWork({ chore }: { chore: Chore }) {
         {choreWords(chore)}
         {percent !== null && <span className="checkpoint-percent"> {percent} %</span>}
       </span>
+      {chore.waiting && chore.state === "queued" && (
+        <span className="checkpoint-waiting">{chore.waiting}</span>
+      )}
       {chore.state === "running" && (
         <progress aria-label={choreWords(chore)} max={100} value={percent ?? 0} />
       )}

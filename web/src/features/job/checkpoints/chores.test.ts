@@ -9,7 +9,7 @@ import {
   toldChore,
   verbCommand,
   verbsOf,
-  withProgress,
+  withEvent,
 } from "./chores";
 
 const chore = (part: Partial<Chore>): Chore => ({
@@ -21,6 +21,7 @@ const chore = (part: Partial<Chore>): Chore => ({
   checkpoint_id: "k",
   actor: "ada",
   reason: "",
+  waiting: null,
   node: null,
   tries: 0,
   progress: null,
@@ -102,9 +103,18 @@ describe("what a row tells", () => {
 
   it("moves on by events, its own alone", () => {
     const progress = { doing: "reads", done: 3, total: 12 };
-    const event = { data: { chore_id: "c1", progress } } as unknown as EventView;
-    const [own, other] = withProgress([chore({}), chore({ id: "c9" })], event);
+    const event = {
+      kind: "chore_progress",
+      data: { chore_id: "c1", progress },
+    } as unknown as EventView;
+    const [own, other] = withEvent([chore({}), chore({ id: "c9" })], event);
     expect(own).toMatchObject({ state: "running", progress });
     expect(other?.progress).toBeNull();
+    const waits = {
+      kind: "chore_waiting",
+      data: { chore_id: "c9", waiting: "waits for gpu-1" },
+    } as unknown as EventView;
+    const found = withEvent([chore({}), chore({ id: "c9" })], waits);
+    expect(found.map(({ waiting }) => waiting)).toEqual([null, "waits for gpu-1"]);
   });
 });

@@ -91,11 +91,17 @@ export function choreWords(chore: Chore): string {
   return chore.state === "queued" ? `${chore.kind} queued` : DOING[chore.kind];
 }
 
-/** Bring a list forward by the event of a chore's progress. */
-export function withProgress(chores: readonly Chore[], event: EventView): Chore[] {
-  return chores.map((chore) =>
-    chore.id === event.data.chore_id
-      ? { ...chore, state: "running", progress: event.data.progress as Chore["progress"] }
-      : chore,
-  );
+/** What an event tells of a chore; null where the chores must be read anew. */
+function toldBy({ kind, data }: EventView): Partial<Chore> | null {
+  if (kind === "chore_progress") {
+    return { state: "running", progress: data.progress as Chore["progress"] };
+  }
+  return kind === "chore_waiting" ? { waiting: data.waiting as string } : null;
+}
+
+/** Bring a list forward by an event that tells all its news. */
+export function withEvent(chores: readonly Chore[], event: EventView): readonly Chore[] {
+  const told = toldBy(event);
+  if (!told) return chores;
+  return chores.map((chore) => (chore.id === event.data.chore_id ? { ...chore, ...told } : chore));
 }

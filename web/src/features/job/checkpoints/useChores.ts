@@ -3,18 +3,18 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import type { Chore } from "@/shared/api/types";
 import { useStream } from "@/shared/stream/useStream";
 import { choresQuery } from "../api";
-import { withProgress } from "./chores";
+import { withEvent } from "./chores";
 
-const NONE: Chore[] = [];
+const NONE: readonly Chore[] = [];
 
-/** Other events of a chore make all of the job's page stale; its progress tells all of itself. */
-export function useChores(jobId: string): Chore[] {
+/** Other events of a chore make all of the job's page stale; progress and reasons tell all of theirs. */
+export function useChores(jobId: string): readonly Chore[] {
   const { queryKey } = choresQuery(jobId);
   const client = useQueryClient();
   useStream({
     event: (event) => {
-      if (event.kind !== "chore_progress" || event.job_id !== jobId) return;
-      client.setQueryData<Chore[]>(queryKey, (chores) => chores && withProgress(chores, event));
+      if (event.job_id !== jobId) return;
+      client.setQueryData<readonly Chore[]>(queryKey, (found) => found && withEvent(found, event));
     },
   });
   return useQuery(choresQuery(jobId)).data ?? NONE;
