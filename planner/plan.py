@@ -15,10 +15,13 @@ from planner.layouts import (
     smallest_memory,
 )
 from planner.parameters import count_parameters
+from planner.pipeline import microbatches_that_fit
+from specs.batch import BatchDeal
 from specs.flops import training_flops_per_step, training_flops_per_token
 from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.lr_schedule import warmup_tokens
+from specs.pipeline import runs_of
 from specs.plan import Plan, ResumeOption
 from specs.problems import Problem
 from specs.rules import BYTE_VOCABULARY, check_job_spec
@@ -100,23 +103,44 @@ def _idle(_: JobSpec, draft: Plan) -> Iterator[Problem]:
 
 def _bubble(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
     pipeline = draft.pipeline
-    if pipeline is None or pipeline.bubble_share <= BUBBLE_SHARE_WORTH_SAYING:
+    if pipeline is None:
         return
     field = "pp" if spec.parallelism.pp_microbatches is None else "pp_microbatches"
-    yield Problem(
-        pointer=f"/parallelism/{field}",
-        detail=f"pipeline ranks wait {pipeline.bubble_share:.0%} of the time: {pipeline.schedule} "
-        f"runs {pipeline.microbatches} micro-batches through {len(pipeline.layers)} stages; more "
-        "of them (a smaller micro_batch_size) or fewer stages wait less",
-    )
-
-
-def _memory(_: JobSpec, draft: Plan) -> Iterator[Problem]:
-    if draft.fits is False:
+    if pipeline.bubble_share > BUBBLE_SHARE_WORTH_SAYING:
         yield Problem(
-            pointer="/training/micro_batch_size",
-            detail=f"the fullest rank needs about {draft.memory.total / 2**30:.1f} GiB, more than "
-            "a slot has; more slots, a larger dp_shard or a smaller micro_batch_size need less",
+            pointer=f"/parallelism/{field}",
+            detail=f"pipeline ranks wait {pipeline.bubble_share:.0%} of the time: "
+            f"{pipeline.schedule} runs {pipeline.microbatches} micro-batches through "
+            f"{len(pipeline.layers)} stages; more of them (a smaller micro_batch_size) or fewer "
+            "stages wait less",
+        )
+    ran = pipeline.runs * pipeline.microbatches
+    if pipeline.empty > IDLE_SHARE_WORTH_SAYING * ran:
+        yield Problem(
+            pointer=f"/parallelism/{field}",
+            detail=f"{pipeline.empty} of the {ran} micro-batches of a rank hold no sequence: they "
+            f"fill up runs of {pipeline.microbatches}, of which {pipeline.schedule} cannot leave "
+            "any out",
+        )
+
+
+def _memory(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
+    if draft.fits is not False:
+        return
+    yield Problem(
+        pointer="/training/micro_batch_size",
+        detail=f"the fullest rank needs about {draft.memory.total / 2**30:.1f} GiB, more than "
+        "a slot has; more slots, a larger dp_shard or a smaller micro_batch_size need less",
+    )
+    assert draft.device_memory_bytes is not None, "it does not fit into something"
+    batch = draft.batch
+    deal = BatchDeal(batch.global_batch_size, batch.micro_batch_size, batch.dp)
+    fewer = microbatches_that_fit(spec, draft.layout, deal, available=draft.device_memory_bytes)
+    if fewer is not None:
+        yield Problem(
+            pointer="/parallelism/pp_microbatches",
+            detail=f"GPipe keeps the activations of all micro-batches of a run; "
+            f"pp_microbatches={fewer} fits, with {runs_of(deal, fewer)} runs a step",
         )
 
 

@@ -7,6 +7,7 @@ p ranks share one pipeline; each runs v stages and, in one run of the schedule, 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -81,10 +82,12 @@ def rank_of_stage(schedule: PipelineSchedule, index: int, *, pp: int) -> int:
 
 
 def microbatches_of(spec: JobSpec, layout: Layout) -> int:
-    """Return m, the micro-batches of one run of the schedule; it divides the rounds of a step.
+    """Return m, the micro-batches of one run of the schedule.
 
-    When `pp_microbatches` is absent it is the largest that the schedule can run, mostly all of a
-    step: the bubble is smallest then, and only GPipe takes more memory for more of them.
+    A step takes as many runs as hold all that a rank has to run; the last one is filled up with
+    micro-batches without a sequence. When `pp_microbatches` is absent, m is that of the shortest
+    step, what is computed of empty ones counted. It follows from spec and layout alone, so it is
+    the same on every device.
 
     Raises:
         SpecError: the schedule cannot run so many; field, value and nearest legal values are named.
@@ -93,17 +96,48 @@ def microbatches_of(spec: JobSpec, layout: Layout) -> int:
     training, given = spec.training, spec.parallelism.pp_microbatches
     deal = BatchDeal(training.global_batch_size, training.micro_batch_size, layout.dp)
     schedule = spec.parallelism.pp_schedule
-    legal = [m for m in divisors(deal.rounds) if can_run(schedule, m, pp=layout.pp)]
-    if not legal:
+    if deal.rounds < least_microbatches(schedule, pp=layout.pp):
         raise _too_few(spec, layout, deal)
-    if given is not None and given not in legal:
+    if given is None:
+        per_rank = len(stages_of(spec, layout)) // layout.pp
+        return _quickest(schedule, deal.rounds, pp=layout.pp, stages_per_rank=per_rank)
+    most = _next_runnable(schedule, deal.rounds, pp=layout.pp)
+    if given > most or not can_run(schedule, given, pp=layout.pp):
+        legal = [m for m in range(1, most + 1) if can_run(schedule, m, pp=layout.pp)]
         raise _refusal(
             "pp_microbatches",
-            f"pp_microbatches={given} must divide the {deal.rounds} micro-batches that a rank runs "
-            f"in a step, as {schedule} on pp={layout.pp} can run them; "
-            f"{nearest(given, legal)}",
+            f"{schedule} on pp={layout.pp} cannot run pp_microbatches={given} at once, where a "
+            f"rank has {deal.rounds} micro-batches in a step; {nearest(given, legal)}",
         )
-    return given or legal[-1]
+    return given
+
+
+def runs_of(deal: BatchDeal, microbatches: int) -> int:
+    """Return the runs of the schedule in one step, of so many micro-batches each."""
+    return -(-deal.rounds // microbatches)
+
+
+def _quickest(schedule: PipelineSchedule, rounds: int, *, pp: int, stages_per_rank: int) -> int:
+    """Return the m with which a step of so many micro-batches is over first.
+
+    Of equals it is the one with the fewest runs, each of which reduces gradients anew. The least m
+    that so many runs need is the best for them: one more never shortens a run.
+    """
+    best, shortest = rounds, math.inf
+    for runs in range(1, rounds + 1):
+        if 3 * stages_per_rank * rounds + runs * (pp - 1) >= shortest:
+            break  # no run waits less than p - 1
+        m = _next_runnable(schedule, -(-rounds // runs), pp=pp)
+        wait = waiting(schedule, pp=pp, stages_per_rank=stages_per_rank, microbatches=m)
+        time = runs * (3 * stages_per_rank * m + wait)
+        if time < shortest:
+            best, shortest = m, time
+    return best
+
+
+def _next_runnable(schedule: PipelineSchedule, microbatches: int, *, pp: int) -> int:
+    """Return the fewest that the schedule can run, and not fewer than those; at most p - 1 more."""
+    return next(m for m in itertools.count(microbatches) if can_run(schedule, m, pp=pp))
 
 
 @lru_cache(maxsize=4096)
@@ -132,23 +166,32 @@ def least_microbatches(schedule: PipelineSchedule, *, pp: int) -> int:
 def bubble_share(
     schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microbatches: int
 ) -> float:
-    """Return the share of a run's time in which a rank waits, were all stages equally long.
+    """Return the share of a run's time in which a rank waits, were all stages equally long."""
+    wait = waiting(schedule, pp=pp, stages_per_rank=stages_per_rank, microbatches=microbatches)
+    return wait / (3 * stages_per_rank * microbatches + wait)
 
-    GPipe and 1F1B (Narayanan et al. 2021, section 2.2.1): (p - 1) / (m + p - 1); interleaved
-    (section 2.2.2): (p - 1) / (v m + p - 1). The others split backward in two, and have this as a
-    lower bound where forward and both halves take the same time (Qi et al. 2023, table 2):
-    (p - 1) / (3 v m + p - 1) for the interleaved one, which is ZB-H1 with v stages, and 0 for ZB-V.
+
+def waiting(schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microbatches: int) -> int:
+    """Return how long each rank waits in a run, in forward passes of a stage.
+
+    Backward takes two of them, or one for each half; a rank works for 3 v m. GPipe, 1F1B and
+    interleaved ones with p micro-batches or more: Narayanan et al. 2021, section 2.2. ZB-H1 with v
+    stages: Qi et al. 2023, table 2. ZB-V has no bubble there because its iterations overlap, as
+    they cannot where all ranks wait for the norm of the gradient. With fewer micro-batches a rank
+    waits for the first one to come round; those terms were found by playing the schedules out, and
+    a test does so.
     """
-    wait = pp - 1
+    few = max(0, pp - microbatches)
     match schedule:
         case "GPipe" | "1F1B":
-            return wait / (microbatches + wait)
+            return 3 * (pp - 1)
         case "Interleaved1F1B":
-            return wait / (stages_per_rank * microbatches + wait)
+            return 3 * (pp - 1) + 3 * (stages_per_rank - 1) * few
         case "InterleavedZeroBubble":
-            return wait / (3 * stages_per_rank * microbatches + wait)
+            very_few = max(0, pp - 2 * microbatches)
+            return pp - 1 + stages_per_rank * few + (stages_per_rank - 1) * very_few
         case "ZBVZeroBubble":
-            return 0.0
+            return max(pp - 1, 4 * (pp - 1) - 2 * (microbatches - 1))
 
 
 def in_flight(

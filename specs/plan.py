@@ -67,9 +67,11 @@ class PipelinePlan(RecordModel):
     """Micro-batches in one run of the schedule."""
     runs: Annotated[int, Field(ge=1)]
     """Runs of the schedule in one step."""
+    empty: Count
+    """Micro-batches of a step that hold no sequence and only fill up its last run."""
     bubble_share: Share
     """Share of a run's time in which a rank waits, were all stages equally long; with a zero-bubble
-    schedule at least that."""
+    schedule also forward and both halves of backward."""
 
 
 class MemoryEstimate(RecordModel):

@@ -47,14 +47,15 @@ def draw_plan(plan: Plan) -> RenderableType:
 def _pipeline(pipeline: PipelinePlan | None) -> list[tuple[str, str]]:
     if pipeline is None:
         return []
-    runs = f" in {pipeline.runs} runs" if pipeline.runs > 1 else ""
+    runs = f"{pipeline.runs} runs of " if pipeline.runs > 1 else ""
+    empty = f" ({pipeline.empty} empty)" if pipeline.empty else ""
     least = " or more" if "ZeroBubble" in pipeline.schedule else ""
     layers = "+".join(map(str, pipeline.layers))
     return [
         (
             "pipeline",
             f"{pipeline.schedule}, stages of {layers} layers, "
-            f"{pipeline.microbatches} micro-batches{runs}, "
+            f"{runs}{pipeline.microbatches} micro-batches{empty}, "
             f"{words.share(pipeline.bubble_share)}{least} waiting",
         )
     ]

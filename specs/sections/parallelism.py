@@ -32,7 +32,7 @@ class ParallelismSection(SpecModel):
     pp_schedule: PipelineSchedule = "1F1B"
     """Pipeline schedule."""
     pp_microbatches: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Micro-batches of a pipeline step; derived when absent."""
+    """Micro-batches of one run of the pipeline; those of the shortest step when absent."""
     pp_layers_per_stage: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Layers of a pipeline stage; balanced when absent."""
     pp_stage_modules: Annotated[tuple[tuple[str, ...], ...], Field(strict=False)] = ()

@@ -13,10 +13,11 @@ from planner.parts import parts_of
 from planner.pipeline import plan_pipeline
 from planner.plan import plan
 from specs.batch import BatchDeal
+from specs.job import JobSpec
 from specs.layout import Layout
 from specs.pipeline import bubble_share, can_run, default_stages_per_rank, in_flight, rank_of_stage
 from specs.sections.parallelism import PipelineSchedule
-from tests.planner.specs_for_tests import job
+from tests.planner.specs_for_tests import job, slots_of
 
 Action = tuple[int, str, int]  # stage, F, B, I or W, micro-batch
 
@@ -95,13 +96,38 @@ def test_the_bubble_is_that_of_the_schedule_played_out(
     schedule: PipelineSchedule, pp: int, stages_per_rank: int, microbatches: int
 ) -> None:
     shape = {"pp": pp, "stages_per_rank": stages_per_rank, "microbatches": microbatches}
-    share = bubble_share(schedule, **shape)
     time = play(actions_of(schedule, **shape), schedule, pp, pp * stages_per_rank)
     waits = 1 - 3 * microbatches * stages_per_rank / time
-    if schedule in {"GPipe", "1F1B"} or (schedule == "Interleaved1F1B" and microbatches % pp == 0):
-        assert share == pytest.approx(waits)
-    else:
-        assert share <= waits + 1e-9
+    assert bubble_share(schedule, **shape) == pytest.approx(waits)
+
+
+def length_of_a_step(spec: JobSpec) -> int:
+    """Return how long the runs take that the plan speaks of, played out one after another."""
+    made, pp = plan(spec).pipeline, spec.parallelism.pp
+    assert made is not None
+    per_rank, m = len(made.layers) // pp, made.microbatches
+    shape = {"pp": pp, "stages_per_rank": per_rank, "microbatches": m}
+    time = play(actions_of(made.schedule, **shape), made.schedule, pp, len(made.layers))
+    assert made.bubble_share == pytest.approx(1 - 3 * per_rank * m / time)
+    rounds = plan(spec).batch.rounds
+    assert made.runs * m == rounds + made.empty
+    assert made.empty < m, "a run would hold nothing"
+    return made.runs * time
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("rounds", [4, 7, 13, 22])
+def test_a_step_is_the_shortest_that_the_schedule_can_run(
+    schedule: PipelineSchedule, rounds: int
+) -> None:
+    def length(**given: int) -> int:
+        training = {"global_batch_size": rounds, "micro_batch_size": 1}
+        axes = {"pp": 4, "pp_schedule": schedule, **given}
+        spec = job(4, model={"n_layers": 8}, training=training, parallelism=axes)
+        return length_of_a_step(spec)
+
+    given = [m for m in range(1, rounds + 1) if can_run(schedule, m, pp=4)]
+    assert length() <= min(length(pp_microbatches=m) for m in given)
 
 
 def play(actions: dict[int, list[Action]], schedule: PipelineSchedule, pp: int, stages: int) -> int:
@@ -153,7 +179,7 @@ def test_the_plan_names_stages_and_waiting() -> None:
     made = plan(spec).pipeline
     assert made is not None
     assert made.layers == (2, 2, 2, 2)
-    assert (made.microbatches, made.runs) == (4, 2)
+    assert (made.microbatches, made.runs, made.empty) == (4, 2, 0)
     assert made.bubble_share == pytest.approx(1 / (2 * 4 + 1))
     assert plan_pipeline(spec, Layout(dp_shard=4), BatchDeal(16, 1, 4)) is None
 
@@ -165,6 +191,17 @@ def test_long_waits_are_said() -> None:
         "/parallelism/pp",
         "pipeline ranks wait 33% of the time: 1F1B runs 2 micro-batches through 2 stages; more of "
         "them (a smaller micro_batch_size) or fewer stages wait less",
+    )
+
+
+def test_many_empty_micro_batches_are_said() -> None:
+    training = {"global_batch_size": 10, "micro_batch_size": 1}
+    axes = {"pp": 2, "pp_microbatches": 8}
+    (warning,) = plan(job(2, training=training, parallelism=axes)).warnings
+    assert (warning.pointer, warning.detail) == (
+        "/parallelism/pp_microbatches",
+        "6 of the 16 micro-batches of a rank hold no sequence: they fill up runs of 8, of which "
+        "1F1B cannot leave any out",
     )
 
 
@@ -202,6 +239,31 @@ def test_gpipe_holds_all_micro_batches_and_the_others_a_bounded_number() -> None
     few = totals(pp_microbatches=8)
     assert few["GPipe"] < every["GPipe"]
     assert few["1F1B"] == every["1F1B"]
+
+
+def test_the_plan_names_the_micro_batches_with_which_gpipe_fits() -> None:
+    def warned(**axes: Any) -> dict[str, str]:
+        spec = job(
+            4,
+            model={"size": "8B"},
+            training={
+                "seq_len": 4096,
+                "micro_batch_size": 1,
+                "global_batch_size": 30,
+                "param_dtype": "bfloat16",
+            },
+            parallelism={"pp": 4, "pp_schedule": "GPipe", **axes},
+        )
+        made = plan(spec, slots=slots_of(140 * 2**30))
+        return {warning.pointer: warning.detail for warning in made.warnings}
+
+    said = warned()["/parallelism/pp_microbatches"]
+    assert said == (
+        "GPipe keeps the activations of all micro-batches of a run; pp_microbatches=15 fits, with "
+        "2 runs a step"
+    )
+    assert "/training/micro_batch_size" not in warned(pp_microbatches=15)
+    assert "/training/micro_batch_size" in warned(pp_microbatches=16)
 
 
 @pytest.mark.parametrize("mode", ["always", "never"])

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specs.batch import BatchDeal
 from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
 from specs.pipeline import (
@@ -14,6 +15,7 @@ from specs.pipeline import (
     microbatches_of,
     module_names,
     rank_of_stage,
+    runs_of,
     stages_of,
 )
 from specs.problems import SpecError
@@ -183,10 +185,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "or another pp_schedule",
     ),
     (
-        {"pp_microbatches": 3},
+        {"pp_microbatches": 5},
         "pp_microbatches",
-        "pp_microbatches=3 must divide the 4 micro-batches that a rank runs in a step, as 1F1B on "
-        "pp=2 can run them; nearest legal: 2, 4",
+        "1F1B on pp=2 cannot run pp_microbatches=5 at once, where a rank has 4 micro-batches in a "
+        "step; nearest legal: 4",
     ),
     (
         {
@@ -196,8 +198,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
             "training": {"global_batch_size": 22, "micro_batch_size": 1},
         },
         "pp_microbatches",
-        "pp_microbatches=11 must divide the 22 micro-batches that a rank runs in a step, as "
-        "Interleaved1F1B on pp=4 can run them; nearest legal: 2",
+        "Interleaved1F1B on pp=4 cannot run pp_microbatches=11 at once, where a rank has 22 "
+        "micro-batches in a step; nearest legal: 10, 12",
     ),
 ]
 
@@ -213,11 +215,29 @@ def test_micro_batches_are_all_of_a_step_or_those_given() -> None:
     training = {"global_batch_size": 24, "micro_batch_size": 1}
     layout = Layout(dp_shard=2, pp=2)
     assert microbatches_of(job(training=training), layout) == 12
-    assert microbatches_of(job(training=training, pp_microbatches=4), layout) == 4
-    # 22 are five groups of four and a rest: the largest part of them that makes equal groups.
-    training = {"global_batch_size": 22, "micro_batch_size": 1}
-    spec = job(4, training=training, pp_schedule="Interleaved1F1B")
-    assert microbatches_of(spec, Layout(pp=4)) == 2
+    assert microbatches_of(job(training=training, pp_microbatches=5), layout) == 5
     assert [m for m in range(1, 13) if can_run("Interleaved1F1B", m, pp=4)] == [
         *(1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
     ]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rounds", "microbatches", "runs"),
+    [
+        ("Interleaved1F1B", 22, 24, 1),  # six groups of four, two of all without a sequence
+        ("Interleaved1F1B", 13, 15, 1),
+        ("Interleaved1F1B", 3, 3, 1),
+        ("InterleavedZeroBubble", 22, 24, 1),
+        ("InterleavedZeroBubble", 13, 7, 2),  # what 15 would compute in vain takes longer
+        ("GPipe", 13, 13, 1),
+        ("1F1B", 13, 13, 1),
+        ("ZBVZeroBubble", 13, 13, 1),
+    ],
+)
+def test_a_run_is_filled_up_where_that_makes_the_step_shorter(
+    schedule: str, rounds: int, microbatches: int, runs: int
+) -> None:
+    training = {"global_batch_size": rounds, "micro_batch_size": 1}
+    spec, layout = job(4, training=training, pp_schedule=schedule), Layout(pp=4)
+    assert microbatches_of(spec, layout) == microbatches
+    assert runs_of(BatchDeal(rounds, 1, 1), microbatches) == runs

@@ -108,12 +108,12 @@ class Pipeline:
 
     def _runs(self, micro_batches: Sequence[MicroBatch]) -> list[Sequence[MicroBatch]]:
         m = self._microbatches
-        assert len(micro_batches) % m == 0, "a run of the schedule has a fixed length"
         return [micro_batches[start : start + m] for start in range(0, len(micro_batches), m)]
 
     def _run(self, step: int | None, micro_batches: Sequence[MicroBatch]) -> Tensor:
         """Run the schedule once, and return the sum of what `_loss` gave, 0 without last stage."""
-        inputs = self._inputs(step, _joined(micro_batches, self._size))
+        joined = _joined(micro_batches, self._size, count=self._microbatches)
+        inputs = self._inputs(step, joined)
         # All ranks have the inputs, so only the residual stream travels.
         tokens = (inputs.tokens,) if self._first else ()
         labels = {"target": inputs.labels, "labels_BS": inputs.labels} if self._last else {}
@@ -221,21 +221,24 @@ def _release(received: Iterable[Any]) -> None:
         info.buffer = None
 
 
-def _joined(micro_batches: Sequence[MicroBatch], size: int) -> MicroBatch:
-    """Return micro-batches as one, each filled up to `size` sequences: all must have one shape."""
+def _joined(micro_batches: Sequence[MicroBatch], size: int, *, count: int) -> MicroBatch:
+    """Return micro-batches as one: each filled up to `size` sequences, and they to `count`.
+
+    All of a run must have one shape, and every run as many. What fills them up has no label, so it
+    adds zeros to loss and gradients.
+    """
     segments = [batch.segments for batch in micro_batches if batch.segments is not None]
     return MicroBatch(
-        tokens=_filled([batch.tokens for batch in micro_batches], size, 0),
-        labels=_filled([batch.labels for batch in micro_batches], size, NO_LABEL),
-        positions=_filled([batch.positions for batch in micro_batches], size, 0),
+        tokens=_filled([batch.tokens for batch in micro_batches], size, 0, count=count),
+        labels=_filled([batch.labels for batch in micro_batches], size, NO_LABEL, count=count),
+        positions=_filled([batch.positions for batch in micro_batches], size, 0, count=count),
         weight=1,
-        segments=_filled(segments, size, 0) if segments else None,
+        segments=_filled(segments, size, 0, count=count) if segments else None,
     )
 
 
-def _filled(arrays: Sequence[NDArray[_T]], size: int, filler: int) -> NDArray[_T]:
-    filled = []
-    for array in arrays:
-        rest = np.full_like(array, filler, shape=(size - len(array), *array.shape[1:]))
-        filled += [array, rest]
-    return np.concatenate(filled)
+def _filled(arrays: Sequence[NDArray[_T]], size: int, filler: int, *, count: int) -> NDArray[_T]:
+    whole = np.full_like(arrays[0], filler, shape=(count, size, *arrays[0].shape[1:]))
+    for place, array in zip(whole, arrays, strict=False):
+        place[: len(array)] = array
+    return whole.reshape(count * size, *arrays[0].shape[1:])

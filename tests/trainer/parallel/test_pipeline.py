@@ -21,6 +21,7 @@ from specs.batch import BatchDeal
 from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
 from specs.loss import NO_LABEL
+from specs.pipeline import microbatches_of
 from specs.sections.parallelism import ParallelismSection
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
@@ -162,6 +163,8 @@ def check(courses: Sequence[Course]) -> None:
         (TWO, "1F1B", {"pp_layers_per_stage": 3}),
         (TWO, "Interleaved1F1B", {"pp_stage_modules": UNEVEN}),
         (TWO, "ZBVZeroBubble", {"pp_microbatches": 4}),  # the schedule is run twice a step
+        # Three runs of 3 for 8 micro-batches: the last one is filled up.
+        (TWO, "ZBVZeroBubble", {"pp_microbatches": 3}),
         (FOUR, "1F1B", {}),
         (WITH_TP, "1F1B", {}),
         pytest.param(
@@ -194,6 +197,26 @@ def test_micro_batches_with_fewer_sequences_are_filled_up(
     rounds = [offsets for rank in range(layout.dp) for offsets in deal.for_rank(rank)]
     assert {len(offsets) for offsets in rounds} - {size}, "all micro-batches are full"
     check(run(make_spec({"micro_batch_size": size}, pp_schedule=schedule), layout))
+
+
+def test_a_run_that_is_filled_up_leaves_no_trace(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path).changed(
+        tmp_path,
+        model={"n_layers": 4},
+        data={"path": "data:documents", "document_masks": True, "validation_fraction": 0.1},
+        training={"steps": 4, "global_batch_size": 10, "micro_batch_size": 2},
+        lr_schedule={"warmup_steps": 1},
+        validation={"interval_steps": 2, "batches": 2},
+        parallelism={"pp_schedule": "Interleaved1F1B"},
+    )
+    job.write_documents()
+    assert microbatches_of(parse_job_spec(job.spec), TWO) == 6, "of which a step has 5"
+    alone, filled = job.launch(1, Layout()), job.launch(2, TWO)
+    assert filled.digests == alone.digests
+    for name in ("train/lr", "train/tokens", "train/sequences"):
+        assert filled.values(name) == alone.values(name)
+    for name in ("train/loss", "train/grad_norm", "validation/loss"):
+        assert filled.values(name) == pytest.approx(alone.values(name), rel=1e-5)
 
 
 SHARDED_SCHEDULES = "GPipe", "Interleaved1F1B", "InterleavedZeroBubble"

@@ -4930,7 +4930,7 @@ export interface components {
             pp_schedule: "GPipe" | "1F1B" | "Interleaved1F1B" | "InterleavedZeroBubble" | "ZBVZeroBubble";
             /**
              * Pp Microbatches
-             * @description Micro-batches of a pipeline step; derived when absent.
+             * @description Micro-batches of one run of the pipeline; those of the shortest step when absent.
              */
             pp_microbatches: number | null;
             /**
@@ -5022,7 +5022,7 @@ export interface components {
             pp_schedule?: "GPipe" | "1F1B" | "Interleaved1F1B" | "InterleavedZeroBubble" | "ZBVZeroBubble";
             /**
              * Pp Microbatches
-             * @description Micro-batches of a pipeline step; derived when absent.
+             * @description Micro-batches of one run of the pipeline; those of the shortest step when absent.
              */
             pp_microbatches?: number | null;
             /**
@@ -5185,9 +5185,14 @@ export interface components {
              */
             runs: number;
             /**
+             * Empty
+             * @description Micro-batches of a step that hold no sequence and only fill up its last run.
+             */
+            empty: number;
+            /**
              * Bubble Share
              * @description Share of a run's time in which a rank waits, were all stages equally long; with a zero-bubble
-             *     schedule at least that.
+             *     schedule also forward and both halves of backward.
              */
             bubble_share: number;
         };

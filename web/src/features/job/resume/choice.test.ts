@@ -92,7 +92,14 @@ describe("rows", () => {
 
   test("a pipeline is told by its schedule, and by how long its ranks wait", () => {
     const words = (bubble_share: number) =>
-      pipelineWords({ schedule: "1F1B", layers: [2, 2], microbatches: 4, runs: 1, bubble_share });
+      pipelineWords({
+        schedule: "1F1B",
+        layers: [2, 2],
+        microbatches: 4,
+        runs: 1,
+        empty: 0,
+        bubble_share,
+      });
     expect([words(0.2), words(1 / 9)]).toEqual(["1F1B, 20 % bubble", "1F1B, 11.1 % bubble"]);
   });
 
