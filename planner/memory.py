@@ -80,6 +80,7 @@ class Step:
         self.parameters: ParameterCount = count_parameters(a)
         self.total = part.parameters(self.parameters)
         self.compute = BYTES[spec.training.param_dtype]
+        self.weight = BYTES[spec.training.weight_dtype]
         # Else it gathers no weights, and sums its gradients in place.
         self.sharded = spec.is_sharded(layout)
         self.reduce = BYTES[spec.training.reduce_dtype] if self.sharded else 0
@@ -108,7 +109,7 @@ class Step:
         if self.part.embedding:
             moments.append(self.at_embedding())
         peak = max(moments, key=lambda moment: moment.total)
-        weights = self.stored * BYTES["float32"]
+        weights = self.stored * self.weight
         optimizer_states = 2 * self.stored * BYTES[self.spec.optimizer.state_dtype]
         return MemoryEstimate(
             peak_at=peak.name,
@@ -197,7 +198,7 @@ class Step:
             gathered += max(computed, summed)  # added to the whole sum before that one travels
         else:
             gathered += computed + summed
-        shards = 0 if self.spec.optimizer.cpu_offload else self.shard * BYTES["float32"]
+        shards = 0 if self.spec.optimizer.cpu_offload else self.shard * self.weight
         return Moment(
             "embedding",
             gradients=max(shards, self.earlier),
@@ -208,7 +209,7 @@ class Step:
         """Return what earlier micro-batches left: shards, or sums that are still whole."""
         if self._sums_whole():
             return self.total * (self.reduce or self.compute) // self.layout.tp
-        return self.stored * BYTES["float32"]
+        return self.stored * self.weight
 
     def _sums_whole(self) -> bool:
         """Return whether gradients are summed over micro-batches before they become shards."""

@@ -64,7 +64,7 @@ def plan(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan:
         fits=chosen.fits,
         device_memory_bytes=smallest_memory(spec, slots),
         checkpoint_bytes=parameters.total
-        * (BYTES["float32"] + 2 * BYTES[spec.optimizer.state_dtype]),
+        * (BYTES[spec.training.weight_dtype] + 2 * BYTES[spec.optimizer.state_dtype]),
         warnings=(),
     )
     warnings = [problem for warn in WARNINGS for problem in warn(spec, draft)]

@@ -77,6 +77,10 @@ def settle_parts(
         else:
             detail = f"data cannot go on at their position, for they differ: {', '.join(moved)}"
             problems.append(Problem(pointer="/parts", detail=f"{detail}; leave data out"))
+    weights = (before.training.weight_dtype, after.training.weight_dtype)
+    if weights[0] != weights[1]:
+        detail = f"the checkpoint's weights are {weights[0]}, not {weights[1]}"
+        problems.append(Problem(pointer="/changes/training/weight_dtype", detail=detail))
     types = (before.optimizer.state_dtype, after.optimizer.state_dtype)
     if CheckpointPart.OPTIMIZER in parts and types[0] != types[1]:
         detail = f"the checkpoint's moments are {types[0]}, not {types[1]}"

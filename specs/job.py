@@ -165,11 +165,11 @@ class JobSpec(SpecModel):
     def is_sharded(self, layout: Layout) -> bool:
         """Return whether FSDP holds the weights on a layout.
 
-        One float32 rank, or one to each stage, has nothing to shard, to cast or to fetch. Sharding
-        would still copy weights and gradients: 4 % of a step of a model of 5 M parameters, and the
-        memory of one layer.
+        One rank, or one to each stage, that computes in the type of its weights has nothing to
+        shard, to cast or to fetch. Sharding would still copy weights and gradients: 4 % of a step
+        of a model of 5 M parameters, and the memory of one layer.
         """
-        casts = self.training.param_dtype != "float32"
+        casts = self.training.param_dtype != self.training.weight_dtype
         return layout.world_size > layout.pp or casts or self.optimizer.cpu_offload
 
     def _has_pipelines_of(self, layout: Layout) -> bool:

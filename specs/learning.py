@@ -40,6 +40,24 @@ def moments(spec: JobSpec) -> Iterator[Problem]:
             )
 
 
+def weights(spec: JobSpec) -> Iterator[Problem]:
+    """Weights in bfloat16 are computed with as they are, and have moments of their own type."""
+    if spec.training.weight_dtype != "bfloat16":
+        return
+    types = {
+        "/training/param_dtype": spec.training.param_dtype,
+        "/optimizer/state_dtype": spec.optimizer.state_dtype,
+    }
+    for pointer, dtype in types.items():
+        if dtype != "bfloat16":
+            name = pointer.rpartition("/")[2]
+            yield Problem(
+                pointer=pointer,
+                detail=f"{name}={dtype!r} is wider than training.weight_dtype='bfloat16'; "
+                "legal: bfloat16, or weight_dtype='float32'",
+            )
+
+
 def schedule(spec: JobSpec) -> Iterator[Problem]:
     """Each length of a schedule is given once, and lies within the whole."""
     section, total = spec.lr_schedule, spec.schedule_tokens
@@ -75,6 +93,7 @@ def validation(spec: JobSpec) -> Iterator[Problem]:
 LEARNING: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (
     weight_decay,
     moments,
+    weights,
     schedule,
     validation,
 )

@@ -56,7 +56,8 @@ def _local(gradient: Tensor) -> Tensor:
 
 def _square_sum(mesh: DeviceMesh | None, dims: tuple[int, ...], shards: list[Tensor]) -> Tensor:
     """Return the sum of squares over all ranks that share these gradients."""
-    total = torch.stack(torch._foreach_norm(shards)).square_().sum()
+    norms = torch._foreach_norm(shards, 2, torch.float32)  # gradients may be bfloat16
+    total = torch.stack(norms).square_().sum()
     for dim in dims:
         assert mesh is not None
         dist.all_reduce(total, group=mesh.get_group(dim))

@@ -27,7 +27,9 @@ class TrainingSection(SpecModel):
     max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
     """Gradients are scaled down to this global L2 norm; never when absent."""
     param_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type in which forward and backward compute; stored weights stay float32."""
+    """Type in which forward and backward compute; that of the weights is `weight_dtype`."""
+    weight_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type in which weights and their gradients are kept; bfloat16 loses the smaller updates."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which gradients are summed over ranks."""
     log_every_steps: PositiveSteps = 1

@@ -92,6 +92,20 @@ CASES = [
         tolerance=0.05,
     ),
     case(
+        "loss, one rank, weights in bfloat16",
+        1,
+        model={"size": "1B", "n_layers": 8},
+        training={"seq_len": 2048, "weight_dtype": "bfloat16"},
+        optimizer={"state_dtype": "bfloat16"},
+    ),
+    case(
+        "head, weights in bfloat16",
+        4,
+        model={"size": "8B", "n_layers": 4},
+        training={"seq_len": 64, "weight_dtype": "bfloat16"},
+        optimizer={"state_dtype": "bfloat16"},
+    ),
+    case(
         "embedding, one rank",
         1,
         model={"size": "8B", "n_layers": 4},

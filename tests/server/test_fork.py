@@ -146,6 +146,16 @@ def test_only_the_model_starts_a_job_at_step_0(
             "/changes/optimizer/state_dtype",
             "leave optimizer out",
         ),
+        (
+            {
+                "changes": {
+                    "training": {"weight_dtype": "bfloat16", "param_dtype": "bfloat16"},
+                    "optimizer": {"state_dtype": "bfloat16"},
+                }
+            },
+            "/changes/training/weight_dtype",
+            "weights are float32, not bfloat16",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_by_its_field(

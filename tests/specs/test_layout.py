@@ -74,6 +74,11 @@ def test_slots_are_counted_in_words(dp_shard: int, words: str) -> None:
         (Layout(pp=2, tp=2), {}, True),
         (Layout(dp_replicate=2), {}, True),
         (Layout(), {"training": {"param_dtype": "bfloat16"}}, True),
+        (
+            Layout(),
+            {"training": {"param_dtype": "bfloat16", "weight_dtype": "bfloat16"}},
+            False,
+        ),
         (Layout(pp=4), {"optimizer": {"cpu_offload": True}}, True),
     ],
 )

@@ -168,6 +168,21 @@ def test_the_defaults_and_every_size_may_run() -> None:
             "would never shrink; legal: up to 0.996, or state_dtype='float32'",
         ),
         (
+            {
+                "training": {"weight_dtype": "bfloat16"},
+                "optimizer": {"state_dtype": "bfloat16"},
+            },
+            "/training/param_dtype",
+            "param_dtype='float32' is wider than training.weight_dtype='bfloat16'; legal: "
+            "bfloat16, or weight_dtype='float32'",
+        ),
+        (
+            {"training": {"weight_dtype": "bfloat16", "param_dtype": "bfloat16"}},
+            "/optimizer/state_dtype",
+            "state_dtype='float32' is wider than training.weight_dtype='bfloat16'; legal: "
+            "bfloat16, or weight_dtype='float32'",
+        ),
+        (
             {"validation": {"interval_steps": 10}},
             "/data/validation_fraction",
             "validation_fraction=0 holds nothing out, but validation.interval_steps=10 asks for "

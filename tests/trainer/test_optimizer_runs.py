@@ -106,3 +106,22 @@ def test_moments_in_bfloat16_take_half_the_space_and_learn_alike(tmp_path: Path)
     # Weights and two moments: 12 bytes an element, or 8.
     assert sizes["bfloat16"] / sizes["float32"] == pytest.approx(8 / 12, abs=0.05)
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=1e-3)
+
+
+def test_weights_in_bfloat16_move_to_other_world_sizes(tmp_path: Path) -> None:
+    """One rank computes with them as they are, several by way of FSDP."""
+    losses = {}
+    for dtype in ("float32", "bfloat16"):
+        folder = tmp_path / dtype
+        job = short_job(folder, state_dtype="bfloat16").changed(
+            folder, training={"param_dtype": "bfloat16", "weight_dtype": dtype}
+        )
+        attempts = [job.launch(1, Layout(), Meddling(stop_after=5))]
+        saved = job.committed()[str(attempts[0].outcome.checkpoint_id)]
+        attempts.append(job.launch(2, TWO, resume=saved))
+        losses[dtype] = joined(attempts, "train/loss")
+        last = job.committed()[str(attempts[1].outcome.checkpoint_id)]
+        assert saved.param_dtype == last.param_dtype == dtype
+    assert list(losses["bfloat16"]) == list(range(1, 13))
+    assert losses["bfloat16"] != losses["float32"]
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=1e-2)

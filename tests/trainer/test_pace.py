@@ -48,6 +48,9 @@ def test_what_holds_over_the_steps_since_the_last_look() -> None:
 def test_on_a_gpu_the_time_of_steps_is_the_devices_own() -> None:
     device = torch.device("cuda")
     pace = Pace(tokens_per_step=1000, devices=1, device=device)
+    torch.cuda._sleep(1)  # the first kernel waits for the device to be set up
+    torch.cuda.synchronize()
+    pace.restart()
     for _ in range(3):
         with pace.step():
             torch.cuda._sleep(50_000_000)  # the host goes on at once

@@ -3099,6 +3099,7 @@ export interface components {
              *       "seed": 0,
              *       "max_grad_norm": 1,
              *       "param_dtype": "float32",
+             *       "weight_dtype": "float32",
              *       "reduce_dtype": "float32",
              *       "log_every_steps": 1,
              *       "tensorboard": false
@@ -3301,6 +3302,7 @@ export interface components {
              *       "seed": 0,
              *       "max_grad_norm": 1,
              *       "param_dtype": "float32",
+             *       "weight_dtype": "float32",
              *       "reduce_dtype": "float32",
              *       "log_every_steps": 1,
              *       "tensorboard": false
@@ -6172,11 +6174,18 @@ export interface components {
             max_grad_norm: number | null;
             /**
              * Param Dtype
-             * @description Type in which forward and backward compute; stored weights stay float32.
+             * @description Type in which forward and backward compute; that of the weights is `weight_dtype`.
              * @default float32
              * @enum {string}
              */
             param_dtype: "float32" | "bfloat16";
+            /**
+             * Weight Dtype
+             * @description Type in which weights and their gradients are kept; bfloat16 loses the smaller updates.
+             * @default float32
+             * @enum {string}
+             */
+            weight_dtype: "float32" | "bfloat16";
             /**
              * Reduce Dtype
              * @description Type in which gradients are summed over ranks.
@@ -6240,11 +6249,18 @@ export interface components {
             max_grad_norm?: number | null;
             /**
              * Param Dtype
-             * @description Type in which forward and backward compute; stored weights stay float32.
+             * @description Type in which forward and backward compute; that of the weights is `weight_dtype`.
              * @default float32
              * @enum {string}
              */
             param_dtype?: "float32" | "bfloat16";
+            /**
+             * Weight Dtype
+             * @description Type in which weights and their gradients are kept; bfloat16 loses the smaller updates.
+             * @default float32
+             * @enum {string}
+             */
+            weight_dtype?: "float32" | "bfloat16";
             /**
              * Reduce Dtype
              * @description Type in which gradients are summed over ranks.
