@@ -120,7 +120,7 @@ class AttemptSpec(SpecModel):
         """Return the first attempt of a job that somebody launches by hand.
 
         Raises:
-            ValueError: the axes of the spec do not multiply to the world size, or the job id is
-                none (`ValidationError`).
+            SpecError: the axes of the spec do not multiply to the world size.
+            ValidationError: the job id is none.
         """
         return cls(job_id=job_id, layout=spec.layout(world_size))

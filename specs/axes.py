@@ -62,16 +62,22 @@ def asynchronous(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
     if not spec.parallelism.async_tp:
         return
     needed = {
-        f"tp above 1, but tp={layout.tp}": layout.tp > 1,
-        "sequence_parallel=true: there is nothing to overlap else": (
+        f"ranks that share a matrix, but tp={layout.tp}; legal: false, or tp from 2 on": (
+            layout.tp > 1
+        ),
+        "what sequence_parallel=false leaves out; legal: false, or sequence_parallel=true": (
             spec.parallelism.sequence_parallel
         ),
-        "compile.enabled=true: torch.compile puts it in place": spec.compile.enabled,
-        "CUDA with symmetric memory, but device='cpu'": spec.resources.device != "cpu",
+        "the compiler, but compile.enabled=false; legal: false, or compile.enabled=true": (
+            spec.compile.enabled
+        ),
+        "CUDA with symmetric memory, but device='cpu'; legal: false, or device='cuda'": (
+            spec.resources.device != "cpu"
+        ),
     }
     for what, given in needed.items():
         if not given:
-            yield _problem("async_tp", f"async_tp needs {what}")
+            yield _problem("async_tp", f"async_tp=true needs {what}")
 
 
 def context_parallel(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
@@ -141,8 +147,9 @@ def _split_backward(spec: JobSpec) -> Iterator[Problem]:
         if asked_for:
             yield _problem(
                 "pp_schedule",
-                f"{spec.parallelism.pp_schedule} computes gradients of inputs and of weights "
-                f"apart, which {what} cannot; legal: GPipe, 1F1B, Interleaved1F1B, or {legal}",
+                f"pp_schedule={spec.parallelism.pp_schedule!r} computes gradients of inputs and "
+                f"of weights apart, which {what} cannot; "
+                f"legal: GPipe, 1F1B, Interleaved1F1B, or {legal}",
             )
 
 

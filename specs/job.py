@@ -130,7 +130,7 @@ class JobSpec(SpecModel):
         """Return the layout on `world_size` slots (those asked for when absent).
 
         Raises:
-            ValueError: the axes do not multiply to the world size.
+            SpecError: the axes do not multiply to the world size.
         """
         axes = self.parallelism
         return Layout.fill(

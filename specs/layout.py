@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Self
 
 from specs.base import Ranks, SpecModel
+from specs.problems import Problem, SpecError, around, multiples, nearest
 
 
 class Layout(SpecModel):
@@ -52,24 +55,63 @@ class Layout(SpecModel):
         """Return the layout of `world_size` ranks; `dp_shard=-1` takes what the others leave.
 
         Raises:
-            ValueError: the axes do not multiply to `world_size`; the text names what would.
+            SpecError: the axes do not multiply to `world_size`; field, value and nearest legal
+                values are named.
         """
-        others = dp_replicate * cp * tp * pp
+        axes = {"dp_replicate": dp_replicate, "cp": cp, "tp": tp, "pp": pp}
+        others = math.prod(axes.values())
         if dp_shard == -1:
             if world_size % others:
-                raise ValueError(
-                    f"dp_replicate x cp x tp x pp = {others} does not divide "
-                    f"world_size={world_size}"
-                )
+                raise _uneven(axes, world_size)
             dp_shard = world_size // others
         if dp_shard < 1:
-            raise ValueError(f"dp_shard={dp_shard} must be positive, or -1 to fill the slots")
-        if others * dp_shard != world_size:
-            raise ValueError(
-                f"dp_replicate x dp_shard x cp x tp x pp = {others * dp_shard}, "
-                f"but world_size={world_size}"
+            raise _refusal(
+                "/parallelism/dp_shard",
+                f"dp_shard={dp_shard} must be positive, or -1 to fill the slots; "
+                "nearest legal: -1, 1",
             )
+        if others * dp_shard != world_size:
+            raise _other_product(others, dp_shard, world_size)
         return cls(dp_replicate=dp_replicate, dp_shard=dp_shard, cp=cp, tp=tp, pp=pp)
+
+
+def _uneven(axes: Mapping[str, int], world_size: int) -> SpecError:
+    """Blame the largest axis that another size of would do, else the number of slots."""
+    product = math.prod(axes.values())
+    words = f"{' x '.join(axes)} = {product}"
+    slots = around(world_size, multiples(product, world_size))
+    for field, size in sorted(axes.items(), key=lambda axis: -axis[1]):
+        room, rest = divmod(world_size, product // size)
+        if not rest:
+            legal = [n for n in range(1, room + 1) if room % n == 0]
+            return _refusal(
+                f"/parallelism/{field}",
+                f"{field}={size} makes {words}, which does not divide world_size={world_size}; "
+                f"{nearest(size, legal)}, or as world_size: {slots}",
+            )
+    return _refusal(
+        "/resources/world_size",
+        f"world_size={world_size} is no multiple of {words}; nearest legal: {slots}",
+    )
+
+
+def _other_product(others: int, dp_shard: int, world_size: int) -> SpecError:
+    product = others * dp_shard
+    words = f"dp_replicate x dp_shard x cp x tp x pp = {product}"
+    if world_size % others:
+        return _refusal(
+            "/resources/world_size",
+            f"world_size={world_size}, but {words}; legal: {product}, or other axes",
+        )
+    return _refusal(
+        "/parallelism/dp_shard",
+        f"dp_shard={dp_shard} makes {words}, but world_size={world_size}; "
+        f"legal: {world_size // others}, -1, or world_size={product}",
+    )
+
+
+def _refusal(pointer: str, detail: str) -> SpecError:
+    return SpecError([Problem(pointer=pointer, detail=detail)])
 
 
 def _above_one(**sizes: int) -> list[str]:

@@ -73,9 +73,10 @@ def schedule(spec: JobSpec) -> Iterator[Problem]:
         elif tokens.get(part, 0) > total:
             unit, value = ("steps", steps) if given is None else ("tokens", given)
             end = f"{spec.schedule_steps} steps" if given is None else f"{total} tokens"
+            most = total // spec.tokens_per_step if given is None else total
             yield Problem(
                 pointer=f"/lr_schedule/{part}_{unit}",
-                detail=f"{part}_{unit}={value} is beyond the schedule's {end}",
+                detail=f"{part}_{unit}={value} is beyond the schedule's {end}; legal: up to {most}",
             )
 
 

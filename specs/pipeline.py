@@ -18,7 +18,7 @@ from specs.batch import BatchDeal
 from specs.flops import matmul_parameters_of_a_block
 from specs.job import JobSpec
 from specs.layout import Layout
-from specs.problems import Problem, SpecError, nearest
+from specs.problems import Problem, SpecError, named, nearest
 from specs.sections.parallelism import PipelineSchedule
 
 EMBEDDING_COST = 0.1
@@ -54,7 +54,10 @@ def stages_of(spec: JobSpec, layout: Layout) -> tuple[Stage, ...]:
     names = module_names(spec.architecture)
     if layout.pp == 1:
         if spec.parallelism.pp_stage_modules:
-            raise _refusal("pp_stage_modules", "stages are given, but pp=1 has no pipeline")
+            raise _stages_refused(
+                spec.parallelism.pp_stage_modules,
+                "pp=1 has no pipeline; legal: no stages, or pp from 2 on",
+            )
         return (Stage(0, 0, names),)
     schedule = spec.parallelism.pp_schedule
     cut = _cut(spec, layout.pp, names)
@@ -228,10 +231,13 @@ def default_stages_per_rank(schedule: PipelineSchedule) -> int:
 def _cut(spec: JobSpec, pp: int, names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     axes, shape = spec.parallelism, spec.architecture
     if axes.pp_stage_modules and axes.pp_layers_per_stage is not None:
-        raise _refusal("pp_stage_modules", "give this or pp_layers_per_stage, not both")
+        raise _stages_refused(
+            axes.pp_stage_modules,
+            f"pp_layers_per_stage={axes.pp_layers_per_stage} gives stages too; legal: one of them",
+        )
     if axes.pp_stage_modules:
         _check_modules(axes.pp_stage_modules, names)
-        _check_count(axes.pp_schedule, len(axes.pp_stage_modules), pp)
+        _check_count(axes.pp_schedule, axes.pp_stage_modules, pp)
         return axes.pp_stage_modules
     if axes.pp_layers_per_stage is not None:
         _check_layers_per_stage(axes.pp_schedule, axes.pp_layers_per_stage, shape.n_layers, pp)
@@ -304,19 +310,21 @@ def _check_modules(stages: tuple[tuple[str, ...], ...], names: tuple[str, ...]) 
     for what, modules in wrong.items():
         if modules:
             listed = ", ".join(modules[:3]) + (", ..." if len(modules) > 3 else "")
-            raise _refusal(
-                "pp_stage_modules",
-                f"{what}: {listed}; legal: {legal}, each once and in this order",
+            raise _stages_refused(
+                stages, f"{what}: {listed}; legal: {legal}, each once and in this order"
             )
     if not all(stages):
-        raise _refusal("pp_stage_modules", f"stage {stages.index(())} has no module")
+        raise _stages_refused(
+            stages, f"stage {stages.index(())} has no module; legal: one or more in each"
+        )
 
 
-def _check_count(schedule: PipelineSchedule, stages: int, pp: int) -> None:
-    if not _is_count(schedule, stages, pp):
-        raise _refusal(
-            "pp_stage_modules",
-            f"{stages} stages, but {schedule} on pp={pp} needs {_counts(schedule, pp)}",
+def _check_count(schedule: PipelineSchedule, stages: tuple[tuple[str, ...], ...], pp: int) -> None:
+    if not _is_count(schedule, len(stages), pp):
+        raise _stages_refused(
+            stages,
+            f"{len(stages)} stages, but {schedule} on pp={pp} needs other numbers; "
+            f"legal: {_counts(schedule, pp)}",
         )
 
 
@@ -365,6 +373,10 @@ def _too_few(spec: JobSpec, layout: Layout, deal: BatchDeal) -> SpecError:
         f"{deal.global_batch_size} with micro_batch_size={deal.micro_batch_size}; "
         f"legal: pp up to {deal.rounds}{or_smaller}, or another pp_schedule",
     )
+
+
+def _stages_refused(stages: tuple[tuple[str, ...], ...], detail: str) -> SpecError:
+    return _refusal("pp_stage_modules", f"{named('pp_stage_modules', stages)}: {detail}")
 
 
 def _refusal(field: str, detail: str) -> SpecError:

@@ -10,7 +10,7 @@ from typing import Literal
 from specs.hardware import LEAST_CAPABILITY, Device, Slot, known_device
 from specs.job import JobSpec
 from specs.layout import Layout
-from specs.problems import Problem, nearest
+from specs.problems import Problem, multiples, nearest
 from specs.sections.parallelism import QuantizationSection
 
 BFLOAT16_ONLY = ("float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8")
@@ -82,7 +82,7 @@ def widths(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
             pointer=f"/model/{field}",
             detail=f"{field}={value} gives layers that are {value * unit / shards:g} wide on each "
             f"rank, but {spec.quantization.recipe} needs multiples of {block}; "
-            f"{nearest(value, _multiples(step, value))}",
+            f"{nearest(value, multiples(step, value))}",
         )
     yield from _tokens(spec, layout, block)
 
@@ -95,7 +95,7 @@ def _tokens(spec: JobSpec, layout: Layout, block: int) -> Iterator[Problem]:
         pointer="/training/seq_len",
         detail=f"seq_len={tokens} gives each rank {tokens / cp:g} tokens of a sequence, but "
         f"{spec.quantization.recipe} needs multiples of {block}; "
-        f"{nearest(tokens, _multiples(block * cp, tokens))}",
+        f"{nearest(tokens, multiples(block * cp, tokens))}",
     )
 
 
@@ -124,18 +124,13 @@ def _quantized_layers(spec: JobSpec) -> Iterator[tuple[str, int]]:
                 yield field, a.dim * widths[field]
 
 
-def _multiples(step: int, value: int) -> list[int]:
-    below = value // step * step
-    return [below, below + step] if below else [below + step]
-
-
 def memory_budget(spec: JobSpec, _: Layout) -> Iterator[Problem]:
     """The budget is a setting of the compiler, which decides what is kept for backward."""
     if spec.activation_checkpoint.mode == "memory_budget" and not spec.compile.enabled:
         yield Problem(
             pointer="/activation_checkpoint/mode",
-            detail="memory_budget needs compile.enabled=true: torch.compile decides what is kept; "
-            "legal without it: none, selective, full",
+            detail="mode='memory_budget' needs compile.enabled=true: torch.compile decides what is "
+            "kept; legal without it: none, selective, full",
         )
 
 
@@ -147,7 +142,7 @@ def compiled_recomputation(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
     if layout.tp > 1 and spec.compile.enabled and spec.activation_checkpoint.mode == "full":
         yield Problem(
             pointer="/activation_checkpoint/mode",
-            detail=f"full with compile.enabled=true and tp={layout.tp}: the compiler cannot "
+            detail=f"mode='full' with compile.enabled=true and tp={layout.tp}: the compiler cannot "
             "recompute the communication of a block; legal: none, selective, memory_budget, or "
             "compile.enabled=false",
         )
@@ -181,8 +176,8 @@ def hardware(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
     if own and spec.parallelism.async_tp and not any(_symmetric(slot) for slot in own):
         yield Problem(
             pointer="/parallelism/async_tp",
-            detail="async_tp needs GPUs that reach each other's memory by NVLink, but the nodes "
-            f"have {_named(own)}",
+            detail="async_tp=true needs GPUs that reach each other's memory by NVLink, but the "
+            f"nodes have {_named(own)}; legal here: false",
         )
 
 
@@ -193,8 +188,8 @@ def _without_tensor_cores(spec: JobSpec, slots: Collection[Slot]) -> str:
     float8 = all(device is None or device.can("float8") for device in map(_known, slots))
     legal = "none, float8_tensorwise, float8_rowwise, float8_rowwise_with_gw_hp"
     return (
-        f"{spec.quantization.recipe} needs compute capability {major}.{minor} or higher, but the "
-        f"nodes have {_named(slots)}; legal here: {legal if float8 else 'none'}"
+        f"recipe={spec.quantization.recipe!r} needs compute capability {major}.{minor} or higher, "
+        f"but the nodes have {_named(slots)}; legal here: {legal if float8 else 'none'}"
     )
 
 

@@ -32,11 +32,32 @@ class SpecError(ValueError):
 
 def nearest(given: int, legal: Iterable[int]) -> str:
     """Return words that name the legal values on both sides of the one given."""
+    shown = around(given, legal)
+    return f"nearest legal: {shown}" if shown else "no value is legal"
+
+
+def around(given: int, legal: Iterable[int]) -> str:
+    """Return the legal values on both sides of the one given, as far as there are such."""
     values = list(legal)
     below = max((value for value in values if value < given), default=None)
     above = min((value for value in values if value > given), default=None)
-    shown = [str(value) for value in (below, above) if value is not None]
-    return f"nearest legal: {', '.join(shown)}" if shown else "no value is legal"
+    return ", ".join(str(value) for value in (below, above) if value is not None)
+
+
+def multiples(step: int, value: int) -> list[int]:
+    """Return the positive multiples of a step on both sides of a value that is none."""
+    below = value // step * step
+    return [below, below + step] if below else [below + step]
+
+
+def named(field: str, value: object) -> str:
+    """Return a field with the value given, as a spec spells it; a long value is cut."""
+    if isinstance(value, bool):
+        return f"{field}={str(value).lower()}"
+    if isinstance(value, float):
+        return f"{field}={value:g}"
+    shown = json.dumps(value) if isinstance(value, tuple | dict) else repr(value)
+    return f"{field}={shown if len(shown) <= 80 else shown[:77] + '...'}"
 
 
 def spec_error(error: ValidationError, text: str | bytes) -> SpecError:

@@ -14,7 +14,8 @@ def _retention(spec: JobSpec) -> Iterator[Problem]:
     if every and not section.keep_latest_k:
         yield Problem(
             pointer="/checkpoint/keep_every_steps",
-            detail="goes with keep_latest_k, without which every checkpoint is kept",
+            detail=f"keep_every_steps={every} goes with keep_latest_k, without which every "
+            "checkpoint is kept; legal: 0, or keep_latest_k from 1 on",
         )
     elif every and interval and every % interval:
         nearest = sorted({max(interval, every // interval * interval), every + -every % interval})
@@ -32,15 +33,16 @@ def _best(spec: JobSpec) -> Iterator[Problem]:
     if not section.keep_latest_k:
         yield Problem(
             pointer="/checkpoint/keep_best_k",
-            detail="goes with keep_latest_k, without which every checkpoint is kept",
+            detail=f"keep_best_k={section.keep_best_k} goes with keep_latest_k, without which "
+            "every checkpoint is kept; legal: 0, or keep_latest_k from 1 on",
         )
     if section.keep_best_metric != "validation/loss":
         return
     if not validated:
         yield Problem(
             pointer="/checkpoint/keep_best_metric",
-            detail="validation/loss is never measured: set validation.interval_steps, or take "
-            "train/loss",
+            detail="keep_best_metric='validation/loss' is never measured; legal: train/loss, or "
+            "validation.interval_steps from 1 on",
         )
     elif section.interval_steps % validated:
         interval = section.interval_steps

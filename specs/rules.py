@@ -11,8 +11,9 @@ from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.layout import Layout
 from specs.learning import LEARNING
+from specs.pipeline import divisors
 from specs.precision import PRECISION, hardware
-from specs.problems import Problem, SpecError
+from specs.problems import Problem, SpecError, around, multiples, named, nearest
 from specs.retention import RETENTION
 from specs.saving import SAVING, accelerator
 from specs.sections.model import DataSection
@@ -57,14 +58,17 @@ def _model(spec: JobSpec) -> Iterator[Problem]:
     if spec.model.size not in sizes:
         legal = ", ".join(sizes)
         yield Problem(
-            pointer="/model/size", detail=f"{spec.model.size!r} is no size; legal: {legal}"
+            pointer="/model/size", detail=f"size={spec.model.size!r} is unknown; legal: {legal}"
         )
         return
     shape = spec.architecture
     if shape.own_head_dim is None and shape.dim % (2 * shape.n_heads):
+        heads = () if shape.dim % 2 else divisors(shape.dim // 2)
+        dims = multiples(2 * shape.n_heads, shape.dim)
         yield Problem(
             pointer="/model/n_heads",
-            detail=f"n_heads={shape.n_heads} must divide dim={shape.dim} into even head widths",
+            detail=f"n_heads={shape.n_heads} must divide dim={shape.dim} into even head widths; "
+            f"{nearest(shape.n_heads, heads)}, or as dim: {around(shape.dim, dims)}",
         )
     elif shape.head_dim % 2:
         yield Problem(
@@ -75,12 +79,14 @@ def _model(spec: JobSpec) -> Iterator[Problem]:
     if shape.n_heads % shape.n_kv_heads:
         yield Problem(
             pointer="/model/n_kv_heads",
-            detail=f"n_kv_heads={shape.n_kv_heads} does not divide n_heads={shape.n_heads}",
+            detail=f"n_kv_heads={shape.n_kv_heads} does not divide n_heads={shape.n_heads}; "
+            f"{nearest(shape.n_kv_heads, divisors(shape.n_heads))}",
         )
     if spec.data.tokenizer == "byte" and shape.vocab_size < BYTE_VOCABULARY:
         yield Problem(
             pointer="/model/vocab_size",
-            detail=f"vocab_size={shape.vocab_size} is below the byte tokenizer's {BYTE_VOCABULARY}",
+            detail=f"vocab_size={shape.vocab_size} is below the byte tokenizer's "
+            f"{BYTE_VOCABULARY}; legal: {BYTE_VOCABULARY} or more",
         )
 
 
@@ -89,31 +95,46 @@ def _own_model(spec: JobSpec) -> Iterator[Problem]:
     model = spec.model
     if model.factory is None:
         for name in ("code", "arguments", "block_classes", "plans"):
-            if getattr(model, name):
-                yield Problem(pointer=f"/model/{name}", detail=f"{name} goes with model.factory")
+            value = getattr(model, name)
+            if value:
+                detail = f"{named(name, value)} goes with model.factory; legal: {name} left out"
+                yield Problem(pointer=f"/model/{name}", detail=detail)
         return
     unknown = {
-        "/model/initial_weights": (model.initial_weights, "has no published names"),
-        "/model/dropout": (model.dropout, "has its own; give it in model.arguments"),
-        "/data/document_masks": (spec.data.document_masks, "is given tokens only"),
+        "/model/initial_weights": (model.initial_weights, "has no published names; legal: none"),
+        "/model/dropout": (
+            model.dropout,
+            "has its own; legal: 0, and what it takes in model.arguments",
+        ),
+        "/data/document_masks": (spec.data.document_masks, "is given tokens only; legal: false"),
     }
     for pointer, (value, why) in unknown.items():
         if value:
-            yield Problem(pointer=pointer, detail=f"a model of model.factory {why}")
+            given = named(pointer.rpartition("/")[2], value)
+            detail = f"{given}, but a model of model.factory {why}"
+            yield Problem(pointer=pointer, detail=detail)
 
 
 def _data(spec: JobSpec) -> Iterator[Problem]:
-    if spec.data.source == "corpus" and spec.data.path is not None:
-        yield Problem(pointer="/data/path", detail="a built-in corpus has no path")
-    if spec.data.source != "corpus" and spec.data.path is None:
+    data = spec.data
+    if data.source == "corpus" and data.path is not None:
         yield Problem(
-            pointer="/data/path", detail=f"source {spec.data.source!r} needs a path to read"
+            pointer="/data/path",
+            detail=f"path={data.path!r}, but a built-in corpus has none; "
+            "legal: no path, or source text, jsonl, parquet, huggingface",
         )
-    yield from _fields_without_use(spec.data)
-    if spec.data.tokenizer == "huggingface" and spec.data.tokenizer_path is None:
+    if data.source != "corpus" and data.path is None:
+        yield Problem(
+            pointer="/data/path",
+            detail=f"path is absent, but source={data.source!r} reads one; "
+            "legal: a place, such as data:text",
+        )
+    yield from _fields_without_use(data)
+    if data.tokenizer == "huggingface" and data.tokenizer_path is None:
         yield Problem(
             pointer="/data/tokenizer_path",
-            detail="tokenizer 'huggingface' needs the place of a tokenizer.json",
+            detail="tokenizer_path is absent, but tokenizer='huggingface' reads one; "
+            "legal: the place of a tokenizer.json, such as data:tokenizer.json",
         )
 
 
@@ -122,25 +143,28 @@ def _fields_without_use(data: DataSection) -> Iterator[Problem]:
     if data.source in {"corpus", "text"} and data.text_field != "text":
         yield Problem(
             pointer="/data/text_field",
-            detail=f"source {data.source!r} has no fields; legal: jsonl, parquet, huggingface",
+            detail=f"text_field={data.text_field!r}, but source={data.source!r} has no fields; "
+            "legal: no text_field, or source jsonl, parquet, huggingface",
         )
     if data.source != "huggingface" and data.split != "train":
         yield Problem(
             pointer="/data/split",
-            detail=f"source {data.source!r} has no splits; legal: huggingface",
+            detail=f"split={data.split!r}, but source={data.source!r} has none; "
+            "legal: no split, or source huggingface",
         )
     if data.tokenizer == "byte" and data.tokenizer_path is not None:
         yield Problem(
             pointer="/data/tokenizer_path",
-            detail="the byte tokenizer has no file; legal: tokenizer='huggingface', or no path",
+            detail=f"tokenizer_path={data.tokenizer_path!r}, but the byte tokenizer has no file; "
+            "legal: no tokenizer_path, or tokenizer='huggingface'",
         )
 
 
 def _axes(spec: JobSpec) -> Iterator[Problem]:
     try:
         layout = spec.layout()
-    except ValueError as error:
-        yield Problem(pointer="/parallelism", detail=str(error))
+    except SpecError as error:
+        yield from error.problems
         return
     yield from layout_problems(spec, layout)
 
@@ -161,7 +185,9 @@ def _resources(spec: JobSpec) -> Iterator[Problem]:
     nodes, slots = spec.resources.nodes, spec.resources.world_size
     if nodes is not None and slots % nodes:
         yield Problem(
-            pointer="/resources/nodes", detail=f"nodes={nodes} does not divide world_size={slots}"
+            pointer="/resources/nodes",
+            detail=f"nodes={nodes} does not divide world_size={slots}; "
+            f"{nearest(nodes, divisors(slots))}",
         )
 
 

@@ -148,7 +148,7 @@ def _bare_attempt(spec: JobSpec, world_size: int) -> AttemptSpec:
     try:
         return AttemptSpec.bare(spec, world_size=world_size, job_id=spec.name)
     except ValueError as error:
-        raise LaunchError(f"parallelism: {error}") from error
+        raise LaunchError(str(error)) from error
 
 
 def _as_launched(spec: JobSpec, layout: Layout) -> JobSpec:

@@ -138,8 +138,8 @@ def _given_layout(axes: ParallelismSection, *, world_size: int | None, before: L
             tp=axes.tp,
             pp=axes.pp,
         )
-    except ValueError as error:
-        raise InvalidRequestError.at("/overrides/parallelism", str(error)) from None
+    except SpecError as error:
+        raise InvalidRequestError.of(_in_request(error.problems)) from None
 
 
 def _with_axes(spec: JobSpec, layout: Layout, *, before: Baseline) -> ParallelismSection:

@@ -159,7 +159,7 @@ def test_too_many_slots_are_refused_with_the_numbers() -> None:
 def test_nodes_that_do_not_divide_the_slots_are_the_reason() -> None:
     found = layouts_of(job(4, resources={"nodes": 2}), 3)
     assert not found.layouts
-    assert found.reason == "nodes=2 does not divide world_size=3"
+    assert found.reason == "nodes=2 does not divide world_size=3; nearest legal: 1, 3"
 
 
 def test_whether_it_fits_is_said_only_when_the_memory_is_known() -> None:

@@ -140,14 +140,19 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     (
         "stages without a pipeline",
         job({"pp_stage_modules": STAGES}),
-        {"/parallelism/pp_stage_modules": "stages are given, but pp=1 has no pipeline"},
+        {
+            "/parallelism/pp_stage_modules": 'pp_stage_modules=[["tok_embeddings", "layers.0"], '
+            '["layers.1", "layers.2", '
+            '"layers.3", "norm",...: pp=1 has no pipeline; legal: no stages, or pp from 2 on'
+        },
     ),
     (
         "a split backward of compiled blocks",
         job({"pp": 2, "pp_schedule": "ZBVZeroBubble"}, compile={"enabled": True}),
         {
-            "/parallelism/pp_schedule": "ZBVZeroBubble computes gradients of inputs and of weights "
-            "apart, which compiled blocks cannot; legal: GPipe, 1F1B, Interleaved1F1B, or "
+            "/parallelism/pp_schedule": "pp_schedule='ZBVZeroBubble' computes gradients of "
+            "inputs and of weights apart, "
+            "which compiled blocks cannot; legal: GPipe, 1F1B, Interleaved1F1B, or "
             "compile.enabled=false"
         },
     ),
@@ -155,30 +160,37 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         "a split backward of blocks that are computed again in part",
         job({"pp": 2, "pp_schedule": "ZBVZeroBubble"}, activation_checkpoint={"mode": "selective"}),
         {
-            "/parallelism/pp_schedule": "ZBVZeroBubble computes gradients of inputs and of weights "
-            "apart, which selective activation checkpointing cannot; legal: GPipe, 1F1B, "
+            "/parallelism/pp_schedule": "pp_schedule='ZBVZeroBubble' computes gradients of "
+            "inputs and of weights apart, "
+            "which selective activation checkpointing cannot; legal: GPipe, 1F1B, "
             "Interleaved1F1B, or activation_checkpoint.mode='full' or 'none'"
         },
     ),
     (
         "asynchronous without ranks",
         job({"async_tp": True}, compile={"enabled": True}),
-        {"/parallelism/async_tp": "async_tp needs tp above 1, but tp=1"},
+        {
+            "/parallelism/async_tp": "async_tp=true needs ranks that share a matrix, but tp=1; "
+            "legal: false, or tp from 2"
+            " on"
+        },
     ),
     (
         "asynchronous without shards",
         job({"async_tp": True, "tp": 2, "sequence_parallel": False}, compile={"enabled": True}),
         {
-            "/parallelism/async_tp": "async_tp needs sequence_parallel=true: there is nothing to "
-            "overlap else"
+            "/parallelism/async_tp": "async_tp=true needs what sequence_parallel=false leaves "
+            "out; legal: false, or "
+            "sequence_parallel=true"
         },
     ),
     (
         "asynchronous without a compiler",
         job({"async_tp": True, "tp": 2}),
         {
-            "/parallelism/async_tp": "async_tp needs compile.enabled=true: torch.compile puts it "
-            "in place"
+            "/parallelism/async_tp": "async_tp=true needs the compiler, but "
+            "compile.enabled=false; legal: false, or "
+            "compile.enabled=true"
         },
     ),
     (
@@ -188,7 +200,11 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
             compile={"enabled": True},
             resources={"device": "cpu"},
         ),
-        {"/parallelism/async_tp": "async_tp needs CUDA with symmetric memory, but device='cpu'"},
+        {
+            "/parallelism/async_tp": "async_tp=true needs CUDA with symmetric memory, but "
+            "device='cpu'; legal: false, or "
+            "device='cuda'"
+        },
     ),
 ]
 

@@ -1,5 +1,6 @@
 """Layouts: how axes fill the slots, and how they are named."""
 
+import re
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from specs.job import parse_job_spec
 from specs.layout import Layout
+from specs.problems import SpecError
 
 axis = st.integers(1, 6)
 
@@ -34,13 +36,30 @@ def test_filling_gives_what_the_others_leave(
 @pytest.mark.parametrize(
     ("world_size", "dp_shard", "message"),
     [
-        (3, -1, "dp_replicate x cp x tp x pp = 2 does not divide world_size=3"),
-        (4, 3, "dp_replicate x dp_shard x cp x tp x pp = 6, but world_size=4"),
-        (4, 0, "dp_shard=0 must be positive, or -1 to fill the slots"),
+        (
+            3,
+            -1,
+            "/parallelism/dp_replicate: dp_replicate=2 makes dp_replicate x cp x tp x pp = 2, "
+            "which "
+            "does not divide world_size=3; nearest legal: 1, 3, or as world_size: 2, 4",
+        ),
+        (
+            4,
+            3,
+            "/parallelism/dp_shard: dp_shard=3 makes dp_replicate x dp_shard x cp x tp x pp = "
+            "6, but "
+            "world_size=4; legal: 2, -1, or world_size=6",
+        ),
+        (
+            4,
+            0,
+            "/parallelism/dp_shard: dp_shard=0 must be positive, or -1 to fill the slots; "
+            "nearest legal: -1, 1",
+        ),
     ],
 )
 def test_axes_that_do_not_fill_the_slots(world_size: int, dp_shard: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(SpecError, match=re.escape(message)):
         Layout.fill(world_size=world_size, dp_replicate=2, dp_shard=dp_shard, cp=1, tp=1, pp=1)
 
 

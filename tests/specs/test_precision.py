@@ -116,15 +116,16 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
         "compiled blocks of shared matrices, recomputed whole",
         job("none", 2, activation_checkpoint={"mode": "full"}, compile={"enabled": True}),
         "/activation_checkpoint/mode",
-        "full with compile.enabled=true and tp=2: the compiler cannot recompute the communication "
-        "of a block; legal: none, selective, memory_budget, or compile.enabled=false",
+        "mode='full' with compile.enabled=true and tp=2: the compiler cannot recompute the "
+        "communication of a block; legal: none, selective, memory_budget, or "
+        "compile.enabled=false",
     ),
     (
         "a budget without a compiler",
         job("none", activation_checkpoint={"mode": "memory_budget"}),
         "/activation_checkpoint/mode",
-        "memory_budget needs compile.enabled=true: torch.compile decides what is kept; legal "
-        "without it: none, selective, full",
+        "mode='memory_budget' needs compile.enabled=true: torch.compile decides what is "
+        "kept; legal without it: none, selective, full",
     ),
 ]
 
@@ -154,13 +155,14 @@ FLOAT8_RECIPES = "none, float8_tensorwise, float8_rowwise, float8_rowwise_with_g
         (
             TENSORWISE,
             [A100, A100],
-            "float8_tensorwise needs compute capability 8.9 or higher, but the nodes have "
+            "recipe='float8_tensorwise' needs compute capability 8.9 or higher, but the nodes have "
             "A100 SXM (8.0); legal here: none",
         ),
         (
             MX,
             [H100, L4],
-            "mxfp8 needs compute capability 10.0 or higher, but the nodes have H100 SXM (9.0), "
+            "recipe='mxfp8' needs compute capability 10.0 or higher, but the nodes have H100 "
+            "SXM (9.0), "
             f"L4 (8.9); legal here: {FLOAT8_RECIPES}",
         ),
     ],
@@ -203,8 +205,8 @@ def test_symmetric_memory_needs_a_direct_path_between_gpus() -> None:
     assert problems_of(document, L4) == [
         (
             "/parallelism/async_tp",
-            "async_tp needs GPUs that reach each other's memory by NVLink, but the nodes have "
-            "L4 (8.9)",
+            "async_tp=true needs GPUs that reach each other's memory by NVLink, but the nodes have "
+            "L4 (8.9); legal here: false",
         )
     ]
     assert [pointer for pointer, _ in problems_of(document, CPU)] == ["/parallelism/async_tp"]

@@ -31,8 +31,9 @@ def test_problems_stand_at_their_fields_and_open_what_is_closed(
     find.fill("")
     patiently(said(page, "checkpoint-staging_gib")).to_contain_text("no rank writes shards")
     fill(page, "parallelism-dp_replicate", "3")
-    section = page.locator("details.section").filter(has_text="parallelism")
-    patiently(section.locator(".section-error")).to_contain_text("does not divide world_size=1")
+    patiently(said(page, "parallelism-dp_replicate")).to_contain_text(
+        "does not divide world_size=1"
+    )
     page.get_by_role("button", name="checkpoint.staging_gib").click()
     patiently(page.locator("#field-checkpoint-staging_gib")).to_be_focused()
     watched.forgive("422")

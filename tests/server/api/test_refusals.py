@@ -55,7 +55,7 @@ BAD_SPECS = (
     ('{"optimizer": {"lr": 1e999}}', "/optimizer/lr"),
     ('{"training": {"steps": NaN}}', "/training/steps"),
     ('{"training": {"seed": 1e400}}', "/training/seed"),
-    ('{"parallelism": {"dp_shard": 3}, "resources": {"world_size": 4}}', "/parallelism"),
+    ('{"parallelism": {"dp_shard": 3}, "resources": {"world_size": 4}}', "/parallelism/dp_shard"),
     ('{"parallelism": {"dp_replicate": 0}}', "/parallelism/dp_replicate"),
     ('{"data": {"source": "text", "path": "data:../secret"}}', "/data/path"),
     ('{"data": {"source": "text", "path": "/etc/shadow"}}', "/data/path"),
