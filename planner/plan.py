@@ -165,6 +165,16 @@ def _own_model(spec: JobSpec, _: Plan) -> Iterator[Problem]:
         )
 
 
+def _rounding(spec: JobSpec, _: Plan) -> Iterator[Problem]:
+    if spec.training.weight_dtype == "bfloat16":
+        yield Problem(
+            pointer="/training/weight_dtype",
+            detail="bfloat16 rounds each update to nearest: what moves a weight by less than 2^-9 "
+            "of itself is lost, as norms, which begin at 1, lose all at common rates; float32 "
+            "unless memory forbids it",
+        )
+
+
 def _warmup(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
     if warmup_tokens(spec) > draft.steps * spec.tokens_per_step / 2:
         given = spec.lr_schedule.warmup_tokens
@@ -208,6 +218,7 @@ WARNINGS: tuple[Callable[[JobSpec, Plan], Iterator[Problem]], ...] = (
     _memory,
     _vocabulary,
     _own_model,
+    _rounding,
     _warmup,
     _checkpoints,
     _schedule,

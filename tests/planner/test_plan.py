@@ -67,6 +67,14 @@ def test_memory_is_said_only_when_it_does_not_fit() -> None:
     assert "GiB" in warning.detail
 
 
+def test_weights_in_bfloat16_are_warned_of() -> None:
+    training = {"param_dtype": "bfloat16", "weight_dtype": "bfloat16"}
+    said = warnings_of(training=training, optimizer={"state_dtype": "bfloat16"})
+    assert "less than 2^-9 of itself is lost" in said.pop("/training/weight_dtype")
+    assert said == {}
+    assert warnings_of(training={"param_dtype": "bfloat16"}) == {}
+
+
 def test_vocabulary_rows_beyond_padding_are_said() -> None:
     assert warnings_of(model={"vocab_size": 320}) == {}
     assert warnings_of(model={"size": "1B"}) == {

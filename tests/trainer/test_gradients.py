@@ -27,6 +27,15 @@ def test_norm_and_gradients_are_those_of_torch(max_norm: float) -> None:
         torch.testing.assert_close(a.grad, b.grad)
 
 
+def test_the_norm_of_gradients_in_bfloat16_is_float32() -> None:
+    """A sum of squares in bfloat16 would have three digits."""
+    (gradient,) = given = [nn.Parameter(torch.zeros(1001, dtype=torch.bfloat16))]
+    gradient.grad = torch.ones_like(gradient)
+    assert clip_grad_norm(given, math.inf).item() == pytest.approx(1001**0.5, rel=1e-6)
+    clip_grad_norm(given, 1.0)
+    assert gradient.grad.unique().item() == pytest.approx(1001**-0.5, rel=2**-8)
+
+
 def test_an_infinite_limit_changes_nothing() -> None:
     ours, before = parameters(), parameters()
     assert math.isfinite(clip_grad_norm(ours, math.inf).item())

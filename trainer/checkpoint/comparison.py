@@ -125,6 +125,11 @@ def _remedy(comparison: Comparison, manifest: Manifest) -> str:
     found = (comparison.missing, comparison.unexpected, comparison.changed)
     if all(different[0].startswith("optimizer.") for kind in found for different in kind):
         return "The weights fit: set optimizer as it was when the checkpoint was written."
+    if not (comparison.missing or comparison.unexpected) and all(
+        kind is not None and kind.shape == wanted.shape for _, kind, wanted in comparison.changed
+    ):
+        kept = manifest.param_dtype
+        return f"Set training.weight_dtype={kept!r}, in which the checkpoint's weights are kept."
     if manifest.model is None:
         return "Give the job the model of the one that wrote it."
     model = manifest.model

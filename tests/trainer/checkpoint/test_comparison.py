@@ -11,9 +11,10 @@ from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, SmallJob
-from trainer.checkpoint.comparison import SHOWN
+from trainer.checkpoint.comparison import SHOWN, refuse_unless_it_fits
 from trainer.checkpoint.store import read_manifest
 from trainer.compare import compare_with, main
+from trainer.errors import MismatchError
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,15 @@ def test_what_is_missing_unexpected_or_changed_is_counted(trained: SmallJob) -> 
 
     moments = compare_with(_spec(trained, optimizer={"state_dtype": "bfloat16"}), folder)
     assert {name.rsplit(".", 1)[1] for name, *_ in moments.changed} == {"exp_avg", "exp_avg_sq"}
+
+
+def test_of_weights_of_another_type_the_type_is_to_be_changed(trained: SmallJob) -> None:
+    training = {"weight_dtype": "bfloat16", "param_dtype": "bfloat16"}
+    spec = _spec(trained, training=training, optimizer={"state_dtype": "bfloat16"})
+    comparison = compare_with(spec, _folder(trained))
+    assert not (comparison.missing or comparison.unexpected)
+    with pytest.raises(MismatchError, match=r"Set training\.weight_dtype='float32', in which"):
+        refuse_unless_it_fits(comparison, read_manifest(_folder(trained)), Path("there"))
 
 
 def test_the_command_says_it_by_its_exit_code(

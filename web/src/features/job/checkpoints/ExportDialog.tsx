@@ -24,7 +24,7 @@ interface Props {
 }
 
 export function ExportDialog({ job, row, onClose }: Props) {
-  const stored = job.spec.training.param_dtype;
+  const stored = job.spec.training.weight_dtype;
   const [dtype, setDtype] = useState<Dtype>(stored);
   const [name, setName] = useState("");
   const id = useId();
