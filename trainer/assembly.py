@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from specs.job import JobSpec
@@ -34,6 +35,8 @@ class Assembly:
     """Gives these parameters their gradients."""
     stages: ProcessGroup | None
     """The ranks that hold the other parameters, under pipeline parallelism."""
+    mesh: DeviceMesh
+    """All ranks of training, by axis."""
 
 
 def assemble(
@@ -60,13 +63,13 @@ def assemble(
     materialize_state(optimizer)
     keep_scales_fresh(model, optimizer)
     if layout.pp == 1:
-        return Assembly(model, optimizer, MicroBatchLoop(model, spec, device), None)
+        return Assembly(model, optimizer, MicroBatchLoop(model, spec, device), None, mesh)
     # Importing torch's pipelines takes as long as the rest of a start: only those pay who have one.
     from trainer.parallel.pipeline import Pipeline
 
     group = mesh.get_group("pp")
     pipeline = Pipeline(stages, group, spec, layout, device)
-    return Assembly(model, optimizer, pipeline, group)
+    return Assembly(model, optimizer, pipeline, group, mesh)
 
 
 def allocate(model: Model, *, weights: torch.device | str, buffers: torch.device | str) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
+from specs.job import JobSpec
 from specs.sections.parallelism import CompileSection
+from trainer.distributed import COMPILING_SECONDS, collective_timeout
+from trainer.parallel.mesh import set_timeouts
 
 
 def compile_blocks(blocks: Iterable[nn.Module], section: CompileSection) -> None:
@@ -19,3 +25,22 @@ def compile_blocks(blocks: Iterable[nn.Module], section: CompileSection) -> None
         return
     for block in blocks:
         block.forward = torch.compile(block.forward, backend=section.backend, fullgraph=True)
+
+
+@contextmanager
+def waiting_for_compilers(
+    spec: JobSpec, mesh: DeviceMesh, cpu_group: dist.ProcessGroup
+) -> Iterator[None]:
+    """Have collectives in this block wait for ranks that compile, as long as the supervisor does.
+
+    It ends when all ranks are through, if the job compiles at all: on CUDA a collective counts the
+    time that it waits for those before it, so those of the next step must not be posted earlier.
+    """
+    if not spec.compile.enabled:
+        yield
+        return
+    hang = spec.guard.hang_seconds
+    set_timeouts(mesh, collective_timeout(max(hang, COMPILING_SECONDS)))
+    yield
+    dist.barrier(group=cpu_group)
+    set_timeouts(mesh, collective_timeout(hang))

@@ -23,6 +23,8 @@ FLIGHT_RECORDER = {
 }
 SAVING_TIMEOUT_SECONDS = 3600.0
 """How long a rank waits for the others while files are read and written."""
+COMPILING_SECONDS = 3600.0
+"""Silence that the supervisor allows while ranks compile."""
 
 
 @dataclass(frozen=True)

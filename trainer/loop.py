@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +16,7 @@ from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.saver import Origin
 from trainer.checkpoint.store import committed
 from trainer.checkpoint.together import on_every_rank, on_rank_0
+from trainer.compile import waiting_for_compilers
 from trainer.control import Control, Decision
 from trainer.counters import one_step_on
 from trainer.data.batches import BatchReader, MicroBatch
@@ -176,8 +179,12 @@ class Loop:
         self._ranks = ranks
         self._recorder = recorder
         self._state = state
+        self._first_step = state.step + 1
         self._after_step = after_step
         self._engine = assembly.forward_backward
+        self._waiting_for_compilers = partial(
+            waiting_for_compilers, run.spec, assembly.mesh, ranks.cpu_group
+        )
         self._report = Report(run, ranks, recorder, start=state)
         self._control = Control(
             run.directory,
@@ -258,7 +265,7 @@ class Loop:
             # A stop may be a preemption with seconds to live: it does not wait for a validation.
             validating = bool(validation and validation.is_due(self._state.step) and not stopping)
             if validation and validating:
-                with self._report.pace.pausing():
+                with self._report.pace.pausing(), self._waiting_for_compilers():
                     self._report.keep(validation.run())
             self._report.step_done(
                 self._state, result, write_values=stopping or bool(saving) or validating
@@ -279,8 +286,13 @@ class Loop:
     def _step(self, batches: Iterator[list[MicroBatch]]) -> StepResult:
         with self._report.pace.waiting_for_data():
             micro_batches = next(batches)
-        with self._report.pace.step():
-            result = self._train_step(self._state.step + 1, micro_batches)
+        step = self._state.step + 1
+        compiling = step == self._first_step
+        with (
+            self._waiting_for_compilers() if compiling else nullcontext(),
+            self._report.pace.step(),
+        ):
+            result = self._train_step(step, micro_batches)
         self._state = one_step_on(self._state, self._spec)
         self._recorder.step = self._state.step
         return result

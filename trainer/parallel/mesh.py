@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
@@ -46,12 +47,13 @@ def fsdp_mesh(mesh: DeviceMesh) -> DeviceMesh:
 
 
 def set_timeouts(mesh: DeviceMesh, timeout: timedelta) -> None:
-    """Have collectives of every axis time out like those of all ranks.
+    """Have collectives of training, over all ranks or those of an axis, wait so long from now on.
 
     torch gives the groups of a mesh its defaults, 10 minutes on CUDA and 30 on a CPU, whatever the
     group of all ranks was given.
     """
-    for group in (*mesh.get_all_groups(), *fsdp_mesh(mesh).get_all_groups()):
+    groups = mesh.get_all_groups() + fsdp_mesh(mesh).get_all_groups()
+    for group in (dist.group.WORLD, *groups):
         _set_pg_timeout(timeout, group)
 
 
