@@ -81,6 +81,9 @@ QWEN3 = {"model": {"family": "qwen3"}}
 QWEN3_UNTIED = {"model": {"family": "qwen3", "tied_embeddings": False}}
 DEEPER = {"model": {"n_layers": 8}}
 EIGHT_DEALT = {"training": {"micro_batch_size": 2}}
+FIVE_DEALT = {
+    "training": {"global_batch_size": 20}
+}  # a run of six micro-batches, one of them empty
 COMPILED = {"compile": {"enabled": True, "backend": "aot_eager"}}
 
 ROWS: tuple[Row, ...] = (
@@ -113,6 +116,7 @@ ROWS: tuple[Row, ...] = (
     row(pp=4, pp_schedule="InterleavedZeroBubble", sections=DEEPER, slow=True),
     row(pp=4, pp_schedule="ZBVZeroBubble", sections=DEEPER, slow=True),
     row(pp=2, pp_microbatches=2, slow=True),
+    row(pp=2, pp_schedule="Interleaved1F1B", sections=FIVE_DEALT, slow=True),
     row(pp=2, pp_layers_per_stage=3),
     # Every reshard mode.
     row(dp_shard=2, reshard_after_forward="always"),
@@ -137,12 +141,12 @@ ROWS: tuple[Row, ...] = (
     row(dp_replicate=2, tp=2, slow=True),
     row(dp_shard=2, cp=2),
     row(dp_replicate=2, cp=2, slow=True),
-    row(dp_shard=2, pp=2),
+    row(dp_shard=2, pp=2, slow=True),
     row(dp_replicate=2, pp=2, slow=True),
     row(cp=2, tp=2),
     row(cp=2, tp=2, cp_method="ulysses", slow=True),
     row(tp=2, pp=2),
-    row(cp=2, pp=2, slow=True),
+    row(cp=2, pp=2),
     # Three and more.
     row(dp_replicate=2, dp_shard=2, tp=2),
     row(dp_replicate=2, dp_shard=2, cp=2, slow=True),
@@ -152,6 +156,7 @@ ROWS: tuple[Row, ...] = (
     row(dp_shard=2, cp=2, tp=2),
     row(dp_replicate=2, cp=2, tp=2),
     row(cp=2, tp=2, pp=2, slow=True),
+    row(dp_replicate=2, cp=2, tp=2, pp=2, slow=True),
     # What the models and the data add.
     row(dp_shard=2, tp=2, sections=TIED, slow=True),
     row(dp_shard=2, cp=2, sections=TIED, slow=True),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from specs.layout import Layout
+from tests.trainer.numerics.__main__ import cells, lines_by_row, page
 from tests.trainer.numerics.measure import errors_of, measure, train
 from tests.trainer.numerics.rows import DOCUMENTS, ROWS, Row
 
@@ -37,5 +38,12 @@ def test_a_layout_that_forgets_the_masks_is_not_within() -> None:
 def test_the_table_has_every_row() -> None:
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")][1:]
     assert len(ROWS) >= 30
-    assert [line.split("|")[1].strip() for line in lines] == [str(row.layout) for row in ROWS]
-    assert [line.split("|")[3].strip() for line in lines] == [row.options or "-" for row in ROWS]
+    assert [tuple(c.strip() for c in line.split("|")[1:4]) for line in lines] == [
+        cells(row) for row in ROWS
+    ]
+
+
+def test_lines_measured_here_are_found_again_and_others_are_not() -> None:
+    line = f"| {' | '.join(cells(ROWS[0]))} | 1.2e-07 | 5.8e-07 |"
+    assert lines_by_row(page([line]))[cells(ROWS[0])] == line
+    assert lines_by_row(page([line]).replace("torch ", "torch 1.")) == {}
