@@ -25,7 +25,6 @@ from trainer.model.build import build_model
 from trainer.model.init import init_weights
 from trainer.model.llama import Llama
 from trainer.optimizer import build_optimizer
-from trainer.parallel.fsdp import reshard_after_forward
 from trainer.parallel.mesh import Place, build_mesh
 from trainer.parallelize import parallelize
 
@@ -184,33 +183,61 @@ def test_bfloat16_trains_close_to_float32(layout: Layout, reduce_dtype: str) -> 
         assert {w.dtype for w in course.parameters.values()} == {torch.float32}
 
 
-def _gathered_after_forward(spec: JobSpec) -> tuple[set[str], set[str]]:
+def _gathered_after_forward(spec: JobSpec, layout: Layout) -> tuple[set[str], set[str]]:
     """Return the parameters that a forward pass left gathered, and those that it freed."""
-    layout = Layout(dp_shard=2)
     model = build_model(spec)
-    parallelize(model, build_mesh(layout, "cpu"), spec, layout)
+    stages = parallelize(model, build_mesh(layout, "cpu"), spec, layout)
     model.to_empty(device="cpu")
     init_weights(model, 0)
-    model(torch.zeros(1, SEQ_LEN, dtype=torch.int64))
+    for stage in stages.values():
+        # Without an embedding a stage goes on from the residual stream of the one before.
+        first = stage.tok_embeddings is not None
+        width = () if first else (spec.architecture.dim,)
+        stage(torch.zeros(1, SEQ_LEN, *width, dtype=torch.int64 if first else torch.float32))
     freed = {name for name, p in model.named_parameters() if isinstance(p, DTensor)}
     return {name for name, _ in model.named_parameters()} - freed, freed
 
 
-@pytest.mark.parametrize("tied", [False, True])
+def _with_policy(policy: str, *, tied: bool = False) -> JobSpec:
+    spec = make_spec(tied=tied)
+    section = spec.parallelism.model_copy(update={"reshard_after_forward": policy})
+    return spec.model_copy(update={"parallelism": section})
+
+
+@pytest.mark.parametrize(
+    ("layout", "tied"),
+    [
+        (Layout(dp_shard=2), False),
+        (Layout(dp_shard=2), True),
+        (Layout(dp_replicate=2, dp_shard=2), False),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("policy", ["default", "always", "never"])
-def test_weights_are_freed_after_forward_as_the_policy_says(policy: str, tied: bool) -> None:
-    section = make_spec().parallelism.model_copy(update={"reshard_after_forward": policy})
-    spec = make_spec(tied=tied).model_copy(update={"parallelism": section})
+def test_weights_are_freed_after_forward_as_the_policy_says(
+    policy: str, layout: Layout, tied: bool
+) -> None:
     last = {"norm.weight", "tok_embeddings.weight" if tied else "output.weight"}
-    for gathered, freed in run_ranks(2, _gathered_after_forward, spec):
+    spec = _with_policy(policy, tied=tied)
+    for gathered, freed in run_ranks(layout.world_size, _gathered_after_forward, spec, layout):
         names = gathered | freed
         assert last < names
         assert gathered == {"default": last, "always": set(), "never": names}[policy]
 
 
-def test_pipeline_stages_keep_their_weights_by_default() -> None:
-    assert reshard_after_forward(make_spec(), Layout(dp_shard=2)) == (True, False)
-    assert reshard_after_forward(make_spec(), Layout(dp_shard=2, pp=2)) == (False, False)
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("policy", ["default", "always", "never"])
+def test_stages_of_a_pipeline_keep_their_weights_unless_told_otherwise(
+    policy: str, replicas: int
+) -> None:
+    layout = Layout(dp_replicate=replicas, dp_shard=2, pp=2)
+    held = run_ranks(layout.world_size, _gathered_after_forward, _with_policy(policy), layout)
+    per_stage = layout.world_size // 2
+    for rank, (gathered, freed) in enumerate(held):
+        own = {"tok_embeddings.weight"} if rank < per_stage else {"norm.weight", "output.weight"}
+        names = gathered | freed
+        assert own < names, "blocks too"
+        assert gathered == (set() if policy == "always" else names)
 
 
 def _mesh_of(layout: Layout) -> tuple[tuple[str, ...], dict[str, int]]:
