@@ -16,6 +16,8 @@ SEQ_LEN = 48
 # Heads of 16 turn at eight speeds. Within 64 tokens some of them turn often, some seldom, and one
 # lies between: each branch of the scaling is met.
 SCALED = RopeScaling(factor=8.0, original_context=64)
+# What a spec can ask for is scaled from the context of the published ones.
+PUBLISHED = RopeScaling(factor=8.0)
 MODELS: dict[str, tuple[str, Architecture]] = {
     "llama": ("llama3", Architecture(64, 2, 4, 2, 96, 320, rope_theta=10_000.0)),
     "llama, tied": (
@@ -25,6 +27,10 @@ MODELS: dict[str, tuple[str, Architecture]] = {
     "llama, scaled": (
         "llama3",
         Architecture(64, 2, 4, 4, 96, 320, rope_theta=10_000.0, rope_scaling=SCALED),
+    ),
+    "llama, scaled as published": (
+        "llama3",
+        Architecture(64, 2, 4, 2, 96, 320, rope_theta=10_000.0, rope_scaling=PUBLISHED),
     ),
     "qwen3": (
         "qwen3",
@@ -40,8 +46,9 @@ MODELS: dict[str, tuple[str, Architecture]] = {
 
 
 def section(family: str, arch: Architecture) -> dict[str, Any]:
-    """Return the section of a spec that asks for a shape without scaled rotary positions."""
-    assert arch.rope_scaling is None
+    """Return the section of a spec that asks for a shape, which is one that a spec can ask for."""
+    scaling = arch.rope_scaling
+    assert scaling is None or scaling == RopeScaling(scaling.factor)
     shape = {
         "dim": arch.dim,
         "n_layers": arch.n_layers,
@@ -52,6 +59,7 @@ def section(family: str, arch: Architecture) -> dict[str, Any]:
         "head_dim": arch.head_dim,
         "tied_embeddings": arch.tied_embeddings,
         "rope_theta": arch.rope_theta,
+        "rope_factor": 1.0 if scaling is None else scaling.factor,
         "norm_eps": arch.norm_eps,
     }
     return {"family": family, "size": "debug", **shape}
