@@ -73,7 +73,7 @@ def joined(
     local = _local_device(device)
     backend = "cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo"
     if local.type == "cuda" and flight_recorder is not None:
-        _record_collectives(flight_recorder)
+        record_collectives(flight_recorder)
     timeout = collective_timeout(hang_seconds)
     saving_timeout = timedelta(seconds=max(hang_seconds, SAVING_TIMEOUT_SECONDS))
     device_id = local if local.type == "cuda" else None
@@ -104,7 +104,7 @@ def collective_timeout(hang_seconds: float) -> timedelta:
     return timedelta(seconds=max(EARLIER * hang_seconds, SHORTEST_TIMEOUT_SECONDS))
 
 
-def _record_collectives(folder: Path) -> None:
+def record_collectives(folder: Path) -> None:
     """Have NCCL's watchdog leave the last collectives of a rank; the job's own settings prevail."""
     folder.mkdir(exist_ok=True)
     for name, value in {**FLIGHT_RECORDER, "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/rank-"}.items():
