@@ -60,10 +60,10 @@ def test_what_is_missing_unexpected_or_changed_is_counted(trained: SmallJob) -> 
 
 
 def test_of_weights_of_another_type_the_type_is_to_be_changed(trained: SmallJob) -> None:
-    training = {"weight_dtype": "bfloat16", "param_dtype": "bfloat16"}
+    training: dict[str, object] = {"weight_dtype": "bfloat16", "param_dtype": "bfloat16"}
     spec = _spec(trained, training=training, optimizer={"state_dtype": "bfloat16"})
     comparison = compare_with(spec, _folder(trained))
-    assert not (comparison.missing or comparison.unexpected)
+    assert not any((comparison.missing, comparison.unexpected))
     with pytest.raises(MismatchError, match=r"Set training\.weight_dtype='float32', in which"):
         refuse_unless_it_fits(comparison, read_manifest(_folder(trained)), Path("there"))
 
