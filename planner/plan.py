@@ -25,6 +25,7 @@ from specs.pipeline import runs_of
 from specs.plan import Plan, ResumeOption
 from specs.problems import Problem
 from specs.rules import BYTE_VOCABULARY, check_job_spec
+from specs.unused import SAID
 
 IDLE_SHARE_WORTH_SAYING = 0.1
 BUBBLE_SHARE_WORTH_SAYING = 0.25
@@ -155,6 +156,11 @@ def _vocabulary(spec: JobSpec, _: Plan) -> Iterator[Problem]:
         )
 
 
+def _unused(spec: JobSpec, _: Plan) -> Iterator[Problem]:
+    for rule in SAID:
+        yield from rule(spec)
+
+
 def _own_model(spec: JobSpec, _: Plan) -> Iterator[Problem]:
     if spec.model.factory is not None:
         yield Problem(
@@ -217,6 +223,7 @@ WARNINGS: tuple[Callable[[JobSpec, Plan], Iterator[Problem]], ...] = (
     _bubble,
     _memory,
     _vocabulary,
+    _unused,
     _own_model,
     _rounding,
     _warmup,

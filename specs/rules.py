@@ -17,6 +17,7 @@ from specs.problems import Problem, SpecError, around, multiples, named, nearest
 from specs.retention import RETENTION
 from specs.saving import SAVING, accelerator
 from specs.sections.model import DataSection
+from specs.unused import REFUSED
 
 Rule = Callable[[JobSpec], Iterator[Problem]]
 
@@ -35,6 +36,17 @@ def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
         SpecError: naming every problem found.
     """
     _check(spec, (*RULES, _axes), slots)
+
+
+def check_new_job(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
+    """Refuse what cannot run, and what says something that would do nothing.
+
+    The second is no reason to keep a job that was stored before from going on.
+
+    Raises:
+        SpecError: naming every problem found.
+    """
+    _check(spec, (*RULES, _axes, *REFUSED), slots)
 
 
 def check_beside_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:

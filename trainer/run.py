@@ -15,7 +15,7 @@ from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
 from specs.places import is_object_store
 from specs.problems import spec_error
-from specs.rules import check_job_spec
+from specs.rules import check_job_spec, check_new_job
 from specs.rundir import RunDirectory
 from trainer.errors import LaunchError
 from trainer.storage import StoragePath, storage_root
@@ -73,7 +73,8 @@ def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) 
     _check_world_size(attempt, world_size)
     spec = attempt.overrides.apply(submitted)
     try:
-        check_job_spec(_as_launched(spec, attempt.layout))
+        check = check_new_job if bare else check_job_spec
+        check(_as_launched(spec, attempt.layout))
     except ValueError as error:
         where = f"{directory.spec}" if bare else f"{directory.spec} under {directory.attempt.name}"
         raise LaunchError(f"{where}: {error}", path=str(directory.spec)) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sqlalchemy import Connection, func, select
 
@@ -14,7 +14,16 @@ from specs.job import JobSpec
 from specs.places import split_place
 from specs.precision import hardware
 from specs.problems import Problem, SpecError
-from specs.rules import check_job_spec
+from specs.rules import check_job_spec, check_new_job
+
+
+def check_new(context: Context, spec: JobSpec) -> None:
+    """Refuse what `check_spec` does, and fields of a new job that would do nothing.
+
+    Raises:
+        InvalidRequestError: naming every problem found.
+    """
+    _check(context, spec, check_new_job)
 
 
 def check_spec(context: Context, spec: JobSpec) -> None:
@@ -23,9 +32,13 @@ def check_spec(context: Context, spec: JobSpec) -> None:
     Raises:
         InvalidRequestError: naming every problem found.
     """
+    _check(context, spec, check_job_spec)
+
+
+def _check(context: Context, spec: JobSpec, rules: Callable[[JobSpec], None]) -> None:
     problems = [*_unknown_roots(context, spec), *_own_code(context, spec)]
     try:
-        check_job_spec(spec)
+        rules(spec)
     except SpecError as error:
         problems += error.problems
     if problems:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import planner.plan
 from server.context import Context
-from server.jobs.checks import check_hardware, check_spec, known_slots, too_few_slots
+from server.jobs.checks import check_hardware, check_new, known_slots, too_few_slots
 from specs.job import JobSpec
 from specs.plan import Plan
 
@@ -18,7 +18,7 @@ def plan_job(context: Context, spec: JobSpec) -> Plan:
     Raises:
         InvalidRequestError: a submission would be refused for another reason.
     """
-    check_spec(context, spec)
+    check_new(context, spec)
     with context.database.read() as connection:
         missing = too_few_slots(
             connection, spec.resources.world_size, pointer="/resources/world_size"

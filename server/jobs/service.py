@@ -16,7 +16,7 @@ from server.chores.service import refuse_while_needed, remove_with_job
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
 from server.events.store import append_event
-from server.jobs.checks import check_hardware, check_spec, check_world_size
+from server.jobs.checks import check_hardware, check_new, check_world_size
 from server.lifecycle import job_to, lock_job, move
 from server.tables import attempts, jobs, requests
 from server.telemetry.catalog import newest_checkpoint
@@ -75,7 +75,7 @@ def submit(
     Raises:
         InvalidRequestError: the spec cannot run here, or the key was used for another spec.
     """
-    check_spec(context, spec)
+    check_new(context, spec)
     job_id = context.new_id()
     with context.database.write() as connection:
         if idempotency_key is not None:

@@ -47,6 +47,14 @@ def test_every_problem_is_named_and_nothing_stored(context: Context) -> None:
     assert count(context, jobs) == 0
 
 
+def test_a_submission_that_says_something_in_vain_is_refused(context: Context) -> None:
+    idle = spec(lr_schedule={"name": "cosine", "decay_steps": 20})
+    for refuse in (lambda: submit(context, idle, actor="ada"), lambda: plan_job(context, idle)):
+        with pytest.raises(InvalidRequestError) as refusal:
+            refuse()
+        assert [p.pointer for p in refusal.value.problems] == ["/lr_schedule/decay_steps"]
+
+
 @pytest.mark.parametrize("allowed", [False, True])
 def test_jobs_bring_code_only_where_the_settings_allow_it(
     context: Context, harness: Harness, allowed: bool

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.resume import options, preview, resume
 from server.jobs.service import cancel, stop
+from server.tables import jobs
 from specs.api.resume import ResumePreview, ResumeRequest
 from specs.failures import FailureReason
+from specs.job import parse_job_spec
 from specs.layout import Layout
 from specs.states import AttemptCause, DesiredState, JobState
 from tests.server.harness import Harness
@@ -67,6 +70,21 @@ def test_a_world_size_alone_takes_the_planners_layout(
     assert attempt.overrides.apply(supervisor.reply.spec).layout() == attempt.layout
     row = harness.attempt(stopped)
     assert (row.cause, row.actor, row.start_step) == (AttemptCause.RESUME, "bob", 40)
+
+
+def test_what_a_new_job_may_not_say_keeps_no_stored_one_from_going_on(
+    context: Context, harness: Harness, stopped: str
+) -> None:
+    idle = parse_job_spec(
+        {"training": TRAINING, "resources": {"world_size": 2}}
+        | {"lr_schedule": {"name": "cosine", "decay_steps": 20}}
+    )
+    with context.database.write() as connection:
+        connection.execute(update(jobs).where(jobs.c.id == stopped).values(spec=idle))
+    shown = preview(context, stopped, request(world_size=4))
+    assert "/lr_schedule/decay_steps" in {warning.pointer for warning in shown.plan.warnings}
+    resume(context, stopped, request(world_size=4), actor="bob")
+    assert harness.job(stopped).state == JobState.QUEUED
 
 
 def test_a_micro_batch_size_that_is_no_longer_legal_is_lowered(

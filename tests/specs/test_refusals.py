@@ -10,8 +10,8 @@ import pytest
 from specs.hardware import Slot
 from specs.job import parse_job_spec
 from specs.problems import Problem, SpecError, named
-from specs.rules import check_job_spec
-from tests.specs import test_axes, test_pipeline, test_precision, test_rules
+from specs.rules import check_new_job
+from tests.specs import test_axes, test_pipeline, test_precision, test_rules, test_unused
 
 DOCUMENTS: dict[str, dict[str, Any]] = {
     **{f"axes: {name}": document for name, document, _ in test_axes.REFUSED},
@@ -24,6 +24,7 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
         f"pipeline: {text}": test_pipeline.document(**axes)
         for axes, _, text in test_pipeline.REFUSED
     },
+    **{f"unused: {text}": document for document, _, text in test_unused.REFUSED},
     **{f"rules: {text}": document for document, _, text in test_rules.REFUSED},
 }
 ON_GPUS: list[tuple[dict[str, Any], Slot]] = [
@@ -44,7 +45,7 @@ LEGAL = re.compile(r"\blegal\b[a-z ]*: ?\S")
 
 def refused(document: dict[str, Any], *slots: Slot) -> tuple[Problem, ...]:
     with pytest.raises(SpecError) as error:
-        check_job_spec(parse_job_spec(document), slots=slots)
+        check_new_job(parse_job_spec(document), slots=slots)
     return error.value.problems
 
 

@@ -6,12 +6,12 @@ import tomllib
 from pathlib import Path
 
 from specs.job import parse_job_spec
-from specs.rules import check_job_spec
+from specs.rules import check_new_job
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def test_the_debug_job_is_legal_and_the_same_in_both_forms() -> None:
     from_toml = parse_job_spec(tomllib.loads((EXAMPLES / "debug.toml").read_text()))
-    check_job_spec(from_toml)
+    check_new_job(from_toml)
     assert parse_job_spec((EXAMPLES / "debug.json").read_bytes()) == from_toml

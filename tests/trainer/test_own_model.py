@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
-from specs.rules import check_job_spec
+from specs.rules import check_new_job
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import SmallJob
 from trainer.assembly import allocate
@@ -44,7 +44,7 @@ def gpt(folder: Path, **training: Any) -> SmallJob:
 
 def test_the_example_is_a_legal_job() -> None:
     spec = parse_job_spec(tomllib.loads((EXAMPLE / "job.toml").read_text()))
-    check_job_spec(spec)
+    check_new_job(spec)
     model = build_model(spec, {"data": str(EXAMPLE.parent)})
     assert sum(p.numel() for p in model.parameters()) > 200_000
     assert len(model.layers) == spec.model.n_layers

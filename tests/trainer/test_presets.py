@@ -12,6 +12,7 @@ import pytest
 from planner.plan import plan
 from specs.hardware import Slot, known_device
 from specs.job import JobSpec, parse_job_spec
+from specs.rules import check_new_job
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, train_rank
 
@@ -79,6 +80,7 @@ def test_a_twin_runs_the_same_way_in_small(name: str) -> None:
 
     assert how(twin) == how(preset)
     plan(twin, slots=[Slot("cpu", "any", 2**30)])
+    check_new_job(twin)
 
 
 @pytest.mark.parametrize("name", TWINS)

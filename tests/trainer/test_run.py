@@ -41,6 +41,16 @@ def test_a_bare_launch_needs_a_spec_alone(tmp_path: Path) -> None:
     assert (run.deal.dp, run.deal.micro_batches) == (3, 4)
 
 
+def test_a_bare_launch_is_a_new_job_and_says_nothing_in_vain(tmp_path: Path) -> None:
+    idle = {"lr_schedule": {"name": "cosine", "decay_steps": 20}}
+    with pytest.raises(LaunchError, match="decay_steps=20 does nothing with name='cosine'"):
+        opened(write(tmp_path / "bare", idle))
+    stored = AttemptSpec(
+        job_id="job-1", layout=Layout(dp_shard=2), roots={"checkpoints": "/here"}, cache_dir="/c"
+    )
+    assert opened(write(tmp_path / "stored", idle, stored)).attempt == stored
+
+
 def test_roots_may_be_given_on_the_command_line(tmp_path: Path) -> None:
     run = opened(write(tmp_path, {}), checkpoints="/elsewhere", data="/texts")
     assert run.checkpoint_root == Path("/elsewhere")
