@@ -43,7 +43,7 @@ export function ProgressLine({ job }: { job: Job }) {
         </Fact>
         <Fact name="Loss">{metric(progress.loss)}</Fact>
         <Fact name="Tokens/s">{isActive ? short(progress.tokens_per_second) : NONE}</Fact>
-        <Fact name={job.ended_at ? "Took" : "Time left"}>
+        <Fact name={job.ended_at ? "Start to end" : "Time left"}>
           <Time job={job} isActive={isActive} />
         </Fact>
         <Fact name="Phase">
