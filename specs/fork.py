@@ -51,7 +51,8 @@ class Difference:
     after: Any
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.before} -> {self.after}"
+        before, after = ("absent" if v is None else v for v in (self.before, self.after))
+        return f"{self.field}: {before} -> {after}"
 
 
 def differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:

@@ -32,7 +32,9 @@ def test_each_says_what_is_known_of_it(shown: Watched) -> None:
     expect(row_of(shown, "4,800").get_by_role("button", name=re.compile("^Resume"))).to_have_count(
         0
     )
+    expect(row_of(shown, "4,600")).to_contain_text("to be deleted")
     expect(row_of(shown, "4,600")).to_contain_text("delete queued")
+    assert row_of(shown, "4,600").evaluate("row => row.clientHeight") < 80, "two lines, or three"
     expect(row_of(shown, "5,600")).to_contain_text("verifying 45 %")
     expect(row_of(shown, "5,600").get_by_role("progressbar")).to_have_attribute("value", "45")
 
@@ -106,6 +108,24 @@ def test_a_fork_says_what_stays_exact_and_starts_a_new_job(theatre: Theatre, vis
     watched.keep("checkpoint-fork")
     dialog.get_by_role("button", name="Start the new job").click()
     expect(page.get_by_role("heading", name="other-seed")).to_be_visible()
+
+
+def test_a_fork_of_a_long_name_fits_a_narrow_dark_window(theatre: Theatre, visit: Visit) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.tale}?tab=checkpoints", theme="dark", width=420)
+    page = watched.page
+    page.get_by_role("button", name="Fork step 5200 of attempt 9").click()
+    dialog = page.get_by_role("dialog")
+    settings = "data.source=text\ndata.path=data:" + "long/" * 20
+    dialog.get_by_label("Changed settings").fill(settings)
+    dialog.get_by_label("Taken over").focus()
+    exact = dialog.get_by_role("list", name="What stays exact")
+    expect(exact).to_contain_text("data.path: absent -> data:long/")
+    watched.keep("checkpoint-fork-narrow")
+    assert exact.evaluate("list => list.scrollWidth - list.clientWidth") == 0
+    dialog.get_by_label("Name").fill("a b")
+    dialog.get_by_label("Taken over").focus()
+    expect(dialog.get_by_role("alert")).to_contain_text("name: 'a b' is no name; legal: letters")
+    watched.forgive("422")
 
 
 def test_a_pin_is_set_and_speaks_against_deleting(theatre: Theatre, visit: Visit) -> None:

@@ -42,7 +42,6 @@ const COLUMNS = [
   { name: "size", label: "Size", number: true },
   { name: "written", label: "Written" },
   { name: "verified", label: "Verified" },
-  { name: "pinned", label: "Pinned" },
   { name: "age", label: "Age", number: true },
   { name: "action", label: "Actions", number: true },
 ];
@@ -112,7 +111,13 @@ function Row({ job, row, chores, onAsk, onFork }: RowProps) {
       </td>
       <td className="number">{row.attempt}</td>
       <td>
-        {row.kind} {!row.on_lineage && <Badge tone="warn">abandoned branch</Badge>}
+        {row.kind} {!row.on_lineage && <Badge tone="warn">abandoned branch</Badge>}{" "}
+        {row.deleting && <Badge tone="warn">to be deleted</Badge>}{" "}
+        {row.pinned_at !== null && (
+          <Badge tone="accent" title={`By ${row.pinned_by}, ${moment(row.pinned_at)}`}>
+            pinned
+          </Badge>
+        )}
       </td>
       <td className="checkpoint-layout">
         {row.layout}
@@ -121,18 +126,11 @@ function Row({ job, row, chores, onAsk, onFork }: RowProps) {
         </div>
       </td>
       <td className="number">{bytes(row.size)}</td>
-      <td>
+      <td className="checkpoint-written">
         <Written row={row} />
       </td>
       <td className="checkpoint-verified">
         <Verified row={row} chore={chore} />
-      </td>
-      <td>
-        {row.pinned_at !== null && (
-          <Badge tone="accent" title={`By ${row.pinned_by}, ${moment(row.pinned_at)}`}>
-            pinned
-          </Badge>
-        )}
       </td>
       <td className="number">
         <RelativeTime at={row.created_at} />

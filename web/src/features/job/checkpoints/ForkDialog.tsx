@@ -84,7 +84,7 @@ export function ForkDialog({ job, row, onClose }: Props) {
         <textarea
           id="fork-settings"
           className="textarea mono"
-          rows={3}
+          rows={Math.max(3, choice.settings.split("\n").length)}
           value={choice.settings}
           onChange={(event) => change({ settings: event.target.value })}
           onBlur={settle}

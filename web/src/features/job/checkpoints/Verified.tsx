@@ -30,7 +30,6 @@ export function Verified({ row, chore }: { row: CheckpointView; chore: Chore | n
 
 function Found({ row }: { row: CheckpointView }) {
   const found = row.verification;
-  if (row.deleting) return <Badge tone="warn">to be deleted</Badge>;
   if (!found) return <span className="muted">not yet</span>;
   if (!found.ok) {
     return (
