@@ -238,8 +238,8 @@ def test_stages_can_be_sharded(schedule: str, reshard: str) -> None:
 @pytest.mark.parametrize(
     ("layout", "options"),
     [
-        # Twice: gradients are reduced at the end of each run of the schedule.
-        (Layout(pp=2, dp_replicate=2), {"pp_schedule": "1F1B", "pp_microbatches": 2}),
+        # Two runs of 3 for 4 micro-batches: gradients are reduced at the end of each run.
+        (Layout(pp=2, dp_replicate=2), {"pp_schedule": "1F1B", "pp_microbatches": 3}),
         (
             WITH_FSDP,
             {
