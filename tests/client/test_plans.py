@@ -1,0 +1,25 @@
+"""How the command line tells a plan."""
+
+from io import StringIO
+
+from rich.console import Console
+
+from client.cli.plans import draw_plan
+from planner.plan import plan
+from specs.job import parse_job_spec
+
+
+def test_a_pipeline_says_its_runs_and_what_only_fills_them_up() -> None:
+    spec = parse_job_spec(
+        {
+            "model": {"n_layers": 8},
+            "training": {"global_batch_size": 13, "micro_batch_size": 1},
+            "parallelism": {"pp": 4, "pp_schedule": "InterleavedZeroBubble"},
+            "resources": {"world_size": 4},
+        }
+    )
+    console = Console(file=StringIO(), width=200)
+    console.print(draw_plan(plan(spec)))
+    assert isinstance(console.file, StringIO)
+    told = console.file.getvalue()
+    assert "stages of 1+1+1+1+1+1+1+1 layers, 2 runs of 7 micro-batches (1 empty)," in told
