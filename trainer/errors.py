@@ -17,6 +17,16 @@ from __future__ import annotations
 from specs.failures import FailureReason, MemoryUse
 from specs.stream import BadWindow
 
+MEMORY_RAN_OUT = (
+    "DefaultCPUAllocator: can't allocate memory",
+    # Beside torch's allocator of the GPU, whose error is known by its name:
+    "CUDA error: out of memory",  # a kernel, a stream, pinned memory
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "Cuda failure 2 'out of memory'",  # NCCL
+)
+"""What errors of other libraries say when memory has run out."""
+
 
 class RunError(Exception):
     """A failure whose reason is known; `path` is the file or folder at fault."""
@@ -98,5 +108,5 @@ def is_out_of_memory(error: BaseException) -> bool:
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
-        or "DefaultCPUAllocator: can't allocate memory" in str(error)
+        or any(text in str(error) for text in MEMORY_RAN_OUT)
     )

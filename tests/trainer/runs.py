@@ -40,6 +40,8 @@ SPEC: dict[str, Any] = {
     "optimizer": {"lr": 1e-3},
     "lr_schedule": {"warmup_steps": 5},
     "checkpoint": {"interval_steps": 0},
+    # More ranks than a machine has GPUs; tests of a GPU say so.
+    "resources": {"device": "cpu"},
 }
 
 

@@ -328,6 +328,18 @@ def _allocate_a_pebibyte() -> None:
     [
         (torch.OutOfMemoryError("CUDA out of memory"), FailureReason.OUT_OF_MEMORY),
         (MemoryError(), FailureReason.OUT_OF_MEMORY),
+        (RuntimeError("CUDA error: out of memory\nCompile with ..."), FailureReason.OUT_OF_MEMORY),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"),
+            FailureReason.OUT_OF_MEMORY,
+        ),
+        (
+            dist.DistBackendError(
+                "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error, NCCL version 2.29.7\n"
+                "Last error:\nCuda failure 2 'out of memory'"
+            ),
+            FailureReason.OUT_OF_MEMORY,
+        ),
         (RuntimeError("Connection closed by peer"), FailureReason.TRAINER_ERROR),
     ],
 )
