@@ -185,6 +185,29 @@ class Trainyard(CatalogCalls):
         """Iterate over what was asked of a job, the newest first, with the answers."""
         return self._pages(JobRequestView, f"/jobs/{job_id}/requests")
 
+    def wait_for_answer(
+        self,
+        job_id: str,
+        request_id: str,
+        *,
+        timeout: float | None = None,
+        poll_seconds: float = 0.5,
+    ) -> JobRequestView:
+        """Return a request once it has been answered; an attempt that ends answers all it has.
+
+        Raises:
+            TimeoutError: it was not within `timeout` seconds.
+        """
+        waited = 0.0
+        while True:
+            asked = next(one for one in self.requests(job_id) if one.id == request_id)
+            if asked.answer is not None:
+                return asked
+            if timeout is not None and waited >= timeout:
+                raise TimeoutError(f"{asked.request.kind} was not answered within {timeout:g} s")
+            self.transport.sleep(poll_seconds)
+            waited += poll_seconds
+
     def delete(
         self, job_id: str, *, checkpoints: Literal["keep", "delete"] = "keep"
     ) -> list[ChoreView]:

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from client.cli import (
     acting,
+    asking,
     catalog,
     chores,
     comparing,
@@ -85,7 +86,7 @@ app = typer.Typer(
 )
 for part in (
     *(local, submitting, looking, watching, telemetry, comparing),
-    *(catalog, chores, exporting, sampling, acting, forking),
+    *(catalog, chores, exporting, sampling, acting, asking, forking),
 ):
     part.register(app)
 

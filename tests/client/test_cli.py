@@ -30,6 +30,7 @@ def test_help_names_every_command(run: Run) -> None:
         *("up", "down", "login", "init", "schema", "plan", "submit", "ps", "show", "watch", "logs"),
         *("metrics", "compare", "events", "checkpoints", "chores", "export", "sample", "nodes"),
         *("stop", "cancel", "kill", "resume", "fork", "delete"),
+        *("save", "profile", "snapshot"),
     }
     assert max(map(len, told.splitlines())) <= 80
 

@@ -228,6 +228,12 @@ def test_the_trainer_answers_a_request_to_save(theatre: Theatre, visit: Visit) -
     wait_for(lambda: run.answer_requests("saved step 5740"), "the request")
     expect(page.get_by_text("saved step 5740")).to_be_visible()
     expect(page.get_by_role("button", name="Save now")).to_be_enabled()
+    profile = page.get_by_role("button", name="Profile")
+    assert "trainyard profile" in str(profile.get_attribute("title"))
+    profile.click()
+    expect(page.get_by_role("button", name="Recording…")).to_be_disabled()
+    wait_for(lambda: run.answer_requests("recorded profiles/steps-5741-5743"), "the request")
+    expect(page.get_by_text("recorded profiles/steps-5741-5743")).to_be_visible()
 
 
 def test_a_phase_and_a_loss_that_became_nan_are_told(theatre: Theatre, visit: Visit) -> None:

@@ -42,11 +42,18 @@ export function deleteCommand(reference: string, checkpoints: "keep" | "delete")
   return command("delete", reference, ...(checkpoints === "delete" ? ["--checkpoints"] : []));
 }
 
-/** A save has no command of its own: the API call by curl. */
-export function saveCommand(id: string): string {
-  return [
-    `curl -X POST "$TRAINYARD_URL/api/v1/jobs/${id}/requests"`,
-    `-H "Authorization: Bearer $TRAINYARD_TOKEN"`,
-    `-H "Content-Type: application/json" -d '{"kind": "save"}'`,
-  ].join(" ");
+/** What a running trainer is asked for while it goes on. */
+export const REQUESTS = {
+  save: { ...VERBS.save, busy: "Saving…" },
+  profile: {
+    label: "Profile",
+    means: "Records the next three steps with torch.profiler, in the run directory on the node.",
+    busy: "Recording…",
+  },
+};
+
+export type Asked = keyof typeof REQUESTS;
+
+export function requestCommand(kind: Asked, reference: string): string {
+  return command(kind, reference);
 }

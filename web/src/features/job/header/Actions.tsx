@@ -1,12 +1,13 @@
 // What may be done to the job now, the next thing first.
 import { useMutation } from "@tanstack/react-query";
-import { useEffect, useState } from "react";
+import { Fragment, useEffect, useState } from "react";
 import type { Job, Verb } from "@/shared/api/types";
 import { useStream } from "@/shared/stream/useStream";
 import { Button, type ButtonLook } from "@/shared/ui/Button";
 import { InlineError } from "@/shared/ui/Notice";
-import { saveCommand, VERBS } from "../actions/verbs";
+import { type Asked, REQUESTS, requestCommand, VERBS } from "../actions/verbs";
 import { postRequest } from "../api";
+import { useReference } from "../reference";
 import { useView } from "../view";
 
 /** After a failure the remedy beneath is the one that stands out. */
@@ -21,7 +22,10 @@ export function Actions({ job }: { job: Job }) {
     <div className="job-actions">
       {job.verbs.map((verb) =>
         verb === "save" ? (
-          <SaveButton key={verb} job={job} />
+          <Fragment key={verb}>
+            <RequestButton kind="save" job={job} />
+            <RequestButton kind="profile" job={job} />
+          </Fragment>
         ) : (
           <Button
             key={verb}
@@ -40,32 +44,34 @@ export function Actions({ job }: { job: Job }) {
 
 const SAID_MILLISECONDS = 6_000;
 
-/** Asks for a checkpoint, and says what the trainer answered. */
-function SaveButton({ job }: { job: Job }) {
-  const save = useMutation({ mutationFn: () => postRequest(job.id, "save") });
-  const answer = useAnswer(job.id, save.data?.id);
-  const { reset } = save;
+/** Asks something of the trainer, and says what it answered. */
+function RequestButton({ kind, job }: { kind: Asked; job: Job }) {
+  const ask = useMutation({ mutationFn: () => postRequest(job.id, kind) });
+  const answer = useAnswer(job.id, ask.data?.id);
+  const reference = useReference(job);
+  const { label, means, busy } = REQUESTS[kind];
+  const { reset } = ask;
   useEffect(() => {
     if (!answer) return;
     const timer = setTimeout(reset, SAID_MILLISECONDS);
     return () => clearTimeout(timer);
   }, [answer, reset]);
-  const isWaiting = save.isPending || (save.isSuccess && !answer);
+  const isWaiting = ask.isPending || (ask.isSuccess && !answer);
   return (
     <>
       <Button
         busy={isWaiting}
-        title={`${VERBS.save.means}\n\n${saveCommand(job.id)}`}
-        onClick={() => save.mutate()}
+        title={`${means}\n\n${requestCommand(kind, reference)}`}
+        onClick={() => ask.mutate()}
       >
-        {isWaiting ? "Saving…" : VERBS.save.label}
+        {isWaiting ? busy : label}
       </Button>
       {answer && (
         <span role="status" className={answer.ok ? "job-said" : "job-said job-said-bad"}>
           {answer.message}
         </span>
       )}
-      {save.isError && <InlineError error={save.error} className="job-said" />}
+      {ask.isError && <InlineError error={ask.error} className="job-said" />}
     </>
   );
 }
