@@ -4,7 +4,10 @@ Every strategy trains the same model from the same seed on the same data, launch
 job is. On a CPU the debug model on up to eight ranks; on GPUs a Llama in bfloat16, as many layouts
 as there are devices for. What cannot run here stands below the table, with the planner's reason.
 
-    python -m benchmarks.strategies [NAME ...] [--steps 40] [--to benchmarks/results]
+    python -m benchmarks.strategies [NAME ...] [--steps 30] [--to benchmarks/results]
+
+Names and fewer steps make it small, as `"one rank" FSDP --steps 4`. Most time goes to compiling on
+all ranks (`compile`, `float8`) and to the small messages of tensor parallelism (`2D`, `3D`).
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.one_rank import costs_of_a_step
+from benchmarks.one_rank import StepCost, costs_of_a_step
 from benchmarks.report import emit, machine, versions
 from benchmarks.strategies_table import Measured, NotRun, Results, picture, table
 from benchmarks.strategies_to_compare import Strategy, slots_here, strategies_here
@@ -43,17 +46,21 @@ def compare(strategies: list[Strategy], steps: int) -> Results:
     found: list[Measured] = []
     refused: list[NotRun] = []
     failed: list[NotRun] = []
+    specs: dict[str, JobSpec] = {}
     for strategy in strategies:
         spec = parse_job_spec(strategy.with_steps(steps))
         reason = strategy.missing or _refusal(spec)
         if reason is not None:
             refused.append(NotRun(strategy.name, reason))
-            continue
+        else:
+            specs[strategy.name] = spec
+    costs = _costs(list(specs.values()))
+    for (name, spec), cost in zip(specs.items(), costs, strict=True):
         try:
-            found.append(_train(strategy.name, spec))
+            found.append(_train(name, spec, cost))
         except RuntimeError as error:  # the others are of use all the same
             print(error, file=sys.stderr)
-            failed.append(NotRun(strategy.name, str(error).partition("\n")[0]))
+            failed.append(NotRun(name, str(error).partition("\n")[0]))
             continue
         _emit(found[-1], found[0].losses[-1], spec)
     kind = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
@@ -79,7 +86,21 @@ def _refusal(spec: JobSpec) -> str | None:
     return None
 
 
-def _train(name: str, spec: JobSpec) -> Measured:
+def _costs(specs: list[JobSpec]) -> list[StepCost]:
+    """Return what the fullest rank of each job sends and holds; all are counted side by side."""
+    # The ends of a pipeline hold and send most: those with embedding and head.
+    ends = [sorted({0, s.layout().world_size - 1}) if s.layout().pp > 1 else [0] for s in specs]
+    cases = [(spec, rank) for spec, ranks in zip(specs, ends, strict=True) for rank in ranks]
+    counted = iter(costs_of_a_step(cases))
+    costs = []
+    for ranks in ends:
+        of_a_job = [next(counted) for _ in ranks]
+        most = max(of_a_job, key=lambda cost: sum(cost.sent.values()))
+        costs.append(StepCost(most.sent, max(cost.peak for cost in of_a_job)))
+    return costs
+
+
+def _train(name: str, spec: JobSpec, cost: StepCost) -> Measured:
     """Launch a job as the worker does, and read what it wrote.
 
     Raises:
@@ -108,18 +129,14 @@ def _train(name: str, spec: JobSpec) -> Measured:
     rates = [v["perf/compute_tokens_per_second_per_device"] for v in steady]
     resident = "memory/peak_reserved_gib" if torch.cuda.is_available() else "memory/peak_rss_gib"
     layout = spec.layout()
-    # The ends of a pipeline hold and send most: those with embedding and head.
-    ends = sorted({0, layout.world_size - 1}) if layout.pp > 1 else [0]
-    costs = costs_of_a_step([(spec, rank) for rank in ends])
-    most = max(costs, key=lambda cost: sum(cost.sent.values()))
     return Measured(
         name=name,
         layout=str(layout),
         ranks=layout.world_size,
         tokens_per_second=statistics.median(rates),
         peak_gib=max(v[resident] for v in values.values()),
-        tensors_mib=max(cost.peak for cost in costs) / 2**20,
-        sent_bytes=most.sent,
+        tensors_mib=cost.peak / 2**20,
+        sent_bytes=cost.sent,
         losses=[v["train/loss"] for v in values.values()],
         load=round((load + os.getloadavg()[0]) / 2, 1),
     )
@@ -151,7 +168,7 @@ def main() -> int:
     """Compare, and write table, figures and picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="strategies, the first one is the reference")
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--to", type=Path, help="folder for table, JSON and picture")
     given = parser.parse_args()
     known = {strategy.name: strategy for strategy in strategies_here()}
