@@ -15,6 +15,8 @@ from specs.sections.parallelism import QuantizationSection
 
 BFLOAT16_ONLY = ("float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8")
 """Recipes whose kernels give bfloat16 results only."""
+MULTIPLE = {"float8": 16, "mxfp8": 32}
+"""Tensor cores multiply float8 in pieces of 16, and 32 numbers share one scale of MX."""
 LINEAR_LAYERS = {
     "n_heads": ("attention.wq", "attention.wo"),
     "n_kv_heads": ("attention.wk", "attention.wv"),
@@ -58,15 +60,18 @@ def can_quantize(spec: JobSpec, slot: Slot) -> bool:
 
 
 def widths(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
-    """Widths on each rank, and tokens, are multiples of 16 for float8 and of 32 for mxfp8.
+    """Widths on each rank, and tokens, are multiples of `MULTIPLE`.
 
-    Tensor cores multiply float8 in pieces of 16, and 32 numbers share one scale of MX. Tokens are
-    what the products for gradients of weights add up over.
+    Tokens are what the products for gradients of weights add up over. The layers of an own model
+    are not known before it is built: the trainer looks at them.
     """
     wanted = number_format(spec)
     if wanted is None:
         return
-    block = 32 if wanted == "mxfp8" else 16
+    block = MULTIPLE[wanted]
+    if spec.model.factory is not None:
+        yield from _tokens(spec, layout, block)
+        return
     a, tp = spec.architecture, layout.tp
     quantized = _quantized(spec)
     fields = {"dim": (a.dim, 1), "ffn_dim": (a.ffn_dim, 1)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from specs.architectures import ARCHITECTURES
+from specs.architectures import ARCHITECTURES, Architecture
 from specs.axes import AXES
 from specs.batch import BatchDeal
 from specs.hardware import Slot
@@ -74,6 +74,17 @@ def _model(spec: JobSpec) -> Iterator[Problem]:
         )
         return
     shape = spec.architecture
+    if spec.model.factory is None:  # that of an own model is only what the planner counts with
+        yield from _heads(shape)
+    if spec.data.tokenizer == "byte" and shape.vocab_size < BYTE_VOCABULARY:
+        yield Problem(
+            pointer="/model/vocab_size",
+            detail=f"vocab_size={shape.vocab_size} is below the byte tokenizer's "
+            f"{BYTE_VOCABULARY}; legal: {BYTE_VOCABULARY} or more",
+        )
+
+
+def _heads(shape: Architecture) -> Iterator[Problem]:
     if shape.own_head_dim is None and shape.dim % (2 * shape.n_heads):
         heads = () if shape.dim % 2 else divisors(shape.dim // 2)
         dims = multiples(2 * shape.n_heads, shape.dim)
@@ -93,12 +104,6 @@ def _model(spec: JobSpec) -> Iterator[Problem]:
             pointer="/model/n_kv_heads",
             detail=f"n_kv_heads={shape.n_kv_heads} does not divide n_heads={shape.n_heads}; "
             f"{nearest(shape.n_kv_heads, divisors(shape.n_heads))}",
-        )
-    if spec.data.tokenizer == "byte" and shape.vocab_size < BYTE_VOCABULARY:
-        yield Problem(
-            pointer="/model/vocab_size",
-            detail=f"vocab_size={shape.vocab_size} is below the byte tokenizer's "
-            f"{BYTE_VOCABULARY}; legal: {BYTE_VOCABULARY} or more",
         )
 
 

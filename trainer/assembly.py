@@ -20,7 +20,7 @@ from trainer.model.init import init_weights
 from trainer.optimizer import build_optimizer, materialize_state
 from trainer.parallel.mesh import build_mesh, set_timeouts
 from trainer.parallelize import parallelize
-from trainer.quantize import keep_scales_fresh, refresh_scales
+from trainer.quantize import keep_scales_fresh, refresh_scales, refuse_uneven_layers
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ def assemble(
     """
     spec = spec.on_layout(layout)
     model = build_model(spec, roots)
+    refuse_uneven_layers(model, spec)
     mesh = build_mesh(layout, device.type)
     set_timeouts(mesh, collective_timeout(spec.guard.hang_seconds))
     stages = parallelize(model, mesh, spec, layout)

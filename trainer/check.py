@@ -19,7 +19,7 @@ def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
 
     Raises:
         LaunchError: the spec cannot run, a root is not defined here, or an own model cannot be
-            built, or cut as the layout asks.
+            built, or cut or quantized as the layout and the recipe ask.
         DataError: the input is missing, empty or outside its root, or the weights to start from are
             so or those of another model.
     """
@@ -36,10 +36,14 @@ def _try_own_model(run: Run) -> None:
     from trainer.model.build import build_model  # with torch, which other checks do without
     from trainer.model.own import OwnModel
     from trainer.parallel.stages import try_stages
+    from trainer.quantize import refuse_uneven_layers, refuse_unknown_names
 
     os.environ.update(run.spec.env)
     spec = run.spec.on_layout(run.attempt.layout)
     model = build_model(spec, run.attempt.roots)
     assert isinstance(model, OwnModel)
+    refuse_uneven_layers(model, spec)
+    if run.attempt.resume is None:
+        refuse_unknown_names(model, spec)
     if spec.parallelism.pp > 1:
         try_stages(model, spec, run.attempt.layout)

@@ -19,12 +19,16 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.optim import Optimizer
 
 from specs.hardware import LEAST_CAPABILITY
 from specs.job import JobSpec
-from specs.precision import BFLOAT16_ONLY, number_format, quantizes
+from specs.precision import BFLOAT16_ONLY, MULTIPLE, number_format, quantizes
+from specs.sections.parallelism import QuantizationSection
 from trainer.errors import LaunchError
+from trainer.model.base import Model
+from trainer.model.own import OwnModel
 
 LOUD_ON_IMPORT = ("torchao", "torch.utils._pytree")
 """Loggers: of kernels for GPUs that a CPU cannot load, and of types that torch knows by now."""
@@ -69,6 +73,62 @@ def quantize_linear_layers(
         return quantizes(section, name, module.in_features, module.out_features)
 
     convert(model, chosen)
+
+
+def refuse_uneven_layers(model: Model, spec: JobSpec) -> None:
+    """Refuse an own model with a quantized layer whose sides, on each rank, do not fit the recipe.
+
+    The planner holds the families to the same.
+
+    Args:
+        model: the whole model, before it is split.
+        spec: gives the recipe, the layers that are left out, and the axes.
+
+    Raises:
+        LaunchError: naming the layer.
+    """
+    wanted = number_format(spec)
+    if wanted is None or not isinstance(model, OwnModel):
+        return
+    step, recipe = MULTIPLE[wanted], spec.quantization.recipe
+    for name, layer in _linear_layers(model):
+        sides = [layer.in_features, layer.out_features]
+        if not quantizes(spec.quantization, name, *sides):
+            continue
+        style = model.tensor_plan.get(name.removeprefix("net."))
+        shards = (isinstance(style, RowwiseParallel), isinstance(style, ColwiseParallel))
+        parts = [spec.parallelism.tp if split else 1 for split in shards]
+        if any(side % (step * part) for side, part in zip(sides, parts, strict=True)):
+            inner, outer = (f"{s / part:g}" for s, part in zip(sides, parts, strict=True))
+            raise LaunchError(
+                f"quantization.recipe={recipe!r} needs multiples of {step}, but {name} is {inner} "
+                f"x {outer} on each rank; legal: other widths, or a part of its name in "
+                "quantization.exclude"
+            )
+
+
+def refuse_unknown_names(model: Model, spec: JobSpec) -> None:
+    """Refuse parts of names that leave out no layer of an own model; the default may be such.
+
+    Raises:
+        LaunchError: naming them, and the layers that there are.
+    """
+    names = [name for name, _ in _linear_layers(model)]
+    section = spec.quantization
+    unknown = [
+        part
+        for part in section.exclude
+        if part not in QuantizationSection().exclude and not any(part in name for name in names)
+    ]
+    if unknown and section.recipe != "none":
+        raise LaunchError(
+            f"quantization.exclude={list(section.exclude)}: no linear layer has "
+            f"{', '.join(unknown)} in its name; legal: parts of {', '.join(names)}"
+        )
+
+
+def _linear_layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
+    return [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
 
 
 def refuse_unable(spec: JobSpec, name: str, capability: tuple[int, int]) -> None:

@@ -19,6 +19,7 @@ from specs.rules import check_new_job
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import SmallJob
 from trainer.assembly import allocate
+from trainer.check import check_run
 from trainer.errors import LaunchError
 from trainer.model.build import build_model
 from trainer.model.init import init_weights
@@ -178,3 +179,27 @@ def test_a_module_that_returns_no_logits_is_refused(tmp_path: Path) -> None:
     model = build_model(spec, {"data": str(tmp_path)})
     with pytest.raises(LaunchError, match=r"logits \[B, S, V\] = \[1, 4, 320\], got .*1, 4, 8"):
         model(torch.zeros(1, 4, dtype=torch.int64, device="meta"))
+
+
+def test_layers_of_an_own_model_are_quantized_by_their_real_widths(tmp_path: Path) -> None:
+    def quantized(name: str, tp: int = 1, exclude: tuple[str, ...] = (), width: int = 48) -> Path:
+        sections: dict[str, Any] = {
+            "model": {**MODEL, "dim": 66, "plans": ["tensor"], "block_classes": ["Block"]}
+            | {"arguments": {**MODEL["arguments"], "width": width}},
+            "quantization": {"recipe": "float8_tensorwise", "exclude": list(exclude)},
+            "training": {"seq_len": 64, "global_batch_size": 4, "micro_batch_size": 1},
+            "parallelism": {"tp": tp},
+            "resources": {"world_size": tp},
+        }
+        job = gpt(tmp_path / name).changed(tmp_path / name, **sections)
+        check_new_job(parse_job_spec(job.spec))  # the shape of the planner counts for nothing
+        return job.prepare(1, Layout(tp=tp))
+
+    check_run(quantized("fits"), roots={})
+    with pytest.raises(LaunchError, match=r"net.blocks.0.qkv is 48 x 72 on each rank; legal: "):
+        check_run(quantized("split", tp=2), roots={})
+    with pytest.raises(LaunchError, match=r"net.blocks.0.qkv is 40 x 120 on each rank; legal: "):
+        check_run(quantized("narrow", width=40), roots={})
+    check_run(quantized("left out", width=40, exclude=("blocks", "head")), roots={})
+    with pytest.raises(LaunchError, match=r"no linear layer has lm_head .* net.head"):
+        check_run(quantized("unknown", exclude=("output", "lm_head")), roots={})
