@@ -67,7 +67,7 @@ class LegalLayouts:
         )
 
     def _candidates(self, world_size: int) -> Iterator[Layout]:
-        """Yield each way to write `world_size` as a product of the axes that have an engine."""
+        """Yield each way to write `world_size` as a product of the axes."""
         for sizes in _factorizations(world_size, len(AXES)):
             yield Layout(**dict(zip(AXES, sizes, strict=True)))
 
