@@ -15,8 +15,8 @@ from specs.problems import Problem, named
 from specs.sections.parallelism import ActivationCheckpointSection, ParallelismSection
 from specs.sections.training import LrScheduleSection
 
-HEAD = "output"
-"""Name of our head, which is never quantized."""
+EMBEDDING, HEAD = "tok_embeddings", "output"
+"""Names of our embedding, and of our head, which is never quantized."""
 
 
 def overlap(spec: JobSpec) -> Iterator[Problem]:
@@ -45,21 +45,37 @@ def decay(spec: JobSpec) -> Iterator[Problem]:
 
 
 def exclusions(spec: JobSpec) -> Iterator[Problem]:
-    """A part of a name that no layer has leaves nothing out; an own model's names are its own."""
-    section = spec.quantization
-    known = spec.model.size in ARCHITECTURES[spec.model.family]
-    if section.recipe == "none" or spec.model.factory is not None or not known:
-        return
+    """A part of a name that no layer has leaves nothing out."""
+    if spec.quantization.recipe != "none" and _has_our_names(spec):
+        yield from _parts_of_names("/quantization/exclude", spec.quantization.exclude, spec, HEAD)
+
+
+def undecayed(spec: JobSpec) -> Iterator[Problem]:
+    """A part of a name that no matrix has stops no decay; norms never have any."""
+    if _has_our_names(spec):
+        outer = (EMBEDDING,) if spec.architecture.tied_embeddings else (EMBEDDING, HEAD)
+        yield from _parts_of_names("/optimizer/no_decay", spec.optimizer.no_decay, spec, *outer)
+
+
+def _has_our_names(spec: JobSpec) -> bool:
+    """Return whether it trains one of our models, of a size that there is."""
+    return spec.model.factory is None and spec.model.size in ARCHITECTURES[spec.model.family]
+
+
+def _parts_of_names(
+    pointer: str, parts: tuple[str, ...], spec: JobSpec, *outer: str
+) -> Iterator[Problem]:
+    """Each is part of the name of a linear layer in a block, or of `outer`."""
     inner = [name for names in LINEAR_LAYERS.values() for name in names]
     layers = range(spec.architecture.n_layers)
-    names = {HEAD, *(f"layers.{index}.{name}" for index in layers for name in inner)}
-    unknown = [part for part in section.exclude if not any(part in name for name in names)]
+    names = {*outer, *(f"layers.{index}.{name}" for index in layers for name in inner)}
+    unknown = [part for part in parts if not any(part in name for name in names)]
     if unknown:
         yield Problem(
-            pointer="/quantization/exclude",
-            detail=f"{named('exclude', section.exclude)}: no layer has {', '.join(unknown)} in its "
-            f"name; legal: parts of {HEAD} and of layers.0 to layers.{len(layers) - 1}, each with "
-            f"{', '.join(inner)}",
+            pointer=pointer,
+            detail=f"{named(pointer.rpartition('/')[2], parts)}: no layer has {', '.join(unknown)} "
+            f"in its name; legal: parts of {', '.join(outer)} and of layers.0 to "
+            f"layers.{len(layers) - 1}, each with {', '.join(inner)}",
         )
 
 
@@ -90,7 +106,7 @@ def budget(spec: JobSpec) -> Iterator[Problem]:
 
 
 Rule = Callable[[JobSpec], Iterator[Problem]]
-REFUSED: tuple[Rule, ...] = (overlap, decay, exclusions)
+REFUSED: tuple[Rule, ...] = (overlap, decay, exclusions, undecayed)
 """No layout and no later change of a resume would make use of it."""
 SAID: tuple[Rule, ...] = (*REFUSED, pipeline, budget)
 """The plan of a job warns of all."""

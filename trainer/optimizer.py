@@ -20,15 +20,21 @@ BUCKET_ELEMENTS = 1 << 26
 def build_optimizer(model: nn.Module, spec: JobSpec) -> ShardAdamW:
     """Return Adam or AdamW over all parameters; matrices and embeddings decay, vectors do not.
 
-    What has fewer than two dimensions does not decay: norms, biases, scales. Adam is AdamW without
-    decay. The learning rate is that of the spec's peak until the loop sets another one.
+    What has fewer than two dimensions does not decay: norms, biases, scales; nor does what the spec
+    names. Adam is AdamW without decay. The learning rate is that of the spec's peak until the loop
+    sets another one.
     """
     section = spec.optimizer
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    decaying = {
+        name
+        for name, parameter in parameters.items()
+        if parameter.ndim > 1 and not any(part in name for part in section.no_decay)
+    }
     decay = section.weight_decay if section.name == "adamw" else 0.0
     groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": [p for n, p in parameters.items() if n in decaying], "weight_decay": decay},
+        {"params": [p for n, p in parameters.items() if n not in decaying], "weight_decay": 0.0},
     ]
     return ShardAdamW(
         groups,

@@ -53,6 +53,8 @@ class OptimizerSection(SpecModel):
     """Added to the root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0, le=10)] = 0.1
     """Decay of matrices and embeddings; what has one dimension, as norms, is never decayed."""
+    no_decay: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Matrices that do not decay either, by a part of their name, such as `tok_embeddings`."""
     state_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which both moments are kept; bfloat16 halves their memory; betas up to 0.996 then."""
     cpu_offload: bool = False

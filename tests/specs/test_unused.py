@@ -50,6 +50,12 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "/quantization/exclude",
         'exclude=["output", "wx", "layers.4."]: no layer has wx, layers.4. in its name; ' + LAYERS,
     ),
+    (
+        {"optimizer": {"no_decay": ["tok_embeddings", "attention_norm"]}},
+        "/optimizer/no_decay",
+        'no_decay=["tok_embeddings", "attention_norm"]: no layer has attention_norm in its name; '
+        + LAYERS.replace("output", "tok_embeddings, output"),
+    ),
 ]
 
 
@@ -83,6 +89,8 @@ def test_a_stored_job_goes_on_and_its_plan_says_so(
         {**OVERLAPPED, "compile": {"enabled": True}},
         {"quantization": {"recipe": "mxfp8", "exclude": ["output", "wq", "layers.3.feed"]}},
         {"quantization": {"recipe": "none", "exclude": ["of another model"]}},
+        {"optimizer": {"no_decay": ["tok_embeddings", "wo"]}},
+        {"optimizer": {"no_decay": ["wte"]}, "model": {"factory": "gpt:b"}},
         {"quantization": {"recipe": "mxfp8", "exclude": ["head"]}, "model": {"factory": "gpt:b"}},
     ],
 )

@@ -131,6 +131,15 @@ def test_decay_goes_to_matrices_and_embeddings_only() -> None:
         assert all(decay[name] == (expected if name in MATRICES else 0.0) for name in decay)
 
 
+def test_a_part_of_a_name_takes_its_matrices_out_of_the_decay() -> None:
+    model = Toy()
+    decaying, others = build_optimizer(model, job(no_decay=["embed", "unused"])).param_groups
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    assert {names[p] for p in decaying["params"]} == {"output.weight"}
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
+    assert len(others["params"]) + 1 == len([p for p in model.parameters() if p.requires_grad])
+
+
 @pytest.mark.parametrize("state_dtype", ["float32", "bfloat16"])
 def test_the_state_is_there_before_the_first_step_and_changes_nothing(state_dtype: str) -> None:
     def materialized(model: Toy) -> Optimizer:

@@ -3114,6 +3114,7 @@ export interface components {
              *       "beta2": 0.95,
              *       "eps": 1e-8,
              *       "weight_decay": 0.1,
+             *       "no_decay": [],
              *       "state_dtype": "float32",
              *       "cpu_offload": false
              *     }
@@ -3317,6 +3318,7 @@ export interface components {
              *       "beta2": 0.95,
              *       "eps": 1e-8,
              *       "weight_decay": 0.1,
+             *       "no_decay": [],
              *       "state_dtype": "float32",
              *       "cpu_offload": false
              *     }
@@ -4651,6 +4653,12 @@ export interface components {
              */
             weight_decay: number;
             /**
+             * No Decay
+             * @description Matrices that do not decay either, by a part of their name, such as `tok_embeddings`.
+             * @default []
+             */
+            no_decay: string[];
+            /**
              * State Dtype
              * @description Type in which both moments are kept; bfloat16 halves their memory; betas up to 0.996 then.
              * @default float32
@@ -4706,6 +4714,12 @@ export interface components {
              * @default 0.1
              */
             weight_decay?: number;
+            /**
+             * No Decay
+             * @description Matrices that do not decay either, by a part of their name, such as `tok_embeddings`.
+             * @default []
+             */
+            no_decay?: string[];
             /**
              * State Dtype
              * @description Type in which both moments are kept; bfloat16 halves their memory; betas up to 0.996 then.
