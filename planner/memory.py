@@ -143,16 +143,16 @@ class Step:
     def at_head(self) -> Moment:
         """The gradient of the head's weight is scaled, then converted to be summed over ranks.
 
-        The last block's weights are on their way meanwhile. Before the sum, which leaves a shard,
-        the head itself is freed; but a pipeline keeps it for the next micro-batch, and tied
-        embeddings wait for the embedding's gradient.
+        The last block's weights are on their way meanwhile. Before the sum, which leaves a shard
+        that may be converted once more, the head itself is freed; but a pipeline keeps it for the
+        next micro-batch, and tied embeddings wait for the embedding's gradient.
         """
         computed, gathered = self._head_gradient(), self.weights(self.head + self.block)
         scaled = 2 * computed + (self.head * self.compute if self.several_chunks else 0)
         summed = self.head * self.compute
         if self.sharded and not self.shape.tied_embeddings:
             summed += self.head * self.reduce
-            summed += self.head * self.reduce // (self.layout.dp_shard * self.layout.cp)
+            summed += self._shard_of_head(self.reduce + (self.weight if self._converts() else 0))
             summed -= self.head * self.compute if self.layout.pp == 1 else 0
         return self.moment(
             "head",
@@ -198,12 +198,20 @@ class Step:
             gathered += max(computed, summed)  # added to the whole sum before that one travels
         else:
             gathered += computed + summed
+            gathered += self._shard_of_head(self.reduce) if self._converts() else 0
         shards = 0 if self.spec.optimizer.cpu_offload else self.shard * self.weight
         return Moment(
             "embedding",
             gradients=max(shards, self.earlier),
             gathered=gathered // self.layout.tp,
         )
+
+    def _shard_of_head(self, bytes_each: int) -> int:
+        return self.head * bytes_each // (self.layout.dp_shard * self.layout.cp)
+
+    def _converts(self) -> bool:
+        """Return whether shards of gradients are kept in another type than they are summed in."""
+        return self.sharded and self.reduce != self.weight
 
     def _earlier_gradients(self) -> int:
         """Return what earlier micro-batches left: shards, or sums that are still whole."""

@@ -100,10 +100,26 @@ CASES = [
     ),
     case(
         "head, weights in bfloat16",
+        8,
+        model={"size": "8B", "n_layers": 2},
+        training={"seq_len": 256, "weight_dtype": "bfloat16"},
+        optimizer={"state_dtype": "bfloat16"},
+        tolerance=0.01,
+    ),
+    case(
+        "embedding, weights in bfloat16",
         4,
         model={"size": "8B", "n_layers": 4},
         training={"seq_len": 64, "weight_dtype": "bfloat16"},
         optimizer={"state_dtype": "bfloat16"},
+        tolerance=0.01,
+    ),
+    case(
+        "embedding, sums in bfloat16",
+        4,
+        model={"size": "8B", "n_layers": 4},
+        training={"seq_len": 64, "reduce_dtype": "bfloat16"},
+        tolerance=0.01,
     ),
     case(
         "embedding, one rank",
