@@ -18,6 +18,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -150,14 +152,17 @@ def compare(python: Path, rounds: int, steps: int) -> bool:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_titan(folder)
-        for _ in range(rounds):
-            for ranks in ANCHORS:
-                for kind, rate in (
-                    ("torchtitan", train_titan(python, folder, ranks, steps)),
-                    ("eager", train_ours(folder, ranks, steps, {})),
-                    ("compiled", train_ours(folder, ranks, steps, COMPILED)),
-                ):
-                    rates.setdefault((ranks, kind), []).append(rate)
+        trainers: list[tuple[str, Callable[[int], float]]] = [
+            ("torchtitan", lambda ranks: train_titan(python, folder, ranks, steps)),
+            ("eager", lambda ranks: train_ours(folder, ranks, steps, {})),
+            ("compiled", lambda ranks: train_ours(folder, ranks, steps, COMPILED)),
+        ]
+        for number, ranks in product(range(rounds), ANCHORS):
+            first = number % len(trainers)  # who comes first differs
+            for kind, train in trainers[first:] + trainers[:first]:
+                rate = train(ranks)
+                print(f"round {number + 1}, {ranks} ranks, {kind}: {rate:.0f}", file=sys.stderr)
+                rates.setdefault((ranks, kind), []).append(rate)
     passed = True
     for ranks, anchor in ANCHORS.items():
         theirs = rates[ranks, "torchtitan"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated
 
@@ -152,41 +151,3 @@ class Manifest(RecordModel):
     def write_seconds(self) -> float | None:
         """Time of the slowest writer; none in checkpoints of older versions."""
         return max((writer.write_seconds for writer in self.writers), default=None)
-
-
-def newest_of_lineage(
-    manifests: Iterable[Manifest], *, attempt: int, parents: Mapping[int, str | None]
-) -> Manifest | None:
-    """Return the checkpoint from which a retry of `attempt` goes on; none when it starts anew.
-
-    That is the newest checkpoint of the attempt itself, else the one that it came from, else (that
-    one is gone) the newest before it in its attempt, and so on through the ancestry. What another
-    branch saved is never chosen, however far it went.
-
-    Args:
-        manifests: committed checkpoints of the job, in any order.
-        attempt: the attempt to go on from.
-        parents: id of the checkpoint from which each attempt went on; none for a fresh start.
-
-    Raises:
-        ValueError: an attempt claims to come from itself or from a later one.
-    """
-    by_attempt: dict[int, list[Manifest]] = {}
-    for manifest in manifests:
-        by_attempt.setdefault(manifest.attempt, []).append(manifest)
-    last_step: int | None = None
-    while True:
-        lineage = [
-            manifest
-            for manifest in by_attempt.get(attempt, ())
-            if last_step is None or manifest.train_state.step <= last_step
-        ]
-        if lineage:
-            return max(lineage, key=lambda manifest: manifest.train_state.step)
-        parent = parents.get(attempt)
-        if parent is None:
-            return None
-        _, parent_attempt, last_step = split_checkpoint_id(parent)
-        if parent_attempt >= attempt:
-            raise ValueError(f"attempt {attempt} cannot come from {parent!r}, which is no older")
-        attempt = parent_attempt

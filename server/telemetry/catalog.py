@@ -70,9 +70,8 @@ def newest_checkpoint(
 
     That is the newest in the attempt's ancestry: its own, else the one that it came from, else one
     before that. What another branch saved is never chosen, nor what is to be deleted or known as
-    damaged, nor, where `before_step` is given, what
-    was saved at that step or later. The row has `id`, `attempt_id`,
-    `attempt`, `step`, `root`, `path`.
+    damaged, nor, where `before_step` is given, what was saved at that step or later. The row has
+    `id`, `attempt_id`, `attempt`, `step`, `root`, `path`.
     """
     job_id, number = connection.execute(
         select(attempts.c.job_id, attempts.c.number).where(attempts.c.id == attempt_id)
