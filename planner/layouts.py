@@ -7,14 +7,13 @@ from collections.abc import Collection, Iterator
 from planner.batch import legal_micro_batch_size, plan_batch
 from planner.memory import estimate_memory
 from planner.pipeline import plan_pipeline
-from specs.batch import BatchDeal
 from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.layout import Layout
-from specs.pipeline import divisors, least_microbatches
+from specs.pipeline import least_microbatches
 from specs.plan import LayoutOption, ResumeOption
 from specs.precision import slots_for
-from specs.problems import SpecError
+from specs.problems import SpecError, divisors
 from specs.rules import check_beside_layout, layout_problems
 
 AXES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
@@ -94,7 +93,7 @@ class LegalLayouts:
 
 def option(spec: JobSpec, layout: Layout, *, slots: Collection[Slot] = ()) -> LayoutOption:
     """Return a layout with its batch, its pipeline and its memory."""
-    deal = BatchDeal(spec.training.global_batch_size, spec.training.micro_batch_size, layout.dp)
+    deal = spec.deal(layout)
     memory = estimate_memory(spec, layout, deal)
     available = smallest_memory(spec, slots)
     return LayoutOption(

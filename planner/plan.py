@@ -16,7 +16,6 @@ from planner.layouts import (
 )
 from planner.parameters import count_parameters
 from planner.pipeline import microbatches_that_fit
-from specs.batch import BatchDeal
 from specs.flops import training_flops_per_step, training_flops_per_token
 from specs.hardware import Slot
 from specs.job import JobSpec
@@ -134,8 +133,7 @@ def _memory(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
         "a slot has; more slots, a larger dp_shard or a smaller micro_batch_size need less",
     )
     assert draft.device_memory_bytes is not None, "it does not fit into something"
-    batch = draft.batch
-    deal = BatchDeal(batch.global_batch_size, batch.micro_batch_size, batch.dp)
+    deal = spec.deal(draft.layout)
     fewer = microbatches_that_fit(spec, draft.layout, deal, available=draft.device_memory_bytes)
     if fewer is not None:
         yield Problem(

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from specs.architectures import ARCHITECTURES, Architecture
 from specs.base import SpecModel, Text
+from specs.batch import BatchDeal
 from specs.layout import Layout
 from specs.names import NAME, TAG
 from specs.problems import Problem, SpecError, spec_error
@@ -141,6 +142,15 @@ class JobSpec(SpecModel):
             tp=axes.tp,
             pp=axes.pp,
         )
+
+    def deal(self, layout: Layout) -> BatchDeal:
+        """Return how each global batch is dealt to the data-parallel ranks of a layout.
+
+        Raises:
+            ValueError: there are fewer micro-batches than ranks.
+        """
+        training = self.training
+        return BatchDeal(training.global_batch_size, training.micro_batch_size, layout.dp)
 
     def on_layout(self, layout: Layout) -> JobSpec:
         """Return the job moved to a layout: its axes, and as many slots.

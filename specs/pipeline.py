@@ -96,9 +96,8 @@ def microbatches_of(spec: JobSpec, layout: Layout) -> int:
         SpecError: the schedule cannot run so many; field, value and nearest legal values are named.
         ValueError: the batch cannot be dealt (`BatchDeal`).
     """
-    training, given = spec.training, spec.parallelism.pp_microbatches
-    deal = BatchDeal(training.global_batch_size, training.micro_batch_size, layout.dp)
-    schedule = spec.parallelism.pp_schedule
+    deal = spec.deal(layout)
+    schedule, given = spec.parallelism.pp_schedule, spec.parallelism.pp_microbatches
     if deal.rounds < least_microbatches(schedule, pp=layout.pp):
         raise _too_few(spec, layout, deal)
     if given is None:
@@ -141,13 +140,6 @@ def _quickest(schedule: PipelineSchedule, rounds: int, *, pp: int, stages_per_ra
 def _next_runnable(schedule: PipelineSchedule, microbatches: int, *, pp: int) -> int:
     """Return the fewest that the schedule can run, and not fewer than those; at most p - 1 more."""
     return next(m for m in itertools.count(microbatches) if can_run(schedule, m, pp=pp))
-
-
-@lru_cache(maxsize=4096)
-def divisors(number: int) -> tuple[int, ...]:
-    """Return every divisor of a number, in ascending order."""
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return tuple(sorted({*small, *(number // n for n in small)}))
 
 
 def can_run(schedule: PipelineSchedule, microbatches: int, *, pp: int) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -50,6 +52,13 @@ def multiples(step: int, value: int) -> list[int]:
     return [below, below + step] if below else [below + step]
 
 
+@lru_cache(maxsize=4096)
+def divisors(number: int) -> tuple[int, ...]:
+    """Return every divisor of a number, in ascending order."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return tuple(sorted({*small, *(number // n for n in small)}))
+
+
 def named(field: str, value: object) -> str:
     """Return a field with the value given, as a spec spells it; a long value is cut."""
     if isinstance(value, bool):
@@ -57,7 +66,7 @@ def named(field: str, value: object) -> str:
     if isinstance(value, float):
         return f"{field}={value:g}"
     shown = json.dumps(value) if isinstance(value, tuple | dict) else repr(value)
-    return f"{field}={shown if len(shown) <= 80 else shown[:77] + '...'}"
+    return f"{field}={_cut(shown)}"
 
 
 def spec_error(error: ValidationError, text: str | bytes) -> SpecError:

@@ -6,14 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from specs.architectures import ARCHITECTURES, Architecture
 from specs.axes import AXES
-from specs.batch import BatchDeal
 from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.layout import Layout
 from specs.learning import LEARNING
-from specs.pipeline import divisors
 from specs.precision import PRECISION, hardware
-from specs.problems import Problem, SpecError, around, multiples, named, nearest
+from specs.problems import Problem, SpecError, around, divisors, multiples, named, nearest
 from specs.retention import RETENTION
 from specs.saving import SAVING, accelerator
 from specs.sections.model import DataSection
@@ -189,7 +187,7 @@ def _axes(spec: JobSpec) -> Iterator[Problem]:
 def layout_problems(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
     """Yield what a layout cannot share out: the batch, heads, tokens, layers, widths."""
     try:
-        BatchDeal(spec.training.global_batch_size, spec.training.micro_batch_size, layout.dp)
+        spec.deal(layout)
     except ValueError as error:
         yield Problem(pointer="/training/micro_batch_size", detail=str(error))
         return

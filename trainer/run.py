@@ -42,10 +42,7 @@ class Run:
     @property
     def deal(self) -> BatchDeal:
         """How each global batch is dealt to the data-parallel ranks."""
-        training = self.spec.training
-        return BatchDeal(
-            training.global_batch_size, training.micro_batch_size, self.attempt.layout.dp
-        )
+        return self.spec.deal(self.attempt.layout)
 
 
 def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) -> Run:
