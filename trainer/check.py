@@ -19,7 +19,8 @@ def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
 
     Raises:
         LaunchError: the spec cannot run, a root is not defined here, or an own model cannot be
-            built, or cut or quantized as the layout and the recipe ask.
+            built, or cut or quantized as the layout and the recipe ask, or has no layer or
+            matrix of a name that the spec gives.
         DataError: the input is missing, empty or outside its root, or the weights to start from are
             so or those of another model.
     """
@@ -35,6 +36,7 @@ def _try_own_model(run: Run) -> None:
     """Build an own model without memory and read its plans: only its code knows what it has."""
     from trainer.model.build import build_model  # with torch, which other checks do without
     from trainer.model.own import OwnModel
+    from trainer.optimizer import refuse_unknown_matrices
     from trainer.parallel.stages import try_stages
     from trainer.quantize import refuse_uneven_layers, refuse_unknown_names
 
@@ -45,5 +47,6 @@ def _try_own_model(run: Run) -> None:
     refuse_uneven_layers(model, spec)
     if run.attempt.resume is None:
         refuse_unknown_names(model, spec)
+        refuse_unknown_matrices(model, spec)
     if spec.parallelism.pp > 1:
         try_stages(model, spec, run.attempt.layout)

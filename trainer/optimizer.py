@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 
 from specs.job import JobSpec
+from trainer.errors import LaunchError
 
 BUCKET_ELEMENTS = 1 << 26
 """Elements that are updated at once where moments are widened: 512 MiB of float32 copies."""
@@ -27,9 +28,7 @@ def build_optimizer(model: nn.Module, spec: JobSpec) -> ShardAdamW:
     section = spec.optimizer
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     decaying = {
-        name
-        for name, parameter in parameters.items()
-        if parameter.ndim > 1 and not any(part in name for part in section.no_decay)
+        name for name in _matrices(model) if not any(part in name for part in section.no_decay)
     }
     decay = section.weight_decay if section.name == "adamw" else 0.0
     groups = [
@@ -43,6 +42,25 @@ def build_optimizer(model: nn.Module, spec: JobSpec) -> ShardAdamW:
         eps=section.eps,
         state_dtype=getattr(torch, section.state_dtype),
     )
+
+
+def refuse_unknown_matrices(model: nn.Module, spec: JobSpec) -> None:
+    """Refuse parts of names in `no_decay` that no matrix of the whole model has.
+
+    Raises:
+        LaunchError: naming them, and the matrices that there are.
+    """
+    parts, names = spec.optimizer.no_decay, _matrices(model)
+    unknown = [part for part in parts if not any(part in name for name in names)]
+    if unknown:
+        raise LaunchError(
+            f"optimizer.no_decay={list(parts)}: no matrix has {', '.join(unknown)} in its name; "
+            f"legal: parts of {', '.join(names)}"
+        )
+
+
+def _matrices(model: nn.Module) -> list[str]:
+    return [name for name, p in model.named_parameters() if p.requires_grad and p.ndim > 1]
 
 
 def materialize_state(optimizer: Optimizer) -> None:

@@ -203,3 +203,15 @@ def test_layers_of_an_own_model_are_quantized_by_their_real_widths(tmp_path: Pat
     check_run(quantized("left out", width=40, exclude=("blocks", "head")), roots={})
     with pytest.raises(LaunchError, match=r"no linear layer has lm_head .* net.head"):
         check_run(quantized("unknown", exclude=("output", "lm_head")), roots={})
+
+
+def test_matrices_of_an_own_model_are_kept_from_decay_by_names_that_there_are(
+    tmp_path: Path,
+) -> None:
+    def naming(part: str) -> Path:
+        job = gpt(tmp_path / part).changed(tmp_path / part, optimizer={"no_decay": [part]})
+        return job.prepare(1, Layout())
+
+    check_run(naming("head"), roots={})
+    with pytest.raises(LaunchError, match=r"no matrix has wte in its name; legal: .* net\.head"):
+        check_run(naming("wte"), roots={})
