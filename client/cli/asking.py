@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from client.cli.options import JobReference, Json, Wait
+from client.cli.options import JobReference, Json
 from client.cli.output import say, write_json
 from client.references import resolve_job
 from client.sdk import Trainyard
@@ -17,6 +17,7 @@ Steps = Annotated[int, typer.Option("--steps", min=1, max=100, help="Steps to re
 AllRanks = Annotated[
     bool, typer.Option("--all-ranks", help="Every rank records; the first one without.")
 ]
+Answered = Annotated[bool, typer.Option("--wait", "-w", help="Until the trainer has answered.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +27,7 @@ def register(app: typer.Typer) -> None:
     app.command(short_help="Record what takes the memory of a GPU.")(snapshot)
 
 
-def save(reference: JobReference, wait: Wait = False, json: Json = False) -> None:
+def save(reference: JobReference, wait: Answered = False, json: Json = False) -> None:
     """Save a checkpoint now, and go on."""
     _ask(reference, "save", wait=wait, json=json)
 
@@ -35,7 +36,7 @@ def profile(
     reference: JobReference,
     steps: Steps = 3,
     all_ranks: AllRanks = False,
-    wait: Wait = False,
+    wait: Answered = False,
     json: Json = False,
 ) -> None:
     """Record the next steps with torch.profiler, for ui.perfetto.dev.
@@ -49,7 +50,7 @@ def snapshot(
     reference: JobReference,
     steps: Steps = 3,
     all_ranks: AllRanks = False,
-    wait: Wait = False,
+    wait: Answered = False,
     json: Json = False,
 ) -> None:
     """Record CUDA's allocator over the next steps, for pytorch.org/memory_viz.

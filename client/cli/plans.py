@@ -49,14 +49,13 @@ def _pipeline(pipeline: PipelinePlan | None) -> list[tuple[str, str]]:
         return []
     runs = f"{pipeline.runs} runs of " if pipeline.runs > 1 else ""
     empty = f" ({pipeline.empty} empty)" if pipeline.empty else ""
-    least = " or more" if "ZeroBubble" in pipeline.schedule else ""
     layers = "+".join(map(str, pipeline.layers))
     return [
         (
             "pipeline",
             f"{pipeline.schedule}, stages of {layers} layers, "
             f"{runs}{pipeline.microbatches} micro-batches{empty}, "
-            f"{words.share(pipeline.bubble_share)}{least} waiting",
+            f"{words.share(pipeline.bubble_share)} waiting",
         )
     ]
 
