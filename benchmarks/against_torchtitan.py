@@ -26,11 +26,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import emit
-from benchmarks.trainer import COMPILED, DEBUG
+from benchmarks.trainer import COMPILED, DEBUG, TORCHTITAN
 from specs.rundir import MetricLine, RunDirectory
 
-ANCHORS = {1: 2000.0, 2: 1680.0}
-"""torchtitan's tokens/s a rank on the machine on which it was measured first, by ranks."""
 EVERY = 5
 """Steps between two lines with a rate; the first two lines of a run are left out."""
 TITAN = f"""
@@ -157,14 +155,14 @@ def compare(python: Path, rounds: int, steps: int) -> bool:
             ("eager", lambda ranks: train_ours(folder, ranks, steps, {})),
             ("compiled", lambda ranks: train_ours(folder, ranks, steps, COMPILED)),
         ]
-        for number, ranks in product(range(rounds), ANCHORS):
+        for number, ranks in product(range(rounds), TORCHTITAN):
             first = number % len(trainers)  # who comes first differs
             for kind, train in trainers[first:] + trainers[:first]:
                 rate = train(ranks)
                 print(f"round {number + 1}, {ranks} ranks, {kind}: {rate:.0f}", file=sys.stderr)
                 rates.setdefault((ranks, kind), []).append(rate)
     passed = True
-    for ranks, anchor in ANCHORS.items():
+    for ranks, elsewhere in TORCHTITAN.items():
         theirs = rates[ranks, "torchtitan"]
         for kind in ("eager", "compiled"):
             ours = rates[ranks, kind]
@@ -178,7 +176,7 @@ def compare(python: Path, rounds: int, steps: int) -> bool:
                 ranks=ranks,
                 ours=[round(rate) for rate in ours],
                 torchtitan=[round(rate) for rate in theirs],
-                torchtitan_elsewhere=anchor,
+                torchtitan_elsewhere=elsewhere,
                 steps=steps,
             )
     return passed

@@ -1,12 +1,11 @@
 """What the trainer's benchmark measures on a GPU, as far as it can be known without one."""
 
 import json
-from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.trainer import FLOAT8_GAIN, ON_CUDA, _float8_gains, spec_of
+from benchmarks.trainer import FLOAT8_GAIN, ON_CUDA, Line, float8_gain, spec_of
 from planner.plan import plan
 from specs.hardware import Slot
 from specs.rules import check_job_spec
@@ -38,14 +37,14 @@ def test_the_gain_of_float8_is_a_figure_with_a_target(
 ) -> None:
     rates = {"float8_8b": float8, "compiled_8b": 1000.0, "compiled_1b": 9000.0}
     software = {"device": "H100", "cuda": "13.0", "cuda_driver": "590", "nccl": "2.30"}
-    lines: dict[str, list[dict[str, Any]]] = {
-        name: [{"benchmark": f"trainer_{name}_tokens_per_second", "figure": rate, **software}]
+    lines: dict[str, Line] = {
+        name: {"benchmark": f"trainer_{name}_tokens_per_second", "figure": rate, **software}
         for name, rate in rates.items()
     }
-    assert _float8_gains(lines) == passed
+    assert float8_gain(lines.values()) == passed
     line = json.loads(capsys.readouterr().out)
     assert (line["figure"], line["target"]) == (float8 / 1000, FLOAT8_GAIN)
     assert line["passed"] == passed
     del lines["compiled_8b"]
-    assert _float8_gains(lines)
+    assert float8_gain(lines.values())
     assert capsys.readouterr().out == ""
