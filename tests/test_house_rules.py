@@ -323,15 +323,15 @@ def _requirements_of(requirement: Requirement, known: set[str]) -> Iterator[Requ
             yield found
 
 
-# ---- the detectors themselves: planted faults are caught, look-alikes are not -------------------
-
-
 def test_every_command_of_the_makefile_runs_whatever_files_there_are() -> None:
     text = (ROOT / "Makefile").read_text()
     commands = set(re.findall(r"^([a-z-]+):.*## ", text, flags=re.MULTILINE))
     phony = re.search(r"^\.PHONY: (.*)$", text, flags=re.MULTILINE)
     assert phony is not None
     assert commands - set(phony[1].split()) == set()
+
+
+# ---- the detectors themselves: planted faults are caught, look-alikes are not -------------------
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,8 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         job({"pp_stage_modules": STAGES}),
         {
             "/parallelism/pp_stage_modules": 'pp_stage_modules=[["tok_embeddings", "layers.0"], '
-            '["layers.1", "layers.2", '
-            '"layers.3", "norm",...: pp=1 has no pipeline; legal: no stages, or pp from 2 on'
+            '["layers.1", "layers.2", "layers.3", "norm",...: pp=1 has no pipeline; '
+            "legal: no stages, or pp from 2 on"
         },
     ),
     (
@@ -151,9 +151,8 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         job({"pp": 2, "pp_schedule": "ZBVZeroBubble"}, compile={"enabled": True}),
         {
             "/parallelism/pp_schedule": "pp_schedule='ZBVZeroBubble' computes gradients of "
-            "inputs and of weights apart, "
-            "which compiled blocks cannot; legal: GPipe, 1F1B, Interleaved1F1B, or "
-            "compile.enabled=false"
+            "inputs and of weights apart, which compiled blocks cannot; "
+            "legal: GPipe, 1F1B, Interleaved1F1B, or compile.enabled=false"
         },
     ),
     (
@@ -161,9 +160,8 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         job({"pp": 2, "pp_schedule": "ZBVZeroBubble"}, activation_checkpoint={"mode": "selective"}),
         {
             "/parallelism/pp_schedule": "pp_schedule='ZBVZeroBubble' computes gradients of "
-            "inputs and of weights apart, "
-            "which selective activation checkpointing cannot; legal: GPipe, 1F1B, "
-            "Interleaved1F1B, or activation_checkpoint.mode='full' or 'none'"
+            "inputs and of weights apart, which selective activation checkpointing cannot; "
+            "legal: GPipe, 1F1B, Interleaved1F1B, or activation_checkpoint.mode='full' or 'none'"
         },
     ),
     (
@@ -171,8 +169,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         job({"async_tp": True}, compile={"enabled": True}),
         {
             "/parallelism/async_tp": "async_tp=true needs ranks that share a matrix, but tp=1; "
-            "legal: false, or tp from 2"
-            " on"
+            "legal: false, or tp from 2 on"
         },
     ),
     (
@@ -180,8 +177,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         job({"async_tp": True, "tp": 2, "sequence_parallel": False}, compile={"enabled": True}),
         {
             "/parallelism/async_tp": "async_tp=true needs what sequence_parallel=false leaves "
-            "out; legal: false, or "
-            "sequence_parallel=true"
+            "out; legal: false, or sequence_parallel=true"
         },
     ),
     (
@@ -189,8 +185,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         job({"async_tp": True, "tp": 2}),
         {
             "/parallelism/async_tp": "async_tp=true needs the compiler, but "
-            "compile.enabled=false; legal: false, or "
-            "compile.enabled=true"
+            "compile.enabled=false; legal: false, or compile.enabled=true"
         },
     ),
     (
@@ -202,8 +197,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         ),
         {
             "/parallelism/async_tp": "async_tp=true needs CUDA with symmetric memory, but "
-            "device='cpu'; legal: false, or "
-            "device='cuda'"
+            "device='cpu'; legal: false, or device='cuda'"
         },
     ),
 ]

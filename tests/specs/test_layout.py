@@ -40,15 +40,13 @@ def test_filling_gives_what_the_others_leave(
             3,
             -1,
             "/parallelism/dp_replicate: dp_replicate=2 makes dp_replicate x cp x tp x pp = 2, "
-            "which "
-            "does not divide world_size=3; nearest legal: 1, 3, or as world_size: 2, 4",
+            "which does not divide world_size=3; nearest legal: 1, 3, or as world_size: 2, 4",
         ),
         (
             4,
             3,
             "/parallelism/dp_shard: dp_shard=3 makes dp_replicate x dp_shard x cp x tp x pp = "
-            "6, but "
-            "world_size=4; legal: 2, -1, or world_size=6",
+            "6, but world_size=4; legal: 2, -1, or world_size=6",
         ),
         (
             4,

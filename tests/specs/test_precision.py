@@ -162,8 +162,7 @@ FLOAT8_RECIPES = "none, float8_tensorwise, float8_rowwise, float8_rowwise_with_g
             MX,
             [H100, L4],
             "recipe='mxfp8' needs compute capability 10.0 or higher, but the nodes have H100 "
-            "SXM (9.0), "
-            f"L4 (8.9); legal here: {FLOAT8_RECIPES}",
+            f"SXM (9.0), L4 (8.9); legal here: {FLOAT8_RECIPES}",
         ),
     ],
 )

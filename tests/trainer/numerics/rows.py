@@ -81,9 +81,8 @@ QWEN3 = {"model": {"family": "qwen3"}}
 QWEN3_UNTIED = {"model": {"family": "qwen3", "tied_embeddings": False}}
 DEEPER = {"model": {"n_layers": 8}}
 EIGHT_DEALT = {"training": {"micro_batch_size": 2}}
-FIVE_DEALT = {
-    "training": {"global_batch_size": 20}
-}  # a run of six micro-batches, one of them empty
+# A run of six micro-batches, one of them empty.
+FIVE_DEALT = {"training": {"global_batch_size": 20}}
 COMPILED = {"compile": {"enabled": True, "backend": "aot_eager"}}
 
 ROWS: tuple[Row, ...] = (
