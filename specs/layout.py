@@ -76,7 +76,7 @@ class Layout(SpecModel):
 
 
 def _uneven(axes: Mapping[str, int], world_size: int) -> SpecError:
-    """Blame the largest axis that another size of would do, else the number of slots."""
+    """Blame the largest axis that could have another size, else the number of slots."""
     product = math.prod(axes.values())
     words = f"{' x '.join(axes)} = {product}"
     slots = around(world_size, multiples(product, world_size))
