@@ -78,11 +78,11 @@ class ChoreKeeper:
         if not choices.given and not due and not unexplained:
             return []
         with self._context.database.write() as connection:
-            still = [row for row in due if _mark(connection, row, row.node, sent_at=now)]
+            still = [row for row in due if _mark(connection, row, sent_at=now)]
             messages = [ChoreMessage(chore_id=row.id, node=row.node) for row in still]
             for row in waiting:
                 node = choices.given.get(row.id)
-                if node and _mark(connection, row, node, sent_at=now, given_at=now):
+                if node and _mark(connection, row, node=node, sent_at=now, given_at=now):
                     messages.append(ChoreMessage(chore_id=row.id, node=node))
             self._explain(connection, unexplained, reasons)
         return messages
@@ -94,7 +94,7 @@ class ChoreKeeper:
         stored = [
             row
             for row in sorted(rows, key=lambda row: str(row.id))
-            if _still_queued(connection, row, waiting=reasons[row.id])
+            if _mark(connection, row, waiting=reasons[row.id])
         ]
         for row in stored:
             append_event(
@@ -237,13 +237,8 @@ def _wanted(row: AnyRow) -> Wanted:
     return Wanted(row.id, task.kind, task.root, row.storage, task.other_roots)
 
 
-def _mark(connection: Connection, row: AnyRow, node: str, **times: datetime) -> bool:
-    """Note to whom a chore is given, unless it was claimed or taken back meanwhile."""
-    return _still_queued(connection, row, node=node, **times)
-
-
-def _still_queued(connection: Connection, row: AnyRow, **values: object) -> bool:
-    """Store values of a chore; return whether it still waits, as otherwise nothing is stored."""
+def _mark(connection: Connection, row: AnyRow, **values: object) -> bool:
+    """Store values of a queued chore, unless it was claimed or taken back meanwhile."""
     unchanged = (chores.c.state == ChoreState.QUEUED) & (chores.c.fence == row.fence)
     stored = update(chores).where(chores.c.id == row.id, unchanged).values(**values)
     return connection.execute(stored).rowcount == 1
