@@ -80,7 +80,7 @@ def settle_parts(
             problems.append(Problem(pointer="/parts", detail=f"{detail}; leave data out"))
     weights = (before.training.weight_dtype, after.training.weight_dtype)
     if weights[0] != weights[1]:
-        detail = f"the checkpoint's weights are {weights[0]}, not {weights[1]}"
+        detail = f"the checkpoint's weights are {weights[0]}, not {weights[1]}; legal: {weights[0]}"
         problems.append(Problem(pointer="/changes/training/weight_dtype", detail=detail))
     types = (before.optimizer.state_dtype, after.optimizer.state_dtype)
     if CheckpointPart.OPTIMIZER in parts and types[0] != types[1]:
