@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -131,7 +131,7 @@ def _field_type(model: type[SpecModel], path: Sequence[str]) -> TypeAdapter[Any]
     if isinstance(kind, type) and issubclass(kind, SpecModel):
         return _field_type(kind, path[1:]) if len(path) > 1 else None
     if len(path) > 1:
-        return TypeAdapter(str) if get_origin(kind) is dict else None
+        return TypeAdapter(get_args(kind)[1]) if get_origin(kind) is dict else None
     return None if kind is None else TypeAdapter(kind)
 
 

@@ -13,6 +13,12 @@ from specs.problems import Problem
 def hardware_warnings(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
     """Yield what runs slower than meant, or not on every node that the job may be placed on."""
     own = slots_for(spec, slots)
+    if slots and not own:
+        yield Problem(
+            pointer="/resources/device",
+            detail=f"no node has a slot of device={spec.resources.device!r}: the job waits until "
+            "one joins",
+        )
     on_cpu = spec.resources.device == "cpu" or (
         bool(own) and all(slot.device == "cpu" for slot in own)
     )

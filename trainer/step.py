@@ -61,10 +61,8 @@ class TrainStep:
     def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> StepResult:
         """Complete step `step` (counted from 1) and return what it measured."""
         loss = self._forward_backward(step, micro_batches)
-        limit = self._spec.training.max_grad_norm
-        grad_norm = clip_grad_norm(
-            self._parameters, math.inf if limit is None else limit, stages=self._stages
-        )
+        limit = self._spec.training.max_grad_norm or math.inf
+        grad_norm = clip_grad_norm(self._parameters, limit, stages=self._stages)
         rate = learning_rate(self._spec, step)
         for group in self._optimizer.param_groups:
             group["lr"] = rate

@@ -134,17 +134,18 @@ def _failure(attempt: AttemptView) -> list[RenderableType]:
 
 
 def _next(job: JobView) -> list[RenderableType]:
+    ended = job.state == JobState.SUCCEEDED
     commands = {
         "stop": f"trainyard stop {job.name}",
         "cancel": f"trainyard cancel {job.name}",
-        "resume": f"trainyard resume {job.name} --world-size N",
+        "resume": f"trainyard resume {job.name} " + ("--steps N" if ended else "--world-size N"),
         "resize": f"trainyard resume {job.name} --world-size N",
         "delete": f"trainyard delete {job.name}",
     }
     told = {
         "stop": "save, then leave",
         "cancel": "leave now",
-        "resume": "go on, on as many slots as you like",
+        "resume": "go on, with more steps" if ended else "go on, on as many slots as you like",
         "resize": "go on, on other slots",
         "delete": "remove it",
     }

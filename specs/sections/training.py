@@ -24,8 +24,8 @@ class TrainingSection(SpecModel):
     """Sequences that one rank runs at once; the last micro-batch of a step may hold fewer."""
     seed: Seed = 0
     """Seed of initial weights, data order and dropout."""
-    max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
-    """Gradients are scaled down to this global L2 norm; never when absent."""
+    max_grad_norm: Annotated[float, Field(ge=0)] | None = 1.0
+    """Gradients are scaled down to this global L2 norm; never when 0, or null."""
     param_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which forward and backward compute; that of the weights is `weight_dtype`."""
     weight_dtype: Literal["float32", "bfloat16"] = "float32"

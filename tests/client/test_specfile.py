@@ -71,6 +71,8 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
         ('tags=["a", "b"]', {"tags": ["a", "b"]}),
         ('retry.on=["hang"]', {"retry": {"on": ["hang"]}}),
         ("env.NCCL_DEBUG=1", {"env": {"NCCL_DEBUG": "1"}}),
+        ("model.arguments.width=128", {"model": {"arguments": {"width": 128}}}),
+        ("model.arguments.norm=rms", {"model": {"arguments": {"norm": "rms"}}}),
         ("data.path=data:a=b", {"data": {"path": "data:a=b"}}),
         ("training={steps = 3}", {"training": {"steps": 3}}),
         # Nothing fits: the value stays as TOML reads it, and the server says what is legal.

@@ -6,6 +6,7 @@ import pytest
 
 from planner.plan import plan, resume_options
 from specs.attempt import Overrides
+from specs.hardware import Slot
 from specs.plan import Plan, ResumeOption
 from specs.problems import SpecError
 from tests.planner.specs_for_tests import job, slots_of
@@ -65,6 +66,14 @@ def test_memory_is_said_only_when_it_does_not_fit() -> None:
     (warning,) = plan(job(), slots=slots_of(needed - 1)).warnings
     assert warning.pointer == "/training/micro_batch_size"
     assert "GiB" in warning.detail
+
+
+def test_a_kind_of_slot_that_no_node_has_is_said() -> None:
+    cpus = [Slot("cpu", "CPU", 2**34)]
+    (warning,) = plan(job(resources={"device": "cuda"}), slots=cpus).warnings
+    assert warning.pointer == "/resources/device"
+    assert warning.detail == "no node has a slot of device='cuda': the job waits until one joins"
+    assert plan(job(resources={"device": "cuda"})).warnings == ()
 
 
 def test_weights_in_bfloat16_are_warned_of() -> None:

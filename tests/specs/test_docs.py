@@ -30,7 +30,7 @@ def test_every_field_has_a_row_with_its_help() -> None:
 def test_rows_give_type_default_and_unit() -> None:
     written = rows()
     assert written["training.steps"][:3] == ["integer, ≥ 1, ≤ 10^9", "`100`", "steps"]
-    assert written["training.max_grad_norm"][:3] == ["number, > 0", "`1.0`", ""]
+    assert written["training.max_grad_norm"][:3] == ["number, ≥ 0", "`1.0`", ""]
     assert written["lr_schedule.decay_steps"][:3] == ["integer, ≥ 0, ≤ 10^9", "absent", "steps"]
     assert written["training.seed"][0] == "integer, ≥ 0, < 2^63"
     assert written["data.validation_fraction"][0] == "number, ≥ 0, < 1"

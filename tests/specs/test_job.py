@@ -242,3 +242,10 @@ def test_the_digest_says_what_the_job_says() -> None:
 def test_shapes_of_the_spec_replace_those_of_the_size() -> None:
     shape = parse_job_spec({"model": {"size": "8B", "n_layers": 2}}).architecture
     assert (shape.n_layers, shape.dim) == (2, 4096)
+
+
+@pytest.mark.parametrize("value", [0, None, 0.5])
+def test_gradients_are_clipped_to_a_norm_or_never(value: float | None) -> None:
+    assert parse_job_spec({"training": {"max_grad_norm": value}}).training.max_grad_norm == value
+    with pytest.raises(SpecError, match="greater than or equal to 0"):
+        parse_job_spec({"training": {"max_grad_norm": -1}})

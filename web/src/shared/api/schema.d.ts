@@ -6182,7 +6182,7 @@ export interface components {
             seed: number;
             /**
              * Max Grad Norm
-             * @description Gradients are scaled down to this global L2 norm; never when absent.
+             * @description Gradients are scaled down to this global L2 norm; never when 0, or null.
              * @default 1
              */
             max_grad_norm: number | null;
@@ -6257,7 +6257,7 @@ export interface components {
             seed?: number;
             /**
              * Max Grad Norm
-             * @description Gradients are scaled down to this global L2 norm; never when absent.
+             * @description Gradients are scaled down to this global L2 norm; never when 0, or null.
              * @default 1
              */
             max_grad_norm?: number | null;
