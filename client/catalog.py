@@ -164,12 +164,11 @@ class CatalogCalls(Calls):
         Raises:
             TimeoutError: it has not within `timeout` seconds.
         """
-        waited = 0.0
-        while True:
-            chore = self.chore(chore_id)
-            if chore.state not in OPEN_CHORE_STATES:
-                return chore
-            if timeout is not None and waited >= timeout:
-                raise TimeoutError(f"{chore.kind} is still {chore.state} after {timeout:g} s")
-            self.transport.sleep(poll_seconds)
-            waited += poll_seconds
+
+        def waiting(chore: ChoreView) -> str | None:
+            is_open = chore.state in OPEN_CHORE_STATES
+            return f"{chore.kind} is still {chore.state}" if is_open else None
+
+        return self.transport.poll(
+            lambda: self.chore(chore_id), waiting, timeout=timeout, poll_seconds=poll_seconds
+        )

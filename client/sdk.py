@@ -198,15 +198,14 @@ class Trainyard(CatalogCalls):
         Raises:
             TimeoutError: it was not within `timeout` seconds.
         """
-        waited = 0.0
-        while True:
-            asked = next(one for one in self.requests(job_id) if one.id == request_id)
-            if asked.answer is not None:
-                return asked
-            if timeout is not None and waited >= timeout:
-                raise TimeoutError(f"{asked.request.kind} was not answered within {timeout:g} s")
-            self.transport.sleep(poll_seconds)
-            waited += poll_seconds
+
+        def look() -> JobRequestView:
+            return next(one for one in self.requests(job_id) if one.id == request_id)
+
+        def waiting(asked: JobRequestView) -> str | None:
+            return f"{asked.request.kind} is not answered" if asked.answer is None else None
+
+        return self.transport.poll(look, waiting, timeout=timeout, poll_seconds=poll_seconds)
 
     def delete(
         self, job_id: str, *, checkpoints: Literal["keep", "delete"] = "keep"
@@ -224,15 +223,13 @@ class Trainyard(CatalogCalls):
         Raises:
             TimeoutError: it did not within `timeout` seconds.
         """
-        waited = 0.0
-        while True:
-            job = self.job(job_id)
-            if job.state in TERMINAL_JOB_STATES:
-                return job
-            if timeout is not None and waited >= timeout:
-                raise TimeoutError(f"{job.name} is still {job.state} after {timeout:g} s")
-            self.transport.sleep(poll_seconds)
-            waited += poll_seconds
+
+        def waiting(job: JobView) -> str | None:
+            return None if job.state in TERMINAL_JOB_STATES else f"{job.name} is still {job.state}"
+
+        return self.transport.poll(
+            lambda: self.job(job_id), waiting, timeout=timeout, poll_seconds=poll_seconds
+        )
 
     # ---- what flows back -----------------------------------------------------------------------
 

@@ -48,6 +48,30 @@ class Transport:
         )
         self.sleep = sleep
 
+    def poll(
+        self,
+        look: Callable[[], Model],
+        waiting: Callable[[Model], str | None],
+        *,
+        timeout: float | None,
+        poll_seconds: float,
+    ) -> Model:
+        """Look until `waiting` has no word of what is seen that is still to come, and return it.
+
+        Raises:
+            TimeoutError: with that word, when it still has one after `timeout` seconds.
+        """
+        waited = 0.0
+        while True:
+            seen = look()
+            why = waiting(seen)
+            if why is None:
+                return seen
+            if timeout is not None and waited >= timeout:
+                raise TimeoutError(f"{why} after {timeout:g} s")
+            self.sleep(poll_seconds)
+            waited += poll_seconds
+
     def get(self, model: type[Model], path: str, query: Query | None = None) -> Model:
         """Read one resource."""
         return read(model, self.send("GET", path, query=query))

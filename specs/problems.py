@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -50,6 +50,11 @@ def multiples(step: int, value: int) -> list[int]:
     """Return the positive multiples of a step on both sides of a value that is none."""
     below = value // step * step
     return [below, below + step] if below else [below + step]
+
+
+def unmatched(parts: Iterable[str], names: Collection[str]) -> list[str]:
+    """Return those parts of names that no name has."""
+    return [part for part in parts if not any(part in name for name in names)]
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from specs.architectures import ARCHITECTURES
 from specs.job import JobSpec
 from specs.precision import LINEAR_LAYERS
-from specs.problems import Problem, named
+from specs.problems import Problem, named, unmatched
 from specs.sections.parallelism import ActivationCheckpointSection, ParallelismSection
 from specs.sections.training import LrScheduleSection
 
@@ -69,7 +69,7 @@ def _parts_of_names(
     inner = [name for names in LINEAR_LAYERS.values() for name in names]
     layers = range(spec.architecture.n_layers)
     names = {*outer, *(f"layers.{index}.{name}" for index in layers for name in inner)}
-    unknown = [part for part in parts if not any(part in name for name in names)]
+    unknown = unmatched(parts, names)
     if unknown:
         yield Problem(
             pointer=pointer,

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 
 from specs.job import JobSpec
+from specs.problems import unmatched
 from trainer.errors import LaunchError
 
 BUCKET_ELEMENTS = 1 << 26
@@ -51,7 +52,7 @@ def refuse_unknown_matrices(model: nn.Module, spec: JobSpec) -> None:
         LaunchError: naming them, and the matrices that there are.
     """
     parts, names = spec.optimizer.no_decay, _matrices(model)
-    unknown = [part for part in parts if not any(part in name for name in names)]
+    unknown = unmatched(parts, names)
     if unknown:
         raise LaunchError(
             f"optimizer.no_decay={list(parts)}: no matrix has {', '.join(unknown)} in its name; "

@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from specs.hardware import LEAST_CAPABILITY
 from specs.job import JobSpec
 from specs.precision import BFLOAT16_ONLY, MULTIPLE, number_format, quantizes
+from specs.problems import unmatched
 from specs.sections.parallelism import QuantizationSection
 from trainer.errors import LaunchError
 from trainer.model.base import Model
@@ -115,11 +116,8 @@ def refuse_unknown_names(model: Model, spec: JobSpec) -> None:
     """
     names = [name for name, _ in _linear_layers(model)]
     section = spec.quantization
-    unknown = [
-        part
-        for part in section.exclude
-        if part not in QuantizationSection().exclude and not any(part in name for name in names)
-    ]
+    given = [part for part in section.exclude if part not in QuantizationSection().exclude]
+    unknown = unmatched(given, names)
     if unknown and section.recipe != "none":
         raise LaunchError(
             f"quantization.exclude={list(section.exclude)}: no linear layer has "
