@@ -19,7 +19,7 @@ NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --logle
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo up generate check test test-all bench soak clean
+.PHONY: help setup browser demo up generate check test test-all test-torch bench soak clean
 
 ifneq ($(shell uname -s),Linux)
 $(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
@@ -78,6 +78,22 @@ test: setup browser ## Every test that is not marked slow
 test-all: setup browser ## Every test, the slow ones included
 	$(PYTEST)
 
+# Another version of torch has an environment of its own, with every other package as pinned.
+TORCH_ENV = .venv-torch/$(TORCH)
+
+$(TORCH_ENV)/.setup-stamp: pyproject.toml constraints.txt
+	@test -x $(TORCH_ENV)/bin/pip || $(PYTHON) -m venv $(TORCH_ENV)
+	@# Each version of torch allows other versions of setuptools.
+	@grep -vE '^(torch|setuptools)==' constraints.txt > $(TORCH_ENV)/constraints.txt
+	$(TORCH_ENV)/bin/python -m pip install --quiet -c $(TORCH_ENV)/constraints.txt \
+		'torch==$(TORCH)' -e '.[embedded,test]'
+	@touch $@
+
+test-torch: ## Run the trainer's tests that are not slow on another torch (TORCH=2.11.0)
+	@test -n '$(TORCH)' || { echo 'Name a version: make test-torch TORCH=2.11.0' >&2; exit 1; }
+	@$(MAKE) --no-print-directory $(TORCH_ENV)/.setup-stamp
+	OMP_NUM_THREADS=1 $(TORCH_ENV)/bin/python -m pytest -m 'not slow' tests/trainer
+
 soak: setup ## Kill training at random moments, resume, compare the curves (KILLS, 200; SEED; DATA)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.trainer.soak $(if $(KILLS),--kills $(KILLS)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(DATA),--data $(DATA))
@@ -88,4 +104,4 @@ bench: setup ## Measure what is promised, one JSON object per figure (about a qu
 clean: ## Remove the caches of the tools and the build output (keeps .venv and data)
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .schemathesis \
 		build dist web/dist
-	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -not -path './$(VENV)*' -prune -exec rm -rf {} +

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import (
 )
 
 from specs.sections.parallelism import ActivationCheckpointSection
+from trainer.torch_versions import count_no_bytes_for_device_meshes
 
 aten = torch.ops.aten
 MATRIX_PRODUCTS = {aten.mm.default, aten.addmm.default, aten._scaled_mm.default}
@@ -53,8 +54,8 @@ def checkpoint_activations(
             return
         case "memory_budget":
             torch._functorch.config.activation_memory_budget = section.memory_budget
-            # A device mesh, the one such object in a block, holds no tensor.
-            torch._functorch.config.unsafe_treat_script_objects_as_zero_size = True
+            # It is the one object of its kind in a block, and holds no tensor.
+            count_no_bytes_for_device_meshes()
             return
         case "full":
             contexts: dict[str, Any] = {}

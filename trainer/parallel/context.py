@@ -19,10 +19,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributed._functional_collectives import (
-    all_gather_single_autograd,
-    all_to_all_single_autograd,
-)
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.attention.bias import causal_lower_right
 
@@ -31,6 +28,7 @@ from specs.layout import Layout
 from trainer.model.attention import CausalAttention
 from trainer.model.base import Model
 from trainer.model.documents import Mask, attend_within_documents
+from trainer.torch_versions import all_gather_single_autograd
 
 
 def share_context(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:

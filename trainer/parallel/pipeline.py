@@ -5,7 +5,7 @@ Shapes: m micro-batches in one run of the schedule, B sequences in each, S token
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from trainer.inputs import InputMaker
 from trainer.model.base import Model
 from trainer.parallel.fsdp import reshard
 from trainer.parallel.stages import Stages
+from trainer.torch_versions import allocate_buffers, refuse_split_backward, release_buffers
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -54,7 +55,11 @@ class Pipeline:
             spec: gives the schedule, the shape of micro-batches, and the tokens of a step.
             layout: gives how the global batch is dealt.
             device: where the stages are.
+
+        Raises:
+            LaunchError: this version of torch cannot run the schedule.
         """
+        refuse_split_backward(spec.parallelism.pp_schedule)
         self._stages = stages
         self._device = device
         self._tokens_per_step = spec.tokens_per_step
@@ -154,40 +159,39 @@ class _Shapes:
 class _Stage(PipelineStage):
     """torch's stage, mended in three places."""
 
-    # 1. torch keeps a buffer for each micro-batch of a run and each direction, all the time. Here
-    # what is received lives as long as its micro-batch is under way.
+    # 1. What is received has memory while its micro-batch is under way, and no longer.
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[P2POp]:
-        self._allocate(self.args_recv_info[fwd_chunk_id])
+        allocate_buffers(self.args_recv_info[fwd_chunk_id], self.device)
         return super().get_fwd_recv_ops(fwd_chunk_id)
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[P2POp]:
         if self.has_backward:
-            self._allocate(self.grad_recv_info[bwd_chunk_id])
+            allocate_buffers(self.grad_recv_info[bwd_chunk_id], self.device)
         return super().get_bwd_recv_ops(bwd_chunk_id)
 
     def _retrieve_recv_activations(self, fwd_chunk_id: int) -> tuple[Tensor, ...]:
         activations: tuple[Tensor, ...] = super()._retrieve_recv_activations(fwd_chunk_id)
-        _release(self.args_recv_info[fwd_chunk_id])
+        release_buffers(self.args_recv_info[fwd_chunk_id])
+        # 2.11 asked for gradients of the buffers that it made itself.
+        for activation in activations:
+            activation.requires_grad_(self.has_backward)
         return activations
 
     def _retrieve_recv_grads(self, bwd_chunk_id: int) -> tuple[Tensor | None, ...]:
         gradients: tuple[Tensor | None, ...] = super()._retrieve_recv_grads(bwd_chunk_id)
-        _release(self.grad_recv_info[bwd_chunk_id])
+        release_buffers(self.grad_recv_info[bwd_chunk_id])
         return gradients
 
-    def _setup_forward_recv_info(self, num_microbatches: int, has_backward: bool) -> None:
-        super()._setup_forward_recv_info(num_microbatches, has_backward)
-        _release(chain.from_iterable(self.args_recv_info.values()))
+    def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        result = super()._prepare_forward_infra(*args, **kwargs)
+        release_buffers(chain.from_iterable(self.args_recv_info.values()))
+        return result
 
-    def _setup_backward_recv_info(self, num_microbatches: int) -> None:
-        super()._setup_backward_recv_info(num_microbatches)
-        _release(chain.from_iterable(self.grad_recv_info.values()))
-
-    def _allocate(self, received: Iterable[Any]) -> None:
-        for info in received:
-            if not info.is_root_arg:
-                info.buffer = info.tensor_meta.to_tensor(self.device).requires_grad_(False)
+    def _prepare_backward_infra(self, *args: Any, **kwargs: Any) -> Any:
+        result = super()._prepare_backward_infra(*args, **kwargs)
+        release_buffers(chain.from_iterable(self.grad_recv_info.values()))
+        return result
 
     # 2. A schedule that splits backward looks up the weights of the stage, and leaves out those
     # that FSDP has not gathered, without a word.
@@ -214,11 +218,6 @@ class _Stage(PipelineStage):
     ) -> None:
         if self.has_backward:
             super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)
-
-
-def _release(received: Iterable[Any]) -> None:
-    for info in received:
-        info.buffer = None
 
 
 def _joined(micro_batches: Sequence[MicroBatch], size: int, *, count: int) -> MicroBatch:
