@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from specs.base import SpecModel
+from specs.environment import ALLOWED
 from specs.job import JobSpec
 
 HEAD = """# The job spec
@@ -14,6 +15,25 @@ HEAD = """# The job spec
 A job spec is one TOML, YAML or JSON document. Every field has a default, so an empty document is a
 legal job; an unknown field, a wrong type, NaN and infinity are refused. A field is written by its
 dotted path, as in `trainyard submit job.toml --set training.steps=200`.
+"""
+
+ENVIRONMENT_HEAD = """# Environment variables of a job
+
+`env` of a spec sets variables of its ranks. Many variables make a program run a command, load a
+library or write a file: `PYTHONWARNINGS` imports a module, and with `BROWSER` it starts a shell.
+Where jobs bring no code of their own, which is the default, a job therefore sets only the variables
+of this page, each to a value of the kind named. They tune and trace NCCL, gloo, threads, torch's
+logs and allocators, and CUDA; none names a file, a program, a library, a plugin or a host.
+
+With `TRAINYARD_ALLOW_CODE=true` for the server and its workers any variable is legal but those that
+the launcher sets itself (`RANK`, `CUDA_VISIBLE_DEVICES`, `PYTHONPATH`, `LD_PRELOAD`,
+`TRAINYARD_*`, `AWS_*`, ...). Variables of the worker's own environment are inherited by ranks, so
+whoever runs a node can set the others for all of its jobs.
+
+The server refuses a new job, a plan, a fork and a resume with another variable or value. The
+supervisor of a node checks the spec again before it starts a process. A job that was stored when
+more was allowed stays readable; when it would start, it ends as `failed` with the reason
+`not_allowed`, which is never retried.
 """
 
 TABLE_HEAD = """| field | type | default | unit | what it says |
@@ -55,6 +75,18 @@ def spec_markdown() -> str:
             ),
         ]
     return "\n\n".join([HEAD.strip(), *tables]) + "\n"
+
+
+def environment_markdown() -> str:
+    """Return the page: every variable that a job without code of its own may set."""
+    rows = [f"| `{name}` | {_cell(ALLOWED[name].legal)} |" for name in sorted(ALLOWED)]
+    return "\n".join(
+        [ENVIRONMENT_HEAD.strip(), "", "| variable | legal values |", "|---|---|", *rows, ""]
+    )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _table(

@@ -20,13 +20,16 @@ class FailureReason(StrEnum):
     NODE_LOST = "node_lost"
     PREEMPTED = "preempted"
     LAUNCH_ERROR = "launch_error"
+    NOT_ALLOWED = "not_allowed"
     TRAINER_ERROR = "trainer_error"
 
 
 FREE_RETRIES = frozenset({FailureReason.NODE_LOST, FailureReason.PREEMPTED})
 """Reasons that do not use up the retry budget."""
 
-NEVER_RETRIED = frozenset({FailureReason.OUT_OF_MEMORY, FailureReason.DATA_ERROR})
+NEVER_RETRIED = frozenset(
+    {FailureReason.OUT_OF_MEMORY, FailureReason.DATA_ERROR, FailureReason.NOT_ALLOWED}
+)
 """Reasons that would only fail again: they end with advice instead."""
 
 ADVICE: dict[FailureReason, str] = {
@@ -47,6 +50,10 @@ ADVICE: dict[FailureReason, str] = {
     FailureReason.NODE_LOST: "Bring the node back or resume on other nodes.",
     FailureReason.PREEMPTED: "Resume when the slots are free again.",
     FailureReason.LAUNCH_ERROR: "Look at the node's supervisor log; the ranks never started.",
+    FailureReason.NOT_ALLOWED: (
+        "Submit a new job without what the message names, or set TRAINYARD_ALLOW_CODE=true for the "
+        "server and its workers, then resume."
+    ),
     FailureReason.TRAINER_ERROR: "Look at the traceback of the first failing rank.",
 }
 

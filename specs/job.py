@@ -76,7 +76,8 @@ class JobSpec(SpecModel):
     validation: ValidationSection = ValidationSection()
     """Loss on held-out sequences."""
     env: Env = Field(default_factory=dict)
-    """Environment variables of the ranks; values of secret-looking names are masked in views."""
+    """Environment variables of the ranks. Where jobs bring no code of their own, only those pass
+    that docs/environment.md lists. Values of secret-looking names are masked in views."""
 
     @model_validator(mode="after")
     def _fit_warmup(self) -> Self:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from server.openapi import openapi_text
-from specs.docs import job_schema_text, spec_markdown
+from specs.docs import environment_markdown, job_schema_text, spec_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 
 # One line goes with each generated file: where it lies, and the function that returns its text.
 GENERATED: Mapping[str, Callable[[], str]] = {
+    "docs/environment.md": environment_markdown,
     "docs/spec.md": spec_markdown,
     "tests/specs/job.schema.json": job_schema_text,
     "web/openapi.json": openapi_text,

@@ -29,7 +29,7 @@ from worker.files import create_file, read_record
 from worker.node import Node
 from worker.processes import become_subreaper, end_descendants, reap, spawn_tied
 from worker.register import own_token
-from worker.torchrun import TRAINER, hidden_from_ranks, tail
+from worker.torchrun import TRAINER, code_of, hidden_from_ranks, tail
 
 logger = logging.getLogger(__name__)
 
@@ -129,11 +129,8 @@ class ChoreStarter:
             ValueError: the root is not defined here, or code of the job would have to run.
         """
         sample = claim.task.sample
-        if sample is not None and sample.spec.model.factory is not None and not self.allow_code:
-            raise ValueError(
-                f"model.factory={sample.spec.model.factory!r}: this node runs no code that a job "
-                "brings; TRAINYARD_ALLOW_CODE=true for its worker allows it"
-            )
+        if sample is not None and not self.allow_code and (refused := code_of(sample.spec)):
+            raise ValueError(refused)
         root = self.roots.get(claim.task.root)
         if root is None:
             raise ValueError(f"root {claim.task.root!r} is not defined on node {self.name}")

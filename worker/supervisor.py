@@ -27,7 +27,7 @@ from worker.processes import become_subreaper, end_descendants, reap, spawn_tied
 from worker.ranks import RankWatch, is_abnormal
 from worker.reporter import Reporter
 from worker.spool import Spool
-from worker.torchrun import TRAINER, Share, rank_environment, tail, torchrun_command
+from worker.torchrun import TRAINER, Share, code_of, rank_environment, tail, torchrun_command
 from worker.verdict import Findings, judge, last_words
 
 logger = logging.getLogger(__name__)
@@ -138,12 +138,8 @@ class Supervisor:
 
     def _check(self) -> Failure | None:
         """Look at spec, places and input before any rank starts; return what is wrong."""
-        if self._spec.model.factory is not None and not self._launch.allow_code:
-            message = (
-                f"model.factory={self._spec.model.factory!r}: this node runs no code that a job "
-                "brings; TRAINYARD_ALLOW_CODE=true for its worker allows it"
-            )
-            return self._fault(FailureReason.LAUNCH_ERROR, message)
+        if not self._launch.allow_code and (refused := code_of(self._spec)):
+            return self._fault(FailureReason.NOT_ALLOWED, refused)
         log = Path(self._run.log(self._share.ranks[0]))
         command = [*self._trainer, "check", str(self._run.root)]
         pid = spawn_tied(command, environment=self._environment, output=log)

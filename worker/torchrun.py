@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specs.attempt import AttemptSpec
+from specs.environment import environment_problems
 from specs.job import JobSpec
 from worker.node import LaunchRecord, WorkerRun
 from worker.processes import GUARD, MARKER, NODE_MARKER
@@ -112,6 +113,21 @@ def rank_environment(
         MARKER: launch.attempt_id,
         NODE_MARKER: launch.node,
     }
+
+
+def code_of(spec: JobSpec) -> str | None:
+    """Return what of a spec runs code of the job, or could, as the reason for a refusal."""
+    found = [
+        f"{p.pointer[1:].replace('/', '.')}: {p.detail}" for p in environment_problems(spec.env)
+    ]
+    if spec.model.factory is not None:
+        found.append(f"model.factory={spec.model.factory!r}")
+    if not found:
+        return None
+    return (
+        "this node runs no code that a job brings; TRAINYARD_ALLOW_CODE=true for its worker "
+        f"allows it. Refused: {'; '.join(found)}"
+    )
 
 
 def hidden_from_ranks(name: str) -> bool:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, func, select
 from server.context import Context
 from server.errors import InvalidRequestError
 from server.tables import nodes
+from specs.environment import environment_problems
 from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.places import split_place
@@ -36,13 +37,27 @@ def check_spec(context: Context, spec: JobSpec) -> None:
 
 
 def _check(context: Context, spec: JobSpec, rules: Callable[[JobSpec], None]) -> None:
-    problems = [*_unknown_roots(context, spec), *_own_code(context, spec)]
+    problems = [*_unknown_roots(context, spec), *not_allowed(context, spec)]
     try:
         rules(spec)
     except SpecError as error:
         problems += error.problems
     if problems:
         raise InvalidRequestError.of(problems)
+
+
+def not_allowed(context: Context, spec: JobSpec) -> list[Problem]:
+    """Return what of a spec runs code of the job, or could, where the server allows none."""
+    if context.settings.allow_code:
+        return []
+    problems = environment_problems(spec.env)
+    if spec.model.factory is not None:
+        detail = (
+            "this server takes no jobs that bring code of their own; "
+            "TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows them"
+        )
+        problems.append(Problem(pointer="/model/factory", detail=detail))
+    return problems
 
 
 def check_world_size(connection: Connection, world_size: int, *, pointer: str) -> None:
@@ -95,15 +110,6 @@ def _unknown_roots(context: Context, spec: JobSpec) -> Iterator[Problem]:
         if root not in legal:
             detail = f"{root!r} is no root of this server; legal: {', '.join(legal)}"
             yield Problem(pointer=pointer, detail=detail)
-
-
-def _own_code(context: Context, spec: JobSpec) -> Iterator[Problem]:
-    if spec.model.factory is not None and not context.settings.allow_code:
-        yield Problem(
-            pointer="/model/factory",
-            detail="this server takes no jobs that bring code of their own; "
-            "TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows them",
-        )
 
 
 def _named_roots(spec: JobSpec) -> dict[str, str]:

@@ -14,7 +14,7 @@ from server.attempts.launch import newest_attempt_id
 from server.attempts.rollback import windows_left_out
 from server.context import Context
 from server.events.store import append_event
-from server.jobs.checks import roots_of
+from server.jobs.checks import not_allowed, roots_of
 from server.lifecycle import job_to, lock_job, move
 from server.scheduler.dispatch import Dispatcher, Message
 from server.scheduler.offers import read_offers
@@ -24,7 +24,9 @@ from server.telemetry.catalog import newest_checkpoint
 from specs.api.jobs import PendingLaunch, Progress
 from specs.attempt import NodeAllocation
 from specs.events import EventKind
+from specs.failures import ADVICE, FailureReason
 from specs.job import JobSpec
+from specs.problems import Problem
 from specs.reports import LaunchMessage
 from specs.states import AttemptNodeState, AttemptState, DesiredState, JobState
 
@@ -156,8 +158,37 @@ def place_job(
             return []
         if not _still_free(connection, allocation):
             return []
+        if problems := not_allowed(context, job.spec):
+            _end_not_allowed(context, connection, job, problems)
+            return []
         attempt_id = _write_attempt(context, connection, job, allocation, offers)
     return [LaunchMessage(attempt_id=attempt_id, node=share.node) for share in allocation]
+
+
+def _end_not_allowed(
+    context: Context, connection: Connection, job: AnyRow, problems: Sequence[Problem]
+) -> None:
+    """End a job that was stored when the server allowed more: no attempt of it may start."""
+    reason = FailureReason.NOT_ALLOWED
+    what = "; ".join(f"{p.pointer[1:].replace('/', '.')}: {p.detail}" for p in problems)
+    why = f"{reason}: {what}. {ADVICE[reason]}"
+    move(
+        context,
+        connection,
+        job_to(
+            job.id,
+            JobState.FAILED,
+            ended_at=context.now(),
+            pending=None,
+            not_before=None,
+            reason=why,
+        ),
+        kind=EventKind.JOB_ENDED,
+        message=f"{job.name} {JobState.FAILED}: {why}",
+        actor=SCHEDULER,
+        job_id=job.id,
+        data={"state": JobState.FAILED, "reason": why},
+    )
 
 
 def send(dispatcher: Dispatcher, message: Message) -> None:

@@ -8,25 +8,16 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from specs.base import Ranks, Seconds, SpecModel, Text
+from specs.environment import check_environment_names
 from specs.failures import FailureReason
 
-ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 SECRET_NAME = re.compile(
     r"(?i)(secret|token|passw|passphrase|api_?key|credential|private|_auth$|_key$|^key$)"
-)
-RESERVED_ENV = re.compile(
-    r"(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|GROUP_RANK"
-    r"|CUDA_VISIBLE_DEVICES|PYTHON(PATH|HOME|STARTUP)|LD_(PRELOAD|LIBRARY_PATH|AUDIT)|PATH"
-    r"|TORCHELASTIC_.*|TRAINYARD_.*|AWS_.*|BOTO_.*|FSSPEC_.*)"
 )
 
 
 def _check_env(env: dict[str, str]) -> dict[str, str]:
-    for name in env:
-        if not ENV_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is no name of an environment variable")
-        if RESERVED_ENV.fullmatch(name):
-            raise ValueError(f"{name} is set by the launcher and cannot be chosen")
+    check_environment_names(env)
     return env
 
 

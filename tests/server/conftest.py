@@ -108,9 +108,17 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def context(database: Database, database_url: str, clock: FakeClock, tmp_path: Path) -> Context:
+def allow_code() -> bool:
+    """Whether jobs may bring code; `BRINGS_CODE` lets those of a test do so."""
+    return False
+
+
+@pytest.fixture
+def context(
+    database: Database, database_url: str, clock: FakeClock, tmp_path: Path, allow_code: bool
+) -> Context:
     """The surroundings of a server process on each kind of database."""
-    settings = Settings(database_url=database_url, state_dir=tmp_path)
+    settings = Settings(database_url=database_url, state_dir=tmp_path, allow_code=allow_code)
     return Context(settings=settings, database=database, clock=clock)
 
 

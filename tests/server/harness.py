@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from sqlalchemy import Row, insert, select
 
 from server.attempts.service import (
@@ -41,6 +42,9 @@ from specs.states import DesiredState
 from specs.stream import BadWindow
 
 AnyRow = Row[*tuple[Any, ...]]
+
+BRINGS_CODE = pytest.mark.parametrize("allow_code", [True])
+"""Mark of a test whose server takes jobs that bring code, and any variable in `env`."""
 
 
 class FakeClock:

@@ -21,11 +21,12 @@ from specs.api.resume import ResumeRequest
 from specs.failures import FailureReason
 from specs.parts import ALL_PARTS
 from specs.states import JobState
-from tests.server.harness import Harness
+from tests.server.harness import BRINGS_CODE, Harness
 
 TRAINING = {"steps": 100, "global_batch_size": 16, "micro_batch_size": 4}
 WIDE = {"resources": {"world_size": 16}, "training": {"micro_batch_size": 1}}
 ENV = {"HF_TOKEN": "secret"}
+pytestmark = BRINGS_CODE
 
 
 def request(**fields: Any) -> ForkRequest:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from sqlalchemy import Table, func, select
 
@@ -16,13 +14,14 @@ from server.tables import attempts, jobs, requests
 from specs.job import JobSpec, parse_job_spec
 from specs.rundir import Request
 from specs.states import JobState
-from tests.server.harness import Harness
+from tests.server.harness import BRINGS_CODE, Harness
 
 
 def spec(**sections: object) -> JobSpec:
     return parse_job_spec({"name": "tiny"} | sections)
 
 
+@BRINGS_CODE
 def test_a_submission_is_stored_whole(context: Context, harness: Harness) -> None:
     wanted = spec(env={"API_KEY": "real"}, resources={"world_size": 4, "priority": 3})
     job_id = submit(context, wanted, actor="ada")
@@ -55,14 +54,12 @@ def test_a_submission_that_says_something_in_vain_is_refused(context: Context) -
         assert [p.pointer for p in refusal.value.problems] == ["/lr_schedule/decay_steps"]
 
 
-@pytest.mark.parametrize("allowed", [False, True])
+@pytest.mark.parametrize("allow_code", [False, True])
 def test_jobs_bring_code_only_where_the_settings_allow_it(
-    context: Context, harness: Harness, allowed: bool
+    context: Context, harness: Harness, allow_code: bool
 ) -> None:
-    settings = context.settings.model_copy(update={"allow_code": allowed})
-    context = replace(context, settings=settings)
     own = spec(model={"factory": "gpt:build", "code": "data:own_model"})
-    if allowed:
+    if allow_code:
         assert harness.job(submit(context, own, actor="ada")).spec == own
         return
     with pytest.raises(InvalidRequestError, match="TRAINYARD_ALLOW_CODE=true") as refusal:

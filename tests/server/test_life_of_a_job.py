@@ -14,7 +14,7 @@ from specs.failures import FailureReason
 from specs.reports import NodeHeartbeat
 from specs.rundir import Phase
 from specs.states import AttemptOutcome, AttemptState, DesiredState, JobState
-from tests.server.harness import Harness, Supervisor
+from tests.server.harness import BRINGS_CODE, Harness, Supervisor
 
 TWO_NODES: dict[str, Any] = {"resources": {"world_size": 4, "nodes": 2}}
 
@@ -50,6 +50,7 @@ def test_a_job_succeeds(harness: Harness) -> None:
     ]
 
 
+@BRINGS_CODE
 def test_the_claim_carries_the_whole_spec_and_no_roots(harness: Harness) -> None:
     harness.add_node()
     _, (supervisor,) = harness.launched(env={"WANDB_API_KEY": "real"})

@@ -304,7 +304,7 @@ def open_context(folder: Path) -> Context:
     from server.migrate import upgrade
 
     url = f"sqlite:///{folder / 'trainyard.db'}"
-    settings = Settings(database_url=url, state_dir=folder)
+    settings = Settings(database_url=url, state_dir=folder, allow_code=True)
     context = Context(settings=settings, database=Database(url), clock=SystemClock())
     upgrade(context.database)
     return context

@@ -139,7 +139,6 @@ class Place:
         rendezvous: str = "127.0.0.1:0",
         attempt_id: str | None = None,
         spec: dict[str, dict[str, Any]] | None = None,
-        stand_in: str | None = None,
     ) -> str:
         """Have the server place an attempt on this node; return its id."""
         self.made += 1
@@ -147,8 +146,6 @@ class Place:
         merged = dict(SPEC)
         for section, fields in (spec or {}).items():
             merged[section] = {**merged.get(section, {}), **fields}
-        if stand_in is not None:
-            merged["env"] = {**merged.get("env", {}), "STAND_IN": stand_in}
         job: JobSpec = parse_job_spec(merged)
         each = ranks // nodes
         claim = ClaimReply(
@@ -178,10 +175,13 @@ class Place:
         self.attempts.append(attempt)
         return attempt
 
-    def start(self, *, damage: str | None = None, **granted: Any) -> Attempt:
+    def start(
+        self, *, stand_in: str | None = None, damage: str | None = None, **granted: Any
+    ) -> Attempt:
         """Grant an attempt and supervise it in a process of its own.
 
         Args:
+            stand_in: behaviour of what stands in for the trainer (`stand_in.py`).
             damage: file of the run directory that is cut in half before.
             granted: arguments of `grant`.
         """
@@ -193,13 +193,13 @@ class Place:
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
         lock = self.node.lock(attempt.id, create=True)
         assert lock is not None
-        stand_in = STAND_IN if granted.get("stand_in") else ()
+        trainer = () if stand_in is None else (*STAND_IN, stand_in)
         with lock, attempt.run.supervisor_log.open("wb") as log:
             lock.lead_to(attempt.run)
             attempt.supervisor = subprocess.Popen(
                 [
                     *(sys.executable, str(HERE / "see_to.py"), str(attempt.run.root)),
-                    *(str(lock.fd), *stand_in),
+                    *(str(lock.fd), *trainer),
                 ],
                 pass_fds=[lock.fd],
                 stdout=log,

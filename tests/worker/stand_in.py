@@ -1,6 +1,6 @@
 """Stands in for `python -m trainer` where a real one cannot be made to do something.
 
-What it does is named by the job's environment variable `STAND_IN`; it imports no torch.
+`stand_in.py BEHAVIOUR [check] RUN`; it imports no torch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from trainer.record import Recorder
 
 
 def main() -> None:
-    if sys.argv[1] == "check":
-        check(os.environ["STAND_IN"])
+    behaviour, *words = sys.argv[1:]
+    if words[0] == "check":
+        check(behaviour)
         return
-    run, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    run, rank = Path(words[0]), int(os.environ["RANK"])
     say(f"rank {rank} of {os.environ['WORLD_SIZE']} begins")
-    BEHAVIOURS[os.environ["STAND_IN"]](run, rank)
+    BEHAVIOURS[behaviour](run, rank)
 
 
 def check(behaviour: str) -> None:

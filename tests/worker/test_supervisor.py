@@ -15,6 +15,7 @@ import pytest
 
 from specs.rundir import Phase
 from specs.states import DesiredState
+from tests.exploits import COUSINS, shell_by_warnings
 from tests.worker.conftest import Attempt, Place, make_place, wait_for
 from tests.worker.fake_server import FakeServer
 
@@ -120,7 +121,7 @@ def test_a_node_runs_code_of_a_job_only_where_its_settings_allow_it(place: Place
     attempt = place.start(spec={"model": {"factory": "gpt:build"}})
     failure = attempt.exit().failure
     assert failure is not None
-    assert failure.reason == "launch_error"
+    assert failure.reason == "not_allowed"
     assert "TRAINYARD_ALLOW_CODE=true" in failure.message
     assert not attempt.run.torchrun_log.exists()
 
@@ -132,6 +133,31 @@ def test_a_check_that_fails_without_a_word_is_a_data_error(place: Place) -> None
     assert record.failure.reason == "data_error"
     assert "no such corpus" in (record.failure.traceback or "")
     assert not attempt.run.torchrun_log.exists()
+
+
+def test_no_process_starts_with_variables_that_only_code_may_set(
+    place: Place, tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+    env = dict(COUSINS) | shell_by_warnings(f"touch {mark}") | {"NCCL_DEBUG": "INFO"}
+    attempt = place.start(spec={"env": env})
+    record = attempt.exit()
+    assert not mark.exists()
+    assert record.failure is not None
+    assert record.failure.reason == "not_allowed"
+    for name in env.keys() - {"NCCL_DEBUG"}:
+        assert f"env.{name}: " in record.failure.message
+    assert "env.NCCL_DEBUG: " not in record.failure.message
+    assert record.ranks == ()
+    assert not list(Path(attempt.run.logs).glob("rank-*"))
+    assert not attempt.run.torchrun_log.exists()
+
+
+def test_a_value_that_does_not_fit_starts_no_process(place: Place) -> None:
+    record = place.start(spec={"env": {"TORCH_LOGS": "antigravity.x"}}).exit()
+    assert record.failure is not None
+    assert record.failure.reason == "not_allowed"
+    assert "the value of TORCH_LOGS is not legal" in record.failure.message
 
 
 def test_torchrun_that_starts_no_rank_is_a_launch_error(place: Place) -> None:

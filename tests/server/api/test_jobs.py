@@ -16,7 +16,7 @@ from specs.failures import FailureReason
 from specs.plan import Plan
 from specs.states import JobState
 from tests.server.api.in_process import TestClient
-from tests.server.harness import FakeClock, Harness
+from tests.server.harness import BRINGS_CODE, FakeClock, Harness
 
 API = "/api/v1"
 JOBS = f"{API}/jobs"
@@ -47,6 +47,7 @@ def listed(client: TestClient, **query: Any) -> list[str]:
 # ---- submitting --------------------------------------------------------------------------------
 
 
+@BRINGS_CODE
 def test_a_submission_is_stored_and_answered_whole(client: TestClient) -> None:
     response = client.post(JOBS, json={"name": "one", "tags": ["a"], "env": {"MY_TOKEN": "x"}})
     assert response.status_code == 201
@@ -61,6 +62,7 @@ def test_a_submission_is_stored_and_answered_whole(client: TestClient) -> None:
     assert (event["kind"], event["actor"], event["job_id"]) == ("submitted", "someone", view.id)
 
 
+@BRINGS_CODE
 def test_no_answer_and_no_log_holds_a_secret_of_the_environment(
     client: TestClient, harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:

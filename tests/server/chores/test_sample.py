@@ -12,7 +12,7 @@ from server.errors import ConflictError
 from specs.api.chores import SampleRequest
 from specs.chores import ChoreOutcome, SampleEnd, SampleResult
 from tests.server.chores.conftest import Yard
-from tests.server.harness import Harness
+from tests.server.harness import BRINGS_CODE, Harness
 
 TEXT = "def \x00\x1b[2J é"
 DONE = ChoreOutcome(
@@ -22,6 +22,7 @@ DONE = ChoreOutcome(
 )
 
 
+@BRINGS_CODE
 def test_a_text_comes_back_as_it_was_drawn(yard: Yard, context: Context) -> None:
     job_id, _ = yard.harness.running(step=9, env={"HF_TOKEN": "hf_secret"})
     checkpoint = yard.harness.commit_checkpoint(job_id, 4)

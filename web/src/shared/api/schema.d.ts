@@ -2731,7 +2731,7 @@ export interface components {
          * @description Why an attempt ended without success.
          * @enum {string}
          */
-        FailureReason: "out_of_memory" | "non_finite_loss" | "loss_spike" | "data_error" | "checkpoint_error" | "hang" | "node_lost" | "preempted" | "launch_error" | "trainer_error";
+        FailureReason: "out_of_memory" | "non_finite_loss" | "loss_spike" | "data_error" | "checkpoint_error" | "hang" | "node_lost" | "preempted" | "launch_error" | "not_allowed" | "trainer_error";
         /**
          * ForkPreview
          * @description What a fork would be.
@@ -3235,7 +3235,8 @@ export interface components {
             validation: components["schemas"]["ValidationSection"];
             /**
              * Env
-             * @description Environment variables of the ranks; values of secret-looking names are masked in views.
+             * @description Environment variables of the ranks. Where jobs bring no code of their own, only those pass
+             *     that docs/environment.md lists. Values of secret-looking names are masked in views.
              */
             env: {
                 [key: string]: string;
@@ -3439,7 +3440,8 @@ export interface components {
             validation?: components["schemas"]["ValidationSectionInput"];
             /**
              * Env
-             * @description Environment variables of the ranks; values of secret-looking names are masked in views.
+             * @description Environment variables of the ranks. Where jobs bring no code of their own, only those pass
+             *     that docs/environment.md lists. Values of secret-looking names are masked in views.
              */
             env?: {
                 [key: string]: string;
