@@ -107,12 +107,12 @@ def test_an_attempt_that_cannot_even_be_reported_is_gone(place: Place) -> None:
 
 
 def test_a_claim_that_led_nowhere_is_gone(place: Place) -> None:
-    claimed = place.grant(stand_in="loop")
+    claimed = place.grant()
     assert prove_gone(place.node, [claimed], name=NODE) == (claimed,)
 
 
 def test_a_claim_whose_launch_died_is_gone(place: Place) -> None:
-    claimed = place.grant(stand_in="loop")
+    claimed = place.grant()
     lock = place.node.lock(claimed, create=True)
     assert lock is not None
     assert prove_gone(place.node, [claimed], name=NODE) == ()  # a launch is under way
@@ -122,7 +122,7 @@ def test_a_claim_whose_launch_died_is_gone(place: Place) -> None:
 
 
 def test_a_removed_run_directory_is_forgotten(place: Place) -> None:
-    attempt_id = place.grant(stand_in="loop")
+    attempt_id = place.grant()
     attempt = place.attempt(attempt_id)
     lock = place.node.lock(attempt_id, create=True)
     assert lock is not None
