@@ -10,9 +10,10 @@ COPY pyproject.toml constraints.txt LICENSE README.md ./
 COPY specs specs
 COPY worker worker
 COPY trainer trainer
-# torch is left to pip, which takes the newest build with CUDA that fits `torch>=2.11`.
-RUN grep -v '^torch==' constraints.txt > /tmp/constraints.txt \
-    && pip install -c /tmp/constraints.txt -e '.[worker,trainer,s3]' \
+# torch as pinned, in its build for this CUDA: a node's driver must support it (13.0: 580 or newer).
+ARG CUDA=13.0
+RUN pip install -c constraints.txt -e '.[worker,trainer,s3]' \
+    && python -c "import torch; assert torch.version.cuda == '$CUDA', torch.version.cuda" \
     && useradd --system --uid 10002 trainyard \
     && install -d -o trainyard -m 0700 /var/lib/trainyard \
     && install -d -o trainyard /srv/checkpoints /srv/data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -103,6 +103,8 @@ class AttemptSpec(SpecModel):
     """The parallel axes."""
     overrides: Overrides = Overrides()
     """What this attempt changes against the job's spec."""
+    device: Literal["cpu", "cuda"] | None = None
+    """Kind of the slots that it has; `resources.device` holds for a bare launch."""
     allocation: Annotated[tuple[NodeAllocation, ...], Field(strict=False)] = ()
     """The nodes, by node rank; empty for a bare launch."""
     resume: ResumePoint | None = None

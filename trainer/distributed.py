@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.errors import LaunchError
+from trainer.provenance import cuda_driver
 
 SHORTEST_TIMEOUT_SECONDS = 60.0
 EARLIER = 0.9
@@ -62,13 +64,13 @@ def joined(
     is: ending it would wait for ranks that may never come.
 
     Args:
-        device: kind of slot; `auto` takes a GPU where there is one.
+        device: kind of slot; `auto` takes a GPU where any are given.
         hang_seconds: as in `collective_timeout`.
         flight_recorder: folder for the last collectives of each rank when one times out on CUDA;
             without one they are not kept.
 
     Raises:
-        LaunchError: the kind of slot is not here.
+        LaunchError: a GPU is wanted or given, and this rank has none that it can use.
     """
     local = _local_device(device)
     backend = "cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo"
@@ -111,9 +113,27 @@ def record_collectives(folder: Path) -> None:
         os.environ.setdefault(name, value)
 
 
+def gpus_are_given(
+    environment: Mapping[str, str] = os.environ, *, devices: Path = Path("/dev")
+) -> bool:
+    """Return whether this process has GPUs, by what its launcher or the machine says of it.
+
+    What torch can use is another question: it counts none where the driver is too old for it.
+    """
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return visible.strip() not in ("", "-1")
+    return any(devices.glob("nvidia[0-9]*"))
+
+
 def _local_device(kind: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
+    if kind == "cpu" or (kind == "auto" and not gpus_are_given()):
         return torch.device("cpu")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        usable = torch.cuda.is_available()
+    if not usable:
+        raise LaunchError(_no_usable_gpu(kind, [str(warning.message) for warning in said]))
     index, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if index >= count:
         raise LaunchError(
@@ -121,3 +141,18 @@ def _local_device(kind: Literal["auto", "cpu", "cuda"]) -> torch.device:
         )
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def _no_usable_gpu(kind: str, said: Sequence[str]) -> str:
+    """Return why torch uses no GPU although one is wanted: its build, the driver, its own words."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    given = "GPUs are here" if visible is None else f"CUDA_VISIBLE_DEVICES={visible!r}"
+    build = torch.version.cuda
+    built = f"was built for CUDA {build}" if build else "was built without CUDA"
+    needs = f"a driver for CUDA {build} or newer" if build else "a build of torch with CUDA"
+    return (
+        f"resources.device={kind!r}, {given}, but torch can use none of them: torch "
+        f"{torch.__version__} {built}, and the NVIDIA driver is {cuda_driver() or 'not loaded'}; "
+        + "".join(f"torch: {words.splitlines()[0]}; " for words in said if words)
+        + f"it needs {needs}, or device='cpu'"
+    )

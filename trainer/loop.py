@@ -71,10 +71,9 @@ def train(
     Raises:
         RunError: the run cannot go on; the reason is typed.
     """
-    guard, resources = run.spec.guard, run.spec.resources
     with joined(
-        resources.device,
-        hang_seconds=guard.hang_seconds,
+        run.attempt.device or run.spec.resources.device,
+        hang_seconds=run.spec.guard.hang_seconds,
         flight_recorder=Path(run.directory.flight_recorder),
     ) as ranks:
         start_history(ranks.device)

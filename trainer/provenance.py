@@ -33,7 +33,7 @@ def provenance(source: Path = SOURCE) -> Provenance:
         python=platform.python_version(),
         torch=torch.__version__,
         cuda=torch.version.cuda,
-        cuda_driver=_cuda_driver(),
+        cuda_driver=cuda_driver(),
         nccl=_nccl(),
         host=platform.node(),
         platform=platform.platform(),
@@ -62,7 +62,8 @@ def _packages() -> dict[str, str]:
     return dict(sorted((name, version) for name, version in found if name))
 
 
-def _cuda_driver() -> str | None:
+def cuda_driver() -> str | None:
+    """Return the version of the NVIDIA driver that is loaded; None without one."""
     try:
         text = DRIVER_VERSION_FILE.read_text()
     except OSError:

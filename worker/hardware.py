@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,7 @@ from specs.reports import Hardware
 
 LEAST_CPU_SLOTS = 4
 """A node without GPUs offers at least so many, so that every layout can be tried on a laptop."""
+DEVICE_FILES = Path("/dev")
 NVIDIA_SMI = (
     "nvidia-smi",
     "--query-gpu=index,uuid,name,memory.total",
@@ -57,7 +59,8 @@ def find_devices(
         gpus: the GPUs, in place of those that `nvidia-smi` names.
 
     Raises:
-        ValueError: `device="cuda"` without a GPU, or more GPU slots asked for than there are.
+        ValueError: `device="cuda"` without a GPU, more GPU slots asked for than there are, or GPUs
+            that `nvidia-smi` does not list.
     """
     found = [] if device == "cpu" else (find_gpus() if gpus is None else gpus)
     if device == "cuda" and not found:
@@ -88,13 +91,37 @@ def find_devices(
     return Devices(hardware, visible=tuple(gpu.uuid for gpu in offered_gpus))
 
 
-def find_gpus() -> list[Gpu]:
-    """Return the GPUs of this machine that the worker may use, by index; none without a driver."""
+def find_gpus(*, devices: Path | None = None) -> list[Gpu]:
+    """Return the GPUs of this machine that the worker may use, by index; none without any.
+
+    Raises:
+        ValueError: the machine has GPUs, and `nvidia-smi` does not list them.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in ("", "-1"):
+        return []
+    there = sorted(path.name for path in (devices or DEVICE_FILES).glob("nvidia[0-9]*"))
     try:
         listed = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError):
+        found = parse_gpus(listed.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        if there:
+            raise ValueError(_unlisted(there, error)) from error
         return []
-    return _allowed(parse_gpus(listed.stdout), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if there and not found:
+        raise ValueError(_unlisted(there, "it lists none"))
+    return _allowed(found, visible)
+
+
+def _unlisted(there: Sequence[str], why: object) -> str:
+    """Return what is wrong: such a node would train on its CPUs, and nobody would see why."""
+    said = getattr(why, "stdout", None) or getattr(why, "stderr", None) or ""
+    words = " ".join(str(said).split())
+    return (
+        f"this machine has GPUs (/dev/{there[0]}), but nvidia-smi fails: {why}"
+        + (f": {words[:500]}" if words else "")
+        + "; mend the driver, or set TRAINYARD_DEVICE=cpu to offer CPU slots"
+    )
 
 
 def parse_gpus(listing: str) -> list[Gpu]:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from specs.attempt import AttemptSpec
 from specs.reports import ClaimReply, LaunchMessage
@@ -91,6 +92,7 @@ class Launcher:
             update={
                 "roots": dict(self.roots),
                 "cache_dir": str(self.node.cache_dir),
+                "device": self._device(claim),
             }
         )
         launch = LaunchRecord(
@@ -110,19 +112,29 @@ class Launcher:
         create_file(run.launch, launch.model_dump_json(indent=1) + "\n")
         return run
 
+    def _device(self, claim: ClaimReply) -> Literal["cpu", "cuda"]:
+        """Return the kind of the slots that were allocated here: ranks take no other.
+
+        Raises:
+            ValueError: the job wants GPUs, and this node offers none.
+        """
+        wanted = claim.attempt.overrides.apply(claim.spec).resources.device
+        offered = self.devices.hardware.device
+        if wanted == "cuda" and offered == "cpu":
+            raise ValueError(f"resources.device={wanted!r}, but this node offers CPU slots")
+        return "cpu" if wanted == "cpu" else offered
+
     def _environment(self, claim: ClaimReply) -> dict[str, str]:
         """Return the variables that depend on the node and the slots: GPUs, threads."""
         visible = self.devices.visible
-        wants_cpu = _device(claim) == "cpu"
+        on_gpus = self._device(claim) == "cuda"
         slots = slots_of(claim.attempt, claim.node_rank)
-        if not wants_cpu and visible and max(slots) >= len(visible):
+        if on_gpus and max(slots) >= len(visible):
             raise ValueError(f"slot {max(slots)} was allocated, but this node has {len(visible)}")
         return {
             "OMP_NUM_THREADS": str(self.devices.threads_per_slot),
             # Empty where the slots are CPU ranks: they must not take a GPU from anybody.
-            "CUDA_VISIBLE_DEVICES": (
-                "" if wants_cpu or not visible else ",".join(visible[slot] for slot in slots)
-            ),
+            "CUDA_VISIBLE_DEVICES": (",".join(visible[slot] for slot in slots) if on_gpus else ""),
         }
 
 
@@ -157,7 +169,3 @@ def start_supervisor(run: WorkerRun, lock: AttemptLock) -> None:
             timeout=DETACH_SECONDS,
             check=True,
         )
-
-
-def _device(claim: ClaimReply) -> str:
-    return claim.attempt.overrides.apply(claim.spec).resources.device

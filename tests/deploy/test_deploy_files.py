@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = sorted((ROOT / "deploy").glob("*.Dockerfile"))
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
-INSTRUCTIONS = {"FROM", "ENV", "WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "CMD"}
+INSTRUCTIONS = {"FROM", "ARG", "ENV", "WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "CMD"}
 
 
 def environment_names(settings: type[ServerSettings] | type[WorkerSettings]) -> set[str]:
@@ -102,6 +102,9 @@ def test_volumes_and_dependencies_are_declared() -> None:
 def test_the_gpu_overlay_changes_a_service_that_exists() -> None:
     overlay = yaml.safe_load((ROOT / "deploy" / "compose.gpu.yml").read_text())
     assert overlay["services"].keys() <= SERVICES.keys()
+    given = overlay["services"]["worker"]["environment"]
+    assert given == {"TRAINYARD_DEVICE": "cuda"}, "else it would offer CPU slots where a GPU fails"
+    assert given.keys() <= environment_names(WorkerSettings)
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
@@ -134,6 +137,18 @@ def test_a_dockerfile_installs_extras_that_exist_with_their_packages(path: Path)
     assert ("trainer" in parts) == (path.name == "worker.Dockerfile")
     assert "torch" in text or "trainer" not in parts
     assert ("s3" in parts) == ("worker" in parts), "a node's roots may be buckets"
+
+
+def test_the_image_has_torch_as_pinned_in_a_build_with_cuda() -> None:
+    found = instructions(ROOT / "deploy" / "worker.Dockerfile")
+    (install,) = [rest for word, rest in found if word == "RUN" and "pip install" in rest]
+    assert "-c constraints.txt" in install
+    assert "grep" not in install, "torch is pinned like everything else"
+    arguments = dict(rest.split("=") for word, rest in found if word == "ARG")
+    assert re.fullmatch(r"\d+\.\d+", arguments["CUDA"])
+    assert "torch.version.cuda == '$CUDA'" in install
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [pin for pin in pins if re.fullmatch(r"torch==\d+\.\d+\.\d+", pin)]
 
 
 def test_the_unit_leaves_supervisors_alone() -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from specs.attempt import AttemptSpec
 from specs.ids import make_id
 from specs.places import ROOT_FILE
 from specs.rundir import Heartbeat, Phase
+from tests.worker.conftest import Place
 from tests.worker.fake_server import JOIN_TOKEN, NODE_TOKEN, FakeServer
 from worker.api import Refused, WorkerApi
 from worker.hang import HangWatch
-from worker.hardware import Gpu, find_devices, find_gpus, parse_gpus
+from worker.hardware import Devices, Gpu, find_devices, find_gpus, parse_gpus
 from worker.memory import MemoryWatch
 from worker.node import Node
 from worker.register import own_token, register
@@ -88,13 +91,68 @@ def test_the_listing_of_nvidia_smi_is_read(tmp_path: Path, monkeypatch: pytest.M
     command.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [gpu.index for gpu in find_gpus()] == [0, 1]
+    assert [gpu.index for gpu in find_gpus(devices=tmp_path)] == [0, 1]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert [gpu.uuid for gpu in find_gpus()] == ["GPU-b"]
+    assert [gpu.uuid for gpu in find_gpus(devices=tmp_path)] == ["GPU-b"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert find_gpus() == []
-    command.write_text("#!/bin/sh\nexit 9\n")  # no driver
-    assert find_gpus() == []
+    assert find_gpus(devices=tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "named"),
+    [
+        ("echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", "mismatch"),
+        ("exit 0", "it lists none"),
+        ("echo '[Unknown Error], [N/A], [N/A], [N/A]'", "invalid literal"),
+    ],
+)
+def test_a_machine_whose_gpus_are_not_listed_is_no_cpu_node(
+    script: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, devices = tmp_path / "nvidia-smi", tmp_path / "dev"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    devices.mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert find_gpus(devices=devices) == []  # a driver without a device
+    (devices / "nvidia0").touch()
+    wanted = rf"dev/nvidia0.*nvidia-smi fails.*{named}.*TRAINYARD_DEVICE=cpu"
+    with pytest.raises(ValueError, match=wanted):
+        find_gpus(devices=devices)
+    monkeypatch.setattr("worker.hardware.DEVICE_FILES", devices)
+    with pytest.raises(ValueError, match=wanted):
+        find_devices()
+    assert find_devices(device="cpu").hardware.device == "cpu"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the worker itself is given none
+    assert find_devices().hardware.device == "cpu"
+
+
+def test_a_machine_with_gpus_and_no_nvidia_smi_is_no_cpu_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert find_gpus(devices=tmp_path) == []
+    (tmp_path / "nvidia3").touch()
+    with pytest.raises(ValueError, match="No such file or directory: 'nvidia-smi'"):
+        find_gpus(devices=tmp_path)
+
+
+def test_ranks_are_told_the_kind_of_their_slots(place: Place) -> None:
+    def prepared(device: str, *, offers: str) -> AttemptSpec:
+        hardware = place.launcher.devices.hardware.model_copy(update={"device": offers})
+        visible = ("GPU-a", "GPU-b") if offers == "cuda" else ()
+        launcher = replace(place.launcher, devices=Devices(hardware, visible))
+        attempt_id = place.grant(spec={"resources": {"device": device}})
+        run = launcher.prepare(attempt_id, place.server.attempts[attempt_id].claim)
+        return AttemptSpec.model_validate_json(Path(run.attempt).read_bytes())
+
+    assert prepared("auto", offers="cuda").device == "cuda"
+    assert prepared("auto", offers="cpu").device == "cpu"
+    assert prepared("cpu", offers="cuda").device == "cpu"
+    with pytest.raises(ValueError, match="device='cuda', but this node offers CPU slots"):
+        prepared("cuda", offers="cpu")
 
 
 def test_a_node_whose_token_was_revoked_joins_anew(tmp_path: Path, server: FakeServer) -> None:

@@ -1019,6 +1019,11 @@ export interface components {
              */
             overrides: components["schemas"]["Overrides"];
             /**
+             * Device
+             * @description Kind of the slots that it has; `resources.device` holds for a bare launch.
+             */
+            device: ("cpu" | "cuda") | null;
+            /**
              * Allocation
              * @description The nodes, by node rank; empty for a bare launch.
              * @default []
