@@ -15,13 +15,39 @@ from pydantic import TypeAdapter, ValidationError
 
 from specs.base import SpecModel
 from specs.job import JobSpec
+from specs.json_text import json_problem
 from specs.problems import Problem
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that refuses a key that stands twice; PyYAML takes the last one in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:merge" and key.value in seen:
+                place = f"line {key.start_mark.line + 1}"
+                raise ValueError(f"{place}: the key {key.value!r} stands twice in one table")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(text: str) -> Any:
+    return yaml.load(text, _Loader)
+
+
+def _read_json(text: str) -> Any:
+    problem = json_problem(text)
+    if problem is not None:
+        raise ValueError(f"{problem.pointer or '/'}: {problem.detail}")
+    return json.loads(text)
+
 
 READERS: dict[str, Callable[[str], Any]] = {
     ".toml": tomllib.loads,
-    ".yaml": yaml.safe_load,
-    ".yml": yaml.safe_load,
-    ".json": json.loads,
+    ".yaml": _read_yaml,
+    ".yml": _read_yaml,
+    ".json": _read_json,
 }
 
 

@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import uvicorn
 
@@ -17,9 +18,8 @@ from server.context import Context
 from server.database import Database
 from server.migrate import is_current, upgrade
 from server.settings import Settings
-
-SHUTDOWN_SECONDS = 10
-"""Time in which open requests may finish; streams end at once."""
+from server.wire.configuration import configured
+from server.wire.connections import connections_possible
 
 logger = logging.getLogger("server")
 
@@ -31,19 +31,14 @@ def api(context: Context) -> int:
     path = ensure_admin_token(context)
     if path is not None:
         logger.info("the admin token lies in %s", path)
-    settings = context.settings
     # uvicorn sends itself the signal again once it has shut down: that is the end, and no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    uvicorn.run(
-        create_app(context),
-        host=settings.host,
-        port=settings.port,
-        access_log=False,  # the application writes its own, with request ids
-        log_config=None,
-        server_header=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    server = uvicorn.Server(
+        configured(create_app(context), context.settings, connections=connections_possible())
     )
-    return 0
+    with suppress(KeyboardInterrupt):
+        server.run()
+    return 0 if server.started else 1
 
 
 def scheduler(context: Context) -> int:

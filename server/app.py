@@ -18,6 +18,8 @@ import server.nodes.endpoints
 import server.telemetry.endpoints
 import server.workers.endpoints
 from server import health, monitoring, openapi, problems
+from server.auth.endpoints import SESSION_PATH
+from server.auth.throttle import FailedLogins
 from server.context import Context
 from server.dashboard import Dashboard, dashboard_dir
 from server.events.tail import Tail
@@ -29,6 +31,9 @@ from specs.reports import MAX_REPORT_BYTES
 
 API = "/api/v1"
 WORKERS = f"{API}/workers/"
+LOGIN = f"{API}{SESSION_PATH}"
+MAX_LOGIN_BYTES = 4 * 1024
+"""The one body that is read before there is a token."""
 
 ROUTERS: tuple[APIRouter, ...] = (
     server.jobs.endpoints.router,
@@ -56,6 +61,7 @@ def create_app(context: Context) -> FastAPI:
     )
     app.state.context = context
     app.state.tail = tail
+    app.state.failed_logins = FailedLogins()
     app.state.monitoring = Monitoring(context, tail)
     app.include_router(health.router)
     app.include_router(monitoring.router)
@@ -91,7 +97,13 @@ def _surround(app: FastAPI, context: Context) -> None:
 
 def _body_limits(context: Context) -> Callable[[str], int]:
     limit = context.settings.max_body_bytes
-    return lambda path: MAX_REPORT_BYTES if path.startswith(WORKERS) else limit
+
+    def limit_of(path: str) -> int:
+        if path.startswith(WORKERS):
+            return MAX_REPORT_BYTES
+        return MAX_LOGIN_BYTES if path == LOGIN else limit
+
+    return limit_of
 
 
 def _lifespan(

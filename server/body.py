@@ -10,12 +10,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from server.errors import InvalidRequestError, UnsupportedMediaTypeError
+from specs.json_text import json_problem
 from specs.problems import Problem, pointer_to, problems_of
 
 Model = TypeVar("Model", bound=BaseModel)
-
-MAX_PROBLEMS = 100
-"""A body of a million unknown fields does not deserve an answer as long."""
 
 
 async def _read(request: Request) -> bytes:
@@ -52,17 +50,19 @@ def parse_json(model: type[Model], content: bytes) -> Model:
     Raises:
         InvalidRequestError: it is no JSON, or not what the model wants; every problem is named.
     """
+    problem = json_problem(content)
+    if problem is not None:
+        raise InvalidRequestError.of([problem])
     if b"\\u0000" in content:  # PostgreSQL stores no NUL in text
         problems = [
             Problem(pointer=p, detail="holds a NUL character") for p in _nul_places(content)
         ]
         if problems:
-            raise InvalidRequestError.of(problems[:MAX_PROBLEMS])
+            raise InvalidRequestError.of(problems)
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
-        problems = problems_of(error, _document(content))
-        raise InvalidRequestError.of(problems[:MAX_PROBLEMS]) from None
+        raise InvalidRequestError.of(problems_of(error, _document(content))) from None
 
 
 def _document(content: bytes) -> Any:

@@ -8,14 +8,18 @@ RefusalError                the request cannot be carried out
 ├── ConflictError          409  the state forbids it
 ├── TooLargeError          413  the body is over the limit
 ├── UnsupportedMediaTypeError  415  the body is not of a type that is read here
+├── TooManyError           429  the address has to wait first
 └── UnavailableError       503  the database or the broker does not answer
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from specs.problems import Problem
+
+MAX_PROBLEMS = 50
+"""Problems that one answer lists; `detail` counts the others."""
 
 
 class RefusalError(Exception):
@@ -24,6 +28,8 @@ class RefusalError(Exception):
     status = 400
     title = "The request cannot be carried out"
     type = "/problems/refused"
+    headers: Mapping[str, str] = {}
+    """Headers of the answer."""
 
     def __init__(self, detail: str, problems: Iterable[Problem] = ()) -> None:
         super().__init__(detail)
@@ -45,9 +51,13 @@ class InvalidRequestError(RefusalError):
 
     @classmethod
     def of(cls, problems: Iterable[Problem]) -> InvalidRequestError:
-        """Return the refusal of several fields."""
-        listed = tuple(problems)
-        return cls("; ".join(f"{p.pointer or '/'}: {p.detail}" for p in listed), listed)
+        """Return the refusal of several fields: the first `MAX_PROBLEMS`, and how many more."""
+        found = tuple(problems)
+        listed = found[:MAX_PROBLEMS]
+        texts = [f"{p.pointer or '/'}: {p.detail}" for p in listed]
+        if len(found) > len(listed):
+            texts.append(f"and {len(found) - len(listed):,} more problems")
+        return cls("; ".join(texts), listed)
 
 
 class UnauthenticatedError(RefusalError):
@@ -56,6 +66,7 @@ class UnauthenticatedError(RefusalError):
     status = 401
     title = "Authentication is needed"
     type = "/problems/unauthenticated"
+    headers: Mapping[str, str] = {"www-authenticate": "Bearer"}
 
 
 class ForbiddenError(RefusalError):
@@ -98,9 +109,22 @@ class UnsupportedMediaTypeError(RefusalError):
     type = "/problems/unsupported-media-type"
 
 
+class TooManyError(RefusalError):
+    """The address has to wait first."""
+
+    status = 429
+    title = "Too many requests"
+    type = "/problems/too-many"
+
+    def __init__(self, detail: str, *, retry_seconds: int) -> None:
+        super().__init__(detail)
+        self.headers = {"retry-after": str(retry_seconds)}
+
+
 class UnavailableError(RefusalError):
     """The database or the broker does not answer."""
 
     status = 503
     title = "Temporarily unavailable"
     type = "/problems/unavailable"
+    headers: Mapping[str, str] = {"retry-after": "2"}

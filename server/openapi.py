@@ -37,6 +37,7 @@ TITLES = {
     413: "The body is over the limit",
     415: "The body is not JSON",
     422: "Something in the request is wrong; `errors` names each place",
+    429: "Too many logins of this address failed; `Retry-After` is in seconds",
 }
 
 router = APIRouter(tags=["meta"], dependencies=[person])
@@ -168,6 +169,7 @@ def _add_problems(path: str, method: str, operation: Document) -> None:
         413: has_body,
         415: has_body,
         422: has_body or "parameters" in operation,
+        429: has_body and not is_secured,
     }
     responses = operation["responses"]
     responses.pop("422", None)

@@ -18,7 +18,6 @@ from server.errors import (
     InvalidRequestError,
     NotFoundError,
     RefusalError,
-    UnauthenticatedError,
     UnavailableError,
 )
 from specs.api.common import ProblemDetails
@@ -27,12 +26,6 @@ from specs.problems import Problem, SpecError
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-RETRY_SECONDS = "2"
-
-HEADERS: dict[type[RefusalError], dict[str, str]] = {
-    UnauthenticatedError: {"www-authenticate": "Bearer"},
-    UnavailableError: {"retry-after": RETRY_SECONDS},
-}
 
 
 def install(app: FastAPI) -> None:
@@ -54,7 +47,7 @@ def refuse(scope: Scope, error: RefusalError) -> Response:
         kind=error.type,
         detail=error.detail,
         errors=error.problems,
-        headers=HEADERS.get(type(error), {}),
+        headers=error.headers,
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from server.wire.addresses import Networks
 
 
 class Settings(BaseSettings):
@@ -56,3 +59,22 @@ class Settings(BaseSettings):
     """Largest request body, reports apart."""
     stream_seconds: Annotated[float, Field(gt=0)] = 900.0
     """Longest life of one stream of events; its client comes back, and its token is looked at."""
+    max_connections_per_address: Annotated[int, Field(ge=16)] = 1024
+    """Most open connections of one address (of IPv6, of one /64); those of `trusted_proxies` count
+    only in the total, which is given by the limit of file descriptors. A browser holds up to seven,
+    a node about as many as it runs attempts."""
+    trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ("127.0.0.1", "::1")
+    """Addresses and networks of reverse proxies, divided by commas: their `X-Forwarded-For` and
+    `X-Forwarded-Proto` are believed."""
+
+    @field_validator("trusted_proxies", mode="before")
+    @classmethod
+    def _divide(cls, given: object) -> object:
+        parts = [part.strip() for part in given.split(",")] if isinstance(given, str) else given
+        return tuple(part for part in parts if part) if isinstance(parts, Iterable) else parts
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_networks(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        Networks(given)
+        return given

@@ -17,10 +17,12 @@ from server.auth.dependencies import (
     check_origin,
     person,
 )
+from server.auth.throttle import FailedLogins
 from server.auth.tokens import TokenKind
 from server.body import JsonBody
 from server.context import Context
 from server.dependencies import ServerContext
+from server.errors import UnauthenticatedError
 from server.paging import PageRequest, page_by
 from server.parameters import TokenId
 from server.responses import reply
@@ -38,11 +40,19 @@ TokenBody = Annotated[TokenRequest, Depends(JsonBody(TokenRequest))]
 def log_in(context: ServerContext, request: Request, body: SessionBody) -> Response:
     """Open a session by a token, or by the code of a login link, which is used up by it.
 
-    The answer sets an HttpOnly cookie. Nobody is logged in yet, so no token is asked for.
+    The answer sets an HttpOnly cookie. Nobody is logged in yet, so no token is asked for; an
+    address that failed too often has to wait.
     """
     if "origin" in request.headers:  # another site must not log a browser in
         check_origin(context, request)
-    session = service.open_session(context, token=body.token, code=body.code)
+    failed: FailedLogins = request.app.state.failed_logins
+    host = request.client.host if request.client else ""
+    failed.check(host, context.now())
+    try:
+        session = service.open_session(context, token=body.token, code=body.code)
+    except UnauthenticatedError:
+        failed.note(host, context.now())
+        raise
     response = reply(_session_view(session.principal, session.expires_at), status=201)
     response.set_cookie(
         SESSION_COOKIE,

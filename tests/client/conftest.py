@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import uvicorn
 from typer.testing import CliRunner, Result
 
 from client.cli.app import app as command
@@ -24,6 +20,8 @@ from server.context import Context
 from server.database import Database
 from server.migrate import upgrade
 from server.settings import Settings
+from server.wire.configuration import configured
+from tests.server.api.serving import listening_on
 from tests.server.harness import FakeClock, Harness
 
 Run = Callable[..., Result]
@@ -85,22 +83,9 @@ def yard(migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 @contextmanager
 def serving(context: Context) -> Iterator[str]:
     """Serve the API from a thread until the block ends; yields its URL."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        create_app(context), log_config=None, ws="none", timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive(), "the server ended while it was starting"
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(timeout=20)
-        listener.close()
+    config = configured(create_app(context), context.settings, connections=500, shutdown_seconds=1)
+    with listening_on(config) as (host, port):
+        yield f"http://{host}:{port}"
 
 
 @pytest.fixture

@@ -40,6 +40,9 @@ def test_an_empty_yaml_file_is_a_spec_of_defaults(tmp_path: Path) -> None:
         ("a.toml", "steps = ", "Invalid value"),
         ("a.json", "[1]", "needs a table of fields"),
         ("a.yaml", "a: [", "expected the node content"),
+        ("a.json", '{"a": {"lr": 1, "lr": 2}}', "/a/lr: key='lr' stands twice"),
+        ("a.yaml", "a:\n  lr: 1\n  lr: 2", "line 3: the key 'lr' stands twice"),
+        ("a.toml", "lr = 1\nlr = 2", "Cannot overwrite a value"),
         ("a.yaml", "a: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
     ],
 )

@@ -13,6 +13,7 @@ import uvicorn
 from server.app import create_app
 from server.context import Context
 from server.database import Database
+from server.wire.configuration import configured
 
 PATIENCE = 30.0
 
@@ -22,17 +23,33 @@ def serving(context: Context) -> Iterator[str]:
     """Run an application with connections of its own, as another process would; its root URL."""
     database = Database(context.settings.database_url)
     app = create_app(Context(context.settings, database, context.clock))
+    try:
+        with listening_on(
+            configured(app, context.settings, connections=500, shutdown_seconds=2)
+        ) as (
+            host,
+            port,
+        ):
+            yield f"http://{host}:{port}"
+    finally:
+        database.dispose()
+
+
+@contextmanager
+def listening_on(config: uvicorn.Config) -> Iterator[tuple[str, int]]:
+    """Run uvicorn in a thread; the address of its socket."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=2))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        until(lambda: server.started)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        until(lambda: server.started or not thread.is_alive())
+        assert thread.is_alive(), "the server ended while it was starting"
+        yield listener.getsockname()
     finally:
         server.should_exit = True
-        thread.join()
-        database.dispose()
+        thread.join(PATIENCE)
+        listener.close()
 
 
 def until(condition: Callable[[], object]) -> None:

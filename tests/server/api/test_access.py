@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,8 +14,10 @@ from server.app import create_app, routes_of
 from server.auth.admin import ensure_admin_token, replace_admin_token
 from server.auth.dependencies import SESSION_COOKIE
 from server.auth.service import SESSION_LIFETIME
+from server.auth.throttle import MAX_ADDRESSES, FailedLogins
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
+from server.errors import TooManyError
 from server.tables import tokens
 from tests.server.api.in_process import TestClient
 from tests.server.harness import FakeClock
@@ -213,6 +215,37 @@ def test_a_login_code_works_once(anonymous: TestClient, admin: TestClient) -> No
     assert anonymous.post(SESSION, json={"code": code}).status_code == 201
     assert anonymous.get(SESSION).json()["kind"] == "admin"
     assert anonymous.post(SESSION, json={"code": code}).status_code == 401
+
+
+def test_failed_logins_of_an_address_wait(
+    app: FastAPI, anonymous: TestClient, api_token: str, clock: FakeClock
+) -> None:
+    for _ in range(10):
+        assert anonymous.post(SESSION, json={"token": "ty_api_wrong"}).status_code == 401
+    clock.advance(20)
+    refused = anonymous.post(SESSION, json={"token": api_token})
+    assert refused.status_code == 429
+    assert refused.headers["retry-after"] == "40"
+    assert "40 seconds" in refused.json()["detail"]
+    other = TestClient(app, base_url="http://trainyard.test", client=("192.0.2.1", 5))
+    assert other.post(SESSION, json={"token": api_token}).status_code == 201
+    headers = {"authorization": f"Bearer {api_token}"}
+    assert anonymous.get(f"{API}/jobs", headers=headers).status_code == 200
+    clock.advance(40)
+    assert anonymous.post(SESSION, json={"token": api_token}).status_code == 201
+
+
+def test_failed_logins_take_bounded_memory() -> None:
+    failed = FailedLogins()
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    for number in range(MAX_ADDRESSES + 100):
+        for _ in range(2):
+            failed.note(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", now)
+    assert len(failed._windows) == MAX_ADDRESSES
+    for _ in range(10):
+        failed.note("2001:db8::1", now)
+    with pytest.raises(TooManyError):
+        failed.check("2001:db8::2", now)
 
 
 def test_a_login_code_expires(anonymous: TestClient, admin: TestClient, clock: FakeClock) -> None:

@@ -84,6 +84,9 @@ def test_the_api_starts_on_the_newest_schema_only(tmp_path: Path) -> None:
         token = (tmp_path / "admin.token").read_text().strip()
         headers = {"authorization": f"Bearer {token}"}
         assert httpx.get(f"{url}/api/v1/jobs", headers=headers).status_code == 200
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\nx: " + b"a" * 60_000)
+            assert stranger.recv(100).startswith(b"HTTP/1.1 431 ")
         until(lambda: _has_beaten(tmp_path))
         fresh = run(tmp_path, "admin-token").stdout.strip()
         assert httpx.get(f"{url}/api/v1/jobs", headers=headers).status_code == 401

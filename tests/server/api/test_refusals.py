@@ -119,11 +119,46 @@ def test_every_problem_of_a_spec_is_named_at_once(client: TestClient) -> None:
 
 
 def test_a_body_of_nonsense_gets_no_endless_answer(client: TestClient) -> None:
-    body = {f"unknown{number}": 1 for number in range(20_000)}
+    body = {f"unknown{number}": 1 for number in range(9_000)}
     response = client.post(JOBS, json=body)
     assert response.status_code == 422
-    assert len(response.json()["errors"]) == 100
+    assert len(response.json()["errors"]) == 50
+    assert response.json()["detail"].endswith("; and 8,950 more problems")
     assert len(response.content) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "said"),
+    [
+        (json.dumps({str(n): 1 for n in range(10_001)}), "", "10,000 keys and list items"),
+        (json.dumps({"tags": ["x"] * 10_001}), "", "10,000 keys and list items"),
+        ('{"env": ' * 40 + "1" + "}" * 40, "/env" * 32, "32 levels"),
+        ('{"tags": ' + "[" * 40 + "]" * 40 + "}", "/tags" + "/0" * 31, "32 levels"),
+        ('{"name": "a", "name": "b"}', "/name", "key='name' stands twice"),
+        ('{"training": {"steps": 1, "seq_len": 8, "steps": 1}}', "/training/steps", "'steps'"),
+        ('{"env": {"A~/B": "1", "A~/B": "2"}}', "/env/A~0~1B", "'A~/B'"),
+        ('{"training": {"steps": 1, "steps": 2}, "training": {}}', "/training", "'training'"),
+        ('{"n": 1' + "0" * 5000 + ', "lr": 1, "lr": 2}', "/lr", "'lr'"),
+    ],
+)
+def test_a_body_has_bounds_and_no_key_twice(
+    client: TestClient, context: Context, body: str, place: str, said: str
+) -> None:
+    for path in (JOBS, f"{JOBS}/plan"):
+        response = client.post(path, content=body, headers=JSON)
+        assert response.status_code == 422, response.text[:300]
+        (problem,) = response.json()["errors"]
+        assert problem["pointer"] == place
+        assert said in problem["detail"]
+    assert stored(context) == 0
+
+
+def test_a_login_of_a_megabyte_is_not_read(anonymous: TestClient) -> None:
+    body = json.dumps({f"k{number}": 1 for number in range(400)})
+    assert len(body) > 4096
+    refused = anonymous.post(f"{API}/auth/session", content=body, headers=JSON)
+    assert refused.status_code == 413
+    assert "4,096 bytes" in refused.json()["detail"]
 
 
 def test_values_of_the_environment_are_never_echoed(client: TestClient) -> None:

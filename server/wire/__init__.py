@@ -1,0 +1,1 @@
+"""Connections and bytes, before there is a request: how many, how large, how slow."""

@@ -1,0 +1,42 @@
+"""How uvicorn serves the application: the protocol with limits, and whose word counts."""
+
+from __future__ import annotations
+
+import uvicorn
+from fastapi import FastAPI
+
+from server.settings import Settings
+from server.wire.addresses import Networks
+from server.wire.connections import Connections
+from server.wire.protocol import Limits, bounded
+
+SHUTDOWN_SECONDS = 10
+"""Time in which open requests may finish; streams end at once."""
+
+
+def configured(
+    app: FastAPI,
+    settings: Settings,
+    *,
+    connections: int,
+    limits: Limits | None = None,
+    shutdown_seconds: int = SHUTDOWN_SECONDS,
+) -> uvicorn.Config:
+    """Return what uvicorn needs to serve an application on `connections` at most."""
+    admission = Connections(
+        per_address=settings.max_connections_per_address,
+        total=connections,
+        exempt=Networks(settings.trusted_proxies),
+    )
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=bounded(limits or Limits(), admission),
+        ws="none",  # a web socket would get another protocol, without limits
+        access_log=False,  # the application writes its own, with request ids
+        log_config=None,
+        server_header=False,
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        timeout_graceful_shutdown=shutdown_seconds,
+    )
