@@ -25,6 +25,8 @@ READY_SECONDS = 90.0
 END_SECONDS = 15.0
 POLL_SECONDS = 0.1
 BROKER = "broker"
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Addresses that listen on every interface, and the one that reaches them from this machine."""
 NOT_PASSED_ON = ("TRAINYARD_TOKEN", "TRAINYARD_JOIN_TOKEN")
 
 
@@ -46,9 +48,13 @@ class Address:
     @property
     def url(self) -> str:
         """URL that reaches it from this machine."""
-        everywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
-        host = everywhere.get(self.host, f"[{self.host}]" if ":" in self.host else self.host)
-        return f"http://{host}:{self.port}"
+        host = EVERYWHERE.get(self.host, self.host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether `url` is one of loopback, from which browsers may write by default."""
+        return EVERYWHERE.get(self.host, self.host) in {"127.0.0.1", "::1", "localhost"}
 
 
 class Stack:
@@ -173,14 +179,19 @@ class Stack:
     def _settings(self, broker: Broker) -> dict[str, str]:
         """Return what every part of ours gets: the caller's settings, but our places."""
         passed_on = {k: v for k, v in os.environ.items() if k not in NOT_PASSED_ON}
-        return passed_on | {
-            "TRAINYARD_BROKER_URL": broker.url,
-            "TRAINYARD_DATABASE_URL": f"sqlite:///{self.folders.database}",
-            "TRAINYARD_STATE_DIR": str(self.folders.state),
-            "TRAINYARD_HOST": self.address.host,
-            "TRAINYARD_PORT": str(self.address.port),
-            "PYTHONUNBUFFERED": "1",
-        }
+        public = {} if self.address.is_loopback else {"TRAINYARD_PUBLIC_URL": self.address.url}
+        return (
+            public
+            | passed_on
+            | {
+                "TRAINYARD_BROKER_URL": broker.url,
+                "TRAINYARD_DATABASE_URL": f"sqlite:///{self.folders.database}",
+                "TRAINYARD_STATE_DIR": str(self.folders.state),
+                "TRAINYARD_HOST": self.address.host,
+                "TRAINYARD_PORT": str(self.address.port),
+                "PYTHONUNBUFFERED": "1",
+            }
+        )
 
     def _migrate(self) -> None:
         log = self.folders.log("migrate")

@@ -92,7 +92,11 @@ def _surround(app: FastAPI, context: Context) -> None:
     app.add_middleware(HeadMiddleware)
     app.add_middleware(MethodsMiddleware, allowed=AllowedMethods(routes_of(app)))
     app.add_middleware(BodyLimitMiddleware, limit_of=_body_limits(context))
-    app.add_middleware(RequestMiddleware, observe=app.state.monitoring.observe)
+    app.add_middleware(
+        RequestMiddleware,
+        observe=app.state.monitoring.observe,
+        is_https=context.settings.is_https,
+    )
 
 
 def _body_limits(context: Context) -> Callable[[str], int]:

@@ -29,6 +29,9 @@ SECURITY_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
 }
 
+HSTS = {"strict-transport-security": "max-age=31536000"}
+"""Under https browsers come back by https alone, for a year."""
+
 Observer = Callable[[Scope, int, float], None]
 """Gets the scope, the status and the seconds of each answered request."""
 
@@ -36,9 +39,10 @@ Observer = Callable[[Scope, int, float], None]
 class RequestMiddleware:
     """Gives each request its id and its log line, and answers 500 where nothing else answers."""
 
-    def __init__(self, app: ASGIApp, *, observe: Observer) -> None:
+    def __init__(self, app: ASGIApp, *, observe: Observer, is_https: bool) -> None:
         self.app = app
         self.observe = observe
+        self.headers = SECURITY_HEADERS | (HSTS if is_https else {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -54,7 +58,7 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                _add_headers(scope, message, request_id)
+                self._add_headers(scope, message, request_id)
             await send(message)
 
         try:
@@ -76,19 +80,18 @@ class RequestMiddleware:
                 seconds * 1000,
             )
 
+    def _add_headers(self, scope: Scope, message: Message, request_id: str) -> None:
+        headers = MutableHeaders(scope=message)
+        headers["x-request-id"] = request_id
+        for name, value in self.headers.items():
+            headers.setdefault(name, value)
+        if scope["path"].startswith(API_PREFIX):
+            headers.setdefault("cache-control", "no-store")
+
 
 def _request_id(scope: Scope) -> str:
     given = Headers(scope=scope).get("x-request-id", "")
     return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
-
-
-def _add_headers(scope: Scope, message: Message, request_id: str) -> None:
-    headers = MutableHeaders(scope=message)
-    headers["x-request-id"] = request_id
-    for name, value in SECURITY_HEADERS.items():
-        headers.setdefault(name, value)
-    if scope["path"].startswith(API_PREFIX):
-        headers.setdefault("cache-control", "no-store")
 
 
 def _unforeseen(scope: Scope) -> ASGIApp:

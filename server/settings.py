@@ -32,7 +32,8 @@ class Settings(BaseSettings):
     web_dir: Path | None = None
     """Folder of the built dashboard; the one inside the package when absent."""
     public_url: str | None = None
-    """URL under which browsers reach the server; writes with a cookie must come from its origin."""
+    """URL under which browsers reach the server; writes with a cookie must come from its origin.
+    Without it they must come from loopback."""
     roots: tuple[str, ...] = ("checkpoints", "data")
     """Names of the storage roots that specs may use."""
     allow_code: bool = False
@@ -66,6 +67,11 @@ class Settings(BaseSettings):
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ("127.0.0.1", "::1")
     """Addresses and networks of reverse proxies, divided by commas: their `X-Forwarded-For` and
     `X-Forwarded-Proto` are believed."""
+
+    @property
+    def is_https(self) -> bool:
+        """Whether browsers reach the server by https."""
+        return (self.public_url or "").startswith("https:")
 
     @field_validator("trusted_proxies", mode="before")
     @classmethod

@@ -75,6 +75,9 @@ class EventKind(StrEnum):
     """Output was stored: `rank`, `lines` so far. Transient."""
     LINE_SKIPPED = "line_skipped"
     """A line of a run's file can never be read and was left out: `file`, `offset`, `error`."""
+    METRICS_DROPPED = "metrics_dropped"
+    """Points of an attempt are left out: `what` (`series` or `steps`) exceeds the `limit`, and the
+    `first` of them. Once for each."""
     NODE_REGISTERED = "node_registered"
     """A node registered or came back with other hardware."""
     NODE_ONLINE = "node_online"

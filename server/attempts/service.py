@@ -45,6 +45,7 @@ class Reporter:
     node_state: AttemptNodeState
     attempt_state: AttemptState
     job_state: JobState
+    attempt_ended_at: datetime | None
     desired: DesiredState
     start_step: int
     last_step: int
@@ -94,11 +95,10 @@ def claim(context: Context, attempt_id: str, *, node: str) -> ClaimReply:
 def authorize_report(
     connection: Connection, attempt_id: str, *, node: str, token_hash: str
 ) -> Reporter:
-    """Lock the job of a report's attempt, and return whose report it is.
+    """Lock the job of a report's attempt, and return whose report it is; its share may have ended.
 
     Raises:
         UnauthenticatedError: the token is not that of this attempt on this node.
-        ConflictError: the share or the attempt has ended: its supervisor ends everything.
     """
     try:
         lock_job_of(connection, attempt_id)
@@ -115,6 +115,7 @@ def authorize_report(
             share.node_rank,
             share.state.label("node_state"),
             attempt.state.label("attempt_state"),
+            attempt.ended_at.label("attempt_ended_at"),
             job.state.label("job_state"),
             attempt.desired,
             attempt.start_step,
@@ -130,8 +131,6 @@ def authorize_report(
     ).one_or_none()
     if row is None or not hmac.compare_digest(row.token_hash or "", token_hash):
         raise UnauthenticatedError("this is no token of this attempt on this node")
-    if AttemptNodeState(row.node_state) == AttemptNodeState.ENDED:
-        raise ConflictError(f"attempt {row.number} of {row.job_name} has ended on {node}")
     fields = row._asdict()
     del fields["token_hash"]
     return Reporter(
@@ -143,6 +142,16 @@ def authorize_report(
             "desired": DesiredState(row.desired),
         }
     )
+
+
+def check_identity(row: Reporter, identity: Identity) -> None:
+    """Refuse the report of another process than the first one that reported for this share.
+
+    Raises:
+        ConflictError: it is another one.
+    """
+    if row.identity is not None and row.identity != identity:
+        raise ConflictError(f"another supervisor owns attempt {row.number} on {row.node}")
 
 
 def record_heartbeat(
@@ -157,8 +166,7 @@ def record_heartbeat(
     Raises:
         ConflictError: another process reported for this share before.
     """
-    if row.identity is not None and row.identity != identity:
-        raise ConflictError(f"another supervisor owns attempt {row.number} on {row.node}")
+    check_identity(row, identity)
     _renew_lease(context, connection, row, identity)
     if heartbeat is None:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ from server.auth.service import (
     Principal,
     authenticate_session,
     authenticate_token,
-    is_attempt_token,
+    check_attempt_token,
 )
 from server.auth.tokens import TokenKind, hash_token
 from server.context import Context
@@ -21,6 +22,8 @@ from server.dependencies import ServerContext
 from server.errors import ForbiddenError, UnauthenticatedError
 
 SESSION_COOKIE = "trainyard_session"
+SECURE_SESSION_COOKIE = f"__Host-{SESSION_COOKIE}"
+"""Its name under https: browsers take it from this very host alone, and only with `Secure`."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 NO_TOKEN = "send a token: Authorization: Bearer ty_..."
 
@@ -36,8 +39,20 @@ _cookie_scheme = APIKeyCookie(
     description="The browser session of `POST /auth/session`; writes also check `Origin`.",
 )
 
+
+def cookie_name(context: Context) -> str:
+    """Return the name of the cookie that holds a browser session."""
+    return SECURE_SESSION_COOKIE if context.settings.is_https else SESSION_COOKIE
+
+
+def _session_cookie(
+    context: ServerContext, request: Request, _: Annotated[str | None, Depends(_cookie_scheme)]
+) -> str | None:
+    return request.cookies.get(cookie_name(context))
+
+
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_token_scheme)]
-Cookie = Annotated[str | None, Depends(_cookie_scheme)]
+Cookie = Annotated[str | None, Depends(_session_cookie)]
 
 
 def _person(context: ServerContext, request: Request, bearer: Bearer, cookie: Cookie) -> Principal:
@@ -66,8 +81,7 @@ def _attempt_token_hash(context: ServerContext, bearer: Bearer) -> str:
     if bearer is None:
         raise UnauthenticatedError(NO_TOKEN)
     token_hash = hash_token(bearer.credentials)
-    if not is_attempt_token(context, token_hash):
-        raise UnauthenticatedError("this is no token of an attempt")
+    check_attempt_token(context, token_hash)
     return token_hash
 
 
@@ -86,6 +100,9 @@ def _of_kind(
 def check_origin(context: Context, request: Request) -> None:
     """Refuse what a page of another site sends with the cookie of this one.
 
+    Without `public_url` the `Host` header says what the server is called, and another site can give
+    a name of its own the server's address (DNS rebinding): then only loopback is believed.
+
     Raises:
         ForbiddenError: the `Origin` header is absent or names another origin than the server's.
     """
@@ -96,10 +113,25 @@ def check_origin(context: Context, request: Request) -> None:
         own = f"{split.scheme}://{split.netloc}"
     else:
         own = f"{request.url.scheme}://{request.headers.get('host', '')}"
+        if not _is_loopback(request.url.hostname or ""):
+            raise ForbiddenError(
+                f"browsers reach this server at {request.url.hostname!r}: set TRAINYARD_PUBLIC_URL "
+                "to its URL; without it only pages of localhost, 127.0.0.0/8 and [::1] may log in "
+                "and write"
+            )
     if origin != own:
         raise ForbiddenError(
             f"a write by cookie must come from {own}, not from {origin or 'nowhere'}"
         )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 person = Depends(_person)

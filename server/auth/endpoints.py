@@ -10,17 +10,16 @@ from sqlalchemy import Row
 
 from server.auth import service
 from server.auth.dependencies import (
-    SESSION_COOKIE,
     Cookie,
     Person,
     admin,
     check_origin,
+    cookie_name,
     person,
 )
 from server.auth.throttle import FailedLogins
 from server.auth.tokens import TokenKind
 from server.body import JsonBody
-from server.context import Context
 from server.dependencies import ServerContext
 from server.errors import UnauthenticatedError
 from server.paging import PageRequest, page_by
@@ -55,12 +54,12 @@ def log_in(context: ServerContext, request: Request, body: SessionBody) -> Respo
         raise
     response = reply(_session_view(session.principal, session.expires_at), status=201)
     response.set_cookie(
-        SESSION_COOKIE,
+        cookie_name(context),
         session.cookie,
         max_age=int((session.expires_at - context.now()).total_seconds()),
         httponly=True,
         samesite="strict",
-        secure=_is_https(context),
+        secure=context.settings.is_https,
     )
     return response
 
@@ -79,7 +78,9 @@ def log_out(context: ServerContext, cookie: Cookie) -> Response:
     if cookie is not None:
         service.close_session(context, cookie)
     response = Response(status_code=204)
-    response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
+    response.delete_cookie(
+        cookie_name(context), httponly=True, samesite="strict", secure=context.settings.is_https
+    )
     return response
 
 
@@ -137,7 +138,3 @@ def _token_view(row: Row[Any], *, secret: str | None = None) -> TokenView:
         expires_at=row.expires_at,
         last_used_at=row.last_used_at,
     )
-
-
-def _is_https(context: Context) -> bool:
-    return (context.settings.public_url or "").startswith("https:")

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, and_, delete, insert, or_, select, updat
 from server.auth.tokens import TokenKind, hash_token, make_secret, make_token
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError, NotFoundError, UnauthenticatedError
-from server.tables import attempt_nodes, sessions, tokens
+from server.tables import attempt_nodes, attempts, sessions, tokens
 from specs.api.access import TokenRequest
 
 SESSION_LIFETIME = timedelta(days=30)
@@ -21,6 +21,8 @@ DEFAULT_LIFETIME = {
     "join": timedelta(hours=1),
     "login": timedelta(minutes=10),
 }
+OUTPUT_TAKEN = timedelta(minutes=10)
+"""Time after an attempt's end in which its token still brings output of its ranks, and no more."""
 LAST_USED_PRECISION = timedelta(minutes=1)
 """`last_used_at` is written at most so often: reading must not make every request a writer."""
 RESERVED_NAMES = frozenset({"admin", "scheduler", "server", "trainer"})
@@ -83,11 +85,24 @@ def authenticate_session(context: Context, cookie: str) -> tuple[Principal, date
     return _principal(row), row.session_expires_at
 
 
-def is_attempt_token(context: Context, token_hash: str) -> bool:
-    """Return whether this is the hash of any attempt's token: strangers' reports are not read."""
-    query = select(attempt_nodes.c.attempt_id).where(attempt_nodes.c.token_hash == token_hash)
+def check_attempt_token(context: Context, token_hash: str) -> None:
+    """Refuse a report before it is read, unless its token is that of some attempt.
+
+    Raises:
+        UnauthenticatedError: no attempt has this token.
+        ConflictError: the attempt ended longer than `OUTPUT_TAKEN` ago, and the token with it.
+    """
+    query = (
+        select(attempts.c.ended_at)
+        .join(attempt_nodes, attempt_nodes.c.attempt_id == attempts.c.id)
+        .where(attempt_nodes.c.token_hash == token_hash)
+    )
     with context.database.read() as connection:
-        return connection.execute(query).first() is not None
+        row = connection.execute(query).one_or_none()
+    if row is None:
+        raise UnauthenticatedError("this is no token of an attempt")
+    if row.ended_at is not None and context.now() - row.ended_at >= OUTPUT_TAKEN:
+        raise ConflictError("the attempt has ended, and its token is revoked")
 
 
 def open_session(context: Context, *, token: str | None, code: str | None) -> NewSession:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import orjson
 from sqlalchemy import Connection, select, update
@@ -13,7 +14,7 @@ from server.attempts.service import Reporter
 from server.chores.service import apply_retention
 from server.context import Context
 from server.events.store import append_event
-from server.tables import attempts, jobs, requests
+from server.tables import attempts, events, jobs, requests
 from server.telemetry import continuity
 from server.telemetry.catalog import record_commit, record_stall
 from server.telemetry.delivery import Delivery
@@ -83,6 +84,38 @@ def note_events(
             node=reporter.node,
             data={"rank": stored.rank, "lines": stored.lines},
         )
+
+
+def note_dropped(
+    context: Context,
+    connection: Connection,
+    reporter: Reporter,
+    *,
+    what: Literal["series", "steps"],
+    limit: int,
+    first: str | int,
+) -> None:
+    """Tell, once an attempt, that points beyond a limit are left out."""
+    told = select(events.c.data).where(
+        events.c.job_id == reporter.job_id,
+        events.c.transient.is_(False),
+        events.c.kind == EventKind.METRICS_DROPPED,
+        events.c.attempt == reporter.number,
+    )
+    if any(data["what"] == what for data in connection.scalars(told)):
+        return
+    kept = f"{limit:,} series" if what == "series" else f"steps up to {limit:,} (training.steps)"
+    append_event(
+        context,
+        connection,
+        kind=EventKind.METRICS_DROPPED,
+        message=f"metrics of attempt {reporter.number} are kept for {kept}; {first!r} and further "
+        "ones are left out",
+        actor="server",
+        job_id=reporter.job_id,
+        attempt=reporter.number,
+        data={"what": what, "limit": limit, "first": first},
+    )
 
 
 def answer_request(

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, select
 
+from server.attempts.launch import effective_spec
 from server.attempts.service import (
     Reporter,
     authorize_report,
+    check_identity,
     record_exit,
     record_heartbeat,
 )
@@ -18,15 +20,17 @@ from server.nodes.service import check_protocol
 from server.tables import attempt_nodes, attempts, requests
 from server.telemetry.consequences import (
     answer_request,
+    note_dropped,
     note_events,
     note_metrics,
     note_provenance,
 )
 from server.telemetry.delivery import Delivery, Origin, read_delivery
 from server.telemetry.logs import Stored, close_output, store_output
-from server.telemetry.metrics import store_lines
+from server.telemetry.metrics import MAX_SERIES, store_lines
 from server.telemetry.spool import read_offsets, unpack, write_offsets
 from specs.reports import PendingRequest, Report, ReportReply
+from specs.states import AttemptNodeState, DesiredState
 
 REQUESTS_AT_ONCE = 100
 
@@ -36,10 +40,11 @@ def store_report(context: Context, attempt_id: str, token_hash: str, report: Rep
 
     Bytes that are stored already are ignored, and what follows a gap is not taken: the reply names
     the offset to go on from. Content, offsets, catalog, progress and events stand or fall together.
+    Once the share has ended its token brings output alone (`_take_output`).
 
     Raises:
         UnauthenticatedError: the token is not that of this attempt on this node.
-        ConflictError: the attempt has ended, or another supervisor reports for it.
+        ConflictError: another supervisor reports for the share.
         InvalidRequestError: a chunk is damaged or a line cannot be read (`server.telemetry.lines`
             states the rule); nothing is stored.
     """
@@ -51,11 +56,15 @@ def store_report(context: Context, attempt_id: str, token_hash: str, report: Rep
         offsets = read_offsets(connection, attempt_id, report.node)
     pieces = unpack(report.chunks)
     delivery = read_delivery(pieces, offsets, origin)
+    last_step = _last_step(context, attempt_id) if delivery.metrics else 0
     with context.database.write() as connection:
         reporter = authorize_report(connection, attempt_id, **key)
         present = read_offsets(connection, attempt_id, report.node)
         if present != offsets:  # a copy of this report came in between
             delivery = read_delivery(pieces, present, origin)
+        if reporter.node_state == AttemptNodeState.ENDED:
+            return _take_output(context, connection, reporter, delivery, report, before=present)
+        _leave_out(context, connection, reporter, delivery, last_step=last_step)
         logs = _store_content(context, connection, reporter, delivery, before=present)
         if report.exit is not None:
             quota = context.settings.log_quota_bytes
@@ -116,7 +125,11 @@ def _store_content(
     """Store points, digests and output with their offsets."""
     attempt_id = reporter.attempt_id
     if delivery.metrics:
-        store_lines(connection, attempt_id, delivery.metrics)
+        left_out = store_lines(connection, attempt_id, delivery.metrics)
+        if left_out:
+            note_dropped(
+                context, connection, reporter, what="series", limit=MAX_SERIES, first=left_out[0]
+            )
     quota = context.settings.log_quota_bytes
     logs = [
         store_output(connection, attempt_id, rank, content, quota=quota)
@@ -124,6 +137,53 @@ def _store_content(
     ]
     write_offsets(connection, attempt_id, reporter.node, before=before, pieces=delivery.pieces)
     return logs
+
+
+def _leave_out(
+    context: Context,
+    connection: Connection,
+    reporter: Reporter,
+    delivery: Delivery,
+    *,
+    last_step: int,
+) -> None:
+    """Drop metric lines above the last step; their bytes are acknowledged, so no report fails."""
+    beyond = [line.step for line in delivery.metrics if line.step > last_step]
+    if beyond:
+        delivery.metrics = [line for line in delivery.metrics if line.step <= last_step]
+        note_dropped(context, connection, reporter, what="steps", limit=last_step, first=beyond[0])
+
+
+def _last_step(context: Context, attempt_id: str) -> int:
+    with context.database.read() as connection:
+        return effective_spec(connection, attempt_id).training.steps
+
+
+def _take_output(
+    context: Context,
+    connection: Connection,
+    reporter: Reporter,
+    delivery: Delivery,
+    report: Report,
+    *,
+    before: Mapping[str, int],
+) -> ReportReply:
+    """Store the output of a share that has ended, drop all else, and order what runs to end.
+
+    What is dropped is acknowledged, so that the supervisor gets to its exit.
+    """
+    check_identity(reporter, report.identity)
+    output = [piece for piece in delivery.pieces if piece.file not in {"metrics", "events"}]
+    kept = Delivery(pieces=output, output=delivery.output)
+    logs = _store_content(context, connection, reporter, kept, before=before)
+    note_events(context, connection, reporter, kept, logs)
+    dropped = {chunk.file: chunk.end for chunk in report.chunks}
+    stored = dict(before) | {piece.file: piece.end for piece in output}
+    acknowledged = {
+        file: end if file in {"metrics", "events"} else stored.get(file, 0)
+        for file, end in dropped.items()
+    }
+    return ReportReply(acknowledged=acknowledged, desired=DesiredState.CANCEL)
 
 
 def _pending_requests(connection: Connection, reporter: Reporter) -> tuple[PendingRequest, ...]:

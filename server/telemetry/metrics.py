@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,13 +15,11 @@ from server.tables import metric_chunks, metric_series, metric_tail, step_digest
 from server.telemetry.points import CHUNK_POINTS, Points, chunked, code_of, value_of
 from specs.rundir import MetricLine
 
-logger = logging.getLogger(__name__)
-
 TAIL_LIMIT = 2000
 """Points in the tail of a series above which it is compacted."""
 COMPACTED_AT_ONCE = 100
 """Series that one report compacts because of their tails; the others wait for the next one."""
-MAX_SERIES = 1000
+MAX_SERIES = 2000
 """Metric names of one attempt; further ones are left out."""
 
 
@@ -46,22 +43,27 @@ class _Growth:
         return self.series.tail + len(self.points)
 
 
-def store_lines(connection: Connection, attempt_id: str, lines: Sequence[MetricLine]) -> None:
-    """Store the points and digests of an attempt's metric lines.
+def store_lines(
+    connection: Connection, attempt_id: str, lines: Sequence[MetricLine]
+) -> Sequence[str]:
+    """Store the points and digests of an attempt's metric lines; return names that found no room.
 
     A step is stored once for each series: a line that comes back to a step which the series has
     reached is ignored there. (The caller's offsets keep lines from coming twice.)
     """
-    store_points(connection, attempt_id, _points_by_name(lines))
+    left_out = store_points(connection, attempt_id, _points_by_name(lines))
     _store_digests(connection, attempt_id, lines)
+    return left_out
 
 
-def store_points(connection: Connection, attempt_id: str, by_name: dict[str, Points]) -> None:
-    """Store points of an attempt by the names of their series.
+def store_points(
+    connection: Connection, attempt_id: str, by_name: dict[str, Points]
+) -> Sequence[str]:
+    """Store points of an attempt by the names of their series; return those above `MAX_SERIES`.
 
     The work is bounded by the points given and `COMPACTED_AT_ONCE` tails.
     """
-    series = _series(connection, attempt_id, by_name.keys())
+    series, left_out = _series(connection, attempt_id, by_name.keys())
     grown = [
         _Growth(series[name], fresh)
         for name, points in by_name.items()
@@ -85,6 +87,7 @@ def store_points(connection: Connection, attempt_id: str, by_name: dict[str, Poi
                 for growth in grown
             ],
         )
+    return left_out
 
 
 def read_tails(
@@ -133,21 +136,18 @@ def _points_by_name(lines: Iterable[MetricLine]) -> dict[str, Points]:
     return {name: Points.of(*column) for name, column in columns.items()}
 
 
-def _series(connection: Connection, attempt_id: str, names: Iterable[str]) -> dict[str, _Series]:
-    """Return the series of these names, made where there are none yet."""
+def _series(
+    connection: Connection, attempt_id: str, names: Iterable[str]
+) -> tuple[dict[str, _Series], list[str]]:
+    """Return the series of these names, made where there are none yet, and the names without."""
     found = _read_series(connection, attempt_id)
     missing = [name for name in names if name not in found]
     room = max(MAX_SERIES - len(found), 0)
-    if left_out := missing[room:]:
-        logger.warning(
-            "attempt %s has %d series; %d more are left out, %r among them",
-            attempt_id, MAX_SERIES, len(left_out), left_out[0],
-        )  # fmt: skip
     if fresh := missing[:room]:
         rows = [{"attempt_id": attempt_id, "name": name} for name in fresh]
         connection.execute(insert(metric_series), rows)
         found = _read_series(connection, attempt_id)
-    return found
+    return found, missing[room:]
 
 
 def _read_series(connection: Connection, attempt_id: str) -> dict[str, _Series]:

@@ -88,6 +88,12 @@ def test_only_the_server_listens_and_on_loopback_unless_told() -> None:
     assert SERVICES["server"]["ports"] == ["${LISTEN:-127.0.0.1:8470}:8470"]
 
 
+@pytest.mark.parametrize("name", sorted(SERVICES.keys() - {"postgres", "redis"}))
+def test_our_services_drop_capabilities_and_gain_no_privileges(name: str) -> None:
+    assert SERVICES[name]["cap_drop"] == ["ALL"]
+    assert SERVICES[name]["security_opt"] == ["no-new-privileges:true"]
+
+
 def test_volumes_and_dependencies_are_declared() -> None:
     for service in SERVICES.values():
         for mount in service.get("volumes", []):

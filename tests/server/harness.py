@@ -10,10 +10,7 @@ import pytest
 from sqlalchemy import Row, insert, select
 
 from server.attempts.service import (
-    authorize_report,
     claim,
-    record_exit,
-    record_heartbeat,
 )
 from server.auth.tokens import hash_token
 from server.context import Context
@@ -25,6 +22,7 @@ from server.scheduler.emptying import Emptier
 from server.scheduler.place import Placer
 from server.scheduler.reconcile import Reconciler
 from server.tables import attempt_nodes, attempts, checkpoints, events, jobs, nodes
+from server.telemetry.ingest import store_report
 from specs.checkpoint import (
     DataState,
     Manifest,
@@ -36,7 +34,7 @@ from specs.checkpoint import (
 )
 from specs.failures import Failure, FailureReason
 from specs.job import parse_job_spec
-from specs.reports import Hardware, Identity
+from specs.reports import PROTOCOL, Hardware, Identity, Report
 from specs.rundir import ExitRecord, Heartbeat, Phase
 from specs.states import DesiredState
 from specs.stream import BadWindow
@@ -262,17 +260,15 @@ class Supervisor:
         heartbeat = None
         if phase is not None:
             heartbeat = Heartbeat(phase=phase, step=step, time=context.now().timestamp())
-        with context.database.write() as connection:
-            row = authorize_report(
-                connection,
-                self.attempt_id,
-                node=self.node,
-                token_hash=hash_token(self.reply.attempt_token),
-            )
-            record_heartbeat(context, connection, row, heartbeat, self.identity)
-            if exit_record is not None:
-                record_exit(context, connection, row, exit_record)
-            return row.desired
+        report = Report(
+            protocol=PROTOCOL,
+            node=self.node,
+            identity=self.identity,
+            heartbeat=heartbeat,
+            exit=exit_record,
+        )
+        token_hash = hash_token(self.reply.attempt_token)
+        return store_report(context, self.attempt_id, token_hash, report).desired
 
     def train(self, step: int = 1) -> DesiredState:
         """Report a completed step."""

@@ -108,12 +108,13 @@ def test_a_second_supervisor_is_refused(harness: Harness) -> None:
         supervisor.train()
 
 
-def test_a_report_after_the_end_is_refused(harness: Harness) -> None:
+def test_a_report_after_the_end_changes_nothing_and_is_told_to_leave(harness: Harness) -> None:
     harness.add_node()
-    _, (supervisor,) = harness.running()
+    job_id, (supervisor,) = harness.running()
     supervisor.end("succeeded")
-    with pytest.raises(ConflictError, match="has ended"):
-        supervisor.train(2)
+    before = harness.job(job_id), harness.kinds(job_id)
+    assert supervisor.train(2) == DesiredState.CANCEL
+    assert (harness.job(job_id), harness.kinds(job_id)) == before
 
 
 def test_stop_is_a_level_and_may_be_repeated(harness: Harness, context: Context) -> None:

@@ -14,7 +14,7 @@ from server.context import Context
 from specs.api.access import TokenRequest
 from tests.server.api.in_process import TestClient
 
-BASE_URL = "http://trainyard.test"
+BASE_URL = "http://127.0.0.1:8470"
 
 
 @pytest.fixture

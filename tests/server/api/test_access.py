@@ -24,7 +24,8 @@ from tests.server.harness import FakeClock
 
 OPEN = {"/healthz", "/readyz"}
 API = "/api/v1"
-ORIGIN = {"origin": "http://trainyard.test"}
+URL = "http://127.0.0.1:8470"
+ORIGIN = {"origin": URL}
 SESSION = f"{API}/auth/session"
 
 
@@ -227,7 +228,7 @@ def test_failed_logins_of_an_address_wait(
     assert refused.status_code == 429
     assert refused.headers["retry-after"] == "40"
     assert "40 seconds" in refused.json()["detail"]
-    other = TestClient(app, base_url="http://trainyard.test", client=("192.0.2.1", 5))
+    other = TestClient(app, base_url=URL, client=("192.0.2.1", 5))
     assert other.post(SESSION, json={"token": api_token}).status_code == 201
     headers = {"authorization": f"Bearer {api_token}"}
     assert anonymous.get(f"{API}/jobs", headers=headers).status_code == 200
@@ -263,7 +264,7 @@ def test_a_machine_cannot_log_in(anonymous: TestClient, context: Context, kind: 
 
 @pytest.mark.parametrize(
     "origin",
-    [None, "null", "http://evil.test", "https://trainyard.test", "http://trainyard.test.evil.test"],
+    [None, "null", "http://evil.test", "https://127.0.0.1:8470", "http://127.0.0.1:8470.evil.test"],
 )
 def test_a_write_by_cookie_must_come_from_our_pages(
     anonymous: TestClient, api_token: str, origin: str | None
@@ -288,8 +289,43 @@ def test_behind_https_the_cookie_is_secure_and_the_origin_is_the_public_one(
     app = create_app(Context(settings, context.database, context.clock))
     with TestClient(app, base_url="https://inner.test") as browser:
         reply = browser.post(SESSION, json={"token": api_token})
-        assert "Secure" in reply.headers["set-cookie"]
+        cookie = reply.headers["set-cookie"]
+        assert cookie.startswith("__Host-trainyard_session=")
+        assert "Secure" in cookie
+        assert "Path=/" in cookie
+        assert "Domain" not in cookie
+        assert reply.headers["strict-transport-security"] == "max-age=31536000"
+        planted = {"cookie": f"trainyard_session={cookie.partition('=')[2].partition(';')[0]}"}
+        stranger = TestClient(app, base_url="https://inner.test")
+        assert stranger.get(f"{API}/jobs", headers=planted).status_code == 401
         inner = {"origin": "https://inner.test"}
         assert browser.post(f"{API}/jobs", json={}, headers=inner).status_code == 403
         public = {"origin": "https://yard.example"}
         assert browser.post(f"{API}/jobs", json={}, headers=public).status_code == 201
+        out = browser.delete(SESSION, headers=public)
+        assert "Secure" in out.headers["set-cookie"]
+        assert browser.get(f"{API}/jobs").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("127.0.0.1:8470", True),
+        ("127.8.9.1", True),
+        ("localhost:8470", True),
+        ("[::1]:8470", True),
+        ("rebound.test:8470", False),
+        ("192.0.2.1:8470", False),
+        ("localhost.evil.test", False),
+    ],
+)
+def test_without_a_public_url_only_pages_of_loopback_write(
+    app: FastAPI, api_token: str, host: str, allowed: bool
+) -> None:
+    url = f"http://{host}"
+    browser = TestClient(app, base_url=url)
+    reply = browser.post(SESSION, json={"token": api_token}, headers={"origin": url})
+    assert reply.status_code == (201 if allowed else 403), reply.text
+    assert "strict-transport-security" not in reply.headers
+    if not allowed:
+        assert "TRAINYARD_PUBLIC_URL" in reply.json()["detail"]

@@ -12,14 +12,19 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import func, select
 
+from server.auth.service import check_attempt_token
+from server.auth.tokens import hash_token
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError, UnauthenticatedError
-from server.tables import metadata
+from server.tables import events, jobs, metadata
 from server.telemetry.csv import csv_rows
 from server.telemetry.logs import page
+from server.telemetry.metrics import MAX_SERIES
 from specs.reports import Chunk
+from specs.states import DesiredState
+from tests.server.harness import FakeClock
 from tests.server.telemetry.conftest import Launched
-from tests.server.telemetry.reports import chunk, kept_events, loss, metric_lines, send
+from tests.server.telemetry.reports import chunk, json_lines, kept_events, loss, metric_lines, send
 
 
 def count_rows(context: Context) -> Mapping[str, int]:
@@ -209,11 +214,103 @@ def test_reports_need_the_token_of_this_attempt(context: Context, launched: Laun
         send(context, supervisor, chunk("metrics", GOOD), token="ty_attempt_wrong")
 
 
-def test_an_ended_attempt_is_told_so(context: Context, launched: Launched) -> None:
-    _, supervisor = launched
+def test_output_of_an_ended_share_is_taken_and_nothing_else(
+    context: Context, launched: Launched, clock: FakeClock
+) -> None:
+    job_id, supervisor = launched
+    send(context, supervisor, chunk("log:0", b"one\n"))
     supervisor.end("succeeded")
-    with pytest.raises(ConflictError):
-        send(context, supervisor, chunk("metrics", GOOD))
+    before = harness_job(context, job_id)
+    clock.advance(599)
+    heartbeat = {"phase": "training", "step": 7, "time": 1.0}
+    metrics, output = metric_lines(1, 2), b"two\n"
+    reply = send(
+        context,
+        supervisor,
+        chunk("metrics", metrics),
+        chunk("events", b"nonsense\n"),
+        chunk("log:0", output, start=4),
+        heartbeat=heartbeat,
+    )
+    assert reply.desired == DesiredState.CANCEL
+    assert reply.acknowledged == {"metrics": len(metrics), "events": 9, "log:0": 8}
+    assert [line.text for line in page(context, job_id).lines] == ["one", "two"]
+    assert harness_job(context, job_id) == before
+    assert count_rows(context)["metric_series"] == 0
+    send(context, supervisor, exit={"outcome": "failed", "failure": None, "ranks": [], "time": 1.0})
+    assert harness_job(context, job_id) == before
+    other = supervisor.identity.model_copy(update={"pid": 999})
+    with pytest.raises(ConflictError, match="another supervisor"):
+        send(context, supervisor, chunk("log:0", b"x", start=8), identity=other)
+
+
+def test_the_token_of_an_attempt_is_revoked_ten_minutes_after_its_end(
+    context: Context, launched: Launched, clock: FakeClock
+) -> None:
+    _, supervisor = launched
+    token = hash_token(supervisor.reply.attempt_token)
+    clock.advance(100_000)
+    check_attempt_token(context, token)
+    supervisor.end("succeeded")
+    clock.advance(599)
+    check_attempt_token(context, token)
+    clock.advance(1)
+    with pytest.raises(ConflictError, match="revoked"):
+        check_attempt_token(context, token)
+    with pytest.raises(UnauthenticatedError):
+        check_attempt_token(context, hash_token("ty_attempt_wrong"))
+
+
+def harness_job(context: Context, job_id: str) -> tuple[object, ...]:
+    """Return state and progress of a job, and the events that are kept of it."""
+    with context.database.read() as connection:
+        row = connection.execute(
+            select(jobs.c.state, jobs.c.progress).where(jobs.c.id == job_id)
+        ).one()
+        kept = connection.scalars(
+            select(events.c.kind).where(events.c.transient.is_(False)).order_by(events.c.id)
+        ).all()
+    return row.state, row.progress, tuple(kept)
+
+
+# ---- limits ------------------------------------------------------------------------------------
+
+
+def test_series_above_the_limit_are_left_out_with_one_event(
+    context: Context, launched: Launched
+) -> None:
+    _, supervisor = launched
+    values = {f"own/{number:04}": 1.0 for number in range(MAX_SERIES + 5)}
+    lines = json_lines(
+        [{"step": s, "time": 1.0, "values": values | {"late": 1.0}} for s in range(1, 4)]
+    )
+    first = lines.index(b"\n") + 1
+    for start, end in ((0, first), (first, len(lines))):
+        reply = send(context, supervisor, chunk("metrics", lines[start:end], start=start))
+        assert reply.acknowledged == {"metrics": end}
+    assert count_rows(context)["metric_series"] == MAX_SERIES == 2000
+    (told,) = kept_events(context, "metrics_dropped")
+    assert told == {"what": "series", "limit": 2000, "first": "own/2000"}
+
+
+def test_steps_after_the_last_one_are_left_out_with_one_event(
+    context: Context, launched: Launched
+) -> None:
+    job_id, supervisor = launched
+    with context.database.read() as connection:
+        spec = connection.scalar(select(jobs.c.spec).where(jobs.c.id == job_id))
+    assert spec is not None
+    last = spec.training.steps
+    lines = metric_lines(last - 1, last + 3)
+    assert send(context, supervisor, chunk("metrics", lines)).acknowledged == {
+        "metrics": len(lines)
+    }
+    more = metric_lines(last + 4, last + 5)
+    reply = send(context, supervisor, chunk("metrics", more, start=len(lines)))
+    assert reply.acknowledged == {"metrics": len(lines + more)}
+    assert loss(context, job_id).steps == [last - 1, last]
+    (told,) = kept_events(context, "metrics_dropped")
+    assert told == {"what": "steps", "limit": last, "first": last + 1}
 
 
 def test_another_protocol_is_refused(context: Context, launched: Launched) -> None:
