@@ -17,7 +17,7 @@ import server.jobs.endpoints
 import server.nodes.endpoints
 import server.telemetry.endpoints
 import server.workers.endpoints
-from server import health, monitoring, openapi, problems
+from server import health, monitoring, openapi, problems, reference
 from server.auth.endpoints import SESSION_PATH
 from server.auth.throttle import FailedLogins
 from server.context import Context
@@ -27,6 +27,7 @@ from server.liveness import keep_beating
 from server.methods import AllowedMethods, MethodsMiddleware
 from server.middleware import BodyLimitMiddleware, HeadMiddleware, RequestMiddleware
 from server.monitoring import Monitoring
+from server.query import no_unknown_query
 from specs.reports import MAX_REPORT_BYTES
 
 API = "/api/v1"
@@ -43,7 +44,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.events.endpoints.router,
     server.auth.endpoints.router,
     server.workers.endpoints.router,
-    openapi.router,
+    reference.api_router,
 )
 
 
@@ -52,7 +53,7 @@ def create_app(context: Context) -> FastAPI:
     tail = Tail(context)
     app = FastAPI(
         title="Trainyard",
-        openapi_url=None,  # `openapi.router` gives the document to those with a token
+        openapi_url=None,  # `server.reference` serves the document and its page
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -62,11 +63,13 @@ def create_app(context: Context) -> FastAPI:
     app.state.context = context
     app.state.tail = tail
     app.state.failed_logins = FailedLogins()
+    app.state.published = reference.Published(app)
     app.state.monitoring = Monitoring(context, tail)
+    app.include_router(reference.router)
     app.include_router(health.router)
     app.include_router(monitoring.router)
     for router in ROUTERS:
-        app.include_router(router, prefix=API)
+        app.include_router(router, prefix=API, dependencies=[no_unknown_query])
     problems.install(app)
     openapi.install(app)
     folder = dashboard_dir(context.settings.web_dir)

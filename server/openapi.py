@@ -6,19 +6,19 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from server.auth.dependencies import person
 from server.body import JsonBody
 from server.clock import SystemClock
 from server.context import Context
 from server.database import Database
 from server.examples import EXAMPLES
+from server.middleware import API_PREFIX
 from server.problems import MEDIA_TYPE
 from server.settings import Settings
 from specs.api.common import ProblemDetails
@@ -40,16 +40,7 @@ TITLES = {
     429: "Too many logins of this address failed; `Retry-After` is in seconds",
 }
 
-router = APIRouter(tags=["meta"], dependencies=[person])
-
 Document = dict[str, Any]
-
-
-@router.get("/openapi.json", summary="This document")
-def get_document(request: Request) -> dict[str, object]:
-    """Return the OpenAPI document."""
-    app: FastAPI = request.app
-    return app.openapi()
 
 
 def install(app: FastAPI) -> None:
@@ -168,7 +159,7 @@ def _add_problems(path: str, method: str, operation: Document) -> None:
         409: is_secured and method != "get",
         413: has_body,
         415: has_body,
-        422: has_body or "parameters" in operation,
+        422: has_body or path.startswith(API_PREFIX),
         429: has_body and not is_secured,
     }
     responses = operation["responses"]

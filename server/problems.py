@@ -84,8 +84,16 @@ def _spec(request: Request, error: Exception) -> Response:
 
 
 def _parameters(request: Request, error: Exception) -> Response:
-    """Parameters of path, query and headers are named as in `query/page_size`."""
+    """Parameters of query and headers are named as in `query/page_size`.
+
+    What no id can look like is the id of nothing, so a path of another form is not found.
+    """
     assert isinstance(error, RequestValidationError)
+    for item in error.errors():
+        if item["loc"][0] == "path":
+            given = _detail("", item.get("input")).removeprefix(", got ")
+            what = str(item["loc"][1]).removesuffix("_id")
+            return refuse(request.scope, NotFoundError(f"no {what} is called {given}"))
     problems = [
         Problem(pointer=_place(item["loc"]), detail=_detail(item["msg"], item.get("input")))
         for item in error.errors()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from sqlalchemy import func, select
 
-from server.app import create_app
+from server.app import create_app, routes_of
 from server.context import Context
 from server.database import Database
 from server.paging import encode
@@ -246,17 +248,19 @@ BAD_PARAMETERS = (
     ("/jobs?name=a%00b", "query/name"),
     ("/jobs?search=%25", "query/search"),
     ("/jobs?tag=a%00", "query/tag/0"),
-    ("/jobs/no-id", "path/job_id"),
-    (f"/jobs/{'8' * 26}", "path/job_id"),
-    (f"/jobs/{'0' * 27}/metrics", "path/job_id"),
     (f"/jobs/{'0' * 26}/metrics?max_points=0", "query/max_points"),
     (f"/jobs/{'0' * 26}/metrics?from_step=-1", "query/from_step"),
     (f"/jobs/{'0' * 26}/metrics?names=a%00", "query/names"),
     (f"/jobs/{'0' * 26}/metrics?attempt={10**30}", "query/attempt"),
     (f"/jobs/{'0' * 26}/logs?rank=-1", "query/rank"),
     (f"/jobs/{'0' * 26}/logs?limit=100000", "query/limit"),
-    ("/checkpoints/no-id", "path/checkpoint_id"),
     ("/stream?job=no-id", "query/job"),
+    ("/jobs?stat=running", "query/stat"),
+    ("/jobs?page_size=5&page=2", "query/page"),
+    (f"/jobs/{'0' * 26}?full=1", "query/full"),
+    (f"/jobs/{'0' * 26}/metrics?max_point=5", "query/max_point"),
+    ("/stream?jobs=x", "query/jobs"),
+    ("/schema/job?v=2", "query/v"),
 )
 
 
@@ -282,6 +286,36 @@ NOTHING = (
     "/jobs/",
     "/jobs/..%2fsecret",
 )
+
+
+def test_an_unknown_parameter_is_told_the_legal_ones(client: TestClient) -> None:
+    (problem,) = client.get(f"{JOBS}?stat=running").json()["errors"]
+    assert problem["detail"].startswith("unknown parameter; legal: ")
+    assert {"state", "tag", "page_token", "page_size"} <= set(
+        problem["detail"].partition("legal: ")[2].split(", ")
+    )
+    assert client.post(f"{JOBS}?dry=1", json={}).status_code == 422
+    assert client.get(JOBS).json()["items"] == []
+
+
+@pytest.mark.parametrize("job_id", ["0" * 26, "no-id", "8" * 26, "0" * 27, "a%20b"])
+def test_an_unknown_job_is_not_found_on_any_path(
+    app: FastAPI, client: TestClient, job_id: str
+) -> None:
+    tried = 0
+    for path, methods in routes_of(app):
+        if "{job_id}" not in path:
+            continue
+        url = re.sub(r"\{\w+\}", "0" * 26, path.replace("{job_id}", job_id))
+        queries = {"/logs/search": "?text=x"}
+        query = next((q for end, q in queries.items() if url.endswith(end)), "")
+        for method in methods:
+            body = {"kind": "save"} if url.endswith("/requests") and method == "POST" else {}
+            content = {"json": body} if method == "POST" else {}
+            response = client.request(method, url + query, **content)
+            assert response.status_code == 404, (method, url, response.text)
+            tried += 1
+    assert tried > 12
 
 
 def test_what_is_not_there_is_not_found(client: TestClient) -> None:

@@ -1,0 +1,34 @@
+"""Query parameters that an endpoint does not take are refused, not ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastapi import Depends, Request
+from fastapi.dependencies.models import Dependant
+
+from server.errors import InvalidRequestError
+from specs.problems import Problem
+
+
+def _check(request: Request) -> None:
+    if not request.query_params:
+        return
+    legal = tuple(dict.fromkeys(_names(request.scope["route"].dependant)))
+    unknown = [name for name in dict.fromkeys(request.query_params) if name not in legal]
+    if unknown:
+        shown = f"legal: {', '.join(legal)}" if legal else "none is taken here"
+        raise InvalidRequestError.of(
+            Problem(pointer=f"query/{name[:80]}", detail=f"unknown parameter; {shown}")
+            for name in unknown
+        )
+
+
+def _names(dependant: Dependant) -> Iterator[str]:
+    yield from (parameter.alias for parameter in dependant.query_params)
+    for dependency in dependant.dependencies:
+        yield from _names(dependency)
+
+
+no_unknown_query = Depends(_check)
+"""Refuses (422) what the endpoint does not take, and names what it does."""
