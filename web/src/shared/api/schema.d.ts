@@ -4,6 +4,66 @@
  */
 
 export interface paths {
+    "/docs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * This page
+         * @description Return every operation and every schema of the API as a page for people.
+         */
+        get: operations["meta_docs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/docs.css": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Its style
+         * @description Return the style of `/docs`.
+         */
+        get: operations["meta_style"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/openapi.json": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The OpenAPI document
+         * @description Return the OpenAPI document.
+         */
+        get: operations["meta_document"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/healthz": {
         parameters: {
             query?: never;
@@ -706,7 +766,8 @@ export interface paths {
          * Log a browser in
          * @description Open a session by a token, or by the code of a login link, which is used up by it.
          *
-         *     The answer sets an HttpOnly cookie. Nobody is logged in yet, so no token is asked for.
+         *     The answer sets an HttpOnly cookie. Nobody is logged in yet, so no token is asked for; an
+         *     address that failed too often has to wait.
          */
         post: operations["access_log_in"];
         /**
@@ -891,10 +952,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * This document
-         * @description Return the OpenAPI document.
+         * The OpenAPI document, below the API
+         * @description Return the same as `/openapi.json`.
          */
-        get: operations["meta_get_document"];
+        get: operations["meta_api_document"];
         put?: never;
         post?: never;
         delete?: never;
@@ -6425,6 +6486,93 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    meta_docs: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    meta_style: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/css": string;
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    meta_document: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": Record<string, never>;
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     health_healthz: {
         parameters: {
             query?: never;
@@ -6811,6 +6959,15 @@ export interface operations {
             };
             /** @description A token that may not do this */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9285,6 +9442,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
             /** @description Anything else that went wrong */
             default: {
                 headers: {
@@ -9345,6 +9511,15 @@ export interface operations {
                     "application/problem+json": components["schemas"]["ProblemDetails"];
                 };
             };
+            /** @description Too many logins of this address failed; `Retry-After` is in seconds */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
             /** @description Anything else that went wrong */
             default: {
                 headers: {
@@ -9392,6 +9567,15 @@ export interface operations {
             };
             /** @description The present state forbids it */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10203,7 +10387,7 @@ export interface operations {
             };
         };
     };
-    meta_get_document: {
+    meta_api_document: {
         parameters: {
             query?: never;
             header?: never;
@@ -10218,22 +10402,11 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": {
-                        [key: string]: unknown;
-                    };
+                    "application/json": Record<string, never>;
                 };
             };
-            /** @description No token, or one that is unknown, expired or revoked */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["ProblemDetails"];
-                };
-            };
-            /** @description A token that may not do this */
-            403: {
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
                 headers: {
                     [name: string]: unknown;
                 };
