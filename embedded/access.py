@@ -10,19 +10,22 @@ import httpx
 
 from client.errors import UnauthenticatedError
 from client.sdk import Trainyard
-from client.settings import Connection, save
+from client.settings import Connection, choose_profile, save
 from embedded.folders import Folders
 
 
-def let_user_in(folders: Folders, admin: Trainyard) -> str:
-    """Write the user's connection for the `trainyard` command, and return the name it goes by.
+def let_user_in(folders: Folders, admin: Trainyard, *, profile: str | None) -> str:
+    """Make a token for the user of the `trainyard` command, and return the name it goes by.
 
-    The token is kept with the data, so that it stays the same as long as it opens the server.
+    The token is kept with the data, so that it stays the same as long as it opens the server, and
+    with the server's address under a profile, where one is given.
     """
     token = _saved_token(folders)
     if token is None or not _opens(admin.url, token):
         token = _new_token(folders, admin)
-    save(Connection(admin.url, token))
+    if profile is not None:
+        choose_profile(profile)
+        save(Connection(admin.url, token))
     return _user_name()
 
 

@@ -13,7 +13,7 @@ import httpx
 
 from client.errors import TrainyardError
 from client.sdk import Trainyard
-from client.settings import config_path
+from client.settings import DEFAULT_PROFILE, config_path
 from embedded.access import let_user_in, login_link
 from embedded.folders import Folders
 from embedded.ports import next_free_port
@@ -39,6 +39,8 @@ class Options:
     port: int | None = None
     slots: int | None = None
     browser: bool = False
+    profile: str | None = DEFAULT_PROFILE
+    """Under which the user's connection is kept; it is not kept when absent."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def _keep_running(stack: Stack, orders: Orders, tell: Tell) -> None:
 
 
 def _welcome(folders: Folders, options: Options, yard: Trainyard, tell: Tell) -> None:
-    name = let_user_in(folders, yard)
+    name = let_user_in(folders, yard, profile=options.profile)
     link = login_link(yard)
     if options.port not in (None, 0) and not yard.url.endswith(f":{options.port}"):
         tell(f"Port {options.port} is taken.")
@@ -144,7 +146,9 @@ def _welcome(folders: Folders, options: Options, yard: Trainyard, tell: Tell) ->
     tell(f"Trainyard runs at {yard.url} with {slots} slot{'s' if slots != 1 else ''}.")
     if link:
         tell(f"  log in    {link}  (once, within ten minutes)")
-    tell(f"  commands  trainyard ps  (as {name}, by {config_path()})")
+    if options.profile is not None:
+        chosen = "" if options.profile == DEFAULT_PROFILE else f" --profile {options.profile}"
+        tell(f"  commands  trainyard{chosen} ps  (as {name}, by {config_path()})")
     tell(f"  logs      {folders.log('server').parent}")
     tell("Ctrl-C leaves jobs training; `trainyard down` saves and ends them.")
     if link and options.browser:

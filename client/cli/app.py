@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -37,12 +37,14 @@ from client.errors import (
     UnauthenticatedError,
     UnknownReferenceError,
 )
+from client.settings import choose_profile
 
 FAILED, USAGE = 1, 2
 HELP = """Train PyTorch models on any number of GPUs, and go on with any other number.
 
 A job is named by its id, the beginning of its id, its name, or @last; a checkpoint by JOB@step-400.
-TRAINYARD_URL and TRAINYARD_TOKEN say where the server is, else what `up` or `login` wrote."""
+TRAINYARD_URL and TRAINYARD_TOKEN say where the server is, else what `up` or `login` wrote: into the
+default profile, or into the one of --profile or TRAINYARD_PROFILE."""
 
 ADVICE: dict[type[TrainyardError], str] = {
     UnauthenticatedError: "Log in with `trainyard login URL`, or set TRAINYARD_TOKEN.",
@@ -84,6 +86,18 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+
+@app.callback()
+def _choose(
+    name: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="NAME", help="Server and token of this name."),
+    ] = None,
+) -> None:
+    choose_profile(name)
+
+
 for part in (
     *(local, submitting, looking, watching, telemetry, comparing),
     *(catalog, chores, exporting, sampling, acting, asking, forking),

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from client import settings
 from client.cli.output import complain, say
 from client.sdk import Trainyard
 from client.settings import Connection, resolve, save
@@ -19,6 +20,12 @@ USAGE = 2
 Data = Annotated[
     Path | None,
     typer.Option("--data", metavar="DIR", help="Folder of all its data; ~/.local/share/trainyard."),
+]
+
+
+Profile = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="NAME", help="Keep address and token under this name."),
 ]
 
 
@@ -41,9 +48,15 @@ def up(
     browser: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the dashboard in a browser.")
     ] = False,
+    profile: Profile = None,
 ) -> None:
     """Start the whole control plane here: broker, server, scheduler and one worker."""
-    given = _given({"--data": data, "--port": port, "--host": host, "--slots": slots})
+    if profile is not None:
+        settings.choose_profile(profile)
+    kept = settings.profile()
+    given = _given(
+        {"--data": data, "--port": port, "--host": host, "--slots": slots, "--profile": kept}
+    )
     _embedded("up", *given, *(["--open"] if browser else []))
 
 
@@ -82,8 +95,11 @@ def login(
     token: Annotated[
         str | None, typer.Option("--token", help="Asked for without it, and not shown.")
     ] = None,
+    profile: Profile = None,
 ) -> None:
     """Check a token and keep it, with the server's address, for the other commands."""
+    if profile is not None:
+        settings.choose_profile(profile)
     if "?" in url:
         complain(
             "this link logs a browser in, once",

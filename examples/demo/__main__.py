@@ -65,7 +65,7 @@ def main() -> int:
         with control_plane(folders) as yard:
             same = tell_story(yard, folders)
             if sys.stdout.isatty():
-                serve(yard)
+                serve(yard, folders)
     except (TrainyardError, TimeoutError, RuntimeError) as error:
         say(f"The demonstration failed: {error}")
         say(f"Logs are in {folders.root / 'logs'}.")
@@ -206,9 +206,11 @@ def control_plane(folders: Folders) -> Iterator[Trainyard]:
     """Start the embedded control plane, and end it with all that it runs."""
     folders.make()
     say(f"Starting the control plane on {folders.root}")
+    # The user's own server stays the one of the command line.
+    command = [sys.executable, "-m", "embedded", "up", "--data", str(folders.root), "--profile="]
     with folders.log("up").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "embedded", "up", "--data", str(folders.root)],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -241,11 +243,12 @@ def connect(folders: Folders, process: subprocess.Popen[bytes]) -> Trainyard:
     raise RuntimeError(f"the control plane was not ready after {READY_SECONDS} s")
 
 
-def serve(yard: Trainyard) -> None:
+def serve(yard: Trainyard, folders: Folders) -> None:
     """Keep the dashboard up until Ctrl-C."""
     code = yard.create_token("demo-login", kind="login").secret
     say(f"\nLook at it: {yard.url}/login?code={code}")
     say("Try next: press Resume on a job and choose another number of slots, or")
+    say(f"  export TRAINYARD_URL={yard.url} TRAINYARD_TOKEN=$(cat {folders.user_token})")
     say("  .venv/bin/trainyard submit examples/debug.toml --wait")
     say("Ctrl-C ends it.")
     with contextlib.suppress(KeyboardInterrupt):

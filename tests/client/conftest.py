@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from client.cli.app import app as command
 from client.sdk import Trainyard
+from client.settings import choose_profile
 from server.app import create_app
 from server.auth.admin import ensure_admin_token
 from server.clock import SystemClock
@@ -57,9 +58,11 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep the caller's own connection out of reach."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    yield
+    choose_profile(None)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from client.errors import NotConfiguredError
-from client.settings import Connection, config_path, load, resolve, save
+from client.settings import Connection, choose_profile, config_path, load, resolve, save
 
 
 def test_nothing_known_says_what_to_do() -> None:
@@ -44,3 +44,32 @@ def test_a_filed_token_is_never_sent_to_another_server(monkeypatch: pytest.Monke
 def test_a_file_that_says_nothing_is_passed_over(text: str) -> None:
     save(Connection("http://a:1", None)).write_text(text)
     assert load() is None
+
+
+def test_profiles_are_files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    save(Connection("http://a:1", "first"))
+    choose_profile("demo")
+    with pytest.raises(NotConfiguredError, match="no profile 'demo' \\(known: default\\)"):
+        resolve()
+    path = save(Connection("http://b:2", "second"))
+    assert (path.name, path.stat().st_mode & 0o777) == ("demo.json", 0o600)
+    monkeypatch.setenv("TRAINYARD_URL", "http://c:3")
+    monkeypatch.setenv("TRAINYARD_TOKEN", "env")
+    assert resolve() == Connection("http://b:2", "second"), "what was chosen goes first"
+    choose_profile(None)
+    assert resolve() == Connection("http://c:3", "env")
+    monkeypatch.delenv("TRAINYARD_URL")
+    monkeypatch.delenv("TRAINYARD_TOKEN")
+    assert resolve() == Connection("http://a:1", "first")
+    monkeypatch.setenv("TRAINYARD_PROFILE", "demo")
+    assert resolve() == Connection("http://b:2", "second")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".", "x" * 81])
+def test_a_profile_is_a_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    with pytest.raises(NotConfiguredError, match="a name is letters"):
+        choose_profile(name)
+    if name:
+        monkeypatch.setenv("TRAINYARD_PROFILE", name)
+        with pytest.raises(NotConfiguredError, match="a name is letters"):
+            resolve()
