@@ -1,0 +1,43 @@
+"""Paths and query parameters: what is unknown is refused or not found, on every route."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from fastapi import FastAPI
+
+from server.app import routes_of
+from tests.server.api.in_process import TestClient
+
+JOBS = "/api/v1/jobs"
+
+
+def test_an_unknown_parameter_is_told_the_legal_ones(client: TestClient) -> None:
+    (problem,) = client.get(f"{JOBS}?stat=running").json()["errors"]
+    assert problem["detail"].startswith("unknown parameter; legal: ")
+    assert {"state", "tag", "page_token", "page_size"} <= set(
+        problem["detail"].partition("legal: ")[2].split(", ")
+    )
+    assert client.post(f"{JOBS}?dry=1", json={}).status_code == 422
+    assert client.get(JOBS).json()["items"] == []
+
+
+@pytest.mark.parametrize("job_id", ["0" * 26, "no-id", "8" * 26, "0" * 27, "a%20b"])
+def test_an_unknown_job_is_not_found_on_any_path(
+    app: FastAPI, client: TestClient, job_id: str
+) -> None:
+    tried = 0
+    for path, methods in routes_of(app):
+        if "{job_id}" not in path:
+            continue
+        url = re.sub(r"\{\w+\}", "0" * 26, path.replace("{job_id}", job_id))
+        queries = {"/logs/search": "?text=x"}
+        query = next((q for end, q in queries.items() if url.endswith(end)), "")
+        for method in methods:
+            body = {"kind": "save"} if url.endswith("/requests") and method == "POST" else {}
+            content = {"json": body} if method == "POST" else {}
+            response = client.request(method, url + query, **content)
+            assert response.status_code == 404, (method, url, response.text)
+            tried += 1
+    assert tried > 12
