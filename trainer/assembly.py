@@ -79,3 +79,4 @@ def allocate(model: Model, *, weights: torch.device | str, buffers: torch.device
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             setattr(module, name, buffer.to(buffers))
+    model.keep_ties()

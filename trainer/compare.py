@@ -10,9 +10,10 @@ from pathlib import Path
 from specs.job import JobSpec
 from trainer.checkpoint.comparison import Comparison, TensorKind, compare, kinds_of
 from trainer.checkpoint.reader import CheckedReader, point_at
-from trainer.checkpoint.state import train_tensors
+from trainer.checkpoint.state import tied_weights, train_tensors
 from trainer.checkpoint.store import read_manifest
 from trainer.errors import RunError
+from trainer.model.base import Model
 from trainer.model.build import build_model
 from trainer.optimizer import build_optimizer, materialize_state
 from trainer.run import named_root, open_run
@@ -38,14 +39,14 @@ def compare_with(spec: JobSpec, folder: Path, roots: Mapping[str, str] | None = 
         CheckpointError: it is missing, not committed, or damaged.
         RunError: the job's model cannot be built.
     """
-    reader = CheckedReader(folder)
-    reader.look(point_at(read_manifest(folder), folder))
-    return compare(reader.metadata, wanted_by(spec, roots))
-
-
-def wanted_by(spec: JobSpec, roots: Mapping[str, str] | None = None) -> dict[str, TensorKind]:
-    """Return what all ranks of a job would load together, whatever its layout; takes no memory."""
     model = build_model(spec, roots)
+    reader = CheckedReader(folder, tied=tied_weights(model))
+    reader.look(point_at(read_manifest(folder), folder))
+    return compare(reader.metadata, _wanted_by(model, spec))
+
+
+def _wanted_by(model: Model, spec: JobSpec) -> dict[str, TensorKind]:
+    """Return what all ranks of a job would load together, whatever its layout; takes no memory."""
     optimizer = build_optimizer(model, spec)
     materialize_state(optimizer)
     return kinds_of(train_tensors(model, optimizer))

@@ -30,6 +30,7 @@ from specs.sections.parallelism import QuantizationSection
 from trainer.errors import LaunchError
 from trainer.model.base import Model
 from trainer.model.own import OwnModel
+from trainer.model.ties import tied_parameters
 
 LOUD_ON_IMPORT = ("torchao", "torch.utils._pytree")
 """Loggers: of kernels for GPUs that a CPU cannot load, and of types that torch knows by now."""
@@ -59,21 +60,24 @@ def quantize_linear_layers(
         return
     if device_type == "cuda":
         refuse_unable(spec, torch.cuda.get_device_name(), torch.cuda.get_device_capability())
-    emulate = device_type == "cpu"
-    with _quietly():
-        convert = (
-            _to_mxfp8(emulate)
-            if section.recipe == "mxfp8"
-            else _to_float8(
-                section.recipe.removeprefix("float8_"), emulate=emulate, gathers=gathers
-            )
-        )
+    emulate, recipe = device_type == "cpu", section.recipe.removeprefix("float8_")
+    ties = tied_parameters(model)
 
-    def chosen(module: nn.Module, name: str) -> bool:
+    def chosen(module: nn.Module, name: str, *, tied: bool | None = None) -> bool:
         assert isinstance(module, nn.Linear)
+        if tied is not None and tied != (id(module.weight) in ties):
+            return False
         return quantizes(section, name, module.in_features, module.out_features)
 
-    convert(model, chosen)
+    with _quietly():
+        if recipe == "mxfp8":
+            _to_mxfp8(emulate=emulate)(model, chosen)
+            return
+        # A weight that is gathered in float8 is wrapped in a tensor of its own. A tied one must
+        # not be: it is gathered in high precision, and the scale is the same.
+        for tied in (False, True):
+            convert = _to_float8(recipe, emulate=emulate, gathers=gathers and not tied)
+            convert(model, partial(chosen, tied=tied))
 
 
 def refuse_uneven_layers(model: Model, spec: JobSpec) -> None:
@@ -203,7 +207,7 @@ def _to_float8(recipe: str, *, emulate: bool, gathers: bool) -> Convert:
     )
 
 
-def _to_mxfp8(emulate: bool) -> Convert:
+def _to_mxfp8(*, emulate: bool) -> Convert:
     from torchao.float8.float8_linear_utils import swap_linear_layers
     from torchao.prototype.moe_training.mxfp8_linear import _to_mxfp8_then_scaled_mm
     from torchao.prototype.mx_formats.config import ScaleCalculationMode

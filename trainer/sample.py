@@ -14,7 +14,7 @@ from specs.chores import SampleEnd, SampleResult
 from specs.job import JobSpec
 from trainer.checkpoint.comparison import kinds_of
 from trainer.checkpoint.reader import CheckedReader, point_at
-from trainer.checkpoint.state import WEIGHTS, weight_tensors
+from trainer.checkpoint.state import WEIGHTS, tied_weights, weight_tensors
 from trainer.checkpoint.store import read_manifest
 from trainer.data.tokenizer import Tokenizer, open_tokenizer
 from trainer.errors import RunError
@@ -65,7 +65,7 @@ def load_weights(
     model.to_empty(device="cpu")
     model.reset_buffers()
     tensors = weight_tensors(model)
-    reader = CheckedReader(folder)
+    reader = CheckedReader(folder, tied=tied_weights(model))
     reader.open(point or point_at(manifest, folder), kinds_of(tensors), parts=(WEIGHTS,))
     reader.check_share(rank=0, world_size=1)
     reader.read_alone(tensors)

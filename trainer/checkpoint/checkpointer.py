@@ -22,7 +22,7 @@ from trainer.checkpoint.points import Point, reached
 from trainer.checkpoint.save import Save
 from trainer.checkpoint.saver import Origin, Saver
 from trainer.checkpoint.staging import Staging
-from trainer.checkpoint.state import TrainTensors
+from trainer.checkpoint.state import TrainTensors, tied_weights
 from trainer.checkpoint.together import on_rank_0
 from trainer.errors import LaunchError
 from trainer.garbage import resting
@@ -163,7 +163,12 @@ class Checkpointer:
         with resting(), torch.no_grad():
             tensors = self._tensors(model, optimizer)
             loaded = load(
-                tensors, resume, root=origin.root, group=self._group, layout=origin.layout
+                tensors,
+                resume,
+                tied=tied_weights(model),
+                root=origin.root,
+                group=self._group,
+                layout=origin.layout,
             )
         refresh_scales(model)
         self.bytes_read = loaded.bytes_read

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from specs.checkpoint import Manifest
+from trainer.checkpoint.state import OPTIMIZER, WEIGHTS
 from trainer.errors import MismatchError
 from trainer.storage import StoragePath
 
@@ -68,6 +69,23 @@ def kinds_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorKind]:
         name: TensorKind(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
         for name, tensor in tensors.items()
     }
+
+
+def drop_aliases(metadata: Metadata, tied: Mapping[str, str]) -> None:
+    """Take out, in place, tied weights that an older checkpoint holds a second time.
+
+    With an optimizer's state of its own such a name was no tie when it was written: it stays, and
+    the checkpoint does not fit.
+
+    Args:
+        metadata: DCP metadata of the checkpoint.
+        tied: further names of tied weights, each with the one that is read (`tied_weights`).
+    """
+    entries = metadata.state_dict_metadata
+    for name, first in tied.items():
+        moment = f"{OPTIMIZER}{name.removeprefix(WEIGHTS)}.exp_avg"
+        if first in entries and moment not in entries:
+            entries.pop(name, None)
 
 
 def compare(

@@ -41,6 +41,7 @@ def load(
     tensors: Mapping[str, Tensor],
     resume: ResumePoint,
     *,
+    tied: Mapping[str, str],
     root: StoragePath,
     group: dist.ProcessGroup,
     layout: Layout,
@@ -52,6 +53,7 @@ def load(
 
     Args:
         tensors: what this rank holds, by the names of the whole.
+        tied: further names of tied weights that this rank holds, each with the one in `tensors`.
         resume: which checkpoint, and which parts of it.
         root: storage root that its path is relative to.
         group: CPU group of all ranks.
@@ -64,9 +66,9 @@ def load(
     """
     parts = tuple(PREFIXES[part] for part in resume.parts if part in PREFIXES)
     tensors = {name: tensor for name, tensor in tensors.items() if name.startswith(parts)}
-    wanted = _wanted_together(tensors, group, layout)
+    wanted, tied = _wanted_together(tensors, tied, group, layout)
     reads = in_first_replica(dist.get_rank(group), layout)
-    reader = CheckedReader(root / resume.path, verifies=reads)
+    reader = CheckedReader(root / resume.path, tied=tied, verifies=reads)
 
     def check() -> None:
         _check_beneath(root, resume.path)
@@ -84,13 +86,17 @@ def load(
 
 
 def _wanted_together(
-    tensors: Mapping[str, Tensor], group: dist.ProcessGroup, layout: Layout
-) -> dict[str, TensorKind]:
-    """Return what all ranks hold; each stage of a pipeline has its own, told by one rank."""
+    tensors: Mapping[str, Tensor],
+    tied: Mapping[str, str],
+    group: dist.ProcessGroup,
+    layout: Layout,
+) -> tuple[dict[str, TensorKind], dict[str, str]]:
+    """Return what all ranks hold, and their ties; one rank of each pipeline stage lists its own."""
     place = Place.of(dist.get_rank(group), layout)
     tells = (place.dp, place.cp, place.tp) == (0, 0, 0)
-    told = on_every_rank(group, lambda: kinds_of(tensors) if tells else {})
-    return {name: kind for stage in told for name, kind in stage.items()}
+    told = on_every_rank(group, lambda: (kinds_of(tensors), dict(tied)) if tells else ({}, {}))
+    wanted = {name: kind for kinds, _ in told for name, kind in kinds.items()}
+    return wanted, {name: first for _, ties in told for name, first in ties.items()}
 
 
 def _check_beneath(root: StoragePath, relative: str) -> None:

@@ -22,7 +22,7 @@ from torch.futures import Future
 
 from specs.attempt import ResumePoint
 from specs.checkpoint import DCP_METADATA, Manifest, ManifestFile
-from trainer.checkpoint.comparison import TensorKind, compare, refuse_unless_it_fits
+from trainer.checkpoint.comparison import TensorKind, compare, drop_aliases, refuse_unless_it_fits
 from trainer.checkpoint.load_planner import LoadPlanner
 from trainer.checkpoint.pieces import Piece, read_pieces
 from trainer.checkpoint.shares import share_out
@@ -40,11 +40,19 @@ class CheckedReader(FileSystemReader):
     metadata: Metadata
     """DCP metadata of the opened checkpoint."""
 
-    def __init__(self, folder: StoragePath, *, verifies: bool = False) -> None:
+    def __init__(
+        self,
+        folder: StoragePath,
+        *,
+        tied: Mapping[str, str] | None = None,
+        verifies: bool = False,
+    ) -> None:
         """Read nothing yet.
 
         Args:
             folder: the checkpoint's.
+            tied: further names of tied weights, each with the one that is read, if
+                there are such.
             verifies: whether this rank reads its share of the files whole while it loads, and
                 compares their checksums; together, the ranks that do so compare all of them.
         """
@@ -52,7 +60,7 @@ class CheckedReader(FileSystemReader):
         self.folder = folder
         self.bytes_read = 0
         """Bytes of the data files that this rank has read."""
-        self._verifies = verifies
+        self._verifies, self._tied = verifies, tied or {}
         self._wanted: dict[str, list[Piece]] = {}
 
     def open(
@@ -91,6 +99,7 @@ class CheckedReader(FileSystemReader):
         self.metadata = load_metadata(
             self.folder / DCP_METADATA, expected_digest=resume.metadata_digest
         )
+        drop_aliases(self.metadata, self._tied)
 
     def check_share(self, rank: int, world_size: int) -> None:
         """Check the contents of a rank's share of the files, before anything of them is read.

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from trainer.model.ties import aliases
 from trainer.quantize import high_precision
 
 WEIGHTS = "model."
@@ -13,8 +14,22 @@ OPTIMIZER = "optimizer."
 
 
 def weight_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights (`model.<name>`): the very memory, so that reading loads in place."""
-    return {f"{WEIGHTS}{name}": high_precision(t) for name, t in model.state_dict().items()}
+    """Return the weights (`model.<name>`): the very memory, so that reading loads in place.
+
+    A tied parameter is there once, under its first name in the order of the module: the one that
+    `named_parameters` gives, under which the optimizer's state is stored too.
+    """
+    tied = tied_weights(model)
+    return {
+        stored: high_precision(tensor)
+        for name, tensor in model.state_dict().items()
+        if (stored := f"{WEIGHTS}{name}") not in tied
+    }
+
+
+def tied_weights(model: nn.Module) -> dict[str, str]:
+    """Return the further names of tied parameters, each with the one that a checkpoint has."""
+    return {f"{WEIGHTS}{name}": f"{WEIGHTS}{first}" for name, first in aliases(model)}
 
 
 def train_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:

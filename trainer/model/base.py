@@ -30,6 +30,9 @@ class Model(nn.Module):
         """Whether the head uses the weight of the embedding: the root then shards both."""
         raise NotImplementedError
 
+    def keep_ties(self) -> None:
+        """Restore tensors that the model holds under several names, after one was replaced."""
+
     def keep(self, names: Collection[str]) -> None:
         """Take out, in place, all modules but the named ones; names of parameters stay.
 

@@ -25,6 +25,7 @@ from trainer.model.attention import Positions
 from trainer.model.base import Model
 from trainer.model.noise import Noise
 from trainer.model.plans import TENSOR, pieces, tensor_plan
+from trainer.model.ties import Ties
 
 STD = 0.02
 
@@ -49,6 +50,7 @@ class OwnModel(Model):
         self._spec, self._roots = spec, roots
         self._build = _builder(spec, roots)
         self.net = self._build()
+        self._ties = Ties(self.net)
         self.positions = Positions(2, spec.training.seq_len, theta=10_000.0)
         self.tok_embeddings, self.norm, self.output = None, None, None
         self.loss = LogitsLoss()
@@ -179,6 +181,17 @@ class OwnModel(Model):
         """Whether weights are shared is the module's affair: what no block holds is the root's."""
         return False
 
+    def keep_ties(self) -> None:
+        """Make one again what the module holds as one under several names."""
+        self._ties.restore(self.net)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        # Of `to_empty` and `to`: what it replaces, it replaces name by name. FSDP's own version
+        # calls this one before it takes note of the new tensors.
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.keep_ties()
+        return self
+
     def initial_std(self, _name: str) -> float:
         """Return that of every matrix: 0.02."""
         return STD
@@ -197,7 +210,8 @@ class OwnModel(Model):
         self.positions.reset()
         buffers = dict(self.net.named_buffers())
         if buffers:
-            fresh = dict(self._build().named_buffers())
+            # Every name: the first one of a shared buffer may be in another stage.
+            fresh = dict(self._build().named_buffers(remove_duplicate=False))
             for name, buffer in buffers.items():
                 local = buffer.to_local() if isinstance(buffer, DTensor) else buffer
                 local.copy_(fresh[name])

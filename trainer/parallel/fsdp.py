@@ -18,6 +18,7 @@ from torch.distributed.fsdp import (
 from specs.job import JobSpec
 from specs.layout import Layout
 from trainer.model.base import Model
+from trainer.model.ties import tied_outside
 from trainer.parallel.mesh import fsdp_mesh
 
 
@@ -40,7 +41,10 @@ def shard(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None
     fsdp = partial(fully_shard, mesh=fsdp_mesh(mesh), mp_policy=policy, offload_policy=offload)
     reshard, reshard_last = reshard_after_forward(spec, layout)
 
-    for layer in model.layers.values():
+    layers = list(model.layers.values())
+    # A weight is sharded once: what a layer shares with the rest of the model stays with the root.
+    whole = tied_outside(model, layers)
+    for layer in (layer for layer in layers if layer not in whole):
         fsdp(layer, reshard_after_forward=reshard)
     # Tied embeddings are used first and last: they stay with the root, as does the final norm.
     if not model.tied:

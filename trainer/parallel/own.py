@@ -29,7 +29,7 @@ def split_by_plan(model: OwnModel, mesh: DeviceMesh, section: ParallelismSection
     What the plan does not name stays whole on each rank, which all compute the same with it.
 
     Raises:
-        LaunchError: a parameter cannot be split evenly.
+        LaunchError: a parameter cannot be split evenly, or a tied one is split in two ways.
     """
     tp = mesh["tp"]
     blocks = set(model.layers.values())
@@ -39,6 +39,7 @@ def split_by_plan(model: OwnModel, mesh: DeviceMesh, section: ParallelismSection
             parallelize_module(there[name], tp, style)
             if there[name] not in blocks:
                 there[name].register_forward_hook(_arrived)
+    model.keep_ties()
     for name, parameter in model.net.named_parameters():
         _refuse_uneven(name, parameter, tp)
     if section.loss_parallel:

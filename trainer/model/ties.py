@@ -1,0 +1,104 @@
+"""Tensors that a module has under several names: found once, and kept one through every change.
+
+Moving, splitting and allocating replace tensors name by name, which would make each name a tensor
+of its own: another model, which trains without an error.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
+
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from trainer.errors import LaunchError
+
+
+class Ties:
+    """The groups of names of a module under which one parameter or one buffer is held."""
+
+    def __init__(self, module: nn.Module) -> None:
+        """Find them; the first name of a group in the order of the module is the canonical one."""
+        names: dict[int, list[str]] = {}
+        for name, tensor in chain(
+            module.named_parameters(remove_duplicate=False),
+            module.named_buffers(remove_duplicate=False),
+        ):
+            names.setdefault(id(tensor), []).append(name)
+        self._groups = [tuple(group) for group in names.values() if len(group) > 1]
+
+    def restore(self, module: nn.Module) -> None:
+        """Put the tensor of the first name under all names of a group, in place.
+
+        Names within modules that were taken out are passed over.
+
+        Raises:
+            LaunchError: the tensors of a group were split differently.
+        """
+        for group in self._groups:
+            places = [place for name in group if (place := _place(module, name)) is not None]
+            for table, key, name in places[1:]:
+                first_table, first_key, first_name = places[0]
+                if table[key] is not first_table[first_key]:
+                    _refuse_split((first_name, first_table[first_key]), (name, table[key]))
+                    table[key] = first_table[first_key]
+
+
+Table = dict[str, Tensor | None]
+
+
+def _place(module: nn.Module, name: str) -> tuple[Table, str, str] | None:
+    """Return the table that holds a name, its key there and the name; None if it is not there."""
+    *path, key = name.split(".")
+    for child in path:
+        inner = module._modules.get(child)
+        if inner is None:
+            return None
+        module = inner
+    table: Table = module._parameters if key in module._parameters else module._buffers  # type: ignore[assignment]
+    return (table, key, name) if table.get(key) is not None else None
+
+
+def _refuse_split(first: tuple[str, Tensor | None], other: tuple[str, Tensor | None]) -> None:
+    """Refuse to make one tensor of two that ranks share in different ways."""
+    (name, tensor), (alias, tied) = first, other
+    if _split(tensor) != _split(tied):
+        raise LaunchError(
+            f"model.factory: {name} and {alias} are one weight, but the tensor plan makes the "
+            f"first {_split(tensor)} and the second {_split(tied)}; legal: styles that split both "
+            "alike, or weights of their own"
+        )
+
+
+def _split(tensor: Tensor | None) -> str:
+    return str(tensor.placements) if isinstance(tensor, DTensor) else "whole"
+
+
+def aliases(module: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield each further name of a tied parameter, with its canonical name."""
+    canonical: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if (first := canonical.setdefault(id(parameter), name)) != name:
+            yield name, first
+
+
+def tied_parameters(module: nn.Module) -> set[int]:
+    """Return the `id` of each parameter that has several names."""
+    return {each for each, count in _holders(module).items() if count > 1}
+
+
+def tied_outside(module: nn.Module, parts: list[nn.Module]) -> set[nn.Module]:
+    """Return those of the parts that share a parameter with what lies outside of the part."""
+    everywhere = _holders(module)
+    return {
+        part
+        for part in parts
+        if any(everywhere[each] > count for each, count in _holders(part).items())
+    }
+
+
+def _holders(module: nn.Module) -> Counter[int]:
+    """Return under how many names each parameter is held."""
+    return Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
