@@ -28,7 +28,7 @@ from specs.api.attempts import Continuity
 from specs.api.jobs import PendingLaunch, Progress
 from specs.api.nodes import Drain
 from specs.attempt import Overrides
-from specs.checkpoint import Manifest
+from specs.checkpoint import Manifest, SaveFailed
 from specs.chores import ChoreOutcome, ChoreProgress, ChoreTask, Verification
 from specs.failures import Failure
 from specs.job import JobSpec
@@ -124,6 +124,7 @@ attempts = Table(
     Column("preempted", Text),
     Column("provenance", Json),
     Column("continuity", Record(Continuity)),
+    Column("save_failed", Record(SaveFailed)),
     Column("created_at", UtcDateTime, nullable=False),
     Column("started_at", UtcDateTime),
     Column("ended_at", UtcDateTime),

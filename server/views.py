@@ -139,6 +139,7 @@ def _attempt_view(
         last_step=row.last_step,
         on_lineage=on_lineage,
         continuity=row.continuity,
+        save_failed=None if row.state == AttemptState.ENDED else row.save_failed,
         nodes=tuple(nodes),
         provenance=row.provenance,
         created_at=row.created_at,

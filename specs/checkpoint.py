@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from specs.base import RecordModel
 from specs.layout import Layout
@@ -100,6 +100,27 @@ class SaveSettled(RecordModel):
     """Checkpoint that it made."""
     stall_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """All the time for which training waited for it."""
+
+
+class SaveFailed(RecordModel):
+    """A save that failed for a passing reason: it is tried again, and training goes on."""
+
+    kind: str
+    """Why it was saved: `interval`, `request`, `stop` or `final`."""
+    message: Annotated[str, Field(max_length=2_000)]
+    """What failed, with rank, path and cause."""
+    tries: Annotated[int, Field(ge=1)]
+    """Saves that failed since the last one that did not."""
+    failing_since: AwareDatetime
+    """When the first of these failures was noted."""
+    next_try_at: AwareDatetime
+    """When the next try is due; it saves the step of that moment."""
+    give_up_at: AwareDatetime
+    """When the last try is due: if it fails, the attempt ends (`give_up_after_seconds`)."""
+    saved_step: Annotated[int, Field(ge=0)]
+    """Step of the last checkpoint: what follows it is lost if the attempt ends now."""
+    step: Annotated[int, Field(ge=0)]
+    """Completed optimizer steps at that moment."""
 
 
 class Manifest(RecordModel):

@@ -51,6 +51,8 @@ class EventKind(StrEnum):
     """A checkpoint entered the catalog: `checkpoint_id`, `step`, `size`, `kind`."""
     CHECKPOINT_SETTLED = "checkpoint_settled"
     """Training takes note of the end of a save: `checkpoint_id`, `stall_seconds`. Transient."""
+    SAVE_FAILED = "save_failed"
+    """A save failed for a reason that may pass, and is tried again: a `SaveFailed`."""
     CHECKPOINT_PINNED = "checkpoint_pinned"
     """A checkpoint is kept whatever retention says, or no longer: `checkpoint_id`, `pinned`."""
     CHORE_QUEUED = "chore_queued"

@@ -36,6 +36,7 @@ class Decision(IntFlag):
     MEMORY = 16
     EVERY_RANK = 32
     SAVE_ENDED = 64
+    SAVE_RETRY = 128
 
 
 @dataclass
@@ -73,14 +74,17 @@ class Control:
         """What `take` received that is to be recorded from the next step on."""
         self._posted: _Posted | None = None
 
-    def post(self, *, save_ended: bool = False) -> None:
+    def post(self, *, save_ended: bool = False, retry_due: bool = False) -> None:
         """Look for what is asked, on rank 0, and send it off; `take` receives it a step later.
 
         Args:
             save_ended: whether a save in the background has ended here; rank 0's word counts.
+            retry_due: whether a failed save is to be tried again; rank 0's word counts.
         """
         assert self._posted is None
-        words_2 = torch.tensor(self._words(save_ended=save_ended) if self._leads else [0, 0])
+        words_2 = torch.tensor(
+            self._words(save_ended=save_ended, retry_due=retry_due) if self._leads else [0, 0]
+        )
         work = dist.broadcast(words_2, src=0, group=self._group, async_op=True)
         assert work is not None
         self._posted = _Posted(words_2, work)
@@ -123,10 +127,12 @@ class Control:
             while self._recordings:
                 self.recorded((False, "training ended before the first step to record"))
 
-    def _words(self, *, save_ended: bool) -> list[int]:
+    def _words(self, *, save_ended: bool, retry_due: bool) -> list[int]:
         decision, steps = self._look(), 0
         if save_ended:
             decision |= Decision.SAVE_ENDED
+        if retry_due:
+            decision |= Decision.SAVE_RETRY
         if self._recordings and not self._recording_posted:
             self._recording_posted = True
             _, request = self._recordings[0]

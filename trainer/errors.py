@@ -53,14 +53,23 @@ class DataError(RunError):
 class CheckpointError(RunError):
     """A checkpoint could not be written, is damaged, or does not belong to this job.
 
-    `of_storage` is set where storage refuses, which says nothing about what lies there.
+    `of_storage` is set where storage refuses, which says nothing about what lies there, and
+    `transient` where it may take the same later: it is full, read-only, or fails.
     """
 
     reason = FailureReason.CHECKPOINT_ERROR
 
-    def __init__(self, message: str, *, path: str | None = None, of_storage: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        of_storage: bool = False,
+        transient: bool = False,
+    ) -> None:
         super().__init__(message, path=path)
         self.of_storage = of_storage
+        self.transient = transient
 
 
 class MismatchError(CheckpointError):

@@ -13,6 +13,7 @@ from specs.job import JobSpec
 from specs.rundir import Outcome, Phase
 from trainer.assembly import Assembly, assemble
 from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.checkpoint.retry import SaveRetry
 from trainer.checkpoint.saver import Origin
 from trainer.checkpoint.store import committed
 from trainer.checkpoint.together import on_every_rank, on_rank_0
@@ -193,7 +194,14 @@ class Loop:
         )
         self._recording = Recording(run.directory, ranks)
         self._saving = Saving(
-            checkpointer, assembly, recorder=recorder, control=self._control, report=self._report
+            checkpointer,
+            assembly,
+            SaveRetry(run.spec.checkpoint.give_up_after_seconds),
+            recorder=recorder,
+            control=self._control,
+            report=self._report,
+            group=ranks.cpu_group,
+            saved_step=state.step,
         )
         self._train_step = TrainStep(
             self._engine,
@@ -253,7 +261,7 @@ class Loop:
             # In the first step; nobody can beat meanwhile, so it has a limit of silence of its own.
             self._recorder.beat(Phase.COMPILING)
         while self._state.step < self._spec.training.steps:
-            self._control.post(save_ended=self._saving.ended)
+            self._control.post(save_ended=self._saving.ended, retry_due=self._saving.retry_due)
             result = self._step(batches)
             self._after_step(self._state.step)
             decision = self._control.take()
@@ -302,6 +310,8 @@ class Loop:
             return None
         if Decision.SAVE_ASKED in decision:
             return "request"
+        if self._saving.failed_kind is not None:  # the next try saves for whatever is due till then
+            return self._saving.failed_kind if Decision.SAVE_RETRY in decision else None
         interval = self._spec.checkpoint.interval_steps
         by_steps = interval > 0 and self._state.step % interval == 0
         return "interval" if by_steps or Decision.SAVE_DUE in decision else None

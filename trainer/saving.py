@@ -6,15 +6,21 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
-from specs.checkpoint import Manifest, SaveSettled, TrainState
+import torch.distributed as dist
+
+from specs.checkpoint import Manifest, SaveFailed, SaveSettled, TrainState
 from specs.rundir import Phase
 from trainer.assembly import Assembly
 from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.checkpoint.retry import SaveRetry
 from trainer.checkpoint.save import Save
+from trainer.checkpoint.saver import PREFLIGHT
+from trainer.checkpoint.together import on_rank_0
 from trainer.control import Control
-from trainer.errors import RunError
-from trainer.record import Recorder
+from trainer.errors import CheckpointError, RunError
+from trainer.record import HEARTBEAT_SECONDS, Recorder
 from trainer.report import Report
 
 logger = logging.getLogger("trainer")
@@ -25,23 +31,32 @@ class Saving:
 
     With `async_mode` a save goes on while the next steps run. Rank 0 sees that it has ended and
     tells the others with what it decides between steps; all of them then settle it at the same
-    step: what failed is raised on every rank.
+    step. What failed is raised on every rank, unless it may pass: then training goes on, and rank 0
+    decides when the next try is due.
     """
 
     def __init__(
         self,
         checkpointer: Checkpointer,
         assembly: Assembly,
+        retry: SaveRetry,
         *,
         recorder: Recorder,
         control: Control,
         report: Report,
+        group: dist.ProcessGroup,
+        saved_step: int,
     ) -> None:
         self._checkpointer = checkpointer
         self._assembly = assembly
         self._recorder = recorder
         self._control = control
         self._report = report
+        self._retry = retry
+        self._group = group
+        self._saved_step = saved_step  # the start counts: it is that of a checkpoint, or of nothing
+        self.failed_kind: str | None = None
+        """Why the save was due that failed and is to be tried again; None while saves succeed."""
         self._save: Save | None = None
         self._begun_at_step: int | None = None
         self._stalled = 0.0
@@ -51,13 +66,23 @@ class Saving:
         """Whether a save has ended, on this rank, that is not settled yet."""
         return self._save is not None and self._save.ended
 
+    @property
+    def retry_due(self) -> bool:
+        """Whether a save that failed is to be tried again, by the clock of this rank."""
+        return self._save is None and self._retry.due
+
     def begin(self, state: TrainState, kind: str) -> None:
         """Begin to save this step, after the save before has ended.
 
+        If that one fails for a passing reason, none begins: its next try comes later.
+
         Raises:
-            RunError: the save before has failed.
+            RunError: a save has failed for good.
         """
+        under_way = self._save is not None
         self.settle()
+        if under_way and self.failed_kind is not None:
+            return
         with self._blocking():
             self._control.save_begun()
             self._save = self._checkpointer.begin(
@@ -72,14 +97,28 @@ class Saving:
             self.settle()
 
     def save(self, state: TrainState, kind: str) -> None:
-        """Save this step, unless that has been done, and wait for the end of it.
+        """Save this step, unless that has been done, and wait until it is saved.
 
         Raises:
-            RunError: it has failed.
+            RunError: it has failed for good.
         """
-        if self._begun_at_step != state.step:
-            self.begin(state, kind)
         self.settle()
+        if self._begun_at_step == state.step:
+            return
+        self.begin(state, kind)
+        self.settle()
+        while self.failed_kind is not None:
+            self._wait_for_retry()
+            self.begin(state, kind)
+            self.settle()
+
+    def _wait_for_retry(self) -> None:
+        """Wait, on all ranks, until the next try is due; the heartbeat shows that this is a save.
+
+        Whoever wants the attempt gone ends its processes.
+        """
+        while not on_rank_0(self._group, partial(self._retry.wait, HEARTBEAT_SECONDS)):
+            self._recorder.beat(Phase.SAVING)
 
     def wait_staged(self) -> None:
         """Wait until the tensors may change: comes right before the update of a step."""
@@ -91,15 +130,20 @@ class Saving:
         """Wait for the save that is under way, if one is.
 
         Raises:
-            RunError: it has failed.
+            RunError: it has failed for good.
         """
-        save = self._save
+        save, self._save = self._save, None
         if save is None:
             return
-        with self._blocking():
-            self._checkpointer.finish()
+        try:
+            with self._blocking():
+                self._checkpointer.finish()
+        except CheckpointError as error:
+            self._failed(save, error)
+            return
         manifest = save.result()
-        self._save = None
+        self._retry.succeeded()
+        self.failed_kind, self._saved_step = None, save.state.step
         self._control.saved(manifest.checkpoint_id)
         self._report.keep(
             {
@@ -111,6 +155,39 @@ class Saving:
         self._recorder.event("checkpoint_settled", settled.model_dump(mode="json"))
         self._stalled = 0.0
         logger.info("saved %s (%s)", manifest.checkpoint_id, manifest.kind)
+
+    def _failed(self, save: Save, error: CheckpointError) -> None:
+        """Take note, alike on all ranks, of a save that is tried again.
+
+        Raises:
+            CheckpointError: it is not: the reason does not pass, or has not for too long.
+        """
+        self._begun_at_step = None
+        if not error.transient or save.kind == PREFLIGHT:
+            raise error
+        if not on_rank_0(self._group, self._retry.failed):
+            raise CheckpointError(
+                f"{error}; no save has succeeded since step {self._saved_step}, for longer than "
+                "checkpoint.give_up_after_seconds",
+                path=error.path,
+                of_storage=error.of_storage,
+            ) from error
+        self.failed_kind = save.kind
+        logger.warning("a save failed and is tried again: %s", error)
+        if dist.get_rank(self._group) == 0:
+            self._recorder.event("save_failed", self._failure(save, error).model_dump(mode="json"))
+
+    def _failure(self, save: Save, error: CheckpointError) -> SaveFailed:
+        return SaveFailed(
+            kind=save.kind,
+            message=str(error)[:2_000],
+            tries=self._retry.tries,
+            failing_since=self._retry.failing_since,
+            next_try_at=self._retry.next_try_at,
+            give_up_at=self._retry.give_up_at,
+            saved_step=self._saved_step,
+            step=self._recorder.step,
+        )
 
     @contextmanager
     def not_losing_the_last(self) -> Iterator[None]:

@@ -45,6 +45,7 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
             ("state", state_text(job.state).append(f"  {_why(job)}", style="default")),
             ("progress", progress_words(job.progress, running=running)),
             ("phase", job.progress.phase if running else None),
+            ("saves", _failed_save(attempt)),
             ("runs as", f"{job.layout} on {job.world_size} slot{_s(job.world_size)}"),
             ("forked from", _ancestor(job)),
             ("submitted", f"{words.date(job.created_at)} ({words.age(job.created_at)} ago)"),
@@ -60,6 +61,14 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
     if attempt and attempt.failure and job.state != JobState.SUCCEEDED:
         parts += _failure(attempt)
     return Group(*parts, *_next(job))
+
+
+def _failed_save(attempt: AttemptView | None) -> Text | None:
+    failed = attempt.save_failed if attempt else None
+    if failed is None:
+        return None
+    text = f"fail since step {failed.saved_step:,}, next try {words.date(failed.next_try_at)}, "
+    return Text(f"{text}last one {words.date(failed.give_up_at)}: {failed.message}", style="red")
 
 
 def _ancestor(job: JobView) -> str | None:

@@ -23,7 +23,7 @@ from server.telemetry.logs import Stored
 from server.telemetry.metrics import newest_values
 from server.telemetry.progress import PACE_STEPS, STEP_SECONDS, advanced
 from specs.api.jobs import Progress
-from specs.checkpoint import Manifest, SaveSettled
+from specs.checkpoint import Manifest, SaveFailed, SaveSettled
 from specs.events import EventKind
 from specs.rundir import MetricLine, RequestAnswer
 
@@ -56,6 +56,8 @@ def note_events(
             _commit(context, connection, reporter, found.manifest)
         elif found.settled is not None:
             _settle(context, connection, reporter, found.settled)
+        elif found.save_failed is not None:
+            _note_failed_save(context, connection, reporter, found.save_failed)
         elif found.request_id is not None and found.answer is not None:
             answer_request(context, connection, reporter, found.request_id, found.answer)
         else:
@@ -207,6 +209,8 @@ def _commit(
     if not record_commit(connection, reporter.attempt_id, manifest, root=section.root):
         return
     step = manifest.train_state.step
+    mine = attempts.c.id == reporter.attempt_id
+    connection.execute(update(attempts).where(mine).values(save_failed=None))
     append_event(
         context,
         connection,
@@ -239,6 +243,25 @@ def _settle(
         job_id=reporter.job_id,
         attempt=reporter.number,
         data=settled.model_dump(),
+    )
+
+
+def _note_failed_save(
+    context: Context, connection: Connection, reporter: Reporter, failed: SaveFailed
+) -> None:
+    mine = attempts.c.id == reporter.attempt_id
+    connection.execute(update(attempts).where(mine).values(save_failed=failed))
+    unsaved = failed.step - failed.saved_step
+    append_event(
+        context,
+        connection,
+        kind=EventKind.SAVE_FAILED,
+        message=f"save {failed.tries} failed, {unsaved} steps since step {failed.saved_step} "
+        f"are not saved: {failed.message}",
+        actor=TRAINER,
+        job_id=reporter.job_id,
+        attempt=reporter.number,
+        data=failed.model_dump(mode="json"),
     )
 
 

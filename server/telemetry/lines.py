@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from server.errors import InvalidRequestError
 from server.telemetry.spool import MAX_OFFSET, Piece
-from specs.checkpoint import DCP_METADATA, Manifest, SaveSettled, checkpoint_id
+from specs.checkpoint import DCP_METADATA, Manifest, SaveFailed, SaveSettled, checkpoint_id
 from specs.rundir import EventLine, MetricLine, RequestAnswer
 
 Record = TypeVar("Record")
@@ -57,6 +57,7 @@ class RunEvent:
     manifest: Manifest | None = None
     """Of a commit."""
     settled: SaveSettled | None = None
+    save_failed: SaveFailed | None = None
     """Of a save whose end the training loop has taken note of."""
     request_id: str | None = None
     answer: RequestAnswer | None = None
@@ -119,6 +120,8 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
         return RunEvent(line, manifest=_manifest(line, job_id=job_id, attempt=attempt))
     if line.kind == "checkpoint_settled":
         return RunEvent(line, settled=SaveSettled.model_validate(line.data))
+    if line.kind == "save_failed":
+        return RunEvent(line, save_failed=SaveFailed.model_validate(line.data))
     if line.kind == "request_answered":
         data = dict(line.data)
         request_id = str(data.pop("request_id", ""))

@@ -7,6 +7,7 @@ from typing import Literal
 
 from specs.attempt import Overrides
 from specs.base import RecordModel
+from specs.checkpoint import SaveFailed
 from specs.failures import Failure
 from specs.layout import Layout
 from specs.states import AttemptCause, AttemptNodeState, AttemptOutcome, AttemptState
@@ -93,6 +94,8 @@ class AttemptView(RecordModel):
     """Whether the current attempt descends from it (or is it)."""
     continuity: Continuity | None
     """Check of the first step after a resume."""
+    save_failed: SaveFailed | None
+    """The last save, where it failed and is tried again; absent once one is committed."""
     nodes: tuple[AttemptNodeView, ...]
     """Its nodes, by node rank."""
     provenance: dict[str, object] | None

@@ -26,6 +26,10 @@ class CheckpointSection(SpecModel):
     """Whether training goes on while a checkpoint is written. The tensors are copied beside the
     next forward and backward pass, into memory of the host that is taken once; with
     `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast."""
+    give_up_after_seconds: Seconds = 3600.0
+    """How long saves may fail for a reason that may pass (a full or read-only disk, an I/O error, a
+    bucket that fails) before the attempt ends. Training goes on meanwhile, and each new try saves
+    the step of its moment; the save of a stop and the last one wait so long. At once when 0."""
     writers: Literal["auto", "all", "one_replica"] | Ranks = "auto"
     """Ranks that write: `all` lets each write its shards, `one_replica` only the first
     data-parallel replica, a number so many ranks, to which the others stream their shards. `auto`

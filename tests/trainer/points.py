@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainer.checkpoint import points
 from trainer.checkpoint.points import Point
 
-Action = Callable[[Point, Path], None]
-"""Called in the rank and the thread that got to the point, which goes on when it returns."""
+Action = Callable[[Point, Any], None]
+"""Called, with the path on storage, in the rank and the thread that got to the point."""
 
 
 class _Listener(logging.Handler):
@@ -26,7 +27,6 @@ class _Listener(logging.Handler):
         assert isinstance(record.args, tuple)
         point, path = record.args
         assert isinstance(point, Point)
-        assert isinstance(path, Path)
         self._action(point, path)
 
 

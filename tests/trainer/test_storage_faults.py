@@ -100,7 +100,7 @@ def _job(folder: Path, *, mode: str) -> SmallJob:
     return SmallJob(folder).changed(
         folder,
         training={"steps": 8, "log_every_steps": 1},
-        checkpoint={"interval_steps": 2, "async_mode": mode},
+        checkpoint={"interval_steps": 2, "async_mode": mode, "give_up_after_seconds": 0},
     )
 
 

@@ -27,6 +27,16 @@ from trainer.objects.path import ObjectPath
 from trainer.storage import StoragePath
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+TRANSIENT = (
+    *FULL,
+    errno.EROFS,  # a file system that is remounted after an error
+    errno.EIO,
+    errno.ESTALE,  # the server of a network file system was restarted
+    errno.ETIMEDOUT,
+    errno.EHOSTUNREACH,  # a bucket does not answer,
+    errno.EREMOTEIO,  # has failed (5xx),
+    errno.EBUSY,  # or refuses so many requests
+)
 OF_CONTENT = (errno.ENOENT, errno.EIO)  # a file is gone, or its sectors are bad
 # Some network file systems know no fsync of a folder: there, names are as durable as they get.
 NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)
@@ -262,8 +272,12 @@ def storage_errors(verb: str, path: StoragePath) -> Iterator[None]:
         message = f"cannot {verb} {at_fault}: {error.strerror or error}"
         if error.errno in FULL and isinstance(path, Path):
             message += f" ({_free_space(path)})"
-        of_storage = error.errno not in OF_CONTENT
-        raise CheckpointError(message, path=at_fault, of_storage=of_storage) from error
+        raise CheckpointError(
+            message,
+            path=at_fault,
+            of_storage=error.errno not in OF_CONTENT,
+            transient=error.errno in TRANSIENT,
+        ) from error
 
 
 def file_digest(path: StoragePath) -> str:

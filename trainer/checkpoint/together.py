@@ -75,8 +75,10 @@ def _as_run_error(error: BaseException, path: str | None = None) -> RunError:
 
 
 def _first(failures: Mapping[int, RunError]) -> RunError:
-    rank = min(failures)
+    """Return the failure that stands for all: of the lowest rank, a passing one last."""
+    rank = min(failures, key=lambda rank: (getattr(failures[rank], "transient", False), rank))
     error = failures[rank]
     named = type(error)(f"rank {rank}: {error}", path=error.path)
+    named.__dict__.update(vars(error))  # what the type adds, such as `transient`
     named.__cause__ = error
     return named

@@ -32,6 +32,7 @@ _WORDS = {
     errno.EACCES: "access denied",
     errno.EBUSY: "the object store refuses so many requests",
     errno.EREMOTEIO: "the object store has failed",
+    errno.EPROTO: "the object store refuses the request",
 }
 
 
@@ -128,7 +129,8 @@ def os_error(error: Exception, path: str) -> OSError:
     if isinstance(cause, ClientError):
         told = cause.response.get("Error", {})
         code = str(told.get("Code", ""))
-        number = _CODES.get(code, errno.EREMOTEIO)
+        status = cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
+        number = _CODES.get(code, errno.EREMOTEIO if status >= 500 else errno.EPROTO)
         detail = f"{code} {told.get('Message', '')}".strip()
         return OSError(number, f"{_WORDS[number]} ({detail})", path)
     if isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError):

@@ -14,6 +14,8 @@ from server.tables import requests
 from server.telemetry.catalog import list_checkpoints, newest_checkpoint, read_checkpoint
 from server.telemetry.csv import csv_rows
 from server.telemetry.logs import page
+from server.views import job_view
+from specs.api.attempts import AttemptView
 from specs.rundir import ExitRecord, Heartbeat, Phase, Request, RequestAnswer
 from specs.states import DesiredState, JobState
 from tests.server.harness import Harness
@@ -177,6 +179,39 @@ def test_the_catalog_has_what_a_save_cost(context: Context, launched: Launched) 
     assert [(writer.rank, writer.write_seconds) for writer in written] == [(0, 0.2), (2, 0.3)]
     (event,) = kept_events(context, "checkpoint_settled")
     assert event == settled
+
+
+def test_saves_that_fail_are_shown_until_one_is_committed(
+    context: Context, launched: Launched
+) -> None:
+    job_id, supervisor = launched
+    failed = {
+        "kind": "interval",
+        "message": "rank 1: cannot write /c/x: No space left on device",
+        "tries": 2,
+        "failing_since": "2026-01-01T00:00:00Z",
+        "next_try_at": "2026-01-01T00:00:10Z",
+        "give_up_at": "2026-01-01T01:00:00Z",
+        "saved_step": 50,
+        "step": 57,
+    }
+    lines = json_lines([{"time": 1.0, "kind": "save_failed", "step": 57, "data": failed}])
+    later = json_lines([committed(job_id, 60)])
+    send(context, supervisor, chunk("events", lines))
+    shown = _attempt(context, job_id).save_failed
+    assert shown is not None
+    assert shown.model_dump(mode="json") == failed
+    (event,) = kept_events(context, "save_failed")
+    assert event == failed
+    send(context, supervisor, chunk("events", later, start=len(lines)))
+    assert _attempt(context, job_id).save_failed is None
+
+
+def _attempt(context: Context, job_id: str) -> AttemptView:
+    with context.database.read() as connection:
+        attempt = job_view(connection, job_id).current_attempt
+    assert attempt is not None
+    return attempt
 
 
 @pytest.mark.parametrize("stall", [-1, "NaN", "Infinity"])

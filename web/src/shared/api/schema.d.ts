@@ -1192,6 +1192,8 @@ export interface components {
             on_lineage: boolean;
             /** @description Check of the first step after a resume. */
             continuity: components["schemas"]["Continuity"] | null;
+            /** @description The last save, where it failed and is tried again; absent once one is committed. */
+            save_failed: components["schemas"]["SaveFailed"] | null;
             /**
              * Nodes
              * @description Its nodes, by node rank.
@@ -1491,6 +1493,14 @@ export interface components {
              */
             async_mode: "disabled" | "async" | "async_with_pinned_mem";
             /**
+             * Give Up After Seconds
+             * @description How long saves may fail for a reason that may pass (a full or read-only disk, an I/O error, a
+             *     bucket that fails) before the attempt ends. Training goes on meanwhile, and each new try saves
+             *     the step of its moment; the save of a stop and the last one wait so long. At once when 0.
+             * @default 3600
+             */
+            give_up_after_seconds: number;
+            /**
              * Writers
              * @description Ranks that write: `all` lets each write its shards, `one_replica` only the first
              *     data-parallel replica, a number so many ranks, to which the others stream their shards. `auto`
@@ -1572,6 +1582,14 @@ export interface components {
              * @enum {string}
              */
             async_mode?: "disabled" | "async" | "async_with_pinned_mem";
+            /**
+             * Give Up After Seconds
+             * @description How long saves may fail for a reason that may pass (a full or read-only disk, an I/O error, a
+             *     bucket that fails) before the attempt ends. Training goes on meanwhile, and each new try saves
+             *     the step of its moment; the save of a stop and the last one wait so long. At once when 0.
+             * @default 3600
+             */
+            give_up_after_seconds?: number;
             /**
              * Writers
              * @description Ranks that write: `all` lets each write its shards, `one_replica` only the first
@@ -3248,6 +3266,7 @@ export interface components {
              *       "interval_seconds": 0,
              *       "preflight": true,
              *       "async_mode": "disabled",
+             *       "give_up_after_seconds": 3600,
              *       "writers": "auto",
              *       "staging_gib": 4,
              *       "keep_latest_k": 0,
@@ -3453,6 +3472,7 @@ export interface components {
              *       "interval_seconds": 0,
              *       "preflight": true,
              *       "async_mode": "disabled",
+             *       "give_up_after_seconds": 3600,
              *       "writers": "auto",
              *       "staging_gib": 4,
              *       "keep_latest_k": 0,
@@ -6077,6 +6097,55 @@ export interface components {
              * @description Of the draws.
              */
             seed: number;
+        };
+        /**
+         * SaveFailed
+         * @description A save that failed for a passing reason: it is tried again, and training goes on.
+         */
+        SaveFailed: {
+            /**
+             * Kind
+             * @description Why it was saved: `interval`, `request`, `stop` or `final`.
+             */
+            kind: string;
+            /**
+             * Message
+             * @description What failed, with rank, path and cause.
+             */
+            message: string;
+            /**
+             * Tries
+             * @description Saves that failed since the last one that did not.
+             */
+            tries: number;
+            /**
+             * Failing Since
+             * Format: date-time
+             * @description When the first of these failures was noted.
+             */
+            failing_since: string;
+            /**
+             * Next Try At
+             * Format: date-time
+             * @description When the next try is due; it saves the step of that moment.
+             */
+            next_try_at: string;
+            /**
+             * Give Up At
+             * Format: date-time
+             * @description When the last try is due: if it fails, the attempt ends (`give_up_after_seconds`).
+             */
+            give_up_at: string;
+            /**
+             * Saved Step
+             * @description Step of the last checkpoint: what follows it is lost if the attempt ends now.
+             */
+            saved_step: number;
+            /**
+             * Step
+             * @description Completed optimizer steps at that moment.
+             */
+            step: number;
         };
         /**
          * SessionRequest

@@ -1,7 +1,8 @@
 // What stands in the job's way, and the button that does something about it.
 import type { ReactNode } from "react";
 import type { Attempt, Job } from "@/shared/api/types";
-import { duration } from "@/shared/format/time";
+import { count, plural } from "@/shared/format/numbers";
+import { duration, moment } from "@/shared/format/time";
 import { Button, ButtonLink } from "@/shared/ui/Button";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { goOnVerb } from "../actions/verbs";
@@ -24,12 +25,28 @@ export function Notices({ job }: { job: Job }) {
           </p>
         </Notice>
       ))}
+      {attempt?.save_failed && <SaveNotice failed={attempt.save_failed} />}
       {attempt?.failure && attempt.state === "ended" && ["failed", "queued"].includes(job.state) ? (
         <FailureNotice job={job} attempt={attempt} />
       ) : (
         job.reason && <Reason job={job} reason={job.reason} />
       )}
     </>
+  );
+}
+
+/** Saves fail for a reason that may pass; what would be lost if the attempt ended now. */
+function SaveNotice({ failed }: { failed: NonNullable<Attempt["save_failed"]> }) {
+  const isWaiting = failed.kind === "final" || failed.kind === "stop";
+  return (
+    <Notice tone="warn" title={`Saves fail (${plural(failed.tries, "try", "tries")})`}>
+      <p>{failed.message}</p>
+      <p>
+        {plural(failed.step - failed.saved_step, "step")} since step {count(failed.saved_step)} would
+        be lost. {isWaiting ? "The attempt waits for this save" : "Training goes on"}; the next try
+        is due at {moment(failed.next_try_at)}, the last one at {moment(failed.give_up_at)}.
+      </p>
+    </Notice>
   );
 }
 

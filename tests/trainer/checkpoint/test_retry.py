@@ -1,0 +1,76 @@
+"""When a failed save is tried again."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from trainer.checkpoint import store
+from trainer.checkpoint.retry import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, SaveRetry
+from trainer.errors import CheckpointError
+from trainer.storage import StoragePath
+
+
+class _Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_pauses_double_up_to_the_longest_and_the_last_try_comes_when_the_time_is_up() -> None:
+    clock = _Clock()
+    retry = SaveRetry(3600.0, clock=clock)
+    assert not retry.due
+    pauses = []
+    while retry.failed():
+        assert not retry.due
+        began = clock.now
+        while not retry.due:
+            clock.now += 1.0
+        pauses.append(clock.now - began)
+    assert pauses[:4] == [FIRST_PAUSE_SECONDS * 2**n for n in range(4)]
+    assert max(pauses) == LONGEST_PAUSE_SECONDS
+    assert clock.now == 1000.0 + 3600.0
+    assert retry.tries == len(pauses) + 1
+    assert (retry.give_up_at - retry.failing_since).total_seconds() == pytest.approx(
+        3600.0, abs=0.1
+    )
+
+
+def test_a_success_forgets_the_failures() -> None:
+    clock = _Clock()
+    retry = SaveRetry(60.0, clock=clock)
+    assert retry.failed()
+    clock.now += 59.0
+    retry.succeeded()
+    assert not retry.due
+    assert retry.failed()
+    assert retry.tries == 1
+    assert (retry.next_try_at - retry.failing_since).total_seconds() == pytest.approx(5.0, abs=0.1)
+
+
+def test_with_no_time_the_first_failure_is_the_last() -> None:
+    assert not SaveRetry(0.0).failed()
+
+
+@pytest.mark.parametrize(
+    ("number", "passes"),
+    [
+        (errno.ENOSPC, True),
+        (errno.EROFS, True),
+        (errno.EIO, True),
+        (errno.EREMOTEIO, True),  # 5xx of a bucket
+        (errno.EACCES, False),
+        (errno.EFBIG, False),
+        (errno.ENOTDIR, False),
+        (errno.EPROTO, False),  # 4xx of a bucket
+    ],
+)
+def test_which_errors_of_storage_may_pass(
+    number: int, tmp_path: StoragePath, *, passes: bool
+) -> None:
+    with pytest.raises(CheckpointError) as caught, store.storage_errors("write", tmp_path):
+        raise OSError(number, "why")
+    assert caught.value.transient == passes
