@@ -28,6 +28,7 @@ from trainer.process import (
     leave,
     prefer_growing_segments,
     show_stacks_when_asked,
+    stop_on_sigterm,
 )
 from trainer.record import Recorder
 from trainer.run import forget_check, named_root, open_run, refuse_used
@@ -159,6 +160,7 @@ def _train(folder: Path, roots: Mapping[str, str], recorder: Recorder) -> None:
     if "RANK" in os.environ:
         die_with_parent()
     show_stacks_when_asked()
+    stop_on_sigterm(RunDirectory(folder.resolve()))
     recorder.enter(Phase.STARTING)
     # Without torchrun this process is the only rank, whatever the spec asks for.
     run = open_run(folder, world_size=int(os.environ.get("WORLD_SIZE", "1")), roots=roots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -11,9 +12,10 @@ import signal
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
-from specs.rundir import STACKS_SIGNAL
+from specs.rundir import STACKS_SIGNAL, RunDirectory
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -32,6 +34,27 @@ def die_with_parent() -> None:
 def show_stacks_when_asked() -> None:
     """Write the stacks of all threads to stderr on `STACKS_SIGNAL`, also where Python is stuck."""
     faulthandler.register(STACKS_SIGNAL, file=sys.stderr, all_threads=True)
+
+
+def stop_on_sigterm(directory: RunDirectory) -> None:
+    """Have SIGTERM make the `stop` file, so that the run saves and leaves.
+
+    torchrun forwards it to all ranks when it gets one itself, as from a scheduler or a console.
+    Under a supervisor nothing is installed: it makes `stop` itself, and a rank that outlives
+    SIGTERM would keep torchrun waiting after the failure of another one. Without a supervisor
+    torchrun sends SIGTERM then too: where a failure is on record, it ends this process.
+    """
+    if Path(directory.secret).exists():
+        return
+
+    def stop(_number: int, _frame: object) -> None:
+        if Path(directory.error).exists():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
+        with contextlib.suppress(OSError):  # a full disk: the next SIGTERM tries again
+            Path(directory.stop).touch()
+
+    signal.signal(signal.SIGTERM, stop)
 
 
 @contextmanager

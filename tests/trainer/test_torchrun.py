@@ -93,6 +93,51 @@ def test_a_launch_is_stopped_and_resumed_on_another_world_size(tmp_path: Path) -
     assert second.values("train/tokens")[stopped_at + 1] == (stopped_at + 1) * tokens
 
 
+@pytest.mark.slow
+def test_sigterm_to_torchrun_saves_and_leaves(tmp_path: Path) -> None:
+    job = endless(tmp_path)
+    run = job.prepare(1, Layout(dp_shard=2))
+    with torchrun(run, 2) as process:
+        until(lambda: trains(run), "the first steps")
+        process.terminate()
+        process.wait(SECONDS)
+    outcome = Attempt(run).outcome
+    assert outcome.outcome == "stopped"
+    assert outcome.checkpoint_id == f"{JOB}.a1.step-{outcome.step}"
+    assert outcome.checkpoint_id in job.committed()
+
+
+def test_sigterm_to_a_rank_without_a_supervisor_saves_and_leaves(tmp_path: Path) -> None:
+    asked = {"resources": {"device": "cpu"}, "training": {"steps": 1_000_000}}
+    (tmp_path / "spec.json").write_text(json.dumps(asked))
+    command = [sys.executable, "-m", "trainer", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
+        until(lambda: trains(tmp_path), "the first steps")
+        process.terminate()
+        assert process.wait(SECONDS) == 0
+    outcome = Attempt(tmp_path).outcome
+    assert (outcome.outcome, outcome.failure) == ("stopped", None)
+    assert outcome.checkpoint_id == f"job.a1.step-{outcome.step}"
+
+
+@pytest.mark.parametrize("record", [None, "supervisor.secret", "error.json"])
+def test_sigterm_ends_a_rank_at_once_under_a_supervisor_and_after_a_failure(
+    record: str | None, tmp_path: Path
+) -> None:
+    if record is not None:
+        (tmp_path / record).touch()
+    code = (
+        "import pathlib, signal; from specs.rundir import RunDirectory;"
+        "from trainer.process import stop_on_sigterm;"
+        f"stop_on_sigterm(RunDirectory(pathlib.Path({str(tmp_path)!r})));"
+        "signal.raise_signal(signal.SIGTERM)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert ended.returncode == (0 if record is None else -signal.SIGTERM)
+    assert (tmp_path / "stop").exists() == (record is None)
+
+
 def test_without_torchrun_the_process_is_the_only_rank(tmp_path: Path) -> None:
     asked = {"resources": {"world_size": 2, "device": "cpu"}, "training": {"steps": 12}}
     (tmp_path / "spec.json").write_text(json.dumps(asked))
