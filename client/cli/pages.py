@@ -84,7 +84,7 @@ def _why(job: JobView) -> str:
 
 
 def _attempts(attempts: Sequence[AttemptView], job_id: str) -> Listing:
-    rows = Listing("  #", "WHY", "LAYOUT", "STEPS", "ENDED", "FROM", "EXACT", "NODES",
+    rows = Listing("  #", "WHY", "LAYOUT", "STEPS", "ENDED", "FROM", "CHECKED", "NODES",
                    right=("  #",), spare=("NODES", "WHY"))  # fmt: skip
     for attempt in sorted(attempts, key=lambda a: a.number):
         rows.add(
@@ -94,7 +94,7 @@ def _attempts(attempts: Sequence[AttemptView], job_id: str) -> Listing:
             f"{attempt.start_step:,} → {attempt.last_step:,}",
             attempt.outcome or attempt.state,
             _parent(attempt, job_id),
-            _exact(attempt),
+            _checked(attempt),
             ", ".join(f"{node.node} ({len(node.slots)})" for node in attempt.nodes),
             style="" if attempt.on_lineage else "dim",
         )
@@ -108,12 +108,13 @@ def _parent(attempt: AttemptView, job_id: str) -> str:
     return shown if attempt.on_lineage else f"{shown} (left branch)"
 
 
-def _exact(attempt: AttemptView) -> Text:
+def _checked(attempt: AttemptView) -> Text:
     checked = attempt.continuity
     if checked is None:
         return Text(words.DASH)
     if checked.ok:
-        return Text(f"✓ at step {checked.step:,}", style="green")
+        exact = "exact " if checked.exact else ""
+        return Text(f"✓ {exact}at step {checked.step:,}", style="green")
     broken = ", ".join(c.name for c in checked.checks if not c.ok)
     return Text(f"✗ {broken}", style="red")
 

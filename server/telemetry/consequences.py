@@ -296,13 +296,11 @@ def _check_continuity(
     connection.execute(
         update(attempts).where(attempts.c.id == reporter.attempt_id).values(continuity=found)
     )
-    broken = [check.name for check in found.checks if not check.ok]
-    verdict = f"differs in {', '.join(broken)}" if broken else "goes on exactly"
     append_event(
         context,
         connection,
         kind=EventKind.CONTINUITY_CHECKED,
-        message=f"step {found.step} {verdict} where {reporter.parent_checkpoint_id} stood",
+        message=f"step {found.step} after {reporter.parent_checkpoint_id}: {found.summary}",
         actor="server",
         job_id=reporter.job_id,
         attempt=reporter.number,

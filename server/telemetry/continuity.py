@@ -1,4 +1,4 @@
-"""Whether a resumed attempt goes on exactly where its parent checkpoint stood."""
+"""Whether a resumed attempt continues where its parent checkpoint stood, and within what."""
 
 from __future__ import annotations
 
@@ -94,7 +94,26 @@ def check(
 def compare(spec: JobSpec, parent: TrainState, line: MetricLine, past: Past) -> Continuity:
     """Return the checks of the step that follows `parent`."""
     checks = (*_counters(spec, parent, line), *_digest(line, past), *_loss(line, past))
-    return Continuity(ok=all(check.ok for check in checks), step=line.step, checks=checks)
+    ok = all(check.ok for check in checks)
+    return Continuity(
+        ok=ok,
+        step=line.step,
+        checks=checks,
+        exact=ok and any(check.name == "data_digest" for check in checks),
+        summary=_summary(checks),
+    )
+
+
+def _summary(checks: Sequence[ContinuityCheck]) -> str:
+    """Return what was compared and within which bounds, or what differs."""
+    if broken := [check.name for check in checks if not check.ok]:
+        return f"differs in {', '.join(broken)}"
+    made = {check.name: check for check in checks}
+    # Without a digest only their number is known to be right.
+    sequences = "same sequences" if "data_digest" in made else "as many sequences"
+    loss = made.get("loss")
+    bound = f"loss within {loss.within}" if loss else "loss not compared"
+    return f"{sequences}, same token count, same learning rate, {bound}"
 
 
 def _counters(spec: JobSpec, parent: TrainState, line: MetricLine) -> Iterator[ContinuityCheck]:
@@ -137,14 +156,16 @@ def _loss(line: MetricLine, past: Past) -> Iterator[ContinuityCheck]:
         both_nan = math.isnan(got) and math.isnan(loss)
         ok = both_nan or math.isclose(got, loss, rel_tol=SAME_STEP_TOLERANCE)
         expected = f"{loss:.6g} (attempt {number})"
+        within = f"{SAME_STEP_TOLERANCE:.1%} of attempt {number}"
     elif past.last_losses:
         mean, deviation = float(np.mean(past.last_losses)), float(np.std(past.last_losses))
         width = max(BAND_DEVIATIONS * deviation, BAND_SHARE * abs(mean))
         ok = abs(got - mean) <= width
         expected = f"{mean - width:.6g} to {mean + width:.6g} (last {len(past.last_losses)} losses)"
+        within = f"the range of the last {len(past.last_losses)} losses"
     else:
         return
-    yield ContinuityCheck(name="loss", ok=ok, expected=expected, got=f"{got:.6g}")
+    yield ContinuityCheck(name="loss", ok=ok, expected=expected, got=f"{got:.6g}", within=within)
 
 
 def _past(

@@ -25,10 +25,12 @@ class ContinuityCheck(RecordModel):
     """What the lineage says."""
     got: str
     """What the attempt reported."""
+    within: str | None = None
+    """Bound of the comparison; absent where both must be equal."""
 
 
 class Continuity(RecordModel):
-    """Whether an attempt went on exactly where its parent checkpoint stood."""
+    """Whether an attempt continues where its parent checkpoint stood, within the named bounds."""
 
     ok: bool
     """Whether every check held."""
@@ -36,6 +38,10 @@ class Continuity(RecordModel):
     """First step of the attempt, at which it was checked."""
     checks: tuple[ContinuityCheck, ...]
     """The checks."""
+    exact: bool = False
+    """Whether every check held, and the digest of the sequences is that of another attempt."""
+    summary: str = ""
+    """What was compared, within which bounds, or what differs."""
 
 
 class AttemptNodeView(RecordModel):

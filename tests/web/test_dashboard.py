@@ -115,7 +115,7 @@ def see_second_attempt(live: Watched, *, after: int) -> None:
     assert live.painted(LOSS) > 50
     badge.click()
     patiently(page.get_by_role("dialog", name="Continuity")).to_contain_text(
-        f"exactly where step {after:,} of attempt 1 stood"
+        f"Continues where step {after:,} of attempt 1 stood"
     )
     page.keyboard.press("Escape")
 

@@ -212,7 +212,7 @@ def test_what_the_server_refuses_is_said_and_cannot_be_launched(
 def test_the_continuity_badge_opens_its_checks(theatre: Theatre, visit: Visit) -> None:
     page = visit(f"/jobs/{theatre.scenes.tale}?tab=attempts&attempt=4").page
     row = page.get_by_role("row").filter(has_text="FSDP 3")
-    row.get_by_role("button", name="continuous").click()
+    row.get_by_role("button", name="exact").click()
     checks = page.get_by_role("dialog", name="Continuity")
     expect(checks).to_contain_text("step 2,000 of attempt 3")
     expect(checks.get_by_role("row")).to_have_count(6)  # five checks and their head

@@ -63,6 +63,25 @@ def test_an_exact_resume_holds_every_check() -> None:
     assert found.step == 51
 
 
+def test_the_summary_names_each_bound_and_exact_needs_a_digest() -> None:
+    same_step = compare(SPEC, PARENT, line(), past((1, "a" * 32), same_step=(1, 2.0005)))
+    assert same_step.exact
+    assert same_step.summary == (
+        "same sequences, same token count, same learning rate, loss within 0.1% of attempt 1"
+    )
+    in_band = compare(SPEC, PARENT, line(), past())
+    assert in_band.ok
+    assert not in_band.exact, "no digest proves which sequences these were"
+    assert in_band.summary == (
+        "as many sequences, same token count, same learning rate, "
+        "loss within the range of the last 20 losses"
+    )
+    assert compare(SPEC, PARENT, line(), past(last=())).summary.endswith("loss not compared")
+    other = compare(SPEC, PARENT, line(loss=2.01), past((1, "a" * 32), same_step=(1, 2.0)))
+    assert not other.exact
+    assert other.summary == "differs in loss"
+
+
 @pytest.mark.parametrize(
     ("changes", "name"),
     [

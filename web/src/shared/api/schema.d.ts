@@ -2249,7 +2249,7 @@ export interface components {
         };
         /**
          * Continuity
-         * @description Whether an attempt went on exactly where its parent checkpoint stood.
+         * @description Whether an attempt continues where its parent checkpoint stood, within the named bounds.
          */
         Continuity: {
             /**
@@ -2267,6 +2267,18 @@ export interface components {
              * @description The checks.
              */
             checks: components["schemas"]["ContinuityCheck"][];
+            /**
+             * Exact
+             * @description Whether every check held, and the digest of the sequences is that of another attempt.
+             * @default false
+             */
+            exact: boolean;
+            /**
+             * Summary
+             * @description What was compared, within which bounds, or what differs.
+             * @default
+             */
+            summary: string;
         };
         /**
          * ContinuityCheck
@@ -2294,6 +2306,11 @@ export interface components {
              * @description What the attempt reported.
              */
             got: string;
+            /**
+             * Within
+             * @description Bound of the comparison; absent where both must be equal.
+             */
+            within: string | null;
         };
         /**
          * DataSection

@@ -1,4 +1,4 @@
-// Whether an attempt went on exactly where its checkpoint stood; the checks open beneath.
+// Whether an attempt continues where its checkpoint stood; the checks open beneath.
 import type { Attempt } from "@/shared/api/types";
 import { count } from "@/shared/format/numbers";
 import { Popover } from "@/shared/ui/Popover";
@@ -19,7 +19,7 @@ const NAMES: Record<Check["name"], string> = {
 export function ContinuityBadge({ attempt }: { attempt: Attempt }) {
   const { continuity, parent_checkpoint_id: parent } = attempt;
   if (!continuity) return null;
-  const { ok, checks, step } = continuity;
+  const { ok, exact, checks, step, summary } = continuity;
   const broken = checks.filter((check) => !check.ok).length;
   return (
     <Popover
@@ -28,15 +28,17 @@ export function ContinuityBadge({ attempt }: { attempt: Attempt }) {
       button={
         <>
           <Glyph ok={ok} />
-          {ok ? "continuous" : `${broken} of ${checks.length} differ`}
+          {ok ? (exact ? "exact" : "continuous") : `${broken} of ${checks.length} differ`}
         </>
       }
     >
       <h3>
-        {ok ? "Went on exactly" : "Did not go on exactly"} where{" "}
+        {ok ? "Continues" : "Does not continue"} where{" "}
         {parent ? checkpointWords(parent) : "its checkpoint"} stood
       </h3>
-      <p className="muted">Checked at step {count(step)}, the first after the resume.</p>
+      <p className="muted">
+        Checked at step {count(step)}, the first after the resume{summary && `: ${summary}`}.
+      </p>
       <table className="continuity-checks">
         <thead>
           <tr>

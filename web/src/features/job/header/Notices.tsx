@@ -42,9 +42,10 @@ function SaveNotice({ failed }: { failed: NonNullable<Attempt["save_failed"]> })
     <Notice tone="warn" title={`Saves fail (${plural(failed.tries, "try", "tries")})`}>
       <p>{failed.message}</p>
       <p>
-        {plural(failed.step - failed.saved_step, "step")} since step {count(failed.saved_step)} would
-        be lost. {isWaiting ? "The attempt waits for this save" : "Training goes on"}; the next try
-        is due at {moment(failed.next_try_at)}, the last one at {moment(failed.give_up_at)}.
+        {plural(failed.step - failed.saved_step, "step")} since step {count(failed.saved_step)}{" "}
+        would be lost. {isWaiting ? "The attempt waits for this save" : "Training goes on"}; the
+        next try is due at {moment(failed.next_try_at)}, the last one at {moment(failed.give_up_at)}
+        .
       </p>
     </Notice>
   );
