@@ -11,7 +11,7 @@ from typing import Any
 
 from specs.layout import Layout
 from tests.trainer.numerics.rows import SPEC, Row
-from tests.trainer.runs import SmallJob
+from tests.trainer.runs import Attempt, SmallJob
 
 STEPS = SPEC["training"]["steps"]
 LOSS_TOLERANCE = 1e-4
@@ -61,8 +61,12 @@ def train(sections: dict[str, dict[str, Any]], layout: Layout, *, steps: int) ->
     with tempfile.TemporaryDirectory() as folder:
         job = SmallJob(Path(folder), SPEC).changed(Path(folder), **sections)
         job.write_documents()
-        attempt = job.launch(1, layout)
-        losses, norms = attempt.values("train/loss"), attempt.values("train/grad_norm")
+        return course_of(job.launch(1, layout), steps=steps)
+
+
+def course_of(attempt: Attempt, *, steps: int) -> Course:
+    """Return what an attempt wrote of its first steps."""
+    losses, norms = attempt.values("train/loss"), attempt.values("train/grad_norm")
     trained = range(1, steps + 1)
     return Course(tuple(losses[s] for s in trained), tuple(norms[s] for s in trained))
 

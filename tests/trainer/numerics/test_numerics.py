@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from specs.layout import Layout
-from tests.trainer.numerics.__main__ import cells, lines_by_row, page
+from tests.trainer.numerics import low_precision
+from tests.trainer.numerics.__main__ import cells, lines_by_row, low_cells, low_start, page
+from tests.trainer.numerics.low_precision import LAYOUTS, PRECISIONS, Precision
 from tests.trainer.numerics.measure import errors_of, measure, train
 from tests.trainer.numerics.rows import DOCUMENTS, ROWS, Row
 
@@ -29,6 +31,18 @@ def test_a_layout_computes_what_one_rank_computes(row: Row) -> None:
     assert errors.within, errors
 
 
+LOW = [(precision, layout) for precision in PRECISIONS for layout in LAYOUTS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "layout"), LOW, ids=str)
+def test_a_layout_in_low_precision_stays_within_its_tolerance(
+    precision: Precision, layout: Layout
+) -> None:
+    distance = low_precision.measure(precision, layout)
+    assert distance.within(precision), distance
+
+
 def test_a_layout_that_forgets_the_masks_is_not_within() -> None:
     masked = train(DOCUMENTS, Layout(), steps=DAILY_STEPS)
     joined = {"data": {**DOCUMENTS["data"], "document_masks": False}}
@@ -36,14 +50,20 @@ def test_a_layout_that_forgets_the_masks_is_not_within() -> None:
 
 
 def test_the_table_has_every_row() -> None:
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")][1:]
+    first, second = PAGE.read_text().split("## Low precision")
     assert len(ROWS) >= 30
-    assert [tuple(c.strip() for c in line.split("|")[1:4]) for line in lines] == [
-        cells(row) for row in ROWS
-    ]
+    assert _cells(first) == [cells(row) for row in ROWS]
+    assert _cells(second) == [low_cells(precision, layout) for precision, layout in LOW]
+
+
+def _cells(text: str) -> list[tuple[str, ...]]:
+    lines = [line for line in text.splitlines() if line.startswith("| ")][1:]
+    return [tuple(cell.strip() for cell in line.split("|")[1:4]) for line in lines]
 
 
 def test_lines_measured_here_are_found_again_and_others_are_not() -> None:
     line = f"| {' | '.join(cells(ROWS[0]))} | 1.2e-07 | 5.8e-07 |"
-    assert lines_by_row(page([line]))[cells(ROWS[0])] == line
-    assert lines_by_row(page([line]).replace("torch ", "torch 1.")) == {}
+    low = f"{low_start(*LOW[0])} 1.2e-07 | 5.8e-07 |"
+    found = lines_by_row(text := page([line], [low]))
+    assert (found[cells(ROWS[0])], found[low_cells(*LOW[0])]) == (line, low)
+    assert lines_by_row(text.replace("torch ", "torch 1.")) == {}

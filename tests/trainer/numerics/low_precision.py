@@ -1,0 +1,105 @@
+"""Layouts under low precision: how far they are from one rank of the same precision."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from specs.layout import Layout
+from tests.trainer.numerics.measure import STEPS, Course, course_of, errors_of
+from tests.trainer.numerics.rows import SPEC
+from tests.trainer.runs import SmallJob
+from tests.trainer.stored import stored_tensors
+
+LAYOUTS = (Layout(dp_shard=2), Layout(tp=2), Layout(cp=2))
+# As many keys as heads, so that half of each matrix is a multiple of 32 numbers, as mxfp8 needs.
+MODEL = {"n_kv_heads": 8}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A precision, and how far two layouts of it may be apart."""
+
+    name: str
+    sections: dict[str, dict[str, Any]]
+    """What the spec says for it."""
+    loss: float
+    """Tolerated for the loss: the largest relative error over all steps."""
+    weights: float
+    """Tolerated for the weights after the last step: of each, the norm of the difference, divided
+    by its own."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a layout is from one rank."""
+
+    loss: float
+    weights: float
+
+    def within(self, precision: Precision) -> bool:
+        """Whether both are within the tolerance of a precision."""
+        return self.loss <= precision.loss and self.weights <= precision.weights
+
+
+def _recipe(name: str, *, loss: float, weights: float) -> Precision:
+    return Precision(name, {"quantization": {"recipe": name}}, loss, weights)
+
+
+PRECISIONS = (
+    Precision("float32", {}, loss=1e-6, weights=1e-4),
+    Precision("bfloat16", {"training": {"param_dtype": "bfloat16"}}, loss=1e-3, weights=1e-2),
+    Precision(
+        "bfloat16 weights",
+        {
+            "training": {"param_dtype": "bfloat16", "weight_dtype": "bfloat16"},
+            "optimizer": {"state_dtype": "bfloat16"},
+        },
+        loss=1e-2,
+        weights=2e-1,
+    ),
+    _recipe("float8_tensorwise", loss=1e-3, weights=1e-2),
+    _recipe("float8_rowwise", loss=1e-3, weights=1e-2),
+    _recipe("float8_rowwise_with_gw_hp", loss=1e-3, weights=1e-2),
+    _recipe("mxfp8", loss=1e-3, weights=1e-2),
+)
+
+
+def measure(precision: Precision, layout: Layout) -> Distance:
+    """Train a layout and one rank in the same precision, and compare losses and weights."""
+    expected, before = _trained(precision.name, Layout())
+    course, weights = _train(precision, layout)
+    assert expected.losses[-1] < expected.losses[0] - 0.1, "the reference must learn"
+    return Distance(
+        loss=errors_of(course, expected).loss,
+        weights=max(_apart(weights[name], tensor) for name, tensor in before.items()),
+    )
+
+
+@cache
+def _trained(name: str, layout: Layout) -> tuple[Course, dict[str, Tensor]]:
+    (precision,) = (each for each in PRECISIONS if each.name == name)
+    return _train(precision, layout)
+
+
+def _train(precision: Precision, layout: Layout) -> tuple[Course, dict[str, Tensor]]:
+    sections = {**precision.sections, "model": MODEL}
+    with tempfile.TemporaryDirectory() as folder:
+        job = SmallJob(Path(folder), SPEC).changed(Path(folder), **sections)
+        course = course_of(job.launch(1, layout), steps=STEPS)
+        (manifest,) = job.committed().values()
+        tensors = stored_tensors(job, manifest)
+    weights = {name: t.float() for name, t in tensors.items() if name.startswith("model.")}
+    return course, weights
+
+
+def _apart(weight: Tensor, expected: Tensor) -> float:
+    return ((weight - expected).norm() / expected.norm()).item()
