@@ -130,20 +130,67 @@ def spec_of(case: Case) -> JobSpec:
     )
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What a case gave on one rank."""
+
+    device: torch.device
+    kind: str
+    """Name of the device."""
+    step_seconds: float
+    """Median of the timed steps."""
+    tokens_per_second: float
+    """Of one device."""
+    flops_per_second: float
+    mfu: float | None
+    """Share of the device's bfloat16 peak, where that is known."""
+    peak_bytes: int
+    """Peak of memory: reserved on a GPU, resident on a CPU."""
+    planned_bytes: int
+    """The planner's estimate of it."""
+    first_loss: float
+    """Loss of the first step; all steps have the same sequences."""
+    loss: float
+    """Loss of the last step."""
+
+
 def measure(name: str, case: Case, steps: int) -> bool:
     """Run a case on this rank, and print its figures on the first one."""
+    measured, leads = run_case(case, steps)
+    return not leads or _print(name, case, measured)
+
+
+def run_case(case: Case, steps: int) -> tuple[Measured, bool]:
+    """Run a case on this rank; return what it gave, and whether this rank is the first one."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     spec = spec_of(case)
     device = _join()
     step = _bare_step(spec, device) if case.bare else _our_step(spec, device)
-    for _ in range(WARMUP_STEPS):
-        step()
-    seconds = [_timed(step, device) for _ in range(steps)]
+    warmed = [step() for _ in range(WARMUP_STEPS)]
+    seconds = statistics.median([_timed(step, device) for _ in range(steps)])
     loss = step()
     leads = dist.get_rank() == 0
     dist.barrier()
     dist.destroy_process_group()
-    return not leads or _print(name, case, spec, statistics.median(seconds), loss, device)
+    tokens_per_second = spec.tokens_per_step / case.ranks / seconds
+    flops = training_flops_per_token(spec.architecture, spec.training.seq_len) * tokens_per_second
+    known = device.type == "cuda"
+    kind = torch.cuda.get_device_name(device) if known else "CPU"
+    # Of bfloat16 also for float8, whose gain then shows.
+    peak = peak_flops(kind, "bfloat16") if known else None
+    measured = Measured(
+        device=device,
+        kind=kind,
+        step_seconds=seconds,
+        tokens_per_second=tokens_per_second,
+        flops_per_second=flops,
+        mfu=None if peak is None else flops / peak,
+        peak_bytes=_peak_bytes(device),
+        planned_bytes=plan(spec).memory.total,
+        first_loss=warmed[0],
+        loss=loss,
+    )
+    return measured, leads
 
 
 def _join() -> torch.device:
@@ -212,23 +259,19 @@ def _timed(step: Callable[[], float], device: torch.device) -> float:
     return time.perf_counter() - started
 
 
-def _print(
-    name: str, case: Case, spec: JobSpec, seconds: float, loss: float, device: torch.device
-) -> bool:
-    tokens_per_second = spec.tokens_per_step / case.ranks / seconds
-    flops = training_flops_per_token(spec.architecture, spec.training.seq_len) * tokens_per_second
-    known = device.type == "cuda"
-    kind = torch.cuda.get_device_name(device) if known else "CPU"
-    # Of bfloat16 also for float8, whose gain then shows.
-    peak = peak_flops(kind, "bfloat16") if known else None
-    mfu = None if peak is None else flops / peak
-    memory = _peak_bytes(device)
-    planned = plan(spec).memory.total
+def _print(name: str, case: Case, measured: Measured) -> bool:
     figures: list[tuple[str, float, str, float | None]] = [
-        ("tokens_per_second", tokens_per_second, "tokens/s per device", case.tokens_per_second)
+        (
+            "tokens_per_second",
+            measured.tokens_per_second,
+            "tokens/s per device",
+            case.tokens_per_second,
+        )
     ]
-    if mfu is not None:
-        figures.append(("mfu", mfu, "share of the bfloat16 peak", case.mfu))
+    if measured.mfu is not None:
+        figures.append(("mfu", measured.mfu, "share of the bfloat16 peak", case.mfu))
+    known = measured.device.type == "cuda"
+    memory, planned = measured.peak_bytes, measured.planned_bytes
     software = _software() if known else {}
     passed = True
     for figure, value, unit, target in figures:
@@ -239,13 +282,13 @@ def _print(
             target=target or 0.0,
             at_least=True,
             packages=("torch", "torchao"),
-            device=kind,
+            device=measured.kind,
             ranks=case.ranks,
-            step_seconds=round(seconds, 4),
-            flops_per_second=float(f"{flops:.4g}"),
+            step_seconds=round(measured.step_seconds, 4),
+            flops_per_second=float(f"{measured.flops_per_second:.4g}"),
             peak_gib=round(memory / 2**30, 3),
             planned_gib=round(planned / 2**30, 3),
-            loss=round(loss, 4),
+            loss=round(measured.loss, 4),
             **software,
             **case.details,
         )
@@ -257,7 +300,7 @@ def _print(
             target=0.10,
             at_least=False,
             packages=("torch",),
-            device=kind,
+            device=measured.kind,
             peak_gib=round(memory / 2**30, 3),
             planned_gib=round(planned / 2**30, 3),
             **software,

@@ -18,6 +18,18 @@ class OutsideConnectionError(RuntimeError):
     """A test tried to connect to another machine."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests that are marked `cuda` where there is no GPU."""
+    marked = [item for item in items if item.get_closest_marker("cuda")]
+    if not marked:
+        return
+    import torch  # a second, which tests without torch need not wait for
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def clean_environment() -> Iterator[None]:
     """Hide the caller's settings and broker; `TRAINYARD_TEST_*` is meant for tests and stays."""

@@ -79,7 +79,7 @@ def test_memory_of_a_cpu_rank_is_its_resident_set() -> None:
     assert values["memory/peak_rss_gib"] > held.nbytes / 2**30
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_memory_of_a_gpu_is_the_allocators() -> None:
     held = torch.ones(64 * 2**20 // 4, device="cuda")
     values = memory(held.device)

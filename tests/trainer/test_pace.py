@@ -44,7 +44,7 @@ def test_what_holds_over_the_steps_since_the_last_look() -> None:
     assert pace.values()["perf/step_seconds"] == pytest.approx(2.0)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_on_a_gpu_the_time_of_steps_is_the_devices_own() -> None:
     device = torch.device("cuda")
     pace = Pace(tokens_per_step=1000, devices=1, device=device)

@@ -143,7 +143,7 @@ def test_nothing_is_read_of_the_device_between_logged_steps(tmp_path: Path) -> N
     assert Attempt(run).values("train/loss").keys() == {1, 4, 8, 10}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_no_step_waits_for_a_gpu_between_logged_steps(tmp_path: Path) -> None:
     job = short_job(tmp_path, log_every_steps=4).changed(tmp_path, resources={"device": "cuda"})
     run_ranks(1, _train_without_waiting, str(job.prepare(1, Layout())), initialize=False)

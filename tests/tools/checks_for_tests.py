@@ -1,0 +1,36 @@
+"""Checks that end in every way in which one can, for the tests of the runner."""
+
+import os
+import time
+from pathlib import Path
+
+from tools.gpu_check.check import Figure, Here, at_most, reported
+
+
+def passes(here: Here, times: str) -> list[Figure]:
+    with Path(times).open("a", encoding="utf-8") as file:
+        file.write("x")
+    return [at_most("value", 0.5, 1.0), reported("device", here.device)]
+
+
+def misses(here: Here) -> list[Figure]:
+    return [at_most("value", float("nan"), 1.0)]
+
+
+def has_no_bound(here: Here) -> list[Figure]:
+    return [reported("value", 1.0)]
+
+
+def raises(here: Here) -> list[Figure]:
+    raise ValueError("dim=7 is odd")
+
+
+def crashes(here: Here) -> list[Figure]:
+    os.kill(os.getpid(), 11)
+    return []
+
+
+def hangs(here: Here) -> list[Figure]:
+    (here.scratch.parent / "pid").write_text(str(os.getpid()), encoding="ascii")
+    time.sleep(600)
+    return []

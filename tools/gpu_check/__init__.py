@@ -1,0 +1,1 @@
+"""Checks of the trainer on one GPU, for a machine without network: docs/gpu-check.md."""

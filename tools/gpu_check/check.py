@@ -1,0 +1,118 @@
+"""What a check is given, and what it returns: figures with their bounds."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+DeviceKind = Literal["cpu", "cuda"]
+Value = float | int | str | bool
+
+
+@dataclass(frozen=True)
+class Here:
+    """Where a check runs."""
+
+    device: DeviceKind
+    """Device under test."""
+    scratch: Path
+    """Empty folder of this check."""
+    lines: Path
+    """File with the lines of all checks so far."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured value, and the bound that it is held to."""
+
+    name: str
+    value: Value
+    bound: str | None = None
+    """The bound in words, such as `<= 0.01`; None where the value is only reported."""
+    held: bool = True
+    """Whether the value is within its bound."""
+
+
+def reported(name: str, value: Value) -> Figure:
+    """Return a figure without a bound."""
+    return Figure(name, _short(value))
+
+
+def at_most(name: str, value: float, bound: float) -> Figure:
+    """Return a figure that must not exceed a bound; NaN exceeds every bound."""
+    return Figure(name, _short(value), f"<= {bound:g}", held=bool(value <= bound))
+
+
+def at_least(name: str, value: float, bound: float) -> Figure:
+    """Return a figure that must not be below a bound; NaN is below every bound."""
+    return Figure(name, _short(value), f">= {bound:g}", held=bool(value >= bound))
+
+
+def equal(name: str, value: Value, expected: Value) -> Figure:
+    """Return a figure that must have one value."""
+    return Figure(name, value, f"== {expected}", held=value == expected)
+
+
+def largest_difference(values: Iterable[float], others: Iterable[float]) -> float:
+    """Return the largest |a - b| / max(|b|, 1e-12) of two series of equal length.
+
+    It is infinite if any value is not finite, so NaN never passes for agreement.
+
+    Raises:
+        ValueError: the series are empty or of different lengths.
+    """
+    pairs = list(zip(values, others, strict=True))
+    if not pairs:
+        raise ValueError("there is nothing to compare")
+    if not all(math.isfinite(value) for pair in pairs for value in pair):
+        return math.inf
+    return max(abs(a - b) / max(abs(b), 1e-12) for a, b in pairs)
+
+
+Function = Callable[..., list[Figure]]
+
+
+def call(function: str, here: Here, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Call `module:function` and return its part of the line.
+
+    Raises:
+        Exception: whatever the check raises; the process ends with its traceback.
+    """
+    module, _, name = function.partition(":")
+    check: Function = getattr(importlib.import_module(module), name)
+    return judged(check(here, **arguments))
+
+
+def judged(figures: list[Figure]) -> dict[str, Any]:
+    """Return status, figures and bounds; a check that is held to no bound has failed."""
+    missed = [f"{f.name} is {f.value}, not {f.bound}" for f in figures if not f.held]
+    if not any(f.bound for f in figures):
+        missed.append("the check has no bound")
+    line: dict[str, Any] = {
+        "status": "failed" if missed else "passed",
+        "figures": {f.name: f.value for f in figures},
+        "bounds": {f.name: f.bound for f in figures if f.bound},
+    }
+    return line | ({"error": "; ".join(missed)} if missed else {})
+
+
+def write_result(result: dict[str, Any], scratch: Path) -> None:
+    """Leave a result for the runner; whole or not at all."""
+    part = scratch / "result.part"
+    part.write_text(json.dumps(result), encoding="utf-8")
+    part.replace(scratch / RESULT)
+
+
+RESULT = "result.json"
+
+
+def _short(value: Value) -> Value:
+    if not isinstance(value, float):
+        return value
+    # JSON has no NaN and no infinity.
+    return float(f"{value:.6g}") if math.isfinite(value) else str(value)

@@ -1,0 +1,180 @@
+"""Attempts of a small job, launched by torchrun as a worker launches them, and what they wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specs.attempt import AttemptSpec, Overrides, ResumePoint
+from specs.checkpoint import Manifest, checkpoint_path
+from specs.job import parse_job_spec
+from specs.layout import Layout
+from specs.rundir import EventLine, MetricLine, RequestAnswer
+from tools.gpu_check.check import DeviceKind
+from trainer.checkpoint.store import metadata_digest
+from trainer.process import prefer_growing_segments
+
+JOB = "gpu-check"
+TEXT = "".join(f"line {i}: {i * i % 97} sheep jumped over {i % 13} fences\n" for i in range(2000))
+SPEC: dict[str, dict[str, Any]] = {
+    "model": {"size": "debug", "n_layers": 2, "dropout": 0.1},
+    "data": {"source": "text", "path": "data:text.txt"},
+    "training": {"steps": 30, "seq_len": 64, "global_batch_size": 8, "micro_batch_size": 4},
+    "optimizer": {"lr": 1e-3},
+    "lr_schedule": {"warmup_steps": 5},
+    "checkpoint": {"interval_steps": 0, "preflight": False},
+}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The run directory of an attempt."""
+
+    run: Path
+
+    def values(self, name: str) -> dict[int, float]:
+        """Return one metric by step, where it was written."""
+        return {s: line.values[name] for s, line in self._lines().items() if name in line.values}
+
+    def digests(self) -> dict[int, str | None]:
+        """Return the digest of the sequences of each step."""
+        return {step: line.data_digest for step, line in self._lines().items()}
+
+    def committed(self) -> list[Manifest]:
+        """Return what it has committed so far, in order."""
+        events = (e for e in self._read("events.jsonl") if '"checkpoint_committed"' in e)
+        return [Manifest.model_validate(EventLine.model_validate_json(e).data) for e in events]
+
+    def answer(self, request: str) -> RequestAnswer | None:
+        """Return what became of a request, once it is known."""
+        path = self.run / "requests" / f"{request}.answer.json"
+        return RequestAnswer.model_validate_json(path.read_text()) if path.exists() else None
+
+    def document(self, name: str) -> dict[str, Any]:
+        """Return a file of JSON that the attempt left."""
+        found: dict[str, Any] = json.loads((self.run / name).read_text(encoding="utf-8"))
+        return found
+
+    def _lines(self) -> dict[int, MetricLine]:
+        lines = map(MetricLine.model_validate_json, self._read("metrics.jsonl"))
+        return {line.step: line for line in lines}
+
+    def _read(self, name: str) -> list[str]:
+        """Return the whole lines of a file; the last one may be half-written."""
+        path = self.run / name
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        return text[: text.rfind("\n") + 1].splitlines()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job in a folder: its text, its storage, and a run directory an attempt."""
+
+    folder: Path
+    spec: dict[str, Any]
+
+    @classmethod
+    def small(cls, folder: Path, device: DeviceKind, **sections: dict[str, Any]) -> Job:
+        """Return the small job on a device, with some fields of some sections changed."""
+        spec = {name: dict(fields) for name, fields in SPEC.items()}
+        for name, fields in sections.items():
+            spec[name] = spec.get(name, {}) | fields
+        spec["resources"] = spec.get("resources", {}) | {"device": device}
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        (folder / "data" / "text.txt").write_text(TEXT, encoding="utf-8")
+        return cls(folder, {"name": JOB, **spec})
+
+    def prepare(
+        self,
+        number: int = 1,
+        *,
+        ranks: int = 1,
+        resume: Manifest | None = None,
+        steps: int | None = None,
+    ) -> Attempt:
+        """Write the run directory of an attempt."""
+        run = self.folder / "runs" / str(number)
+        run.mkdir(parents=True)
+        parse_job_spec(self.spec)
+        (run / "spec.json").write_text(json.dumps(self.spec), encoding="utf-8")
+        described = AttemptSpec(
+            job_id=JOB,
+            attempt=number,
+            layout=Layout(dp_shard=ranks),
+            overrides=Overrides(steps=steps),
+            resume=None if resume is None else _resume_point(resume),
+            roots={
+                "data": str(self.folder / "data"),
+                "checkpoints": str(self.folder / "storage"),
+            },
+            cache_dir=str(self.folder / "cache"),
+        )
+        (run / "attempt.json").write_text(described.model_dump_json(), encoding="utf-8")
+        return Attempt(run)
+
+    def run(self, number: int = 1, *, ranks: int = 1, **described: Any) -> Attempt:
+        """Run an attempt to its end.
+
+        Raises:
+            CalledProcessError: it failed; what it wrote to the terminal is part of this check's.
+        """
+        attempt = self.prepare(number, ranks=ranks, **described)
+        subprocess.run(trainer_command(attempt, ranks), env=environment(), check=True)
+        return attempt
+
+
+def _resume_point(manifest: Manifest) -> ResumePoint:
+    step = manifest.train_state.step
+    return ResumePoint(
+        checkpoint_id=manifest.checkpoint_id,
+        path=checkpoint_path(JOB, manifest.attempt, step),
+        step=step,
+        metadata_digest=metadata_digest(manifest),
+    )
+
+
+def trainer_command(attempt: Attempt, ranks: int = 1) -> list[str]:
+    """Return the command that launches the trainer under torchrun."""
+    return torchrun(ranks, "trainer", str(attempt.run))
+
+
+def torchrun(ranks: int, module: str, *words: str) -> list[str]:
+    """Return the command that runs a module on some ranks of this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1"]
+    # A port of its own that the kernel chooses; --standalone would look up the host's name.
+    launcher += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
+    return [*launcher, f"--nproc-per-node={ranks}", "-m", module, *words]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of ranks on this machine."""
+    found = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **os.environ}
+    prefer_growing_segments(found)
+    return found
+
+
+def run_until(attempt: Attempt, reached: Callable[[Attempt], bool], *, seconds: float) -> None:
+    """Run an attempt, and kill all of it as soon as it has reached something.
+
+    Raises:
+        AssertionError: it ended, or the time was over, before that.
+    """
+    process = subprocess.Popen(trainer_command(attempt), env=environment(), start_new_session=True)
+    deadline = time.monotonic() + seconds
+    try:
+        while not reached(attempt):
+            assert process.poll() is None, f"torchrun ended with {process.returncode} before that"
+            assert time.monotonic() < deadline, f"nothing of the kind within {seconds:g} s"
+            time.sleep(0.02)
+    finally:
+        # Ranks, which have sessions of their own, are killed by the kernel when torchrun is gone.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

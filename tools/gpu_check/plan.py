@@ -1,0 +1,137 @@
+"""Every check by stage, with its time limit; the order is that in which they are worth running."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+STAGE_SECONDS = 480.0
+"""Time of one stage on a GPU; a machine may be lent for commands of ten minutes."""
+CPU_PATIENCE = 3.0
+"""What all limits are multiplied with on a CPU, whose cores other work may share."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the result."""
+
+    name: str
+    function: str
+    """`module:function`; it is given `Here` and the arguments, and returns figures."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the function, as JSON has them."""
+    seconds: float = 120.0
+    """Time limit; the check fails when it takes longer."""
+    needs_cuda: str = ""
+    """Why it has no meaning on a CPU, where it is skipped; empty if it has one."""
+
+
+def _check(name: str, function: str, seconds: float = 120.0, /, **arguments: Any) -> Check:
+    return Check(name, f"tools.gpu_check.stages.{function}", arguments, seconds)
+
+
+def _on_cuda(
+    reason: str, name: str, function: str, seconds: float = 120.0, /, **arguments: Any
+) -> Check:
+    return replace(_check(name, function, seconds, **arguments), needs_cuda=reason)
+
+
+def _execution() -> tuple[Check, ...]:
+    function = "execution:runs_as_the_reference"
+    modes = ("none", "selective", "full")
+    eager = (_check(f"eager_{mode}", function, 200, compiled=False, mode=mode) for mode in modes)
+    # The budget is a setting of the compiler.
+    budget = (*modes, "memory_budget")
+    compiled = (
+        _check(f"compile_{mode}", function, 200, compiled=True, mode=mode) for mode in budget
+    )
+    return (*eager, *compiled)
+
+
+def _speed(size: str) -> tuple[Check, ...]:
+    ways = ("eager", "compiled", "float8")
+    steps = (_check(f"{size}_{way}", "speed:step", 300, size=size, way=way) for way in ways)
+    reason = "at debug sizes on a CPU neither compilation nor float8 gains anything"
+    return (*steps, _on_cuda(reason, f"{size}_gains", "speed:gains", 30, size=size))
+
+
+RECIPES = ("float8_tensorwise", "float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8")
+LAYOUTS = (
+    "fsdp_2",
+    "fsdp_4",
+    "hsdp_2x2",
+    "fsdp_2_tp_2",
+    "fsdp_2_cp_2_allgather_kv",
+    "fsdp_2_cp_2_ulysses",
+    "fsdp_2_pp_2",
+)
+SAVED = "saves:killed_and_resumed_on_a_cpu"
+PINNED = "async_with_pinned_mem"
+UNWATCHED = "curves:nothing_waits_between_logged_steps"
+STAGES: dict[str, tuple[Check, ...]] = {
+    "start": (
+        _check("imports", "start:imports"),
+        _on_cuda(
+            "NCCL needs CUDA; all other checks use gloo on a CPU", "nccl", "start:nccl_collectives"
+        ),
+        _check("torchrun", "start:one_rank_under_torchrun"),
+        _on_cuda(
+            "these tests are the ones that need a GPU",
+            "cuda_tests",
+            "start:tests_that_need_cuda",
+            300,
+        ),
+    ),
+    "curves": (
+        _check("float32", "curves:as_on_a_cpu", dtype="float32"),
+        _check("bfloat16", "curves:as_on_a_cpu", dtype="bfloat16"),
+        _check("one_seed_twice", "curves:one_seed_twice"),
+        _check("no_sync_eager", UNWATCHED, compiled=False),
+        _check("no_sync_compiled", UNWATCHED, compiled=True),
+    ),
+    "execution": _execution(),
+    "saves": (
+        _check("disabled", SAVED, 150, mode="disabled"),
+        _check("async", SAVED, 150, mode="async"),
+        _on_cuda(
+            "pinned memory serves copies from a GPU; the trainer refuses it on a CPU",
+            PINNED,
+            SAVED,
+            150,
+            mode=PINNED,
+        ),
+    ),
+    "float8": tuple(
+        _check(recipe, "float8:learns_as_float32", 200, recipe=recipe) for recipe in RECIPES
+    ),
+    "reports": (
+        _check("out_of_memory", "reports:out_of_memory_is_explained"),
+        _on_cuda(
+            "a snapshot shows the allocator of CUDA; the trainer refuses it on a CPU",
+            "memory_snapshot",
+            "reports:memory_snapshot_on_request",
+        ),
+        _check("profile", "reports:profile_on_request"),
+    ),
+    "speed": (*_speed("1B"), *_speed("3B")),
+    "speed_8b": _speed("8B"),
+    "fake_ranks": tuple(
+        _check(str(ranks), "fake_ranks:one_of_many", 200, ranks=ranks) for ranks in (8, 64, 512)
+    ),
+    "layouts": tuple(_check(name, "layouts:trains_as_one_rank", name=name) for name in LAYOUTS),
+}
+
+
+def named_stages(text: str) -> list[str]:
+    """Return the stages that a command line names, separated by commas.
+
+    Raises:
+        ValueError: one is unknown.
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in STAGES]
+    if unknown or not names:
+        raise ValueError(
+            f"no stage {', '.join(map(repr, unknown)) or repr(text)}; legal: {', '.join(STAGES)}"
+        )
+    return names

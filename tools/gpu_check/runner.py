@@ -1,0 +1,249 @@
+"""Runs checks, each in a process of its own with a time limit, and writes a line for each."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from tools.gpu_check.check import RESULT, DeviceKind
+from tools.gpu_check.plan import CPU_PATIENCE, STAGE_SECONDS, STAGES, Check
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("specs", "planner", "trainer", "benchmarks", "tools/gpu_check")
+LINES = "checks.jsonl"
+FAILED = "failed.log"
+TAIL_CHARACTERS = 3000
+"""Characters of a failed check's output that its line holds; FAILED holds more."""
+LOG_CHARACTERS = 100_000
+PACKAGES = (
+    "torch",
+    "triton",
+    "torchao",
+    "numpy",
+    "pydantic",
+    "xxhash",
+    "safetensors",
+    "tokenizers",
+    "nvidia-nccl-cu13",
+    "nvidia-nccl-cu12",
+    "nvidia-cudnn-cu13",
+    "nvidia-cudnn-cu12",
+)
+DRIVER = Path("/proc/driver/nvidia/version")
+
+Line = dict[str, Any]
+
+
+def run_stages(stages: Iterable[str], to: Path, device: DeviceKind) -> bool:
+    """Run what has not passed yet, and return whether all of it has passed or been skipped.
+
+    Args:
+        stages: names of stages, in their order.
+        to: folder of the lines; made if it is not there. A check counts as passed if a line of it
+            says so that was written by the same versions for the same device.
+        device: device under test.
+    """
+    to.mkdir(parents=True, exist_ok=True)
+    lines = to / LINES
+    passed = _passed(lines, _versions(), device)
+    patience = CPU_PATIENCE if device == "cpu" else 1.0
+    good = True
+    with _scratch() as scratch:
+        for stage in stages:
+            deadline = time.monotonic() + STAGE_SECONDS * patience
+            for check in STAGES[stage]:
+                if (stage, check.name) in passed:
+                    continue
+                limit = min(check.seconds * patience, deadline - time.monotonic())
+                folder = scratch / stage / check.name
+                line = _line(stage, check, _result(check, folder, lines, device, limit))
+                _append(lines, line)
+                _keep_output(to, line, folder)
+                shutil.rmtree(folder, ignore_errors=True)
+                # A terminal shows what the file holds.
+                sys.stdout.write(json.dumps(line) + "\n")
+                sys.stdout.flush()
+                good &= line["status"] != "failed"
+    return good
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Return the lines of a file, without a last one that was cut off; none if it is missing."""
+    if not path.exists():
+        return []
+    found = []
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(text))
+        except json.JSONDecodeError:
+            continue  # the command was killed while it wrote
+    return found
+
+
+def current_lines(path: Path) -> list[Line]:
+    """Return the lines of those versions that have written last."""
+    lines = read_lines(path)
+    headers = [index for index, line in enumerate(lines) if "versions" in line]
+    return lines[headers[-1] + 1 :] if headers else lines
+
+
+def _passed(path: Path, versions: Line, device: DeviceKind) -> set[tuple[str, str]]:
+    """Return what these versions have passed, and have the file say whose the next lines are."""
+    header = {"versions": versions, "device": device}
+    passed: set[tuple[str, str]] = set()
+    ours = False
+    for line in read_lines(path):
+        if "versions" in line:
+            ours = line == header
+        elif ours and line["status"] == "passed":
+            passed.add((line["stage"], line["check"]))
+    if not ours:
+        _append(path, header)
+    return passed
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="gpu-check-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _result(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: float) -> Line:
+    """Return status, time and findings of a check that is run if it can be."""
+    if device == "cpu" and check.needs_cuda:
+        return {"status": "skipped", "seconds": 0.0, "reason": check.needs_cuda}
+    if limit <= 0:
+        reason = "the time of the stage was over; the same command again goes on from here"
+        return {"status": "failed", "seconds": 0.0, "error": reason}
+    folder.mkdir(parents=True)
+    started = time.monotonic()
+    ended = _run(check, folder, lines, device, limit)
+    seconds = round(time.monotonic() - started, 1)
+    result = folder / RESULT
+    if ended is None and result.exists():
+        return {"seconds": seconds, **json.loads(result.read_text(encoding="utf-8"))}
+    return {"status": "failed", "seconds": seconds, "error": f"{ended}\n{_tail(folder)}"}
+
+
+def _run(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: float) -> str | None:
+    """Run a check in a process group of its own, all of which is killed; return how it failed."""
+    words = [sys.executable, "-m", "tools.gpu_check", "--here", check.function]
+    words += [
+        "--arguments",
+        json.dumps(check.arguments),
+        "--device",
+        device,
+        "--scratch",
+        str(folder),
+        "--lines",
+        str(lines),
+    ]
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env=_environment(device, folder.parents[1]),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(timeout=limit)
+        except subprocess.TimeoutExpired:
+            return f"no end within {limit:.0f} s"
+        finally:
+            _kill_group(process)
+    return f"exit code {code}" if code else None
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _environment(device: DeviceKind, scratch: Path) -> dict[str, str]:
+    environment = dict(os.environ)
+    environment.setdefault("OMP_NUM_THREADS", "1" if device == "cpu" else "4")
+    if device == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
+    )
+    # Programs that one check has compiled serve the next one, and nothing is left at the end.
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(scratch / "inductor")
+    environment["TRITON_CACHE_DIR"] = str(scratch / "triton")
+    return environment
+
+
+def _line(stage: str, check: Check, result: Line) -> Line:
+    return {
+        "stage": stage,
+        "check": check.name,
+        "status": result.pop("status"),
+        "seconds": result.pop("seconds"),
+        "figures": result.pop("figures", {}),
+        "bounds": result.pop("bounds", {}),
+        **result,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _append(path: Path, line: Line) -> None:
+    """Write a whole line at once; a line that was cut off before it does not swallow it."""
+    cut_off = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size
+    with path.open("a", encoding="utf-8") as file:
+        file.write(("\n" if cut_off else "") + json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _keep_output(to: Path, line: Line, folder: Path) -> None:
+    output = folder / "output"
+    if line["status"] != "failed" or not output.exists():
+        return
+    text = output.read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:]
+    with (to / FAILED).open("a", encoding="utf-8") as file:
+        file.write(f"==== {line['stage']}/{line['check']} {line['time']}\n{text}\n")
+
+
+def _tail(folder: Path) -> str:
+    text = (folder / "output").read_text(encoding="utf-8", errors="replace")
+    return text[-TAIL_CHARACTERS:]
+
+
+def _versions() -> dict[str, str]:
+    """Return what a result depends on: packages, driver, and the sources themselves."""
+    found = {"python": platform.python_version(), "source": _digest_of_sources()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    if DRIVER.exists():
+        found["driver"] = DRIVER.read_text(encoding="utf-8").splitlines()[0].strip()
+    return found
+
+
+def _digest_of_sources() -> str:
+    digest = blake2b(digest_size=8)
+    for path in sorted(p for part in SOURCES for p in (ROOT / part).rglob("*.py")):
+        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()

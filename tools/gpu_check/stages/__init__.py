@@ -1,0 +1,1 @@
+"""The checks themselves, one stage or a part of one a module."""

@@ -1,0 +1,152 @@
+"""The curve of losses: against a CPU's, twice from one seed, and without waiting for the device."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from specs.rundir import RunDirectory
+from tools.gpu_check.check import (
+    Figure,
+    Here,
+    at_most,
+    equal,
+    largest_difference,
+    reported,
+)
+from tools.gpu_check.launch import Job
+from tools.gpu_check.training import alone, curve, job
+from trainer.loop import train
+from trainer.record import Recorder
+from trainer.run import open_run
+
+BOUNDS = {"float32": 1e-4, "bfloat16": 1e-2}
+"""Largest relative difference of a loss from the CPU's over 30 steps, by `training.param_dtype`."""
+TWICE = {"cpu": 0.0, "cuda": 1e-3}
+"""The same of two runs from one seed; kernels of CUDA add up in no fixed order."""
+LOG_EVERY = 4
+SYNCHRONIZING = "synchronizing CUDA operation"
+READS = {"item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__array__"}
+
+
+def as_on_a_cpu(here: Here, dtype: str) -> list[Figure]:
+    """Compare the whole trainer's losses on the device with float32 on the CPU.
+
+    On a CPU under test two ranks take the device's place: one would be its own reference.
+    """
+    reference = Job.small(here.scratch / "reference", "cpu").run()
+    changed = {"training": {"param_dtype": dtype}}
+    ranks = 2 if here.device == "cpu" else 1
+    tested = Job.small(here.scratch / "tested", here.device, **changed).run(ranks=ranks)
+    losses, expected = tested.values("train/loss"), reference.values("train/loss")
+    norms, expected_norms = tested.values("train/grad_norm"), reference.values("train/grad_norm")
+    off = largest_difference(losses.values(), expected.values())
+    return [
+        equal("same_sequences", tested.digests() == reference.digests(), expected=True),
+        equal("steps", len(losses), 30),
+        at_most("loss_off_the_cpu", off, BOUNDS[dtype]),
+        at_most(
+            "grad_norm_off_the_cpu",
+            largest_difference(norms.values(), expected_norms.values()),
+            10 * BOUNDS[dtype],
+        ),
+        reported("last_loss", losses[30]),
+    ]
+
+
+def one_seed_twice(here: Here) -> list[Figure]:
+    """Train twice from one seed in bfloat16, with dropout."""
+    spec = job(here.device, training={"param_dtype": "bfloat16"}, model={"dropout": 0.1})
+    other = job(
+        here.device, training={"param_dtype": "bfloat16", "seed": 1}, model={"dropout": 0.1}
+    )
+    with alone(here.device) as device:
+        first, second, another = curve(spec, device), curve(spec, device), curve(other, device)
+    off = largest_difference(second.losses, first.losses)
+    return [
+        at_most("loss_off_the_first_run", off, TWICE[here.device]),
+        reported("bit_equal", first == second),
+        equal("another_seed_differs", another.losses != first.losses, expected=True),
+    ]
+
+
+def nothing_waits_between_logged_steps(here: Here, *, compiled: bool) -> list[Figure]:
+    """Train in this process, and count what waits for the device in steps that log nothing.
+
+    On CUDA torch itself reports what waits; on a CPU, which nothing waits for, what reads a number
+    of a tensor that would lie on the device.
+    """
+    spec: dict[str, dict[str, Any]] = {
+        "training": {"steps": 12, "log_every_steps": LOG_EVERY},
+        "lr_schedule": {"warmup_steps": 1},
+        "compile": {"enabled": compiled},
+        "data": {"document_masks": True},
+    }
+    directory = Job.small(here.scratch, here.device, **spec).prepare().run
+    waits = _Waits(here.device)
+    with waits:
+        recorder = Recorder(RunDirectory(directory), rank=0, local_rank=0)
+        run = open_run(directory, world_size=1, roots={})
+        train(run, recorder, after_step=waits.after_step)
+    # The line of a step is written between the call for it and that for the step after it.
+    logged = {step + 1 for step in (1, 4, 8)}
+    unlogged = [step for step in range(2, 13) if step not in logged]
+    found = {step: waits.by_step[step] for step in unlogged if waits.by_step[step]}
+    return [
+        at_most("waits_in_unlogged_steps", sum(map(len, found.values())), 0),
+        # A count that finds nothing anywhere would prove nothing.
+        equal("logged_steps_wait", all(waits.by_step[step] for step in logged), expected=True),
+        reported("where", "; ".join(_frequent(found))),
+    ]
+
+
+def _frequent(found: dict[int, list[str]]) -> list[str]:
+    counted = Counter(where for places in found.values() for where in places)
+    return [f"{where} x{count}" for where, count in counted.most_common(5)]
+
+
+class _Waits(TorchFunctionMode):
+    """Notes what waits for the device, by the step at whose end it was noticed."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.by_step: dict[int, list[str]] = {}
+        self._on_cuda = device == "cuda"
+        self._found: list[str] = []
+        self._catching = warnings.catch_warnings()
+
+    def __enter__(self) -> Any:
+        self._catching.__enter__()
+        warnings.simplefilter("ignore")
+        if self._on_cuda:
+            warnings.filterwarnings("always", message=f".*{SYNCHRONIZING}.*")
+            warnings.showwarning = self._warned  # type: ignore[assignment]
+            torch.cuda.set_sync_debug_mode("warn")
+            return self
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *raised: Any) -> None:
+        self._catching.__exit__(*raised)
+        if self._on_cuda:
+            torch.cuda.set_sync_debug_mode("default")
+        else:
+            super().__exit__(*raised)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in READS and isinstance(args[0], torch.Tensor) and args[0].is_floating_point():
+            self._found.append(name)
+        return func(*args, **(kwargs or {}))
+
+    def after_step(self, step: int) -> None:
+        """Close the list of what was noticed since the step before."""
+        self.by_step[step] = list(self._found)
+        self._found.clear()
+
+    def _warned(self, _message: Any, _kind: Any, filename: str, line: int, *_: Any) -> None:
+        self._found.append(f"{Path(filename).name}:{line}")

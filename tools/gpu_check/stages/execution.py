@@ -1,0 +1,124 @@
+"""Ways to run a block, eager and compiled, against an eager reference in float32 on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+
+from specs.job import JobSpec
+from specs.layout import Layout
+from tools.gpu_check.check import (
+    DeviceKind,
+    Figure,
+    Here,
+    at_least,
+    at_most,
+    equal,
+    largest_difference,
+    reported,
+)
+from tools.gpu_check.training import INPUTS, STEPS, Curve, Training, alone, curve, job
+
+LOSS = 3e-3
+"""Largest relative difference of a loss in bfloat16 from that in float32, over six steps."""
+GRAD_NORM = 3e-2
+INPUT_MATTERS = 1e-6
+"""Least relative difference that masks or dropout make to a loss: both reach the model."""
+LEARNED = 0.95
+"""Share of the first loss that the last one must not exceed."""
+LESS_MEMORY = 0.8
+"""Share of the memory above the weights and states that recomputation must not exceed."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    curve: Curve
+    programs: int
+    """Programs that the first step had compiled."""
+    later: int
+    """Programs that a later step had compiled."""
+    breaks: int
+    """Breaks of graphs."""
+    bytes: int
+    """Largest memory of a step beyond what lies there between steps; 0 on a CPU."""
+
+
+def runs_as_the_reference(here: Here, *, compiled: bool, mode: str) -> list[Figure]:
+    """Train on each kind of input, and compare losses, norms, programs and memory.
+
+    All blocks are served by one program, made in the first step. Recomputation takes less memory
+    than none.
+    """
+    figures = []
+    with alone(here.device) as device:
+        plain = curve(job(here.device), torch.device("cpu"))
+        for name, inputs in INPUTS.items():
+            expected = curve(job(here.device, **inputs), torch.device("cpu"))
+            spec = _spec(here.device, inputs, compiled=compiled, mode=mode)
+            run = _run(spec, device)
+            figures += _as_expected(name, run, expected)
+            if name != "plain":
+                matters = largest_difference(expected.losses, plain.losses)
+                figures.append(at_least(f"{name}_off_plain", matters, INPUT_MATTERS))
+            if compiled:
+                figures.append(equal(f"{name}_programs", run.programs, 1))
+            else:  # flex attention is compiled by itself
+                figures.append(at_most(f"{name}_programs", run.programs, 1))
+            if here.device == "cuda" and mode != "none":
+                whole = _run(_spec(here.device, inputs, compiled=compiled, mode="none"), device)
+                share = run.bytes / whole.bytes
+                bound = LESS_MEMORY if mode == "full" else 1.0
+                figures.append(at_most(f"{name}_memory_of_none", share, bound))
+                figures.append(reported(f"{name}_mib", run.bytes / 2**20))
+    return figures
+
+
+def _spec(device: DeviceKind, inputs: dict[str, Any], *, compiled: bool, mode: str) -> JobSpec:
+    # Inductor takes a minute a program on two cores; graphs are the same for both backends.
+    backend = "inductor" if device == "cuda" else "aot_eager"
+    return job(
+        device,
+        **inputs,
+        training={"param_dtype": "bfloat16"},
+        activation_checkpoint={"mode": mode},
+        compile={"enabled": True, "backend": backend} if compiled else {},
+    )
+
+
+def _run(spec: JobSpec, device: torch.device) -> _Run:
+    torch._dynamo.reset()
+    counters.clear()
+    training = Training(spec, Layout(), device)
+    results = [training.step(1)]
+    programs = counters["stats"]["unique_graphs"]
+    before = 0
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    results += [training.step(step) for step in range(2, STEPS + 1)]
+    losses, norms = zip(*results, strict=True)
+    return _Run(
+        Curve(torch.stack(losses).tolist(), torch.stack(norms).float().tolist()),
+        programs=programs,
+        later=counters["stats"]["unique_graphs"] - programs,
+        breaks=sum(counters["graph_break"].values()),
+        bytes=torch.cuda.max_memory_allocated(device) - before if device.type == "cuda" else 0,
+    )
+
+
+def _as_expected(name: str, run: _Run, expected: Curve) -> list[Figure]:
+    found = run.curve
+    return [
+        at_most(f"{name}_loss", largest_difference(found.losses, expected.losses), LOSS),
+        at_most(
+            f"{name}_grad_norm",
+            largest_difference(found.grad_norms, expected.grad_norms),
+            GRAD_NORM,
+        ),
+        at_most(f"{name}_last_loss_of_first", found.losses[-1] / found.losses[0], LEARNED),
+        at_most(f"{name}_graph_breaks", run.breaks, 0),
+        at_most(f"{name}_compiled_later", run.later, 0),
+    ]

@@ -1,0 +1,63 @@
+"""Quantized products: each recipe learns as float32 does, or a GPU without them is refused."""
+
+from __future__ import annotations
+
+import torch
+
+from specs.hardware import LEAST_CAPABILITY
+from specs.job import JobSpec
+from tools.gpu_check.check import Figure, Here, at_least, at_most, equal, largest_difference
+from tools.gpu_check.training import alone, curve, job
+from trainer.errors import LaunchError
+
+STEPS = 8
+LOSS = 5e-3
+"""Largest relative difference of a loss from float32's on the CPU, over eight steps."""
+
+
+def learns_as_float32(here: Here, recipe: str) -> list[Figure]:
+    """Train eight steps, eager and compiled, and compare with float32 on the CPU."""
+    with alone(here.device) as device:
+        if device.type == "cuda" and not _able(recipe):
+            return _refused(_spec(here, recipe, compiled=False), device)
+        expected = curve(job(here.device), torch.device("cpu"), STEPS)
+        plain = curve(job(here.device, training={"param_dtype": "bfloat16"}), device, STEPS)
+        figures = []
+        for compiled in (False, True):
+            way = "compiled" if compiled else "eager"
+            found = curve(_spec(here, recipe, compiled=compiled), device, STEPS)
+            off = largest_difference(found.losses, expected.losses)
+            apart = largest_difference(found.losses, plain.losses)
+            figures += [
+                at_most(f"{way}_loss_off_float32", off, LOSS),
+                # Equal losses would mean that nothing is quantized.
+                at_least(f"{way}_loss_off_bfloat16", apart, 1e-7),
+                at_most(f"{way}_last_loss_of_first", found.losses[-1] / found.losses[0], 0.95),
+            ]
+    return figures
+
+
+def _spec(here: Here, recipe: str, *, compiled: bool) -> JobSpec:
+    backend = "inductor" if here.device == "cuda" else "aot_eager"
+    return job(
+        here.device,
+        training={"param_dtype": "bfloat16"},
+        quantization={"recipe": recipe},
+        compile={"enabled": True, "backend": backend} if compiled else {},
+    )
+
+
+def _able(recipe: str) -> bool:
+    wanted = "mxfp8" if recipe == "mxfp8" else "float8"
+    return torch.cuda.get_device_capability() >= LEAST_CAPABILITY[wanted]
+
+
+def _refused(spec: JobSpec, device: torch.device) -> list[Figure]:
+    """Expect a refusal that names the field: this GPU does not multiply such numbers."""
+    try:
+        curve(spec, device, 1)
+    except LaunchError as error:
+        said = str(error)
+    else:
+        said = "it trained"
+    return [equal("refused_with_the_field", "quantization.recipe=" in said, expected=True)]

@@ -1,0 +1,151 @@
+"""What an attempt reports: the memory that ran out, a snapshot of it, a profile of some steps."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickletools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from specs.rundir import RequestAnswer, RunDirectory
+from tools.gpu_check.check import Figure, Here, at_least, at_most, equal, reported
+from tools.gpu_check.launch import Attempt, Job
+from trainer.errors import OutOfMemoryError
+from trainer.loop import train
+from trainer.record import Recorder
+from trainer.run import open_run
+
+STEPS = 12
+RECORDED = 3
+REQUEST = "1"
+BLOCK = {"cuda": 1 << 30, "cpu": 1 << 55}
+"""Bytes that are allocated at a time until there are no more; a CPU refuses the first."""
+FRACTION = 0.1
+"""Share of the GPU's memory that the process may take."""
+
+
+def out_of_memory_is_explained(here: Here) -> list[Figure]:
+    """Use up the memory after a step, and read the error: its parts, and the snapshot on CUDA."""
+    attempt = _small(here).prepare()
+    if here.device == "cuda":
+        torch.cuda.set_per_process_memory_fraction(FRACTION, 0)
+    blocks: list[torch.Tensor] = []
+
+    def fill(step: int) -> None:
+        while step == 2:
+            blocks.append(torch.empty(BLOCK[here.device], dtype=torch.int8, device=here.device))
+
+    try:
+        _train(attempt, fill)
+    except OutOfMemoryError as error:
+        found = error
+    use = found.memory
+    assert use is not None
+    held = use.weights_bytes + use.optimizer_bytes + use.gradients_bytes
+    figures = [
+        equal("reason", found.reason.value, "out_of_memory"),
+        # Two moments of each weight, in the same type, and a counter of four bytes a tensor.
+        at_most("moments_of_weights_off_2", abs(use.optimizer_bytes / use.weights_bytes - 2), 0.01),
+        at_least("weights_bytes", use.weights_bytes, 100_000),
+        at_most("parts_of_allocated", held / use.allocated_bytes, 1.0),
+        equal("says_what_is_largest", "Largest: the rest" in str(found), expected=True),
+    ]
+    if here.device == "cuda":
+        figures += _explained_on_cuda(found, blocks)
+    return figures
+
+
+def _explained_on_cuda(error: OutOfMemoryError, blocks: list[torch.Tensor]) -> list[Figure]:
+    assert error.memory is not None
+    rest = sum(block.nbytes for block in blocks)
+    snapshot = _Snapshot.read(Path(str(error.path)))
+    return [
+        at_most("rest_off_what_was_taken", abs(error.memory.rest_bytes / rest - 1), 0.1),
+        equal("snapshot_has_segments", "segments" in snapshot.words, expected=True),
+        at_least("entries_in_snapshot", snapshot.dictionaries, len(blocks)),
+    ]
+
+
+def memory_snapshot_on_request(here: Here) -> list[Figure]:
+    """Ask a running attempt for a snapshot, and find allocations of its steps in it."""
+    attempt, answer = _asked(here, "memory_snapshot")
+    files = sorted(attempt.run.glob("snapshots/*.pickle"))
+    assert files, answer.message
+    found = _Snapshot.read(files[0])
+    return [
+        equal("answered", answer.ok, expected=True),
+        equal("files", len(files), 1),
+        # What the history calls an allocation, and the end of one.
+        equal("has_history", found.words >= {"alloc", "free_completed"}, expected=True),
+        at_least("entries", found.dictionaries, 100),
+    ]
+
+
+def profile_on_request(here: Here) -> list[Figure]:
+    """Ask a running attempt for a profile, and find its steps in it: kernels, on CUDA."""
+    attempt, answer = _asked(here, "profile")
+    files = sorted(attempt.run.glob("profiles/*.json.gz"))
+    assert files, answer.message
+    events = json.loads(gzip.decompress(files[0].read_bytes()))["traceEvents"]
+    kinds = Counter(str(event.get("cat")) for event in events)
+    updates = sum("_fused_adamw_" in str(event.get("name")) for event in events)
+    kernels = kinds["kernel"] if here.device == "cuda" else kinds["cpu_op"]
+    return [
+        equal("answered", answer.ok, expected=True),
+        equal("files", len(files), 1),
+        # Two groups of parameters, in each of the recorded steps.
+        at_least("updates_seen", updates, 2 * RECORDED),
+        at_least("kernels_seen" if here.device == "cuda" else "operators_seen", kernels, 100),
+        reported("mib", files[0].stat().st_size / 2**20),
+    ]
+
+
+def _asked(here: Here, kind: str) -> tuple[Attempt, RequestAnswer]:
+    """Train with a request that is there after the third step; return what became of it."""
+    attempt = _small(here).prepare()
+
+    def ask(step: int) -> None:
+        if step == 3:
+            folder = attempt.run / "requests"
+            folder.mkdir(exist_ok=True)
+            part = attempt.run / "request.part"
+            part.write_text(json.dumps({"kind": kind, "steps": RECORDED}), encoding="utf-8")
+            part.replace(folder / f"{REQUEST}.json")
+
+    _train(attempt, ask)
+    answer = attempt.answer(REQUEST)
+    assert answer is not None, "the request has no answer"
+    return attempt, answer
+
+
+def _small(here: Here) -> Job:
+    return Job.small(here.scratch, here.device, training={"steps": STEPS})
+
+
+def _train(attempt: Attempt, after_step: Callable[[int], None]) -> None:
+    recorder = Recorder(RunDirectory(attempt.run), rank=0, local_rank=0)
+    train(open_run(attempt.run, world_size=1, roots={}), recorder, after_step=after_step)
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """What a snapshot of the allocator holds, as far as it shows without loading a pickle."""
+
+    dictionaries: int
+    """Segments, blocks, frames and events are one each."""
+    words: frozenset[str]
+    """Keys and values that are text."""
+
+    @classmethod
+    def read(cls, path: Path) -> _Snapshot:
+        dictionaries, words = 0, set[str]()
+        for opcode, argument, _ in pickletools.genops(path.read_bytes()):
+            dictionaries += opcode.name == "EMPTY_DICT"
+            if isinstance(argument, str):
+                words.add(argument)
+        return cls(dictionaries, frozenset(words))

@@ -1,0 +1,138 @@
+"""Short training in this process: made-up sequences, but the trainer's own model and step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from specs.job import JobSpec, parse_job_spec
+from specs.layout import Layout
+from tools.gpu_check.check import DeviceKind
+from trainer.assembly import assemble
+from trainer.data.batches import MicroBatch
+from trainer.process import prefer_growing_segments
+from trainer.step import TrainStep
+
+MODEL = {
+    "cuda": {"dim": 512, "n_layers": 6, "n_heads": 8, "n_kv_heads": 4, "ffn_dim": 1536},
+    "cpu": {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "ffn_dim": 192},
+}
+"""The model under test; heads have 64 features on CUDA, 16 on a CPU."""
+TRAINING = {
+    "cuda": {"seq_len": 512, "global_batch_size": 8, "micro_batch_size": 4},
+    "cpu": {"seq_len": 128, "global_batch_size": 4, "micro_batch_size": 2},
+}
+VOCABULARY = 512
+STEPS = 6
+INPUTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "documents": {"data": {"document_masks": True}},
+    "dropout": {"model": {"dropout": 0.1}},
+}
+"""What differs between the inputs of a model, as sections of a job."""
+
+
+def job(size: DeviceKind, **sections: dict[str, Any]) -> JobSpec:
+    """Return the small job of these checks, with some fields of some sections changed."""
+    document: dict[str, dict[str, Any]] = {
+        "model": {"size": "debug", "vocab_size": VOCABULARY, **MODEL[size]},
+        "training": {"steps": 100, **TRAINING[size]},
+        "optimizer": {"lr": 3e-3},
+        "lr_schedule": {"warmup_steps": 0},
+    }
+    for name, fields in sections.items():
+        document[name] = document.get(name, {}) | fields
+    return parse_job_spec(document)
+
+
+@contextmanager
+def alone(kind: DeviceKind) -> Iterator[torch.device]:
+    """Make a process group of this process alone, as a launch without torchrun has it."""
+    prefer_growing_segments(os.environ)
+    device = torch.device("cpu")
+    if kind == "cuda":
+        device = torch.device("cuda", 0)
+        torch.cuda.set_device(device)
+    backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield device
+    finally:
+        dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What some steps of training gave."""
+
+    losses: list[float]
+    """Mean loss of each step, over all tokens of the global batch."""
+    grad_norms: list[float]
+    """Norm of each step's gradient before clipping."""
+
+
+class Training:
+    """The parts of training on one rank; all ranks of the layout make it together."""
+
+    def __init__(self, spec: JobSpec, layout: Layout, device: torch.device) -> None:
+        self._spec, self._layout, self._device = spec, layout, device
+        self.assembly = assemble(spec, layout, device)
+        self._train = TrainStep(
+            self.assembly.forward_backward,
+            self.assembly.optimizer,
+            spec,
+            stages=self.assembly.stages,
+        )
+
+    def step(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Complete a step, and return this rank's share of the loss, and the gradient's norm."""
+        dp = dist.get_rank() // (self._layout.cp * self._layout.tp) % self._layout.dp
+        result = self._train(step, batches(self._spec, self._layout, step=step, dp=dp))
+        return result.loss, result.grad_norm
+
+    def curve(self, steps: int = STEPS) -> Curve:
+        """Train so many steps; nothing is fetched before the last one has ended."""
+        shares, norms = zip(*(self.step(step) for step in range(1, steps + 1)), strict=True)
+        losses = torch.stack(shares).float()
+        if dist.get_world_size() > 1:
+            dist.all_reduce(losses)  # tensor-parallel ranks have the same loss, all of it
+            losses /= self._layout.tp
+        return Curve(losses.tolist(), torch.stack(norms).float().tolist())
+
+
+def batches(spec: JobSpec, layout: Layout, *, step: int, dp: int) -> list[MicroBatch]:
+    """Return the micro-batches of one data-parallel rank; the sequences depend on the step alone.
+
+    Tokens follow each other in runs, so that there is something to learn.
+    """
+    training = spec.training
+    size, length = training.global_batch_size, training.seq_len
+    random = np.random.default_rng([training.seed, step])
+    starts = random.integers(0, VOCABULARY, (size, 1))
+    windows = (starts + np.arange(length + 1) * random.integers(1, 4, (size, 1))) % VOCABULARY
+    # Documents of uneven lengths, many of which end inside a block of attention.
+    ends = np.sort(random.integers(1, length, (size, 5)), axis=1)
+    segments = (np.arange(length)[None, :, None] >= ends[:, None, :]).sum(-1).astype(np.int32)
+    masked = spec.data.document_masks
+    return [
+        MicroBatch(
+            tokens=np.ascontiguousarray(windows[rows, :-1]),
+            labels=np.ascontiguousarray(windows[rows, 1:]),
+            positions=np.asarray(rows, dtype=np.int64) + (step - 1) * size,
+            weight=1,
+            segments=np.ascontiguousarray(segments[rows]) if masked else None,
+        )
+        for rows in (list(offsets) for offsets in spec.deal(layout).for_rank(dp))
+    ]
+
+
+def curve(spec: JobSpec, device: torch.device, steps: int = STEPS) -> Curve:
+    """Return the curve of a job on one rank, from its own initial weights."""
+    return Training(spec, Layout(), device).curve(steps)
