@@ -136,6 +136,11 @@ class Run:
         """Surroundings of the server that it reports to."""
         return self._stage.context
 
+    @property
+    def stage(self) -> Stage:
+        """Where other jobs can be played."""
+        return self._stage
+
     def train(
         self,
         to_step: int,

@@ -1,15 +1,16 @@
 // What surrounds every page: the query client, and the router.
 import { MutationCache, QueryCache, QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { useEffect } from "react";
 import { RouterProvider } from "react-router";
-import { ApiError, isUnauthenticated } from "@/shared/api/errors";
-import { keys } from "@/shared/api/queries";
+import { isPassing, isUnauthenticated, retryInterval } from "@/shared/api/errors";
+import { endSession, watchSession } from "@/shared/api/session";
 import { router } from "./router";
 
 const MOST_RETRIES = 2;
 
 /** A session that ended anywhere ends everywhere: the shell then shows the login. */
 function onError(error: unknown): void {
-  if (isUnauthenticated(error)) queryClient.setQueryData(keys.session, null);
+  if (isUnauthenticated(error)) endSession(queryClient);
 }
 
 export const queryClient = new QueryClient({
@@ -20,14 +21,14 @@ export const queryClient = new QueryClient({
       // Live events keep what is shown true, and a reset of the stream reads it afresh.
       staleTime: 60_000,
       refetchOnWindowFocus: false,
-      // A refusal stays a refusal; a server that restarts comes back.
-      retry: (tries, error) =>
-        tries < MOST_RETRIES && !(error instanceof ApiError && error.status < 500),
+      retry: (tries, error) => tries < MOST_RETRIES && isPassing(error),
+      refetchInterval: retryInterval,
     },
   },
 });
 
 export function Providers() {
+  useEffect(() => watchSession(queryClient), []);
   return (
     <QueryClientProvider client={queryClient}>
       <RouterProvider router={router} />

@@ -1,7 +1,8 @@
 // The data of a comparison: first which series there are, then their curves; live while jobs run.
-import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { useEffect, useMemo, useRef } from "react";
+import { useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
 import { keys, MOST_COMPARED } from "@/shared/api/queries";
+import { useRefresher } from "@/shared/api/refresh";
 import type { ComparedJob, EventView } from "@/shared/api/types";
 import { useStream } from "@/shared/stream/useStream";
 import { curvesQuery, headsQuery, type Wanted } from "./api";
@@ -45,28 +46,7 @@ export function useLiveComparison(
   known: ReadonlySet<string>,
   onDeleted: (id: string) => void,
 ): void {
-  const client = useQueryClient();
-  const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
-  /** Whether more than points came: a state, a name that is new. */
-  const isNews = useRef(false);
-  useEffect(
-    () => () => {
-      if (timer.current !== null) clearTimeout(timer.current);
-      timer.current = null;
-    },
-    [],
-  );
-  const refresh = () => {
-    const key = isNews.current ? keys.compare : [...keys.compare, "curves"];
-    // A slow answer is waited for: cut off again and again, none would ever come.
-    if (client.isFetching({ queryKey: keys.compare }) > 0) {
-      timer.current = setTimeout(refresh, REFRESH_MILLISECONDS);
-      return;
-    }
-    timer.current = null;
-    isNews.current = false;
-    void client.invalidateQueries({ queryKey: key });
-  };
+  const refresher = useRefresher(REFRESH_MILLISECONDS);
   useStream({
     event: (event: EventView) => {
       const id = event.job_id;
@@ -75,8 +55,7 @@ export function useLiveComparison(
         onDeleted(id);
         return;
       }
-      isNews.current ||= bringsNews(event, known);
-      timer.current ??= setTimeout(refresh, REFRESH_MILLISECONDS);
+      refresher.refresh(bringsNews(event, known) ? keys.compare : [...keys.compare, "curves"]);
     },
   });
 }

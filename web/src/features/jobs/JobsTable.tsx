@@ -10,6 +10,7 @@ import { cx } from "@/shared/ui/cx";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { Skeleton } from "@/shared/ui/Skeleton";
 import { type Column, Table } from "@/shared/ui/Table";
+import { type RowPlace, VirtualTable } from "@/shared/ui/VirtualTable";
 
 const COLUMNS: readonly Column[] = [
   {
@@ -28,6 +29,7 @@ const COLUMNS: readonly Column[] = [
   { name: "age", label: "Age", number: true, className: "row-age" },
 ];
 const SKELETON_ROWS = 12;
+const ROW_HEIGHT = 48;
 
 interface JobsTableProps {
   /** Absent while the first page is on its way. */
@@ -47,34 +49,61 @@ export interface Picking {
 
 export function JobsTable({ jobs, isOld, picking, onTag }: JobsTableProps) {
   const { picked, isFull, toggle } = picking;
+  if (!jobs) return <JobsSkeleton />;
   return (
-    <Table label="Jobs" columns={COLUMNS} className={cx("jobs", isOld && "jobs-old")}>
-      {jobs
-        ? jobs.map((job) => {
-            const isPicked = picked.includes(job.id);
-            const pick = { isPicked, mayPick: isPicked || !isFull, onPick: toggle };
-            return <JobRow key={job.id} job={job} onTag={onTag} {...pick} />;
-          })
-        : Array.from({ length: SKELETON_ROWS }, (_, row) => (
-            // biome-ignore lint/suspicious/noArrayIndexKey: the rows never change places
-            <SkeletonRow key={row} />
-          ))}
+    <VirtualTable
+      label="Jobs"
+      columns={COLUMNS}
+      className={cx("jobs", isOld && "jobs-old")}
+      items={jobs}
+      keyOf={(job) => job.id}
+      rowHeight={ROW_HEIGHT}
+      row={(job, place) => {
+        const isPicked = picked.includes(job.id);
+        return (
+          <JobRow
+            key={job.id}
+            job={job}
+            place={place["data-index"]}
+            measure={place.ref}
+            onTag={onTag}
+            isPicked={isPicked}
+            mayPick={isPicked || !isFull}
+            onPick={toggle}
+          />
+        );
+      }}
+    />
+  );
+}
+
+function JobsSkeleton() {
+  return (
+    <Table label="Jobs" columns={COLUMNS} className="jobs">
+      {Array.from({ length: SKELETON_ROWS }, (_, row) => (
+        // biome-ignore lint/suspicious/noArrayIndexKey: the rows never change places
+        <SkeletonRow key={row} />
+      ))}
     </Table>
   );
 }
 
 interface JobRowProps {
   job: JobSummary;
+  /** Its index among all rows. */
+  place: number;
+  measure: RowPlace["ref"];
   isPicked: boolean;
   mayPick: boolean;
   onPick: (id: string) => void;
   onTag: (tag: string) => void;
 }
 
-const JobRow = memo(function JobRow({ job, isPicked, mayPick, onPick, onTag }: JobRowProps) {
+const JobRow = memo(function JobRow(props: JobRowProps) {
+  const { job, place, measure, isPicked, mayPick, onPick, onTag } = props;
   const { progress } = job;
   return (
-    <tr data-job={job.id}>
+    <tr ref={measure} data-job={job.id} data-index={place} aria-rowindex={place + 2}>
       <td className="row-pick">
         <label className="row-check" title={mayPick ? "Compare" : `${MOST_COMPARED} jobs at most`}>
           <input

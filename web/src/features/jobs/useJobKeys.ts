@@ -47,11 +47,12 @@ function keysAt(focused: Element | null): Record<string, Action> {
   return focused?.closest("tr[data-job]") ? { ...ANYWHERE, ...IN_ROWS } : ANYWHERE;
 }
 
-/** Focus the row after or before the one that has the focus; the first one when none has. */
+/** Focus the row after or before the one that has the focus; the first in sight when none has. */
 function moveFocus(by: 1 | -1): boolean {
   const links = [...document.querySelectorAll<HTMLElement>("tr[data-job] .row-link")];
   const at = links.findIndex((link) => link.closest("tr")?.contains(document.activeElement));
-  return focus(links[at < 0 ? 0 : Math.min(Math.max(at + by, 0), links.length - 1)]);
+  if (at < 0) return focus(links.find((link) => link.getBoundingClientRect().top >= 0));
+  return focus(links[Math.min(Math.max(at + by, 0), links.length - 1)]);
 }
 
 function focusedRow(): Element | null | undefined {

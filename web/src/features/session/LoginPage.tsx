@@ -3,7 +3,7 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useRef, useState } from "react";
 import { useNavigate, useSearchParams } from "react-router";
 import { api, ask } from "@/shared/api/client";
-import { keys } from "@/shared/api/queries";
+import { beginSession } from "@/shared/api/session";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { Field } from "@/shared/ui/Field";
@@ -47,7 +47,7 @@ function useLogIn(next: string) {
     mutationFn: (body: { token?: string; code?: string }) =>
       ask(api.POST("/api/v1/auth/session", { body })),
     onSuccess: (session) => {
-      client.setQueryData(keys.session, session);
+      beginSession(client, session);
       void navigate(next, { replace: true });
     },
   });

@@ -1,7 +1,7 @@
 // Who is logged in, and the way out.
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
-import { keys } from "@/shared/api/queries";
+import { endSession } from "@/shared/api/session";
 import { Button } from "@/shared/ui/Button";
 import "./session.css";
 
@@ -9,11 +9,7 @@ export function SessionMenu({ name }: { name: string }) {
   const client = useQueryClient();
   const logOut = useMutation({
     mutationFn: () => ask(api.DELETE("/api/v1/auth/session")),
-    onSuccess: () => {
-      client.setQueryData(keys.session, null);
-      // Nothing that was read for one person is shown to the next.
-      client.removeQueries({ predicate: ({ queryKey: [first] }) => first !== keys.session[0] });
-    },
+    onSuccess: () => endSession(client),
   });
   return (
     <>

@@ -30,6 +30,19 @@ export class UnreachableError extends Error {
   }
 }
 
+/** Milliseconds until a read that failed for a passing reason is tried again. */
+const RETRY_PAUSE = 5_000;
+
+/** A refusal stays a refusal; a server that is away or overloaded comes back. */
+export function isPassing(error: unknown): boolean {
+  return error instanceof UnreachableError || (error instanceof ApiError && error.status >= 500);
+}
+
+/** Return when a failed read is tried again by itself, so that its error goes with its cause. */
+export function retryInterval({ state }: { state: { error: unknown } }): number | false {
+  return isPassing(state.error) ? RETRY_PAUSE : false;
+}
+
 /** Return the problem in an answer's body; a proxy may have answered with something else. */
 export function problemOf(body: unknown, response: Response): ProblemDetails {
   if (isProblem(body)) return body;

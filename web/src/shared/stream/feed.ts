@@ -1,6 +1,7 @@
 // Brings the query cache forward by live events, so that no page asks for what it was told.
 import type { InfiniteData, QueryClient } from "@tanstack/react-query";
 import { type JobFilter, jobQuery, keys } from "@/shared/api/queries";
+import { Refresher } from "@/shared/api/refresh";
 import type { EventView, Job } from "@/shared/api/types";
 import {
   type JobPage,
@@ -33,6 +34,7 @@ export class Feed implements StreamListener {
   constructor(
     private readonly client: QueryClient,
     private readonly query = jobQuery,
+    private readonly refresher = new Refresher(client),
   ) {}
 
   event = (event: EventView): void => {
@@ -84,7 +86,7 @@ export class Feed implements StreamListener {
   }
 
   private refreshJobs(ids: readonly string[]): void {
-    if (ids.length > MANY_JOBS) void this.client.invalidateQueries({ queryKey: keys.jobs });
+    if (ids.length > MANY_JOBS) this.refresher.refresh(keys.jobs);
     else for (const id of ids) void this.refreshJob(id);
   }
 
@@ -102,11 +104,10 @@ export class Feed implements StreamListener {
     byJob: ReadonlyMap<string, readonly EventView[]>,
   ): void {
     for (const [id, own] of byJob) {
-      if (own.every((event) => COMPLETE.has(event.kind))) continue;
-      void this.client.invalidateQueries({ queryKey: keys.job(id) });
+      if (!own.every((event) => COMPLETE.has(event.kind))) this.refresher.refresh(keys.job(id));
     }
     if (events.some(({ kind }) => kind.startsWith("node_") || CHANGES_NODES.has(kind))) {
-      void this.client.invalidateQueries({ queryKey: keys.nodes });
+      this.refresher.refresh(keys.nodes);
     }
   }
 

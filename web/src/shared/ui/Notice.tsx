@@ -1,6 +1,8 @@
 // What stands where there is nothing to show, yet or at all, and what to do next.
-import type { ReactNode } from "react";
-import { ApiError, messageOf } from "@/shared/api/errors";
+import { useQueryClient } from "@tanstack/react-query";
+import { type ReactNode, useEffect, useState } from "react";
+import { ApiError, isPassing, messageOf } from "@/shared/api/errors";
+import { stream } from "@/shared/stream/stream";
 import { Button } from "./Button";
 import { cx } from "./cx";
 import "./Notice.css";
@@ -34,13 +36,40 @@ export function ErrorState({ error, onRetry }: { error: unknown; onRetry?: () =>
   );
 }
 
-/** A refusal beside what was refused. */
+/** A refusal next to what was refused; that the server is away is said only while it is. */
 export function InlineError({ error, className }: { error: unknown; className?: string }) {
+  const hasRecovered = useRecovery(error);
+  if (isPassing(error) && hasRecovered) {
+    return (
+      <p className={cx("inline-error inline-recovered", className)} role="status">
+        The server answers again: try once more.
+      </p>
+    );
+  }
   return (
     <p className={cx("inline-error", className)} role="alert">
       {messageOf(error)}
     </p>
   );
+}
+
+/** Whether anything was read, or the event stream opened, since an error came up. */
+function useRecovery(error: unknown): boolean {
+  const client = useQueryClient();
+  const [recovered, setRecovered] = useState<unknown>(null);
+  useEffect(
+    () =>
+      client.getQueryCache().subscribe((event) => {
+        if (event.type !== "updated" || event.action.type !== "success") return;
+        if (!event.action.manual) setRecovered(error);
+      }),
+    [client, error],
+  );
+  useEffect(
+    () => stream.watchStatus(() => stream.status === "live" && setRecovered(error)),
+    [error],
+  );
+  return recovered === error;
 }
 
 function ProblemList({ error }: { error: unknown }) {

@@ -23,21 +23,27 @@ export function Table({ label, columns, children, className }: TableProps) {
   return (
     <div className="table-frame">
       <table className={cx("table", className)} aria-label={label}>
-        <thead>
-          <tr>
-            {columns.map((column) => (
-              <th
-                key={column.name}
-                scope="col"
-                className={cx(column.number && "number", column.className)}
-              >
-                {column.label}
-              </th>
-            ))}
-          </tr>
-        </thead>
+        <TableHead columns={columns} />
         <tbody>{children}</tbody>
       </table>
     </div>
+  );
+}
+
+export function TableHead({ columns }: { columns: readonly Column[] }) {
+  return (
+    <thead>
+      <tr>
+        {columns.map((column) => (
+          <th
+            key={column.name}
+            scope="col"
+            className={cx(column.number && "number", column.className)}
+          >
+            {column.label}
+          </th>
+        ))}
+      </tr>
+    </thead>
   );
 }

@@ -14,42 +14,44 @@ import { deleteJob, postCancel, postStop } from "../api";
 import { useLastCheckpoint } from "../checkpoints/useLastCheckpoint";
 import { useReference } from "../reference";
 import { ResumeDialog } from "../resume/ResumeDialog";
-import { useView } from "../view";
-import { cancelCommand, deleteCommand, goOnVerb, isDialogVerb, stopCommand, VERBS } from "./verbs";
+import { GoneNotice } from "./GoneNotice";
+import { useAsked } from "./useAsked";
+import { cancelCommand, deleteCommand, stopCommand, VERBS } from "./verbs";
 
 interface DialogProps {
   job: Job;
   onClose: () => void;
+  /** Why it is no longer possible. */
+  gone: string | null;
 }
 
 const DIALOGS = {
   stop: StopDialog,
   cancel: CancelDialog,
   delete: DeleteDialog,
-  resume: ResumeDialog,
-  resize: ResumeDialog,
 };
 
-/** Shows the dialog that the URL names, as long as the job's state allows it. */
+/** Shows the dialog that the URL names. */
 export function ActionDialog({ job }: { job: Job }) {
-  const view = useView();
-  const asked = view.get("do");
-  // A job may end while the dialog of a resize is open: then it is that of a resume.
-  const verb = asked === "resume" || asked === "resize" ? goOnVerb(job) : asked;
-  if (!isDialogVerb(verb) || !job.verbs.includes(verb)) return null;
+  const asked = useAsked(job);
+  if (asked === null) return null;
+  const { verb, gone, onClose } = asked;
+  if (verb === "resume" || verb === "resize") {
+    return <ResumeDialog key={verb} job={job} verb={verb} gone={gone} onClose={onClose} />;
+  }
   const Shown = DIALOGS[verb];
-  return <Shown job={job} onClose={() => view.set({ do: null, checkpoint: null })} />;
+  return <Shown key={verb} job={job} gone={gone} onClose={onClose} />;
 }
 
-function StopDialog({ job, onClose }: DialogProps) {
+function StopDialog({ job, onClose, gone }: DialogProps) {
   const [reason, setReason] = useState("");
   const reference = useReference(job);
   const client = useQueryClient();
   const stop = useMutation({
     mutationFn: () => postStop(job.id, reason),
     onSuccess: (after) => {
+      onClose(); // first: the job that comes back cannot be stopped again
       client.setQueryData(keys.jobView(job.id), after);
-      onClose();
     },
   });
   return (
@@ -59,6 +61,7 @@ function StopDialog({ job, onClose }: DialogProps) {
       command={stopCommand(reference, reason)}
       button={{ label: "Stop", look: "primary", busy: stop.isPending, onClick: stop.mutate }}
       error={stop.error}
+      gone={gone}
       onClose={onClose}
     >
       <Reason value={reason} onChange={setReason} />
@@ -66,15 +69,15 @@ function StopDialog({ job, onClose }: DialogProps) {
   );
 }
 
-function CancelDialog({ job, onClose }: DialogProps) {
+function CancelDialog({ job, onClose, gone }: DialogProps) {
   const [reason, setReason] = useState("");
   const reference = useReference(job);
   const client = useQueryClient();
   const cancel = useMutation({
     mutationFn: () => postCancel(job.id, reason),
     onSuccess: (reply) => {
-      client.setQueryData(keys.jobView(job.id), reply.job);
       onClose();
+      client.setQueryData(keys.jobView(job.id), reply.job);
     },
   });
   return (
@@ -89,6 +92,7 @@ function CancelDialog({ job, onClose }: DialogProps) {
         onClick: cancel.mutate,
       }}
       error={cancel.error}
+      gone={gone}
       onClose={onClose}
     >
       <Lost job={job} />
@@ -112,7 +116,7 @@ function Lost({ job }: { job: Job }) {
   );
 }
 
-function DeleteDialog({ job, onClose }: DialogProps) {
+function DeleteDialog({ job, onClose, gone }: DialogProps) {
   const [checkpoints, setCheckpoints] = useState<"keep" | "delete">("keep");
   const reference = useReference(job);
   const navigate = useNavigate();
@@ -133,6 +137,7 @@ function DeleteDialog({ job, onClose }: DialogProps) {
       command={deleteCommand(reference, checkpoints)}
       button={{ label: "Delete", look: "danger", busy: remove.isPending, onClick: remove.mutate }}
       error={remove.error}
+      gone={gone}
       onClose={onClose}
     >
       <label className="job-choice" htmlFor={id}>
@@ -154,11 +159,13 @@ interface ConfirmProps {
   command: string;
   button: { label: string; look: ButtonLook; busy: boolean; onClick: () => void };
   error: unknown;
+  gone: string | null;
   onClose: () => void;
   children: ReactNode;
 }
 
-function ConfirmDialog({ title, means, command, button, error, onClose, children }: ConfirmProps) {
+function ConfirmDialog(props: ConfirmProps) {
+  const { title, means, command, button, error, gone, onClose, children } = props;
   return (
     <Dialog
       title={title}
@@ -166,12 +173,18 @@ function ConfirmDialog({ title, means, command, button, error, onClose, children
       footer={
         <>
           <Button onClick={onClose}>Back</Button>
-          <Button look={button.look} busy={button.busy} onClick={() => button.onClick()}>
+          <Button
+            look={button.look}
+            busy={button.busy}
+            disabled={gone !== null}
+            onClick={() => button.onClick()}
+          >
             {button.label}
           </Button>
         </>
       }
     >
+      {gone !== null && <GoneNotice>{gone}</GoneNotice>}
       <p>{means}</p>
       {children}
       {error !== null && <InlineError error={error} />}

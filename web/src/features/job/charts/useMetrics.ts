@@ -1,6 +1,6 @@
 // The charts' data: exact buckets, brought forward by live points, read anew every two seconds.
 import { type QueryClient, useQuery, useQueryClient } from "@tanstack/react-query";
-import { useEffect, useRef } from "react";
+import { useRefresher } from "@/shared/api/refresh";
 import type { EventView, Metrics } from "@/shared/api/types";
 import { useStream } from "@/shared/stream/useStream";
 import { type MetricsWanted, metricsQuery } from "../api";
@@ -17,24 +17,13 @@ export function useMetrics(jobId: string, wanted: MetricsWanted) {
 /** Keep all charts of a job true while the caller is mounted. */
 export function useLiveMetrics(jobId: string): void {
   const client = useQueryClient();
-  const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
-  useEffect(
-    () => () => {
-      if (timer.current !== null) clearTimeout(timer.current);
-      timer.current = null;
-    },
-    [],
-  );
-  const refresh = () => {
-    timer.current = null;
-    void client.invalidateQueries({ queryKey: ["metrics", jobId] });
-  };
+  const refresher = useRefresher(REFRESH_MILLISECONDS);
   useStream({
     event: (event: EventView) => {
       if (event.job_id !== jobId || !CHANGING.has(event.kind)) return;
       const point = pointOf(event);
       if (point) extend(client, jobId, point);
-      timer.current ??= setTimeout(refresh, REFRESH_MILLISECONDS);
+      refresher.refresh(["metrics", jobId]);
     },
   });
 }

@@ -11,7 +11,7 @@ import { CommandLine } from "@/shared/ui/CommandLine";
 import { EmptyState, ErrorState } from "@/shared/ui/Notice";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
-import { Table } from "@/shared/ui/Table";
+import { type RowPlace, VirtualTable } from "@/shared/ui/VirtualTable";
 import { goOnVerb } from "../actions/verbs";
 import { checkpointsQuery } from "../api";
 import { MoreRows } from "../MoreRows";
@@ -46,6 +46,8 @@ const COLUMNS = [
   { name: "action", label: "Actions", number: true },
 ];
 
+const ROW_HEIGHT = 48;
+
 export function Checkpoints({ job }: { job: Job }) {
   const found = useInfiniteQuery(checkpointsQuery(job.id));
   const chores = useChores(job.id);
@@ -60,18 +62,25 @@ export function Checkpoints({ job }: { job: Job }) {
   if (rows.length === 0) return <NoCheckpoints job={job} />;
   return (
     <div className="job-stack">
-      <Table label="Checkpoints" columns={COLUMNS}>
-        {rows.map((row) => (
+      <VirtualTable
+        label="Checkpoints"
+        columns={COLUMNS}
+        className="checkpoints"
+        items={rows}
+        keyOf={(row) => row.id}
+        rowHeight={ROW_HEIGHT}
+        row={(row, place) => (
           <Row
             key={row.id}
+            place={place}
             job={job}
             row={row}
             chores={chores}
             onAsk={(verb) => setAsked({ row, verb })}
             onFork={() => setForked(row)}
           />
-        ))}
-      </Table>
+        )}
+      />
       <MoreRows query={found} words="Older checkpoints" />
       <CommandLine command={command("checkpoints", reference)} label="The same by command line" />
       {forked && <ForkDialog job={job} row={forked} onClose={() => setForked(null)} />}
@@ -92,6 +101,7 @@ function Asking({ asked, job, onClose }: { asked: Asked; job: Job; onClose: () =
 }
 
 interface RowProps {
+  place: RowPlace;
   job: Job;
   row: CheckpointView;
   chores: readonly Chore[];
@@ -99,13 +109,13 @@ interface RowProps {
   onFork: () => void;
 }
 
-function Row({ job, row, chores, onAsk, onFork }: RowProps) {
+function Row({ place, job, row, chores, onAsk, onFork }: RowProps) {
   const view = useView();
   const verb = goOnVerb(job);
   const chore = toldChore(chores, row.id);
   const name = `step ${row.step} of attempt ${row.attempt}`;
   return (
-    <tr className={row.on_lineage && !row.deleting ? undefined : "job-row-off"}>
+    <tr {...place} className={row.on_lineage && !row.deleting ? undefined : "job-row-off"}>
       <td className="number">
         <strong>{count(row.step)}</strong>
       </td>

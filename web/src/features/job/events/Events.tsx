@@ -1,6 +1,5 @@
 // What happened to a job, the newest first, by day.
 import { useInfiniteQuery } from "@tanstack/react-query";
-import { Fragment } from "react";
 import type { EventView, Job } from "@/shared/api/types";
 import { command } from "@/shared/format/shell";
 import { moment } from "@/shared/format/time";
@@ -8,7 +7,7 @@ import { Badge, type Tone } from "@/shared/ui/Badge";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { ErrorState } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
-import { Table } from "@/shared/ui/Table";
+import { type RowPlace, VirtualTable } from "@/shared/ui/VirtualTable";
 import { eventsQuery } from "../api";
 import { MoreRows } from "../MoreRows";
 import { useReference } from "../reference";
@@ -21,6 +20,7 @@ const COLUMNS = [
   { name: "actor", label: "By" },
 ];
 
+const ROW_HEIGHT = 41;
 const DAY = new Intl.DateTimeFormat("en-GB", { dateStyle: "full" });
 const TIME = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium", hourCycle: "h23" });
 
@@ -34,34 +34,43 @@ export function Events({ job }: { job: Job }) {
   const rows = found.data.pages.flatMap((page) => page.items);
   return (
     <div className="job-stack">
-      <Table label="Events" columns={COLUMNS} className="events">
-        {rows.map((event, index) => {
-          const day = DAY.format(new Date(event.at));
-          const before = rows[index - 1];
-          const isNewDay = !before || DAY.format(new Date(before.at)) !== day;
-          return (
-            <Fragment key={event.id}>
-              {isNewDay && (
-                <tr className="events-day">
-                  <th colSpan={COLUMNS.length} scope="rowgroup">
-                    {day}
-                  </th>
-                </tr>
-              )}
-              <Row event={event} />
-            </Fragment>
-          );
-        })}
-      </Table>
+      <VirtualTable
+        label="Events"
+        columns={COLUMNS}
+        className="events"
+        items={withDays(rows)}
+        keyOf={(item) => (typeof item === "string" ? item : String(item.id))}
+        rowHeight={ROW_HEIGHT}
+        row={(item, place) =>
+          typeof item === "string" ? (
+            <tr key={item} className="events-day" {...place}>
+              <th colSpan={COLUMNS.length} scope="rowgroup">
+                {item}
+              </th>
+            </tr>
+          ) : (
+            <Row key={item.id} event={item} place={place} />
+          )
+        }
+      />
       <MoreRows query={found} words="Older events" />
       <CommandLine command={command("events", reference)} label="The same by command line" />
     </div>
   );
 }
 
-function Row({ event }: { event: EventView }) {
+/** The events, each day's with the day before them. */
+function withDays(events: readonly EventView[]): (EventView | string)[] {
+  return events.flatMap((event, index) => {
+    const day = DAY.format(new Date(event.at));
+    const before = events[index - 1];
+    return before && DAY.format(new Date(before.at)) === day ? [event] : [day, event];
+  });
+}
+
+function Row({ event, place }: { event: EventView; place: RowPlace }) {
   return (
-    <tr>
+    <tr {...place}>
       <td className="events-time">
         <time dateTime={event.at} title={moment(event.at)}>
           {TIME.format(new Date(event.at))}

@@ -3,14 +3,12 @@ import { type RefObject, useEffect, useLayoutEffect, useRef, useState } from "re
 import { count } from "@/shared/format/numbers";
 import { cx } from "@/shared/ui/cx";
 import { looksLikeError, partsOf, plainText, ROW_CHARACTERS } from "./text";
-import { type LogName, useLogLines } from "./useLog";
+import { type LogName, type LogPage, useLogLines } from "./useLog";
 import { contentHeight, type Geometry, isAtEnd, ROW_HEIGHT, scrollTopOf, windowAt } from "./window";
 
 interface LogLinesProps {
   name: LogName;
-  /** First line that is still stored. */
-  first: number;
-  total: number;
+  tail: LogPage;
   /** Line that is selected, and brought into sight when it changes. */
   selected: number | null;
   onSelect: (line: number) => void;
@@ -21,13 +19,15 @@ interface LogLinesProps {
 }
 
 export function LogLines(props: LogLinesProps) {
-  const { name, first, total, selected, onSelect, search, follows, onFollow } = props;
+  const { name, tail, selected, onSelect, search, follows, onFollow } = props;
+  const { first_line: first, total_lines: total } = tail;
   const box = useRef<HTMLDivElement>(null);
   const height = useHeight(box);
   const [scrollTop, setScrollTop] = useState(0);
   const geometry: Geometry = { first, total, height };
-  const shown = windowAt(geometry, scrollTop);
-  const lines = useLogLines(name, shown.from, shown.to);
+  // A followed log shows its end before the box has scrolled there: no other lines are read.
+  const shown = windowAt(geometry, follows ? contentHeight(geometry) - height : scrollTop);
+  const lines = useLogLines(name, tail, shown.from, shown.to);
 
   useLayoutEffect(() => {
     if (follows && box.current) box.current.scrollTop = contentHeight({ first, total, height });
@@ -42,12 +42,16 @@ export function LogLines(props: LogLinesProps) {
     box.current.scrollIntoView({ block: "nearest" });
   }, [selected, isReady]);
 
+  const before = useRef(0);
   const onScroll = () => {
     if (!box.current) return;
     const at = box.current.scrollTop;
+    const isUp = at < before.current;
+    before.current = at;
     setScrollTop(at);
     const isEnd = isAtEnd(geometry, at);
-    if (isEnd !== follows) onFollow(isEnd);
+    // Lines that arrive leave the end behind without anybody scrolling: only a way up counts.
+    if (follows ? isUp && !isEnd : isEnd) onFollow(isEnd);
   };
   const digits = String(total).length;
   return (

@@ -14,7 +14,7 @@ import { useView, type View } from "../view";
 import { LogLines } from "./LogLines";
 import { SearchBox } from "./SearchBox";
 import { plainText } from "./text";
-import { type LogName, type LogPage, useLogHead, useLogLines, useLogSearch } from "./useLog";
+import { type LogName, type LogPage, useLogLines, useLogSearch, useLogTail } from "./useLog";
 import "./logs.css";
 
 const LIVE = new Set(["placed", "starting", "running", "stopping"]);
@@ -56,17 +56,17 @@ interface RankLogProps {
 }
 
 function RankLog({ name, job, attempts, attempt, view }: RankLogProps) {
-  const head = useLogHead(name);
+  const tail = useLogTail(name);
   const search = view.get("q") ?? "";
   const matches = useLogSearch(name, search);
-  const selected = selectedLine(view, head.data);
+  const selected = selectedLine(view, tail.data);
   const frame = useFill();
   const [follows, setFollows] = useState(view.get("line") === null);
   const select = (line: number | null) => {
     if (line !== null) setFollows(false);
     view.set({ line: line === null ? null : line + 1 });
   };
-  useErrorLine(view, head.data);
+  useErrorLine(view, tail.data);
   return (
     <>
       <div className="log-toolbar">
@@ -80,11 +80,11 @@ function RankLog({ name, job, attempts, attempt, view }: RankLogProps) {
           label="Rank"
           value={name.rank}
           onChange={(rank) => view.set({ attempt: attempt.number, rank, line: null })}
-          options={ranksOf(head.data, name.rank).map((rank) => [rank, rankWords(rank, attempt)])}
+          options={ranksOf(tail.data, name.rank).map((rank) => [rank, rankWords(rank, attempt)])}
         />
         <Button
-          disabled={head.data?.first_error_line == null}
-          onClick={() => select(head.data?.first_error_line ?? null)}
+          disabled={tail.data?.first_error_line == null}
+          onClick={() => select(tail.data?.first_error_line ?? null)}
         >
           First error
         </Button>
@@ -106,18 +106,17 @@ function RankLog({ name, job, attempts, attempt, view }: RankLogProps) {
           </label>
         )}
       </div>
-      {head.isError ? (
-        <ErrorState error={head.error} onRetry={() => void head.refetch()} />
+      {tail.isError ? (
+        <ErrorState error={tail.error} onRetry={() => void tail.refetch()} />
       ) : (
         <div className="log-frame" ref={frame}>
-          {head.data && <Dropped head={head.data} />}
-          {head.data?.total_lines === 0 ? (
-            <NoLines attempt={attempt} />
-          ) : (
+          {tail.data && <Dropped tail={tail.data} />}
+          {tail.data && <BeyondTheEnd tail={tail.data} line={view.number("line")} />}
+          {tail.data?.total_lines === 0 && <NoLines attempt={attempt} />}
+          {tail.data && tail.data.total_lines > 0 && (
             <LogLines
               name={name}
-              first={head.data?.first_line ?? 0}
-              total={head.data?.total_lines ?? 0}
+              tail={tail.data}
               selected={selected}
               onSelect={(line) => select(line === selected ? null : line)}
               search={search}
@@ -125,8 +124,8 @@ function RankLog({ name, job, attempts, attempt, view }: RankLogProps) {
               onFollow={setFollows}
             />
           )}
-          {selected !== null && (
-            <WholeLine name={name} line={selected} onClose={() => select(null)} />
+          {tail.data && selected !== null && (
+            <WholeLine name={name} tail={tail.data} line={selected} onClose={() => select(null)} />
           )}
         </div>
       )}
@@ -151,20 +150,20 @@ function useFill(): RefObject<HTMLDivElement | null> {
   return element;
 }
 
-/** The line of the URL, which counts from 1 as the rows do. */
-function selectedLine(view: View, head: LogPage | undefined): number | null {
+/** The line of the URL, which counts from 1 as the rows do; the nearest one that is stored. */
+function selectedLine(view: View, tail: LogPage | undefined): number | null {
   const line = view.number("line");
-  if (line === null || !head || line < 1 || line > head.total_lines) return null;
-  return Math.max(line - 1, head.first_line);
+  if (line === null || !tail || tail.total_lines === 0) return null;
+  return Math.max(Math.min(line, tail.total_lines) - 1, tail.first_line);
 }
 
 /** `line=error` in a link means the first error, once its number is known. */
-function useErrorLine(view: View, head: LogPage | undefined): void {
+function useErrorLine(view: View, tail: LogPage | undefined): void {
   const isWanted = view.get("line") === "error";
   useEffect(() => {
-    if (!isWanted || !head) return;
-    view.set({ line: head.first_error_line === null ? null : head.first_error_line + 1 });
-  }, [isWanted, head, view]);
+    if (!isWanted || !tail) return;
+    view.set({ line: tail.first_error_line === null ? null : tail.first_error_line + 1 });
+  }, [isWanted, tail, view]);
 }
 
 interface ChoiceProps {
@@ -195,8 +194,8 @@ function Choice({ label, value, onChange, options }: ChoiceProps) {
   );
 }
 
-function ranksOf(head: LogPage | undefined, rank: number): number[] {
-  const ranks = head?.ranks ?? [];
+function ranksOf(tail: LogPage | undefined, rank: number): number[] {
+  const ranks = tail?.ranks ?? [];
   return ranks.includes(rank) ? ranks : [...ranks, rank].sort((a, b) => a - b);
 }
 
@@ -204,12 +203,21 @@ function rankWords(rank: number, attempt: Attempt): string {
   return attempt.failure?.rank === rank ? `${rank} · failed first` : String(rank);
 }
 
-function Dropped({ head }: { head: LogPage }) {
-  if (head.dropped_bytes === 0) return null;
+function Dropped({ tail }: { tail: LogPage }) {
+  if (tail.dropped_bytes === 0) return null;
   return (
     <p className="log-dropped">
-      The first {count(head.first_line)} lines ({bytes(head.dropped_bytes)}) exceeded the quota of
+      The first {count(tail.first_line)} lines ({bytes(tail.dropped_bytes)}) exceeded the quota of
       this rank and were dropped.
+    </p>
+  );
+}
+
+function BeyondTheEnd({ tail, line }: { tail: LogPage; line: number | null }) {
+  if (line === null || line <= tail.total_lines || tail.total_lines === 0) return null;
+  return (
+    <p className="log-dropped" role="status">
+      Line {count(line)} does not exist: the log ends at line {count(tail.total_lines)}.
     </p>
   );
 }
@@ -227,9 +235,16 @@ function NoLines({ attempt }: { attempt: Attempt }) {
   );
 }
 
+interface WholeLineProps {
+  name: LogName;
+  tail: LogPage;
+  line: number;
+  onClose: () => void;
+}
+
 /** The selected line whole: wrapped, and ready to be copied. */
-function WholeLine({ name, line, onClose }: { name: LogName; line: number; onClose: () => void }) {
-  const text = useLogLines(name, line, line + 1).get(line);
+function WholeLine({ name, tail, line, onClose }: WholeLineProps) {
+  const text = useLogLines(name, tail, line, line + 1).get(line);
   return (
     <aside className="log-whole" aria-label={`Line ${line + 1}`}>
       <header>

@@ -1,16 +1,15 @@
 // One rank's log: how long it is, the lines in sight, and the lines that hold a text.
 import {
   infiniteQueryOptions,
-  type QueryClient,
   queryOptions,
   useInfiniteQuery,
   useQueries,
   useQuery,
-  useQueryClient,
 } from "@tanstack/react-query";
 import { useEffect, useMemo } from "react";
 import { api, ask } from "@/shared/api/client";
-import { ApiError } from "@/shared/api/errors";
+import { ApiError, retryInterval } from "@/shared/api/errors";
+import { REFRESH_PAUSE, useRefresher } from "@/shared/api/refresh";
 import type { components } from "@/shared/api/schema";
 import { useStream } from "@/shared/stream/useStream";
 import { CHUNK_LINES, chunksOf } from "./window";
@@ -50,24 +49,27 @@ function readPage(
   );
 }
 
-/** Everything about the log but its lines. */
-const headQuery = (name: LogName) =>
+/** Lines of the end of a log: more than fit into a window. */
+const TAIL_LINES = 200;
+
+/** How long the log is, and its last lines, both as of one moment. */
+const tailQuery = (name: LogName) =>
   queryOptions({
-    queryKey: keyOf(name, "head"),
-    queryFn: ({ signal }) => readPage(name, { limit: 1 }, signal),
+    queryKey: keyOf(name, "tail"),
+    queryFn: ({ signal }) => readPage(name, { limit: TAIL_LINES }, signal),
     retry: (tries, error) => tries < 3 && !(error instanceof ApiError),
   });
 
-/** The lines of one chunk; very long ones come in several pages. */
-const chunkQuery = (name: LogName, chunk: number) =>
+/** The lines of one chunk up to `end`; very long ones come in several pages. */
+const chunkQuery = (name: LogName, chunk: number, end: number) =>
   queryOptions({
     queryKey: keyOf(name, "chunk", chunk),
     queryFn: async ({ signal }) => {
-      const end = (chunk + 1) * CHUNK_LINES;
+      const after = (chunk + 1) * CHUNK_LINES;
       const lines: LogLine[] = [];
       let from = chunk * CHUNK_LINES;
-      while (from < end) {
-        const page = await readPage(name, { first_line: from, limit: end - from }, signal);
+      while (from < after) {
+        const page = await readPage(name, { first_line: from, limit: after - from }, signal);
         lines.push(...page.lines);
         const last = page.lines.at(-1);
         if (!last) break;
@@ -75,7 +77,15 @@ const chunkQuery = (name: LogName, chunk: number) =>
       }
       return lines;
     },
+    staleTime: Number.POSITIVE_INFINITY,
+    // A chunk that was read before it was full is read again until it holds what is shown of it.
+    refetchInterval: (query) =>
+      isShort(query.state.data, end) ? REFRESH_PAUSE : retryInterval(query),
   });
+
+function isShort(lines: readonly LogLine[] | undefined, end: number): boolean {
+  return lines !== undefined && (lines.at(-1)?.number ?? -1) < end - 1;
+}
 
 const searchQuery = (name: LogName, text: string) =>
   infiniteQueryOptions({
@@ -101,48 +111,48 @@ const searchQuery = (name: LogName, text: string) =>
     enabled: text !== "",
   });
 
-/** How long the log is, brought forward as output arrives. */
-export function useLogHead(name: LogName) {
-  const client = useQueryClient();
-  const head = useQuery(headQuery(name));
+/**
+ * The end of the log, read again as output arrives.
+ *
+ * Its length comes with its last lines, so that a followed log has no row without text.
+ */
+export function useLogTail(name: LogName) {
+  const refresher = useRefresher();
+  const tail = useQuery(tailQuery(name));
   useStream({
     event: ({ kind, job_id, attempt, data }) => {
       if (kind !== "log" || job_id !== name.jobId || attempt !== name.attempt) return;
-      const { rank, lines } = data;
-      if (rank === name.rank && typeof lines === "number") lengthen(client, name, lines);
-      else if (!head.data?.ranks.includes(Number(rank))) void readHead(client, name);
+      const rank = Number(data.rank);
+      if (rank === name.rank || !tail.data?.ranks.includes(rank)) {
+        refresher.refresh(tailQuery(name).queryKey);
+      }
     },
+    reset: () => refresher.refresh(tailQuery(name).queryKey),
   });
-  return head;
+  return tail;
 }
 
-function readHead(client: QueryClient, name: LogName): Promise<void> {
-  return client.invalidateQueries({ queryKey: keyOf(name, "head") });
-}
-
-/** Note a new length, and read anew what was not full before. */
-function lengthen(client: QueryClient, name: LogName, total: number): void {
-  const { queryKey } = headQuery(name);
-  const known = client.getQueryData(queryKey);
-  client.setQueryData(queryKey, (old) => old && { ...old, total_lines: total });
-  if (known?.first_error_line == null) void readHead(client, name);
-  const grown = Math.floor((known?.total_lines ?? 0) / CHUNK_LINES);
-  void client.invalidateQueries({
-    queryKey: keyOf(name, "chunk"),
-    predicate: ({ queryKey: key }) => Number(key[5]) >= grown,
-  });
-}
-
-/** The lines in sight that have come, by their numbers. */
-export function useLogLines(name: LogName, from: number, to: number): Map<number, string> {
-  const queries = chunksOf({ from, to }).map((chunk) => chunkQuery(name, chunk));
-  return useQueries({ queries, combine: byNumber });
-}
-
-function byNumber(chunks: readonly { data?: LogLine[] }[]): Map<number, string> {
-  return new Map(
-    chunks.flatMap((chunk) => chunk.data ?? []).map((line) => [line.number, line.text]),
+/** The lines from `from` up to `to` that have come, by their numbers. */
+export function useLogLines(
+  name: LogName,
+  tail: LogPage,
+  from: number,
+  to: number,
+): Map<number, string> {
+  const last = tail.lines;
+  const before = Math.min(to, last[0]?.number ?? to);
+  const queries = chunksOf({ from, to: before }).map((chunk) =>
+    chunkQuery(name, chunk, Math.min(before, (chunk + 1) * CHUNK_LINES)),
   );
+  const chunks = useQueries({ queries, combine: linesOf });
+  return useMemo(
+    () => new Map([...chunks, ...last].map((line) => [line.number, line.text])),
+    [chunks, last],
+  );
+}
+
+function linesOf(chunks: readonly { data?: LogLine[] }[]): LogLine[] {
+  return chunks.flatMap((chunk) => chunk.data ?? []);
 }
 
 export interface Matches {

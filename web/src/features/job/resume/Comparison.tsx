@@ -1,18 +1,24 @@
 // What the chosen resume changes, and what it leaves as it was.
 import type { Job, ResumePreview } from "@/shared/api/types";
 import { count } from "@/shared/format/numbers";
-import { InlineError } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { grouped } from "../grouped";
 import { checkpointWords } from "../reference";
 import type { Resume } from "./useResume";
 
+const AT_FIELD = "What changes is shown here as soon as the values above are legal.";
+
 export function Comparison({ job, resume }: { job: Job; resume: Resume }) {
-  const { preview } = resume;
+  const { preview, problems } = resume;
   if (preview.isError && !preview.isFetching) {
     return (
       <div className="resume-comparison">
-        <InlineError error={preview.error} />
+        {problems.others.map((problem) => (
+          <p key={problem} className="inline-error" role="alert">
+            {problem}
+          </p>
+        ))}
+        {problems.others.length === 0 && <p className="muted">{AT_FIELD}</p>}
       </div>
     );
   }

@@ -8,6 +8,7 @@ import { Dialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
 import { ErrorState, InlineError } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { GoneNotice } from "../actions/GoneNotice";
 import { useReference } from "../reference";
 import { Comparison } from "./Comparison";
 import { resumeCommand } from "./choice";
@@ -15,11 +16,20 @@ import { LayoutTable } from "./LayoutTable";
 import { type Resume, useResume } from "./useResume";
 import "./resume.css";
 
-export function ResumeDialog({ job, onClose }: { job: Job; onClose: () => void }) {
-  const resume = useResume(job, onClose);
+interface ResumeDialogProps {
+  job: Job;
+  /** Which of the two it was opened as; it stays that whatever becomes of the job. */
+  verb: "resume" | "resize";
+  onClose: () => void;
+  /** Why neither is possible any more. */
+  gone: string | null;
+}
+
+export function ResumeDialog({ job, verb: asked, onClose, gone }: ResumeDialogProps) {
+  const resume = useResume(job, onClose, gone);
   const reference = useReference(job);
-  const { choice, launch } = resume;
-  const isResize = job.verbs.includes("resize");
+  const { choice, launch, row } = resume;
+  const isResize = asked === "resize";
   const verb = isResize ? "Resize" : "Resume";
   return (
     <Dialog
@@ -40,21 +50,22 @@ export function ResumeDialog({ job, onClose }: { job: Job; onClose: () => void }
           <Button
             look="primary"
             busy={launch.isPending}
-            disabled={choice === null || !resume.isCurrent}
+            disabled={choice === null || !resume.isCurrent || gone !== null}
             onClick={() => choice && launch.mutate(choice)}
           >
-            {verb} on {choice ? plural(choice.row.worldSize, "slot") : "…"}
+            {verb} on {row ? plural(row.worldSize, "slot") : "…"}
           </Button>
         </>
       }
     >
+      {gone !== null && <GoneNotice>{gone}</GoneNotice>}
+      {launch.isError && <InlineError error={launch.error} />}
       {isResize && (
         <p className="muted">
           The attempt that runs saves a checkpoint and stops first; then the job goes on from it.
         </p>
       )}
-      <Choices job={job} resume={resume} />
-      {launch.isError && <InlineError error={launch.error} />}
+      {(gone === null || resume.preview.data) && <Choices job={job} resume={resume} />}
     </Dialog>
   );
 }
@@ -91,12 +102,14 @@ function Choices({ job, resume }: { job: Job; resume: Resume }) {
           value={resume.microBatchSize}
           onChange={resume.setMicroBatchSize}
           usual={row?.option?.batch.micro_batch_size}
+          error={resume.problems.at.microBatchSize}
         />
         <NumberField
           label="Steps in all"
           value={resume.steps}
           onChange={resume.setSteps}
           usual={job.progress.steps}
+          error={resume.problems.at.steps}
         />
       </div>
       <Comparison job={job} resume={resume} />
@@ -116,10 +129,16 @@ function CheckpointField({ resume }: { resume: Resume }) {
   const chosen = choice?.checkpointId ?? "";
   const isListed = chosen === "" || known.some((one) => one.id === chosen);
   return (
-    <Field htmlFor={id} label="Checkpoint" className="resume-checkpoint">
+    <Field
+      htmlFor={id}
+      label="Checkpoint"
+      className="resume-checkpoint"
+      error={resume.problems.at.checkpoint}
+    >
       <select
         ref={select}
         id={id}
+        aria-describedby={`${id}-said`}
         className="select"
         value={chosen === newest?.checkpoint_id ? "" : chosen}
         onChange={(event) => resume.chooseCheckpoint(event.target.value || null)}
@@ -146,21 +165,23 @@ interface NumberFieldProps {
   onChange: (value: string) => void;
   /** What holds while nothing is typed. */
   usual: number | undefined;
+  error: string | undefined;
 }
 
-function NumberField({ label, unit, value, onChange, usual }: NumberFieldProps) {
+function NumberField({ label, unit, value, onChange, usual, error }: NumberFieldProps) {
   const id = useId();
   return (
-    <Field htmlFor={id} label={unit ? `${label} (${unit})` : label}>
+    <Field htmlFor={id} label={unit ? `${label} (${unit})` : label} error={error}>
       <input
         id={id}
         className="input"
         inputMode="numeric"
-        pattern="[0-9]*"
         autoComplete="off"
+        aria-describedby={`${id}-said`}
+        aria-invalid={error !== undefined}
         placeholder={usual === undefined ? "" : String(usual)}
         value={value}
-        onChange={(event) => onChange(event.target.value.replace(/\D/g, ""))}
+        onChange={(event) => onChange(event.target.value)}
       />
     </Field>
   );

@@ -14,10 +14,12 @@ import {
   requestOf,
   rowsOf,
 } from "./choice";
+import { problemsOf, readNumber } from "./problems";
 
 const TYPING_MILLISECONDS = 250;
 
-export function useResume(job: Job, onClose: () => void) {
+/** `gone`: why the job cannot be resumed any more, while the dialog still shows what was chosen. */
+export function useResume(job: Job, onClose: () => void, gone: string | null) {
   const view = useView();
   const client = useQueryClient();
   const aim = aimIn(view.get("aim"));
@@ -32,14 +34,16 @@ export function useResume(job: Job, onClose: () => void) {
   const [steps, setSteps] = useState("");
   const row = rows.find(({ key }) => key === rowKey) ?? firstRow(rows, aim);
   const microBatchSize = typedSize ?? String(proposedMicroBatchSize(row, aim) ?? "");
-  const typed = useSettled(`${microBatchSize}/${steps}`, TYPING_MILLISECONDS);
-  const choice = row ? choiceOf(row, view.get("checkpoint"), typed) : null;
+  const typed = useMemo(() => ({ microBatchSize, steps }), [microBatchSize, steps]);
+  const settled = useSettled(typed, TYPING_MILLISECONDS);
+  const { numbers, wrong } = readNumbers(settled);
+  const choice = row && numbers ? { row, checkpointId: view.get("checkpoint"), ...numbers } : null;
   const launch = useMutation({
     mutationFn: (chosen: Choice) => postResume(job.id, requestOf(job, chosen)),
     onSuccess: (reply) => {
+      onClose(); // first: the job that comes back cannot be resumed again
       client.setQueryData(keys.jobView(job.id), reply.job);
       void client.invalidateQueries({ queryKey: keys.job(job.id) });
-      onClose();
       view.set({ do: null, checkpoint: null, aim: null, tab: null, from: null, to: null });
     },
   });
@@ -47,8 +51,16 @@ export function useResume(job: Job, onClose: () => void) {
   const isLaunched = launch.isPending || launch.isSuccess;
   const preview = useQuery({
     ...previewQuery(job.id, choice ? requestOf(job, choice) : {}),
-    enabled: choice !== null && !isLaunched,
+    enabled: choice !== null && !isLaunched && gone === null,
   });
+  // A refused launch says it already; what is chosen next takes that refusal away.
+  const problems = problemsOf(preview.isFetching || launch.isError ? null : preview.error);
+  const { reset } = launch;
+  // biome-ignore lint/correctness/useExhaustiveDependencies: whatever is chosen anew
+  useEffect(() => {
+    if (gone === null) reset();
+  }, [reset, gone, row?.key, typed, view.get("checkpoint")]);
+  Object.assign(problems.at, wrong);
   return {
     aim,
     options,
@@ -63,31 +75,38 @@ export function useResume(job: Job, onClose: () => void) {
     steps,
     setSteps,
     preview,
+    problems,
     /** Whether what is shown belongs to what is chosen. */
     isCurrent:
-      preview.isSuccess && !preview.isPlaceholderData && typed === `${microBatchSize}/${steps}`,
+      preview.isSuccess && !preview.isPlaceholderData && choice !== null && typed === settled,
     launch,
   };
 }
 
 export type Resume = ReturnType<typeof useResume>;
 
-function choiceOf(row: Row, checkpointId: string | null, typed: string): Choice {
-  const [microBatchSize = "", steps = ""] = typed.split("/");
-  return {
-    row,
-    checkpointId,
-    microBatchSize: wholeNumber(microBatchSize),
-    steps: wholeNumber(steps),
-  };
+interface Numbers<Value> {
+  microBatchSize: Value;
+  steps: Value;
 }
 
-function wholeNumber(text: string): number | null {
-  return /^[1-9]\d{0,9}$/.test(text) ? Number(text) : null;
+/** Return what was typed as numbers; null where one of them is none, and what is wrong there. */
+function readNumbers(typed: Numbers<string>): {
+  numbers: Numbers<number | null> | null;
+  wrong: Partial<Numbers<string>>;
+} {
+  const [size, steps] = [readNumber(typed.microBatchSize), readNumber(typed.steps)];
+  if (size.problem === undefined && steps.problem === undefined) {
+    return { numbers: { microBatchSize: size.value, steps: steps.value }, wrong: {} };
+  }
+  const wrong: Partial<Numbers<string>> = {};
+  if (size.problem !== undefined) wrong.microBatchSize = size.problem;
+  if (steps.problem !== undefined) wrong.steps = steps.problem;
+  return { numbers: null, wrong };
 }
 
 /** Return a value once it has stayed for a while. */
-function useSettled(value: string, milliseconds: number): string {
+function useSettled<Value>(value: Value, milliseconds: number): Value {
   const [settled, setSettled] = useState(value);
   useEffect(() => {
     const timer = setTimeout(() => setSettled(value), milliseconds);

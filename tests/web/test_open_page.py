@@ -1,0 +1,185 @@
+"""A page that stays open: what others do meanwhile, refusals, a server that comes back."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from tests.web.actors import Run
+from tests.web.browser import patiently
+from tests.web.conftest import Visit
+from tests.web.theatre import Theatre
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def stopped_job(theatre: Theatre) -> tuple[str, Run]:
+    """Play a job of one slot that was stopped at step 20."""
+    stage = theatre.scenes.running.stage
+    job = stage.submit(name="shared", resources={"priority": 9})
+    run = stage.start(job, seconds=1)
+    run.train(20, seconds_per_step=0.1)
+    run.ask_to_stop()
+    run.save(kind="stop")
+    run.end("stopped")
+    return job, run
+
+
+def test_a_dialog_stays_and_says_that_somebody_else_was_first(
+    theatre: Theatre, visit: Visit
+) -> None:
+    job, run = stopped_job(theatre)
+    watched = visit(f"/jobs/{job}?do=resume")
+    page = watched.page
+    dialog = page.get_by_role("dialog")
+    patiently(dialog.get_by_role("button", name="Resume on 1 slot")).to_be_enabled()
+    again = run.stage.resume(job, seconds=1)
+    patiently(dialog.locator(".job-gone")).to_contain_text("Resume is no longer possible: the job")
+    patiently(dialog.get_by_role("button", name="Resume on 1 slot")).to_be_disabled()
+    expect(page).not_to_have_url(re.compile("do="))
+    dialog.get_by_role("button", name="Back").click()
+    again.train(25)
+    patiently(page.locator(".job-title .state")).to_have_attribute("data-state", "running")
+    page.wait_for_timeout(500)
+    assert page.get_by_role("dialog").count() == 0
+    again.end("succeeded")
+    watched.forgive("409")
+
+
+def test_a_launch_that_came_second_shows_the_refusal(theatre: Theatre, visit: Visit) -> None:
+    job, run = stopped_job(theatre)
+    watched = visit(f"/jobs/{job}?do=resume")
+    page = watched.page
+    dialog = page.get_by_role("dialog")
+    launch = dialog.get_by_role("button", name="Resume on 1 slot")
+    patiently(launch).to_be_enabled()
+    runs: list[Run] = []
+
+    def be_first(route: Route) -> None:
+        if not runs:
+            runs.append(run.stage.resume(job, seconds=1))
+        route.continue_()
+
+    page.route("**/resume", be_first)
+    launch.click()
+    patiently(dialog.get_by_role("alert")).to_contain_text("a job that has ended or runs")
+    patiently(dialog.locator(".job-gone")).to_be_visible()
+    patiently(dialog.get_by_role("alert")).to_contain_text("a job that has ended or runs")
+    runs[0].end("succeeded")
+    watched.forgive("409")
+
+
+@pytest.mark.parametrize(
+    ("field", "typed", "told"),
+    [
+        ("Steps in all", "0", "greater than or equal to 1"),
+        ("Steps in all", "-1", "greater than or equal to 1"),
+        ("Steps in all", "1000000000000", "less than or equal to 1000000000"),
+        ("Micro-batch", "many", "many is no whole number"),
+        ("Micro-batch", "0", "greater than or equal to 1"),
+    ],
+)
+def test_an_illegal_number_is_explained_at_its_field(
+    theatre: Theatre, visit: Visit, field: str, typed: str, told: str
+) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.stopped}?do=resume")
+    dialog = watched.page.get_by_role("dialog")
+    launch = dialog.get_by_role("button", name="Resume on 2 slots")
+    patiently(launch).to_be_enabled()
+    control = dialog.get_by_label(field)
+    control.fill(typed)
+    patiently(dialog.locator(".field-wrong .field-error")).to_contain_text(told)
+    patiently(control).to_have_attribute("aria-invalid", "true")
+    assert "/overrides" not in dialog.inner_text()
+    expect(launch).to_be_disabled()
+    control.fill("")
+    patiently(launch).to_be_enabled()
+    watched.forgive("422")
+
+
+def test_a_logout_in_one_tab_empties_the_others(theatre: Theatre, visit: Visit) -> None:
+    watched = visit("/jobs")
+    first, second = watched.page, watched.page.context.new_page()
+    second.goto(f"{theatre.url}/jobs/{theatre.scenes.done}")
+    patiently(second.get_by_role("heading", name="smoke")).to_be_visible()
+    first.get_by_role("button", name="Log out").click()
+    patiently(second.get_by_role("heading", name="Log in to Trainyard")).to_be_visible()
+    second.get_by_label("Token").fill(theatre.token)
+    second.get_by_role("button", name="Log in").click()
+    patiently(second.get_by_role("heading", name="smoke")).to_be_visible()
+    watched.forgive("401")
+
+
+def test_what_could_not_be_read_is_read_when_the_server_is_back(
+    theatre: Theatre, visit: Visit
+) -> None:
+    watched = visit("/nodes")
+    page = watched.page
+    api = re.compile("/api/v1/")
+    page.context.route(api, lambda route: route.abort())
+    page.goto(f"{theatre.url}/jobs/{theatre.scenes.done}")
+    patiently(page.get_by_role("alert")).to_contain_text("The server does not answer")
+    page.context.unroute(api)
+    patiently(page.get_by_role("heading", name="smoke")).to_be_visible()
+    assert page.get_by_role("alert").count() == 0
+    watched.forgive_lost()
+
+
+def test_a_failed_click_is_not_told_for_ever(theatre: Theatre, visit: Visit) -> None:
+    run = theatre.scenes.running
+    watched = visit(f"/jobs/{theatre.scenes.tale}")
+    page = watched.page
+    watched.settle()
+    page.route("**/requests", lambda route: route.abort())
+    page.get_by_role("button", name="Save now").click()
+    patiently(page.locator(".inline-error")).to_contain_text("The server does not answer")
+    page.unroute("**/requests")
+    run.train(run.step + 1)  # points are read again: the server is there
+    patiently(page.locator(".inline-error")).to_have_text(
+        "The server answers again: try once more."
+    )
+    watched.forgive_lost()
+
+
+def test_a_followed_log_under_load_has_text_in_each_row(theatre: Theatre, visit: Visit) -> None:
+    run = theatre.scenes.running
+    asked: list[str] = []
+    watched = visit(f"/jobs/{theatre.scenes.tale}?tab=logs")
+    page = watched.page
+    expect(page.get_by_label("Follow")).to_be_checked()
+    page.on("request", lambda request: asked.append(request.url))
+    page.route("**/logs?*", slowly)
+    for second in range(12):
+        run.write(0, [f"load {second}.{n}" for n in range(300)])
+        page.wait_for_timeout(100)
+        assert blank_rows(page) == []
+    assert "load" in page.locator(".log-row").last.inner_text()  # new lines come all the while
+    expect(page.get_by_text("load 11.299", exact=True)).to_be_in_viewport()
+    assert len([url for url in asked if "/logs?" in url]) < 12
+    page.unroute_all(behavior="ignoreErrors")
+
+
+def slowly(route: Route) -> None:
+    """Answer a request after longer than it takes to the next event."""
+    time.sleep(0.25)
+    route.continue_()
+
+
+def blank_rows(page: Page) -> list[str]:
+    """Numbers of the rows in sight without text."""
+    rows: list[str] = page.locator(".log-row").evaluate_all(
+        """rows => rows.filter(row => row.querySelector('.log-text').textContent === '')
+          .map(row => row.textContent)"""
+    )
+    return rows
+
+
+def test_a_line_beyond_the_end_shows_the_end(theatre: Theatre, visit: Visit) -> None:
+    page = visit(f"/jobs/{theatre.scenes.tale}?tab=logs&attempt=3&line=99999999").page
+    told = page.get_by_role("status").filter(has_text="does not exist")
+    patiently(told).to_contain_text("the log ends at line 200,000")
+    patiently(page.locator(".log-selected")).to_contain_text("200000")
+    expect(page.locator(".log-selected")).to_be_in_viewport()

@@ -1,0 +1,11 @@
+// Says in an open dialog why what it would do is no longer possible.
+import type { ReactNode } from "react";
+import "./gone.css";
+
+export function GoneNotice({ children }: { children: ReactNode }) {
+  return (
+    <p className="job-gone" role="status">
+      {children}
+    </p>
+  );
+}
