@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 import httpx
 
 from client.catalog import CatalogCalls
+from client.joblist import JobListCalls
 from client.settings import resolve
 from client.stream import EventStream, Resync
 from client.transport import QueryValue, Transport, read, unreachable
@@ -21,7 +22,6 @@ from specs.api.jobs import (
     CancelReply,
     JobRequest,
     JobRequestView,
-    JobSummary,
     JobView,
     StopRequest,
 )
@@ -39,13 +39,13 @@ from specs.attempt import Overrides
 from specs.job import JobSpec
 from specs.plan import Plan
 from specs.rundir import RecordingRanks, RequestKind
-from specs.states import TERMINAL_JOB_STATES, JobState
+from specs.states import TERMINAL_JOB_STATES
 
 Spec = JobSpec | Mapping[str, Any]
 """A job spec, or the same as a parsed TOML, YAML or JSON document."""
 
 
-class Trainyard(CatalogCalls):
+class Trainyard(CatalogCalls, JobListCalls):
     """A connection to one server.
 
     Every method raises a `client.errors.TrainyardError`: `ApiError` (by status) when the server
@@ -112,25 +112,6 @@ class Trainyard(CatalogCalls):
         """Return the JSON Schema of the job spec."""
         schema: dict[str, Any] = self.transport.send("GET", "/schema/job").json()
         return schema
-
-    def jobs(
-        self,
-        *,
-        states: Sequence[JobState | str] = (),
-        tags: Sequence[str] = (),
-        name: str | None = None,
-        search: str | None = None,
-    ) -> Iterator[JobSummary]:
-        """Iterate over jobs, the newest first; pages are fetched as they are needed.
-
-        Args:
-            states: in one of these states.
-            tags: with all of these tags.
-            name: with exactly this name.
-            search: with this text in the name, or an id that begins with it.
-        """
-        query = {"state": list(states), "tag": list(tags), "name": name, "search": search}
-        return self._pages(JobSummary, "/jobs", query)
 
     def job(self, job_id: str) -> JobView:
         """Return one job."""

@@ -10,9 +10,10 @@ import typer
 from client.cli.options import JobReference, Json, Limit
 from client.cli.output import complain, note, say, write_json
 from client.cli.pages import draw_show
-from client.cli.tables import draw_events, draw_jobs, draw_nodes
+from client.cli.tables import draw_counts, draw_events, draw_jobs, draw_nodes
 from client.references import resolve_job
 from client.sdk import Trainyard
+from specs.api.jobs import JobOrder
 from specs.states import JobState
 
 USAGE = 2
@@ -36,17 +37,23 @@ def ps(
     search: Annotated[
         str | None, typer.Option("--search", help="Only with this text in the name.")
     ] = None,
+    order: Annotated[
+        JobOrder, typer.Option("--order", help="Those that have not ended first, or the newest.")
+    ] = JobOrder.ACTIVE,
     limit: Limit = 20,
     json: Json = False,
 ) -> None:
-    """List jobs, the newest first."""
+    """List jobs, those that have not ended first, and count them by state."""
     with Trainyard() as yard:
-        jobs = yard.jobs(states=states or (), tags=tags or (), search=search)
+        jobs = yard.jobs(states=states or (), tags=tags or (), search=search, order=order)
         shown = list(itertools.islice(jobs, limit))
-    if json:
-        write_json(shown)
-    else:
+        if json:
+            write_json(shown)
+            return
         say(draw_jobs(shown))
+        if shown:
+            counts = yard.job_counts(states=states or (), tags=tags or (), search=search)
+            say(draw_counts(counts, shown=len(shown)))
 
 
 def show(reference: JobReference, json: Json = False) -> None:

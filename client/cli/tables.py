@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -15,6 +15,7 @@ from specs.api.jobs import JobSummary
 from specs.api.nodes import NodeView
 from specs.api.resume import ResumeOptions
 from specs.api.telemetry import EventView, MetricsView
+from specs.states import JobState
 
 WHY_COLUMNS = 70
 SHORT_ID = 12
@@ -47,6 +48,15 @@ def draw_jobs(jobs: Sequence[JobSummary]) -> RenderableType:
             Text(words.clipped(job.reason or "", WHY_COLUMNS), style="dim"),
         )
     return rows
+
+
+def draw_counts(counts: Mapping[JobState, int], *, shown: int) -> RenderableType:
+    """Return the line under `ps`: how many jobs match, by state, and how many are not shown."""
+    parts = [state_text(state).append(f" {counts[state]:,}") for state in JobState if counts[state]]
+    rest = sum(counts.values()) - shown
+    if rest > 0:
+        parts.append(Text(f"{rest:,} not shown: --limit", style="dim"))
+    return Text("\n") + Text("   ").join(parts)
 
 
 def draw_events(events: Sequence[EventView]) -> RenderableType:

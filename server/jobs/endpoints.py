@@ -14,7 +14,13 @@ from server.events.listing import list_events
 from server.jobs import fork as forks
 from server.jobs import resume as resumes
 from server.jobs import service
-from server.jobs.listing import JobFilter, job_summary, list_jobs
+from server.jobs.listing import (
+    JobFilter,
+    count_jobs,
+    job_key,
+    job_summary,
+    list_jobs,
+)
 from server.jobs.planning import plan_job
 from server.paging import PageRequest, page_by
 from server.parameters import CheckpointId, JobId
@@ -26,6 +32,8 @@ from specs.api.common import Page
 from specs.api.fork import ForkReply, ForkRequest
 from specs.api.jobs import (
     CancelReply,
+    JobCounts,
+    JobOrder,
     JobRequest,
     JobRequestView,
     JobSummary,
@@ -73,10 +81,11 @@ def submit(
     return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job_id}"})
 
 
-@router.get("/jobs", response_model=Page[JobSummary], summary="List jobs, the newest first")
-def list_(
-    context: ServerContext,
-    page: Annotated[PageRequest[str], Depends(page_by("jobs", str))],
+JOB_KEY = r"^[01][0-9a-hjkmnp-tv-z]{26}$"
+"""Rank of the group and id, as `job_key` writes them."""
+
+
+def job_filter(
     state: Annotated[
         list[JobState] | None, Query(max_length=8, description="In one of these states.")
     ] = None,
@@ -95,12 +104,37 @@ def list_(
             description="With this text in the name, or with an id that begins with it.",
         ),
     ] = None,
+) -> JobFilter:
+    """Return the filter that a query names."""
+    return JobFilter(tuple(state or ()), tuple(tag or ()), name, search)
+
+
+Wanted = Annotated[JobFilter, Depends(job_filter)]
+
+
+@router.get("/jobs", response_model=Page[JobSummary], summary="List jobs")
+def list_(
+    context: ServerContext,
+    page: Annotated[PageRequest[str], Depends(page_by("jobs", str, JOB_KEY))],
+    wanted: Wanted,
+    order: Annotated[
+        JobOrder,
+        Query(description="`newest` first, or those that have not ended first (`active`)."),
+    ] = JobOrder.NEWEST,
 ) -> Response:
-    """List jobs by their ids, which sort by the time of submission."""
-    wanted = JobFilter(tuple(state or ()), tuple(tag or ()), name, search)
-    rows = list_jobs(context, wanted, after=page.after, limit=page.limit)
-    shown, next_page_token = page.cut(rows, lambda row: row.id)
+    """List jobs by the time of submission, the newest first, or the active ones before the rest.
+
+    A page token belongs to the order and the filter that it came with.
+    """
+    rows = list_jobs(context, wanted, order, after=page.after, limit=page.limit)
+    shown, next_page_token = page.cut(rows, job_key)
     return reply_page([job_summary(row) for row in shown], next_page_token)
+
+
+@router.get("/jobs/counts", response_model=JobCounts, summary="Count jobs by state")
+def counts(context: ServerContext, wanted: Wanted) -> Response:
+    """Count the jobs that match, by state: a state without any has 0."""
+    return reply(JobCounts(by_state=count_jobs(context, wanted)))
 
 
 @router.post("/jobs/plan", response_model=Plan, summary="Check a spec and work out what it means")

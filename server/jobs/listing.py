@@ -8,11 +8,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Row, Select, Text, func, or_, select, type_coerce, union_all
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Row,
+    Select,
+    Text,
+    func,
+    literal_column,
+    or_,
+    select,
+    type_coerce,
+    union_all,
+)
 
 from server.context import Context
+from server.errors import InvalidRequestError
 from server.tables import jobs
-from specs.states import JobState
+from specs.api.jobs import JobOrder
+from specs.states import TERMINAL_JOB_STATES, JobState
 
 _COLUMNS = (
     jobs.c.id,
@@ -35,6 +49,10 @@ _NAMES = tuple(str(column.key) for column in _COLUMNS)
 _ESCAPED = re.compile(r"[/%_]")
 
 
+RANKS = {state: int(state in TERMINAL_JOB_STATES) for state in JobState}
+"""Place of each state where active jobs come first: 0 before 1."""
+
+
 @dataclass(frozen=True)
 class JobFilter:
     """Which jobs are wanted; what is empty does not restrict."""
@@ -50,22 +68,55 @@ class JobFilter:
 
 
 def list_jobs(
-    context: Context, wanted: JobFilter, *, after: str | None, limit: int
+    context: Context, wanted: JobFilter, order: JobOrder, *, after: str | None, limit: int
 ) -> Sequence[Row[Any]]:
-    """Return at most `limit` jobs after an id, the newest first."""
-    conditions = _conditions(wanted, after)
-    if wanted.search is None and not wanted.tags:
-        query = _newest(conditions, wanted.states, limit)
-    else:
-        query = _found(conditions, wanted.states, limit)
+    """Return at most `limit` jobs after a key (`job_key`), the newest or the active ones first.
+
+    Raises:
+        InvalidRequestError: the key is one of the other order.
+    """
+    rank, last = _read_key(after)
+    states = tuple(wanted.states or JobState)
+    groups = [states]
+    if order == JobOrder.ACTIVE:
+        groups = [tuple(s for s in states if RANKS[s] == each) for each in (0, 1)]
+    if rank >= len(groups):
+        raise InvalidRequestError.at("query/page_token", "comes from a list in another order")
+    # A group before that of the last row is done; the groups after it begin with their newest row.
+    pages = [
+        _group(wanted, group, place, after=last if place == rank else None, limit=limit)
+        for place, group in enumerate(groups)
+        if group and place >= rank
+    ]
+    if not pages:
+        return ()
+    query = pages[0]
+    if len(pages) > 1:
+        union = union_all(*(page.subquery().select() for page in pages)).subquery()
+        query = union.select().order_by(union.c.rank, union.c.id.desc()).limit(limit)
     with context.database.read() as connection:
         return connection.execute(query).all()
+
+
+def job_key(row: Row[Any]) -> str:
+    """Return the key of a row, after which the next page begins."""
+    return f"{row.rank}{row.id}"
+
+
+def count_jobs(context: Context, wanted: JobFilter) -> dict[JobState, int]:
+    """Return how many jobs that match are in each state; every state has its number."""
+    query = select(jobs.c.state, func.count()).where(*_conditions(wanted, None))
+    if wanted.states:
+        query = query.where(jobs.c.state.in_(wanted.states))
+    with context.database.read() as connection:
+        found = {row[0]: row[1] for row in connection.execute(query.group_by(jobs.c.state))}
+    return {state: found.get(state.value, 0) for state in JobState}
 
 
 def job_summary(row: Row[Any]) -> dict[str, object]:
     """Return what a row says, for orjson: a `JobSummary`."""
     return {
-        **dict(zip(_NAMES, row, strict=True)),
+        **dict(zip(_NAMES, row[: len(_NAMES)], strict=True)),
         "tags": orjson.Fragment(row.tags),
         "progress": orjson.Fragment(row.progress),
     }
@@ -90,24 +141,42 @@ def _conditions(wanted: JobFilter, after: str | None) -> list[ColumnElement[bool
     return conditions
 
 
+def _read_key(after: str | None) -> tuple[int, str | None]:
+    return (0, None) if after is None else (int(after[0]), after[1:])
+
+
+def _group(
+    wanted: JobFilter,
+    states: tuple[JobState, ...],
+    rank: int,
+    *,
+    after: str | None,
+    limit: int,
+) -> Select[Any]:
+    conditions = _conditions(wanted, after)
+    if wanted.search is None and not wanted.tags:
+        return _newest(conditions, states, limit, rank)
+    return _found(conditions, states, limit, rank)
+
+
 def _found(
-    conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], limit: int
+    conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], limit: int, rank: int
 ) -> Select[Any]:
     """Return the query of a search: it walks an index of its own, and reads only what it shows."""
-    if states:
+    if len(states) < len(JobState):
         conditions = [*conditions, jobs.c.state.in_(states)]
     ids = select(jobs.c.id).where(*conditions).order_by(jobs.c.id.desc()).limit(limit)
-    return select(*_COLUMNS).where(jobs.c.id.in_(ids)).order_by(jobs.c.id.desc())
+    return _columns(rank).where(jobs.c.id.in_(ids)).order_by(jobs.c.id.desc()).limit(limit)
 
 
 def _newest(
-    conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], limit: int
+    conditions: list[ColumnElement[bool]], states: tuple[JobState, ...], limit: int, rank: int
 ) -> Select[Any]:
     """Return the query of the newest jobs; each state walks its own index, none is sorted whole."""
-    if not states:
-        return _page(conditions, limit)
+    if len(states) == len(JobState):
+        return _page(conditions, limit, rank)
     by_state = [
-        _page([*conditions, jobs.c.state == state], limit) for state in dict.fromkeys(states)
+        _page([*conditions, jobs.c.state == state], limit, rank) for state in dict.fromkeys(states)
     ]
     if len(by_state) == 1:
         return by_state[0]
@@ -115,5 +184,9 @@ def _newest(
     return union.select().order_by(union.c.id.desc()).limit(limit)
 
 
-def _page(conditions: list[ColumnElement[bool]], limit: int) -> Select[Any]:
-    return select(*_COLUMNS).where(*conditions).order_by(jobs.c.id.desc()).limit(limit)
+def _page(conditions: list[ColumnElement[bool]], limit: int, rank: int) -> Select[Any]:
+    return _columns(rank).where(*conditions).order_by(jobs.c.id.desc()).limit(limit)
+
+
+def _columns(rank: int) -> Select[Any]:
+    return select(*_COLUMNS, literal_column(str(rank), Integer).label("rank"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -68,6 +69,22 @@ class JobSummary(RecordModel):
     """When its first attempt was placed."""
     ended_at: datetime | None
     """When it reached an end."""
+
+
+class JobOrder(StrEnum):
+    """In which order jobs are listed."""
+
+    NEWEST = "newest"
+    """By the time of submission, the newest first."""
+    ACTIVE = "active"
+    """Those that have not ended first; within both groups the newest first."""
+
+
+class JobCounts(RecordModel):
+    """How many jobs there are."""
+
+    by_state: dict[JobState, int]
+    """Jobs in each state; every state has its number."""
 
 
 class PendingLaunch(RecordModel):

@@ -132,8 +132,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List jobs, the newest first
-         * @description List jobs by their ids, which sort by the time of submission.
+         * List jobs
+         * @description List jobs by the time of submission, the newest first, or the active ones before the rest.
+         *
+         *     A page token belongs to the order and the filter that it came with.
          */
         get: operations["jobs_list"];
         put?: never;
@@ -142,6 +144,26 @@ export interface paths {
          * @description Check the whole spec and store the job; it waits until it is placed, and says why.
          */
         post: operations["jobs_submit"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/jobs/counts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Count jobs by state
+         * @description Count the jobs that match, by state: a state without any has 0.
+         */
+        get: operations["jobs_counts"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -3082,6 +3104,19 @@ export interface components {
             start_time: number;
         };
         /**
+         * JobCounts
+         * @description How many jobs there are.
+         */
+        JobCounts: {
+            /**
+             * By State
+             * @description Jobs in each state; every state has its number.
+             */
+            by_state: {
+                [key: string]: number;
+            };
+        };
+        /**
          * JobDeletedView
          * @description The answer to the deletion of a job with its checkpoints.
          */
@@ -3092,6 +3127,12 @@ export interface components {
              */
             chores: components["schemas"]["ChoreView"][];
         };
+        /**
+         * JobOrder
+         * @description In which order jobs are listed.
+         * @enum {string}
+         */
+        JobOrder: "newest" | "active";
         /**
          * JobRequest
          * @description Body of requests on a running job.
@@ -6771,6 +6812,12 @@ export interface operations {
     jobs_list: {
         parameters: {
             query?: {
+                /** @description `newest` first, or those that have not ended first (`active`). */
+                order?: components["schemas"]["JobOrder"];
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
                 /** @description In one of these states. */
                 state?: components["schemas"]["JobState"][] | null;
                 /** @description With all of these tags. */
@@ -6779,10 +6826,6 @@ export interface operations {
                 name?: string | null;
                 /** @description With this text in the name, or with an id that begins with it. */
                 search?: string | null;
-                /** @description `next_page_token` of the page before; the first page when absent. */
-                page_token?: string | null;
-                /** @description Rows of one page. */
-                page_size?: number;
             };
             header?: never;
             path?: never;
@@ -6900,6 +6943,71 @@ export interface operations {
             };
             /** @description The body is not JSON */
             415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Anything else that went wrong */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    jobs_counts: {
+        parameters: {
+            query?: {
+                /** @description In one of these states. */
+                state?: components["schemas"]["JobState"][] | null;
+                /** @description With all of these tags. */
+                tag?: string[] | null;
+                /** @description So named. */
+                name?: string | null;
+                /** @description With this text in the name, or with an id that begins with it. */
+                search?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobCounts"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -1,0 +1,116 @@
+"""Jobs that have not ended come first, each once over all pages, and are counted by state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import event, update
+
+from server.context import Context
+from server.jobs.listing import JobFilter, list_jobs
+from server.tables import jobs
+from specs.api.jobs import JobOrder
+from specs.states import TERMINAL_JOB_STATES, JobState
+from tests.server.api.in_process import TestClient
+from tests.server.harness import FakeClock
+
+JOBS = "/api/v1/jobs"
+STATES = tuple(JobState)
+
+
+@pytest.fixture
+def stored(client: TestClient, context: Context, clock: FakeClock) -> list[tuple[str, JobState]]:
+    """Two jobs in each state, mixed: names and states, the newest first."""
+    made = []
+    for number in range(2 * len(STATES)):
+        clock.advance(1)
+        state = STATES[(3 * number) % len(STATES)]
+        tags = ["odd"] if number % 2 else []
+        reply = client.post(JOBS, json={"name": f"job-{number}", "tags": tags})
+        with context.database.write() as connection:
+            query = update(jobs).where(jobs.c.id == reply.json()["id"])
+            connection.execute(query.values(state=state.value))
+        made.append((f"job-{number}", state))
+    return made[::-1]
+
+
+def listed(client: TestClient, **query: Any) -> list[str]:
+    """Names of all pages."""
+    names: list[str] = []
+    token = None
+    while True:
+        page = query | ({"page_token": token} if token else {})
+        reply = client.get(JOBS, params=page).json()
+        names += [item["name"] for item in reply["items"]]
+        token = reply["next_page_token"]
+        if token is None:
+            return names
+
+
+def active_first(rows: list[tuple[str, JobState]]) -> list[str]:
+    return [name for name, _ in sorted(rows, key=lambda row: row[1] in TERMINAL_JOB_STATES)]
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 8, 16, 200])
+def test_active_jobs_come_first_and_each_once(
+    client: TestClient, stored: list[tuple[str, JobState]], page_size: int
+) -> None:
+    query = {"order": "active", "page_size": page_size}
+    assert listed(client, **query) == active_first(stored)
+    odd = [row for row in stored if int(row[0].removeprefix("job-")) % 2]
+    assert listed(client, tag="odd", **query) == active_first(odd)
+    assert listed(client, search="job-1", **query) == active_first(
+        [row for row in stored if row[0].startswith("job-1")]
+    )
+    some = ["failed", "running"]
+    assert listed(client, state=some, **query) == active_first(
+        [row for row in stored if row[1] in some]
+    )
+    assert listed(client, page_size=page_size) == [name for name, _ in stored]
+
+
+def test_a_page_token_of_another_order_is_refused(
+    client: TestClient, stored: list[tuple[str, JobState]]
+) -> None:
+    assert stored
+    ended = {"order": "active", "state": "failed", "page_size": 1}
+    token = client.get(JOBS, params=ended).json()["next_page_token"]
+    reply = client.get(JOBS, params={"page_token": token})
+    assert reply.status_code == 422
+    assert reply.json()["errors"][0] == {
+        "pointer": "query/page_token",
+        "detail": "comes from a list in another order",
+    }
+
+
+def test_counts_by_state_follow_the_filter(
+    client: TestClient, stored: list[tuple[str, JobState]]
+) -> None:
+    assert stored
+    every = client.get(f"{JOBS}/counts").json()["by_state"]
+    assert every == dict.fromkeys(map(str, STATES), 2)
+    odd = client.get(f"{JOBS}/counts", params={"tag": "odd"}).json()["by_state"]
+    assert sum(odd.values()) == len(STATES)
+    assert client.get(f"{JOBS}/counts", params={"search": "no-such"}).json()["by_state"] == {
+        str(state): 0 for state in STATES
+    }
+
+
+def test_one_query_walks_the_index_of_each_state(context: Context) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, sql: str, parameters: Any, *_: Any) -> None:
+        asked.append((sql, parameters))
+
+    event.listen(context.database.engine, "before_cursor_execute", note)
+    list_jobs(context, JobFilter(), JobOrder.ACTIVE, after=None, limit=101)
+    event.remove(context.database.engine, "before_cursor_execute", note)
+    ((sql, parameters),) = [one for one in asked if "FROM jobs" in one[0]]
+    if not context.database.is_sqlite:  # PostgreSQL scans tables of a few rows
+        return
+    with context.database.read() as connection:
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", parameters).all()
+    looked = [row.detail for row in plan if " jobs" in row.detail]
+    assert len(looked) == len(STATES)
+    assert all("ix_jobs_state_id (state=?)" in line for line in looked), looked
