@@ -102,5 +102,13 @@ class Failure(RecordModel):
     """Python traceback of the rank."""
     bad_window: BadWindow | None = None
     """Sequences to be left out by the attempt that follows, where the guard asks for a rollback."""
+    free_retry: bool = False
+    """Whether another attempt may follow without using up the retry budget, whatever the reason:
+    nothing of the job was at fault."""
     memory: MemoryUse | None = None
     """What took the memory, where it ran out."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a retry after it does not use up the budget."""
+        return self.free_retry or self.reason in FREE_RETRIES

@@ -129,6 +129,8 @@ class ClaimReply(RecordModel):
     """Position of the node in the attempt."""
     rendezvous: str
     """`host:port` at which the nodes of the attempt meet; on one node its own loopback."""
+    addresses: tuple[str, ...] = ()
+    """Where each node of the attempt is reached, by node rank; empty where it has one node."""
     lease_seconds: float
     """Silence after which the node counts as unreachable."""
     report_seconds: float

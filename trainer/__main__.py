@@ -27,6 +27,7 @@ from trainer.process import (
     die_with_parent,
     leave,
     prefer_growing_segments,
+    raise_file_limit,
     show_stacks_when_asked,
     stop_on_sigterm,
 )
@@ -161,6 +162,7 @@ def _train(folder: Path, roots: Mapping[str, str], recorder: Recorder) -> None:
         die_with_parent()
     show_stacks_when_asked()
     stop_on_sigterm(RunDirectory(folder.resolve()))
+    raise_file_limit()
     recorder.enter(Phase.STARTING)
     # Without torchrun this process is the only rank, whatever the spec asks for.
     run = open_run(folder, world_size=int(os.environ.get("WORLD_SIZE", "1")), roots=roots)

@@ -40,10 +40,8 @@ class Ranks:
     device: torch.device
     """Where this rank computes."""
     cpu_group: dist.ProcessGroup
-    """All ranks, over gloo: counters, digests, checkpoints."""
-    decision_group: dist.ProcessGroup
-    """All ranks, over gloo, for nothing but what rank 0 decides between steps: a broadcast there is
-    under way while the other group is in use."""
+    """All ranks, over gloo: counters, digests, checkpoints, and what rank 0 decides between steps.
+    The training thread alone uses it, so that its collectives come in one order on all ranks."""
 
     @property
     def leads(self) -> bool:
@@ -76,6 +74,8 @@ def joined(
     backend = "cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo"
     if local.type == "cuda" and flight_recorder is not None:
         record_collectives(flight_recorder)
+    # gloo connects every pair of ranks of every group at once otherwise, and few pairs ever talk.
+    os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     timeout = collective_timeout(hang_seconds)
     saving_timeout = timedelta(seconds=max(hang_seconds, SAVING_TIMEOUT_SECONDS))
     device_id = local if local.type == "cuda" else None
@@ -91,7 +91,6 @@ def joined(
         world_size=dist.get_world_size(),
         device=local,
         cpu_group=dist.new_group(backend="gloo", timeout=saving_timeout),
-        decision_group=dist.new_group(backend="gloo", timeout=saving_timeout),
     )
     dist.barrier()  # nobody closes its connections while another rank still needs them
     dist.destroy_process_group()

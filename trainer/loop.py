@@ -189,7 +189,7 @@ class Loop:
         self._control = Control(
             run.directory,
             recorder,
-            group=ranks.decision_group,
+            group=ranks.cpu_group,
             interval_seconds=run.spec.checkpoint.interval_seconds,
         )
         self._recording = Recording(run.directory, ranks)

@@ -8,6 +8,7 @@ import faulthandler
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator, MutableMapping
@@ -79,6 +80,12 @@ def prefer_growing_segments(environment: MutableMapping[str, str]) -> None:
     """
     if "PYTORCH_CUDA_ALLOC_CONF" not in environment:  # its former name
         environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+
+
+def raise_file_limit() -> None:
+    """Allow this process as many open files as it may: each rank that it talks to takes several."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def leave(code: int) -> NoReturn:

@@ -100,6 +100,7 @@ class Launcher:
             node=self.name,
             node_rank=claim.node_rank,
             rendezvous=claim.rendezvous,
+            others=claim.addresses[: claim.node_rank] + claim.addresses[claim.node_rank + 1 :],
             report_seconds=claim.report_seconds,
             data_dir=str(self.node.data_dir),
             environment=self._environment(claim),

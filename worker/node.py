@@ -41,6 +41,8 @@ class LaunchRecord(RecordModel):
     """Position of the node in the attempt."""
     rendezvous: str
     """`host:port` at which the nodes of the attempt meet."""
+    others: tuple[str, ...] = ()
+    """Where the other nodes of the attempt are reached."""
     report_seconds: float
     """Longest pause between two reports."""
     data_dir: str

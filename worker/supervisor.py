@@ -23,11 +23,25 @@ from worker.identity import identify
 from worker.memory import MemoryWatch
 from worker.node import LaunchRecord, WorkerRun
 from worker.orders import Orders
-from worker.processes import become_subreaper, end_descendants, reap, spawn_tied
+from worker.processes import (
+    become_subreaper,
+    end_descendants,
+    raise_file_limit,
+    reap,
+    spawn_tied,
+)
 from worker.ranks import RankWatch, is_abnormal
 from worker.reporter import Reporter
 from worker.spool import Spool
-from worker.torchrun import TRAINER, Share, code_of, rank_environment, tail, torchrun_command
+from worker.torchrun import (
+    TRAINER,
+    Share,
+    code_of,
+    port_is_taken,
+    rank_environment,
+    tail,
+    torchrun_command,
+)
 from worker.verdict import Findings, judge, last_words
 
 logger = logging.getLogger(__name__)
@@ -81,6 +95,7 @@ class Supervisor:
     def supervise(self) -> ExitRecord:
         """Run the node's share to its end, and report until the server knows how it ended."""
         become_subreaper()
+        raise_file_limit()
         signal.signal(signal.SIGTERM, lambda _number, _frame: self._orders.preempt())
         reporting = threading.Thread(target=self._reporter.report_until_over, name="reporter")
         reporting.start()
@@ -217,8 +232,12 @@ class Supervisor:
         """Return why torchrun ended before it started a rank, if that is what happened."""
         if self._watch.started or self._orders.leave:
             return None
-        message = f"torchrun ended (status {status}) before any rank began"
         said = tail(self._run.torchrun_log)
+        if self._share.nodes > 1 and self._share.node_rank == 0 and port_is_taken(self._launch):
+            message = f"{self._launch.rendezvous} is taken; the next attempt meets at another port"
+            fault = self._fault(FailureReason.LAUNCH_ERROR, message, said=said)
+            return fault.model_copy(update={"free_retry": True})
+        message = f"torchrun ended (status {status}) before any rank began"
         return self._fault(FailureReason.LAUNCH_ERROR, message, said=said)
 
     def _has_ended(self, pid: int) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from pathlib import Path
 from specs.attempt import AttemptSpec
 from specs.environment import environment_problems
 from specs.job import JobSpec
+from worker.interface import interface_environment
 from worker.node import LaunchRecord, WorkerRun
 from worker.processes import GUARD, MARKER, NODE_MARKER
 
@@ -99,12 +102,14 @@ def rank_environment(
 
     The job's own variables prevail over those of the node, and the launcher's over both; only the
     number of threads anybody may choose. What belongs to the worker, such as the broker's password,
-    is not passed on.
+    is not passed on. Where an attempt has several nodes, the interface towards them is named,
+    unless node or job name another.
     """
     node = {name: value for name, value in inherited.items() if not hidden_from_ranks(name)}
     chosen = spec.env.get("OMP_NUM_THREADS") or node.get("OMP_NUM_THREADS")
     threads = {"OMP_NUM_THREADS": chosen} if chosen else {}
     return {
+        **interface_environment(launch.others, node | spec.env),
         **node,
         "PYTHONUNBUFFERED": "1",  # a line reaches the log when it is printed, not when rank ends
         **spec.env,
@@ -128,6 +133,19 @@ def code_of(spec: JobSpec) -> str | None:
         "this node runs no code that a job brings; TRAINYARD_ALLOW_CODE=true for its worker "
         f"allows it. Refused: {'; '.join(found)}"
     )
+
+
+def port_is_taken(launch: LaunchRecord) -> bool:
+    """Return whether another process has the port at which the nodes of an attempt meet, here."""
+    with socket.socket(socket.AF_INET6) as probe:
+        # As torch binds: to all addresses of both kinds, also after an earlier owner has left.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        try:
+            probe.bind(("::", int(launch.rendezvous.rpartition(":")[2])))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 def hidden_from_ranks(name: str) -> bool:

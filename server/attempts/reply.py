@@ -20,12 +20,7 @@ def claim_reply(
 ) -> ClaimReply:
     """Return what a claim is answered with; the token stands nowhere else."""
     attempt, job = launch.attempt, launch.job
-    several = len(launch.nodes) > 1
-    address = (
-        connection.scalar(select(nodes.c.address).where(nodes.c.name == launch.nodes[0].node))
-        if several
-        else "127.0.0.1"
-    )
+    addresses = _addresses(connection, launch) if len(launch.nodes) > 1 else ()
     return ClaimReply(
         spec=job.spec,
         attempt=AttemptSpec(
@@ -43,10 +38,18 @@ def claim_reply(
         attempt_token=token,
         node_rank=node_rank,
         # Alone, torchrun takes a free port of its own; several nodes must agree on one.
-        rendezvous=f"{address}:{attempt.rendezvous_port if several else 0}",
+        rendezvous=f"{addresses[0]}:{attempt.rendezvous_port}" if addresses else "127.0.0.1:0",
+        addresses=addresses,
         lease_seconds=context.settings.lease_seconds,
         report_seconds=context.settings.report_seconds,
     )
+
+
+def _addresses(connection: Connection, launch: Launch) -> tuple[str, ...]:
+    names = [node.node for node in launch.nodes]
+    columns = select(nodes.c.name, nodes.c.address).where(nodes.c.name.in_(names))
+    found: dict[str, str] = {row.name: row.address for row in connection.execute(columns)}
+    return tuple(found[name] for name in names)
 
 
 def _resume_point(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specs.api.jobs import PendingLaunch
-from specs.failures import ADVICE, FREE_RETRIES, NEVER_RETRIED, Failure, FailureReason
+from specs.failures import ADVICE, NEVER_RETRIED, Failure, FailureReason
 from specs.sections.operation import RetrySection
 from specs.states import AttemptOutcome, DesiredState, JobState
 from specs.stream import merged
@@ -132,13 +132,13 @@ def follow_up(
         return FollowUp(JobState.FAILED, reason=f"{what} (on the way to its end)")
     if resize is not None and resize.checkpoint_id is not None:
         rollback = None  # somebody has chosen where to go on
-    hopeless = _why_hopeless(failure.reason, rollback, retry, retries_used)
+    hopeless = _why_hopeless(failure, rollback, retry, retries_used)
     if hopeless is not None:
         return FollowUp(JobState.FAILED, reason=f"{_sentence(what)} {hopeless}")
     following = resize or again
     doubled = retry.backoff_seconds * 2.0 ** min(failures_in_a_row - 1, 40)
     delay = 0.0 if at_once else min(doubled, LONGEST_BACKOFF_SECONDS)
-    counted = failure.reason not in FREE_RETRIES
+    counted = not failure.is_free
     count = f"retry {retries_used + 1} of {retry.max_retries}" if counted else "another attempt"
     return FollowUp(
         JobState.QUEUED,
@@ -151,14 +151,15 @@ def follow_up(
 
 
 def _why_hopeless(
-    reason: FailureReason, rollback: Rollback | None, retry: RetrySection, retries_used: int
+    failure: Failure, rollback: Rollback | None, retry: RetrySection, retries_used: int
 ) -> str | None:
     """Return why no attempt follows, with advice; None when one does."""
     if rollback is not None:
         return _why_not_back(rollback, retry, retries_used)
+    reason = failure.reason
     if reason in NEVER_RETRIED or reason not in retry.on:
         return ADVICE[reason]
-    spent = reason not in FREE_RETRIES and retries_used >= retry.max_retries
+    spent = not failure.is_free and retries_used >= retry.max_retries
     return ADVICE[reason] if spent else None
 
 

@@ -38,8 +38,9 @@ SCHEDULER = "scheduler"
 LONGEST_QUEUE = 1000
 """Jobs of the queue that are looked at in one round."""
 PLACEMENT_LOCK = 7_301_004
-PORTS = range(29_500, 39_500)
-"""Where the nodes of an attempt meet."""
+PORTS = range(21_000, 29_000)
+"""Where the nodes of an attempt meet: below what Linux gives to outgoing connections (from 32,768),
+Kubernetes to its services (from 30,000) and torchrun to launches by hand (29,500)."""
 
 
 class Placer:

@@ -57,7 +57,7 @@ def test_the_claim_carries_the_whole_spec_and_no_roots(harness: Harness) -> None
     reply = supervisor.reply
     assert reply.spec.env == {"WANDB_API_KEY": "real"}
     assert reply.attempt.roots == {}
-    assert reply.rendezvous == "127.0.0.1:0"
+    assert (reply.rendezvous, reply.addresses) == ("127.0.0.1:0", ())
     assert reply.attempt.resume is None
     assert [share.slots for share in reply.attempt.allocation] == [(0,)]
 
@@ -70,7 +70,8 @@ def test_several_nodes_meet_at_the_first_one(harness: Harness) -> None:
     assert len(meetings) == 1
     address, port = meetings.pop().split(":")
     assert address == "a.test"
-    assert 29_500 <= int(port) <= 39_499
+    assert 21_000 <= int(port) < 29_000, "32,768 and more are given to outgoing connections"
+    assert {s.reply.addresses for s in supervisors} == {("a.test", "b.test")}
     assert [s.reply.node_rank for s in supervisors] == [0, 1]
 
 

@@ -72,7 +72,9 @@ def test_the_first_failure_counts_unless_a_node_was_lost() -> None:
     assert verdict(ends, first_failure=first, desired=RUN) == ("failed", lost)
 
 
-def follow(reason: FailureReason | None, outcome: str = "failed", **changes: Any) -> FollowUp:
+def follow(
+    reason: FailureReason | Failure | None, outcome: str = "failed", **changes: Any
+) -> FollowUp:
     given_arguments: dict[str, Any] = {
         "desired": RUN,
         "resize": None,
@@ -82,8 +84,21 @@ def follow(reason: FailureReason | None, outcome: str = "failed", **changes: Any
         "retries_used": 0,
         "failures_in_a_row": 1,
     }
-    why = failure(reason) if reason else None
+    why = failure(reason) if isinstance(reason, FailureReason) else reason
     return follow_up(AttemptOutcome(outcome), why, **given_arguments | changes)
+
+
+def test_a_failure_that_says_so_costs_no_retry() -> None:
+    taken = failure(FailureReason.LAUNCH_ERROR).model_copy(update={"free_retry": True})
+    spent = RetrySection(max_retries=0)
+    ended = follow(taken, retry=spent)
+    assert (ended.state, ended.uses_retry) == (JobState.QUEUED, False)
+    assert ended.reason is not None
+    assert ended.reason.startswith("another attempt in 5 s after launch_error")
+    paid = follow(failure(FailureReason.LAUNCH_ERROR), retry=spent)
+    assert (paid.state, paid.uses_retry) == (JobState.FAILED, False)
+    unwanted = RetrySection(on=())
+    assert follow(taken, retry=unwanted).state == JobState.FAILED
 
 
 @pytest.mark.parametrize("reason", FailureReason)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
+from tests.trainer.ranks import run_ranks
 from trainer import distributed
 from trainer.distributed import gpus_are_given, joined
 from trainer.errors import LaunchError
@@ -85,3 +86,29 @@ def test_a_cpu_slot_asks_for_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "RANK" not in os.environ
     with joined("auto", hang_seconds=60) as ranks:
         assert ranks.device.type == "cpu"
+
+
+def _sockets() -> int:
+    links = [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return sum(str(link).startswith("socket:") for link in links)
+
+
+def _joined() -> tuple[int, int, int]:
+    """Return the sockets before and after joining, and after what a step needs of the CPU group."""
+    before = _sockets()
+    with joined("cpu", hang_seconds=60) as ranks:
+        after = _sockets()
+        decision = torch.ones(2)
+        posted = torch.distributed.broadcast(decision, 0, group=ranks.cpu_group, async_op=True)
+        assert posted is not None
+        torch.distributed.barrier(group=ranks.cpu_group)  # of another kind, while that is under way
+        posted.wait()
+        return before, after, _sockets()
+
+
+def test_ranks_connect_to_those_that_they_talk_to() -> None:
+    world_size = 8
+    for before, joining, talking in run_ranks(world_size, _joined, initialize=False):
+        # Every group of all ranks, connected at once, would be world_size - 1 more.
+        assert joining - before < world_size - 1
+        assert talking - before < 2 * (world_size - 1)

@@ -169,7 +169,8 @@ def test_torchrun_that_starts_no_rank_is_a_launch_error(place: Place) -> None:
         record = attempt.exit()
     assert record.failure is not None
     assert record.failure.reason == "launch_error"
-    assert "before any rank began" in record.failure.message
+    assert f"127.0.0.1:{port} is taken" in record.failure.message
+    assert record.failure.free_retry
     assert record.ranks == ()
 
 

@@ -2100,6 +2100,12 @@ export interface components {
              */
             rendezvous: string;
             /**
+             * Addresses
+             * @description Where each node of the attempt is reached, by node rank; empty where it has one node.
+             * @default []
+             */
+            addresses: string[];
+            /**
              * Lease Seconds
              * @description Silence after which the node counts as unreachable.
              */
@@ -2794,6 +2800,13 @@ export interface components {
             traceback: string | null;
             /** @description Sequences to be left out by the attempt that follows, where the guard asks for a rollback. */
             bad_window: components["schemas"]["BadWindow"] | null;
+            /**
+             * Free Retry
+             * @description Whether another attempt may follow without using up the retry budget, whatever the reason:
+             *     nothing of the job was at fault.
+             * @default false
+             */
+            free_retry: boolean;
             /** @description What took the memory, where it ran out. */
             memory: components["schemas"]["MemoryUse"] | null;
         };
@@ -2846,6 +2859,13 @@ export interface components {
             traceback?: string | null;
             /** @description Sequences to be left out by the attempt that follows, where the guard asks for a rollback. */
             bad_window?: components["schemas"]["BadWindow"] | null;
+            /**
+             * Free Retry
+             * @description Whether another attempt may follow without using up the retry budget, whatever the reason:
+             *     nothing of the job was at fault.
+             * @default false
+             */
+            free_retry?: boolean;
             /** @description What took the memory, where it ran out. */
             memory?: components["schemas"]["MemoryUse"] | null;
         };
