@@ -15,7 +15,7 @@ import torch
 
 from specs.layout import Layout
 from tests.trainer.numerics import low_precision
-from tests.trainer.numerics.low_precision import LAYOUTS, PRECISIONS, Precision
+from tests.trainer.numerics.low_precision import Precision
 from tests.trainer.numerics.measure import LOSS_TOLERANCE, NORM_TOLERANCE, measure
 from tests.trainer.numerics.rows import ROWS, SPEC, Row
 
@@ -44,18 +44,16 @@ def main() -> int:
             sys.stdout.flush()
         lines.append(line)
     low_lines = []
-    for precision in PRECISIONS:
-        for layout in LAYOUTS:
-            low_line = kept.get(low_cells(precision, layout))
-            if low_line is None:
-                distance = low_precision.measure(precision, layout)
-                within &= (fits := distance.within(precision))
-                low_line = f"{low_start(precision, layout)} {distance.loss:.1e} | " + (
-                    f"{distance.weights:.1e} |"
-                )
-                sys.stdout.write(f"{low_line}{'' if fits else '  OUT OF TOLERANCE'}\n")
-                sys.stdout.flush()
-            low_lines.append(low_line)
+    for precision, layout in low_precision.ROWS:
+        low_line = kept.get(low_cells(precision, layout))
+        if low_line is None:
+            distance = low_precision.measure(precision, layout)
+            within &= (fits := distance.within(precision))
+            start = low_start(precision, layout)
+            low_line = f"{start} {distance.loss:.1e} | {distance.weights:.1e} |"
+            sys.stdout.write(f"{low_line}{'' if fits else '  OUT OF TOLERANCE'}\n")
+            sys.stdout.flush()
+        low_lines.append(low_line)
     PAGE.write_text(page(lines, low_lines))
     return 0 if within else 1
 

@@ -9,7 +9,7 @@ import pytest
 from specs.layout import Layout
 from tests.trainer.numerics import low_precision
 from tests.trainer.numerics.__main__ import cells, lines_by_row, low_cells, low_start, page
-from tests.trainer.numerics.low_precision import LAYOUTS, PRECISIONS, Precision
+from tests.trainer.numerics.low_precision import Precision
 from tests.trainer.numerics.measure import errors_of, measure, train
 from tests.trainer.numerics.rows import DOCUMENTS, ROWS, Row
 
@@ -31,7 +31,7 @@ def test_a_layout_computes_what_one_rank_computes(row: Row) -> None:
     assert errors.within, errors
 
 
-LOW = [(precision, layout) for precision in PRECISIONS for layout in LAYOUTS]
+LOW = low_precision.ROWS
 
 
 @pytest.mark.slow
