@@ -33,7 +33,7 @@ from specs.chores import ChoreOutcome, ChoreProgress, ChoreTask, Verification
 from specs.failures import Failure
 from specs.job import JobSpec
 from specs.layout import Layout
-from specs.reports import Hardware, Identity
+from specs.reports import Hardware, Identity, WorkerIdentity
 from specs.rundir import ExitRecord, Request, RequestAnswer
 from specs.states import AttemptNodeState, AttemptState, ChoreState, DesiredState, JobState
 
@@ -145,7 +145,8 @@ attempt_nodes = Table(
     Column("outcome", String(16)),
     Column("failure", Record(Failure)),
     Column("token_hash", String(64), unique=True),
-    Column("identity", Record(Identity)),
+    Column("worker", Record(WorkerIdentity)),  # that claimed it
+    Column("identity", Record(Identity)),  # of its supervisor
     Column("sent_at", UtcDateTime),  # when the last launch message was sent
     Column("claimed_at", UtcDateTime),
     Column("last_report_at", UtcDateTime),
@@ -195,6 +196,7 @@ nodes = Table(
     Column("slots", Integer, nullable=False),
     Column("roots", Json, nullable=False),  # name -> UUID
     Column("version", String(50), nullable=False),
+    Column("worker", Record(WorkerIdentity)),  # that registered; the others get 409
     Column("drain", Record(Drain)),  # nothing new is placed while somebody wants it drained
     Column("notice", Text),  # nor while it says that it is about to go away
     Column("registered_at", UtcDateTime, nullable=False),

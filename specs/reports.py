@@ -14,7 +14,7 @@ from specs.names import NAME
 from specs.rundir import ExitRecord, Heartbeat, Request, RequestAnswer
 from specs.states import DesiredState
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of these messages; the server accepts this one and the one before."""
 
 MAX_REPORT_BYTES = 4 * 1024 * 1024
@@ -44,6 +44,18 @@ class Hardware(RecordModel):
     """Memory of the host."""
 
 
+class WorkerIdentity(RecordModel):
+    """Which worker serves a node: its data folder and the boot of its kernel.
+
+    Two workers that run never have the same one: a running worker holds the lock of its folder.
+    """
+
+    folder: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    """Id of the data folder; a copy of the folder has another one."""
+    boot_id: Annotated[str, Field(pattern=r"^[0-9a-f-]{8,64}$")]
+    """Boot id of the kernel."""
+
+
 class Registration(RecordModel):
     """A node introduces itself, with a join token the first time and its own token afterwards."""
 
@@ -57,6 +69,8 @@ class Registration(RecordModel):
     """What it offers."""
     roots: dict[str, str]
     """Name of each storage root that it sees, and the UUID found there."""
+    worker: WorkerIdentity | None = None
+    """The sender; absent from protocol 1."""
     version: str
     """Version of Trainyard on the node."""
 
@@ -92,9 +106,12 @@ class NodeHeartbeat(RecordModel):
     """Its name."""
     supervised: tuple[str, ...] = ()
     """Ids of attempts whose supervisor lives on this node."""
+    worker: WorkerIdentity | None = None
+    """The sender; absent from protocol 1."""
     gone: tuple[str, ...] = ()
-    """Ids of attempts that this node had claimed, whose processes are proved gone without a last
-    report."""
+    """Ids of attempts that this node had claimed and that have no process in the sender's data
+    folder and no last report. The server decides whether that proves their end
+    (docs/lifecycle.md, 48)."""
     notice: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
     """Why the machine is about to go away; absent while it is not."""
 
@@ -114,6 +131,8 @@ class Claim(RecordModel):
     """`PROTOCOL` of the sender."""
     node: NodeName
     """Its name."""
+    worker: WorkerIdentity | None = None
+    """The sender; absent from protocol 1."""
 
 
 class ClaimReply(RecordModel):

@@ -30,6 +30,7 @@ from specs.reports import (
     RegistrationReply,
     Report,
     ReportReply,
+    WorkerIdentity,
 )
 
 TIMEOUT_SECONDS = 15.0
@@ -62,8 +63,12 @@ class WorkerApi:
     Every method raises `ServerAway` or `Refused`.
     """
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(
+        self, url: str, token: str | None, *, worker: WorkerIdentity | None = None
+    ) -> None:
         self._client = httpx.Client(timeout=TIMEOUT_SECONDS)
+        self.worker = worker
+        """The worker that registers, beats and claims; supervisors need none."""
         self.url = url
         """URL of the server; may change between two calls."""
         self.token = token
@@ -90,7 +95,7 @@ class WorkerApi:
 
     def claim(self, attempt_id: str, *, node: str) -> ClaimReply:
         """Take on the node's share of an attempt; 409 when that has been done."""
-        claim = Claim(protocol=PROTOCOL, node=node)
+        claim = Claim(protocol=PROTOCOL, node=node, worker=self.worker)
         return self._post(f"attempts/{attempt_id}/claim", claim, ClaimReply)
 
     def report(self, attempt_id: str, report: Report) -> ReportReply:
@@ -99,7 +104,7 @@ class WorkerApi:
 
     def claim_chore(self, chore_id: str, *, node: str) -> ChoreClaimReply:
         """Take on a chore; 409 when that has been done, or it was given to another node."""
-        claim = Claim(protocol=PROTOCOL, node=node)
+        claim = Claim(protocol=PROTOCOL, node=node, worker=self.worker)
         return self._post(f"chores/{chore_id}/claim", claim, ChoreClaimReply)
 
     def report_chore(self, chore_id: str, report: ChoreReport) -> ChoreReportReply:

@@ -9,6 +9,7 @@ from celery import Celery
 from specs.reports import ChoreMessage, LaunchMessage
 from worker.api import ServerAway, WorkerApi
 from worker.chores import ChoreStarter
+from worker.folder import worker_identity
 from worker.launch import Launcher
 from worker.register import own_token
 from worker.settings import Settings
@@ -49,7 +50,7 @@ def create_app(settings: Settings, launcher: Launcher) -> Celery:
 
 
 def _launch(message: LaunchMessage, settings: Settings, launcher: Launcher) -> None:
-    with WorkerApi(settings.url, own_token(launcher.node)) as api:
+    with _api(settings, launcher) as api:
         try:
             launcher.launch(message, api)
         except ServerAway as error:
@@ -60,11 +61,16 @@ def _start_chore(message: ChoreMessage, settings: Settings, launcher: Launcher) 
     starter = ChoreStarter(
         launcher.node, launcher.name, launcher.roots, allow_code=launcher.allow_code
     )
-    with WorkerApi(settings.url, own_token(launcher.node)) as api:
+    with _api(settings, launcher) as api:
         try:
             starter.start(message, api)
         except ServerAway as error:
             logger.warning("chore %s is not claimed: %s", message.chore_id, error)
+
+
+def _api(settings: Settings, launcher: Launcher) -> WorkerApi:
+    worker = worker_identity(launcher.node.data_dir)
+    return WorkerApi(settings.url, own_token(launcher.node), worker=worker)
 
 
 def consume(app: Celery) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -10,9 +12,10 @@ from pathlib import Path
 
 from specs.reports import PROTOCOL, NodeHeartbeat
 from worker.adopt import adopt, prove_gone
-from worker.api import ApiError, WorkerApi
+from worker.api import ApiError, Refused, WorkerApi
 from worker.node import Node
 from worker.notice import ask_supervisors, read_notice
+from worker.register import ANOTHER_WORKER
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +44,20 @@ class Heart(threading.Thread):
         self._notice: str | None = None
         self._stopping = threading.Event()
         self._answered = True
+        self.refusal: Refused | None = None
+        """That another worker serves the node; no heartbeat follows."""
 
     def run(self) -> None:
-        """Beat until `stop`, and at once when a notice comes or goes."""
+        """Beat until `stop`, and at once when a notice comes or goes.
+
+        When another worker serves the node, this process is asked to end: its messages are that
+        worker's.
+        """
         due = time.monotonic() + self._seconds
         while not self._stopping.wait(min(self._seconds, LOOK_SECONDS)):
+            if self.refusal is not None:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
             if time.monotonic() >= due or read_notice(self._notices) != self._notice:
                 self.beat()
                 due = time.monotonic() + self._seconds
@@ -67,6 +79,8 @@ class Heart(threading.Thread):
                 self._say(gone=gone)
             self._note(None)
         except ApiError as error:
+            if isinstance(error, Refused) and error.status == ANOTHER_WORKER:
+                self.refusal = error
             self._note(error)
         except Exception:
             logger.exception("a heartbeat failed")
@@ -86,6 +100,7 @@ class Heart(threading.Thread):
             supervised=adopt(self._node),
             gone=gone,
             notice=self._notice,
+            worker=self._api.worker,
         )
         return self._api.heartbeat(heartbeat).expected
 

@@ -2,6 +2,7 @@
 
 ```
 <data_dir>/node.token          the node's token (0600)
+<data_dir>/node.id, worker.lock  which worker serves the node (`worker.folder`)
 <data_dir>/server.url          URL of the server, as the worker last knew it
 <data_dir>/leaving             why this node is about to go, written by `worker.init`
 <data_dir>/cache/              token caches, shared by all attempts

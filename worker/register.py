@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
@@ -15,6 +16,9 @@ from worker.settings import Settings
 logger = logging.getLogger(__name__)
 
 FOR_EVER = float("inf")
+ANOTHER_WORKER = 409
+ANOTHER_WORKER_SECONDS = 1.0
+"""Pause between two tries to register while another worker serves the node."""
 
 
 def register(
@@ -25,9 +29,10 @@ def register(
     hardware: Hardware,
     roots: Mapping[str, str],
 ) -> float:
-    """Register the node, waiting for the server as long as it takes; return the heartbeat's period.
+    """Register the node, waiting as long as it takes; return the heartbeat's period.
 
-    Afterwards `api` carries the node's token.
+    It waits for the server, and while the server holds that another worker serves the node, as
+    after a reboot (docs/lifecycle.md, 46). Afterwards `api` carries the node's token.
 
     Raises:
         ValueError: the node has neither a token of its own nor one to join with.
@@ -39,6 +44,7 @@ def register(
         address=settings.address,
         hardware=hardware,
         roots=dict(roots),
+        worker=api.worker,
         version=_version(),
     )
     own = own_token(node)
@@ -72,7 +78,17 @@ def own_token(node: Node) -> str | None:
 
 
 def _register(api: WorkerApi, registration: Registration) -> RegistrationReply:
-    return persist(lambda: api.register(registration), for_seconds=FOR_EVER)
+    told = None
+    while True:
+        try:
+            return persist(lambda: api.register(registration), for_seconds=FOR_EVER)
+        except Refused as refusal:
+            if refusal.status != ANOTHER_WORKER:
+                raise
+            if str(refusal) != told:
+                told = str(refusal)
+                logger.warning("waiting to register: %s", refusal)
+        time.sleep(ANOTHER_WORKER_SECONDS)
 
 
 def _version() -> str:

@@ -7,6 +7,7 @@ import logging
 from worker.adopt import adopt
 from worker.api import WorkerApi
 from worker.app import consume, create_app
+from worker.folder import lock_folder
 from worker.hardware import find_devices
 from worker.heart import Heart
 from worker.launch import Launcher
@@ -23,35 +24,44 @@ def serve() -> None:
     """Serve this node until SIGTERM; what trains goes on training.
 
     Raises:
-        ValueError: the settings cannot work here.
-        Refused: the server does not accept the node.
+        ValueError: the settings cannot work here, or another worker serves the data folder.
+        Refused: the server does not accept the node, or another worker serves it now.
     """
     settings = Settings()
     node = Node(settings.data_dir.resolve())
     node.data_dir.mkdir(parents=True, exist_ok=True)
+    with (
+        lock_folder(node.data_dir) as worker,
+        WorkerApi(settings.url, token=None, worker=worker) as api,
+    ):
+        _serve(settings, node, api)
+
+
+def _serve(settings: Settings, node: Node, api: WorkerApi) -> None:
     devices = find_devices(device=settings.device, slots=settings.slots)
     roots = settings.root_paths()
-    with WorkerApi(settings.url, token=None) as api:
-        seconds = register(
-            settings, node, api, hardware=devices.hardware, roots=identify_roots(roots)
-        )
-        logger.info(
-            "node %s offers %d slots (%s)",
-            settings.node_name,
-            devices.hardware.slots,
-            devices.hardware.device_name,
-        )
-        for attempt_id in adopt(node):
-            logger.info("attempt %s is supervised", attempt_id)
-        notices = [node.leaving]
-        if settings.preemption_notice_file is not None:
-            notices.append(settings.preemption_notice_file)
-        heart = Heart(node, api, name=settings.node_name, seconds=seconds, notices=notices)
-        heart.beat()
-        heart.start()
-        launcher = Launcher(node, settings.node_name, roots, devices, settings.allow_code)
-        consume(create_app(settings, launcher))
-        heart.stop()
-        heart.join()
-        if read_notice(notices) is not None:
-            heart.beat()  # it may be the last that the server hears of this node
+    seconds = register(settings, node, api, hardware=devices.hardware, roots=identify_roots(roots))
+    logger.info(
+        "node %s offers %d slots (%s)",
+        settings.node_name,
+        devices.hardware.slots,
+        devices.hardware.device_name,
+    )
+    for attempt_id in adopt(node):
+        logger.info("attempt %s is supervised", attempt_id)
+    notices = [node.leaving]
+    if settings.preemption_notice_file is not None:
+        notices.append(settings.preemption_notice_file)
+    heart = Heart(node, api, name=settings.node_name, seconds=seconds, notices=notices)
+    heart.beat()
+    if heart.refusal is not None:
+        raise heart.refusal
+    heart.start()
+    launcher = Launcher(node, settings.node_name, roots, devices, settings.allow_code)
+    consume(create_app(settings, launcher))
+    heart.stop()
+    heart.join()
+    if heart.refusal is not None:
+        raise heart.refusal
+    if read_notice(notices) is not None:
+        heart.beat()  # it may be the last that the server hears of this node

@@ -17,10 +17,17 @@ from server.context import Context
 from server.errors import ConflictError, NotFoundError, UnauthenticatedError
 from server.events.store import append_event
 from server.lifecycle import attempt_to, job_to, lock_job_of, move, node_to
+from server.nodes.workers import CLAIMED, check_worker, proves_gone
 from server.tables import attempt_nodes, attempts, jobs, nodes
 from specs.events import EventKind
 from specs.failures import Failure, FailureReason
-from specs.reports import ClaimReply, Identity, NodeHeartbeat, NodeHeartbeatReply
+from specs.reports import (
+    ClaimReply,
+    Identity,
+    NodeHeartbeat,
+    NodeHeartbeatReply,
+    WorkerIdentity,
+)
 from specs.rundir import ExitRecord, Heartbeat, Phase
 from specs.states import (
     AttemptNodeState,
@@ -54,12 +61,15 @@ class Reporter:
     unreachable_since: datetime | None
 
 
-def claim(context: Context, attempt_id: str, *, node: str) -> ClaimReply:
+def claim(
+    context: Context, attempt_id: str, *, node: str, worker: WorkerIdentity | None = None
+) -> ClaimReply:
     """Take on a node's share of an attempt; only the first of several claims succeeds.
 
     Raises:
         NotFoundError: there is no such attempt, or the node has no share of it.
-        ConflictError: the share was claimed before, or the attempt is to end.
+        ConflictError: the share was claimed before, the attempt is to end, or another worker serves
+            the node.
     """
     token = make_token(TokenKind.ATTEMPT)
     with context.database.write() as connection:
@@ -68,6 +78,7 @@ def claim(context: Context, attempt_id: str, *, node: str) -> ClaimReply:
         share = next((n for n in launch.nodes if n.node == node), None)
         if share is None:
             raise NotFoundError(f"node {node!r} has no share of attempt {attempt_id!r}")
+        check_worker(connection, node, worker)
         if launch.attempt.desired != DesiredState.RUN:
             raise ConflictError(f"attempt {attempt_id} is {launch.attempt.state} and must not run")
         first = launch.attempt.state == AttemptState.PLACED
@@ -79,6 +90,7 @@ def claim(context: Context, attempt_id: str, *, node: str) -> ClaimReply:
                 node,
                 AttemptNodeState.CLAIMED,
                 token_hash=hash_token(token),
+                worker=worker,
                 claimed_at=context.now(),
             ),
             *([attempt_to(attempt_id, AttemptState.STARTING)] if first else []),
@@ -210,16 +222,17 @@ def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatR
 
     Raises:
         NotFoundError: the node never registered.
+        ConflictError: another worker serves the node.
     """
     with context.database.write() as connection:
         _note_node(context, connection, heartbeat)
     for attempt_id in heartbeat.gone:
-        _end_gone(context, attempt_id, heartbeat.node)
+        _end_gone(context, attempt_id, heartbeat.node, heartbeat.worker)
     with context.database.read() as connection:
         held = connection.scalars(
             select(attempt_nodes.c.attempt_id).where(
                 attempt_nodes.c.node == heartbeat.node,
-                attempt_nodes.c.state.in_([AttemptNodeState.CLAIMED, AttemptNodeState.RUNNING]),
+                attempt_nodes.c.state.in_(CLAIMED),
             )
         )
         return NodeHeartbeatReply(expected=tuple(held))
@@ -293,6 +306,7 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
     ).one_or_none()
     if before is None:
         raise NotFoundError(f"node {node!r} never registered")
+    check_worker(connection, node, heartbeat.worker)
     connection.execute(
         update(nodes)
         .where(nodes.c.name == node)
@@ -319,11 +333,11 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
         )
 
 
-def _end_gone(context: Context, attempt_id: str, node: str) -> None:
-    """End a share whose processes its worker proves gone.
+def _end_gone(context: Context, attempt_id: str, node: str, worker: WorkerIdentity | None) -> None:
+    """End a share whose processes its worker proves gone; what is no proof changes nothing.
 
-    A supervisor that died while its node lived is a failed launch; one that had been silent for
-    longer than its lease went with its node.
+    A supervisor that died while its machine ran is a failed launch; after another boot the machine
+    was lost.
     """
     with context.database.write() as connection:
         try:
@@ -331,16 +345,24 @@ def _end_gone(context: Context, attempt_id: str, node: str) -> None:
         except NotFoundError:
             return
         share = next((n for n in read_launch(connection, attempt_id).nodes if n.node == node), None)
-        if share is None or share.state not in {
-            AttemptNodeState.CLAIMED,
-            AttemptNodeState.RUNNING,
-        }:
+        if share is None or share.state not in CLAIMED:
             return
-        lost = share.unreachable_since is not None
+        if not proves_gone(
+            share.worker,
+            worker,
+            reported=share.last_report_at is not None,
+            lease_expired=share.unreachable_since is not None,
+        ):
+            return
         failure = Failure(
-            reason=FailureReason.NODE_LOST if lost else FailureReason.LAUNCH_ERROR,
+            reason=_why_gone(share.worker, worker),
             message=f"the supervisor on {node} is gone without a last report",
             node=node,
         )
         end = NodeEnd(node, AttemptOutcome.FAILED, failure)
         end_nodes(context, connection, attempt_id, [end], actor=node)
+
+
+def _why_gone(claimer: WorkerIdentity | None, sender: WorkerIdentity | None) -> FailureReason:
+    same_boot = claimer is not None and sender is not None and claimer.boot_id == sender.boot_id
+    return FailureReason.LAUNCH_ERROR if same_boot else FailureReason.NODE_LOST

@@ -11,10 +11,11 @@ from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
 from server.lifecycle import chore_to, lock_job, move
+from server.nodes.workers import check_worker
 from server.tables import checkpoints, chores
 from specs.chores import ChoreKind, ChoreOutcome, ChoreProgress, Verification
 from specs.events import EventKind
-from specs.reports import ChoreClaimReply, ChoreReport, ChoreReportReply
+from specs.reports import ChoreClaimReply, ChoreReport, ChoreReportReply, WorkerIdentity
 from specs.states import ChoreState
 
 REPORT_SECONDS = 1.0
@@ -23,15 +24,19 @@ REPORT_SECONDS = 1.0
 AnyRow = Row[*tuple[Any, ...]]
 
 
-def claim_chore(context: Context, chore_id: str, *, node: str) -> ChoreClaimReply:
+def claim_chore(
+    context: Context, chore_id: str, *, node: str, worker: WorkerIdentity | None = None
+) -> ChoreClaimReply:
     """Take on a chore that was given to this node; only the first of several claims succeeds.
 
     Raises:
         NotFoundError: there is no such chore.
-        ConflictError: it was given to another node, runs already, or has ended.
+        ConflictError: it was given to another node, runs already, or has ended; or another worker
+            serves the node.
     """
     with context.database.write() as connection:
         chore = lock_chore(connection, chore_id)
+        check_worker(connection, node, worker)
         if chore.state != ChoreState.QUEUED or chore.node != node:
             raise ConflictError(f"chore {chore_id} is {chore.state} and not for {node} to begin")
         fence, now = chore.fence + 1, context.now()

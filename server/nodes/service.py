@@ -21,6 +21,7 @@ from server.errors import (
     UnauthenticatedError,
 )
 from server.events.store import append_event
+from server.nodes.workers import refuse_second_worker
 from server.tables import attempt_nodes, attempts, jobs, nodes, tokens
 from specs.api.nodes import Drain, NodeHolding, NodeView, Running
 from specs.attempt import NodeAllocation
@@ -53,7 +54,8 @@ def register(
     """Take a node in, or back with what it offers now.
 
     A join token is used up by it and answered with a token of the node's own. The name of a node
-    that is online cannot be joined again; a dead one's can, and ends its old token. A root whose
+    that is online cannot be joined again; a dead one's can, and ends its old token. While a node
+    lives, only a worker of the same data folder and boot can register it again. A root whose
     UUID is not the one that other nodes see under this name is accepted: it means another storage,
     and the scheduler spreads an attempt only over nodes that see the same one.
 
@@ -61,7 +63,7 @@ def register(
         InvalidRequestError: the protocol is not understood, or the address or a root is malformed.
         ForbiddenError: a node's token comes with another name.
         UnauthenticatedError: the join token was used up meanwhile.
-        ConflictError: a node of this name is online.
+        ConflictError: a node of this name is online, or another worker serves it.
     """
     check_protocol(registration.protocol)
     _check(registration)
@@ -70,9 +72,14 @@ def register(
         raise ForbiddenError(f"this is the token of node {principal.node!r}, not of {name!r}")
     with context.database.write() as connection:
         token = None
+        before = connection.execute(
+            select(nodes).where(nodes.c.name == name).with_for_update(key_share=True)
+        ).one_or_none()
         if principal.kind is not TokenKind.NODE:
-            token = _join(context, connection, registration, principal)
-        _store(context, connection, registration)
+            token = _join(context, connection, registration, principal, before)
+        if before is not None:
+            refuse_second_worker(context, connection, before, registration.worker)
+        _store(context, connection, registration, before)
     return RegistrationReply(node_token=token, heartbeat_seconds=context.settings.heartbeat_seconds)
 
 
@@ -128,7 +135,11 @@ def _is_uuid(text: str) -> bool:
 
 
 def _join(
-    context: Context, connection: Connection, registration: Registration, principal: Principal
+    context: Context,
+    connection: Connection,
+    registration: Registration,
+    principal: Principal,
+    before: Row[Any] | None,
 ) -> str:
     """Use the join token up, and return the token of the node."""
     now, name = context.now(), registration.node
@@ -139,10 +150,7 @@ def _join(
     )
     if used.rowcount != 1:
         raise UnauthenticatedError("the join token has been used up; ask for another one")
-    present = connection.execute(
-        select(nodes.c.offline_since).where(nodes.c.name == name)
-    ).one_or_none()
-    if present is not None and present.offline_since is None:
+    if before is not None and before.offline_since is None:
         raise ConflictError(
             f"a node named {name!r} is online; give this one another name, or end that one's worker"
         )
@@ -167,11 +175,13 @@ def _join(
     return token
 
 
-def _store(context: Context, connection: Connection, registration: Registration) -> None:
+def _store(
+    context: Context,
+    connection: Connection,
+    registration: Registration,
+    before: Row[Any] | None,
+) -> None:
     now, name, hardware = context.now(), registration.node, registration.hardware
-    before = connection.execute(
-        select(nodes).where(nodes.c.name == name).with_for_update(key_share=True)
-    ).one_or_none()
     row = {
         "address": registration.address,
         "hardware": hardware,
@@ -179,6 +189,7 @@ def _store(context: Context, connection: Connection, registration: Registration)
         "slots": hardware.slots,
         "roots": registration.roots,
         "version": registration.version,
+        "worker": registration.worker,
         "heartbeat_at": now,
         "offline_since": None,
     }

@@ -21,6 +21,7 @@ from server.events.store import append_event, prune_transient
 from server.jobs.service import forget_old_keys
 from server.lifecycle import lock_job
 from server.liveness import up_since
+from server.nodes.workers import CLAIMED, HEARTBEATS_MISSED
 from server.scheduler.dispatch import Dispatcher
 from server.scheduler.place import SCHEDULER, send
 from server.tables import attempt_nodes, attempts, jobs, nodes
@@ -31,9 +32,6 @@ from specs.states import AttemptNodeState, AttemptOutcome
 
 AnyRow = Row[*tuple[Any, ...]]
 
-CLAIMED = (AttemptNodeState.CLAIMED, AttemptNodeState.RUNNING)
-HEARTBEATS_MISSED = 6
-"""Heartbeats without which a node counts as offline."""
 PRUNE_EVERY = timedelta(minutes=1)
 
 

@@ -71,7 +71,7 @@ def claim(
 ) -> Response:
     """Hand out spec, attempt and token, once; whoever comes second gets 409."""
     _check(principal, body.node, body.protocol)
-    return reply(attempts.claim(context, attempt_id, node=body.node))
+    return reply(attempts.claim(context, attempt_id, node=body.node, worker=body.worker))
 
 
 @router.post(
@@ -102,7 +102,7 @@ def claim_a_chore(
 ) -> Response:
     """Hand out the task and the fence, once; whoever comes second gets 409."""
     _check(principal, body.node, body.protocol)
-    return reply(claim_chore(context, chore_id, node=body.node))
+    return reply(claim_chore(context, chore_id, node=body.node, worker=body.worker))
 
 
 @router.post(

@@ -34,7 +34,7 @@ from specs.checkpoint import (
 )
 from specs.failures import Failure, FailureReason
 from specs.job import parse_job_spec
-from specs.reports import PROTOCOL, Hardware, Identity, Report
+from specs.reports import PROTOCOL, Hardware, Identity, Report, WorkerIdentity
 from specs.rundir import ExitRecord, Heartbeat, Phase
 from specs.states import DesiredState
 from specs.stream import BadWindow
@@ -81,6 +81,7 @@ class Harness:
         device: str = "cpu",
         device_name: str = "test",
         roots: dict[str, str] | None = None,
+        worker: WorkerIdentity | None = None,
     ) -> str:
         """Store a node as registration does, and return its name."""
         now = self.context.now()
@@ -104,6 +105,7 @@ class Harness:
                     slots=slots,
                     roots=roots or {"checkpoints": "root-1", "data": "root-2"},
                     version="0",
+                    worker=worker,
                     registered_at=now,
                     heartbeat_at=now,
                 )
@@ -146,9 +148,15 @@ class Harness:
         return job_id, supervisors
 
     def claim_all(self, job_id: str) -> list[Supervisor]:
-        """Claim all shares of the newest attempt, by node rank."""
+        """Claim all shares of the newest attempt, by node rank, as the workers of their nodes."""
         attempt = self.attempt(job_id)
-        return [Supervisor(self, attempt.id, share.node) for share in self.shares(job_id)]
+        with self.context.database.read() as connection:
+            rows = connection.execute(select(nodes.c.name, nodes.c.worker))
+            workers = {row.name: row.worker for row in rows}
+        return [
+            Supervisor(self, attempt.id, share.node, worker=workers[share.node])
+            for share in self.shares(job_id)
+        ]
 
     def commit_checkpoint(
         self,
@@ -245,12 +253,19 @@ class Harness:
 class Supervisor:
     """One node's share of an attempt, claimed; it reports as a supervisor does."""
 
-    def __init__(self, harness: Harness, attempt_id: str, node: str, pid: int = 100) -> None:
+    def __init__(
+        self,
+        harness: Harness,
+        attempt_id: str,
+        node: str,
+        pid: int = 100,
+        worker: WorkerIdentity | None = None,
+    ) -> None:
         self.harness = harness
         self.attempt_id = attempt_id
         self.node = node
         self.identity = Identity(boot_id="boot", pid_namespace="1", pid=pid, start_time=1)
-        self.reply = claim(harness.context, attempt_id, node=node)
+        self.reply = claim(harness.context, attempt_id, node=node, worker=worker)
 
     def report(
         self, *, phase: Phase | None = None, step: int = 0, exit_record: ExitRecord | None = None

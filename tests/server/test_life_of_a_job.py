@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from server.attempts.service import claim, node_heartbeat
+from server.attempts.service import claim
 from server.context import Context
 from server.errors import ConflictError, NotFoundError, UnauthenticatedError
 from server.jobs.service import cancel, stop
 from specs.failures import FailureReason
-from specs.reports import NodeHeartbeat
 from specs.rundir import Phase
 from specs.states import AttemptOutcome, AttemptState, DesiredState, JobState
 from tests.server.harness import BRINGS_CODE, Harness, Supervisor
@@ -276,17 +275,4 @@ def test_what_nobody_asked_for_counts_as_preempted(harness: Harness) -> None:
     job_id, (supervisor,) = harness.running()
     supervisor.end("stopped")
     assert harness.attempt(job_id).failure.reason == FailureReason.PREEMPTED
-    assert harness.job(job_id).state == JobState.QUEUED
-
-
-def test_a_supervisor_proved_gone_ends_its_share(harness: Harness, context: Context) -> None:
-    harness.add_node()
-    job_id, _ = harness.running()
-    attempt_id = harness.attempt(job_id).id
-    says = NodeHeartbeat(protocol=1, node="node-1", supervised=(attempt_id,))
-    assert node_heartbeat(context, says).expected == (attempt_id,)
-    gone = NodeHeartbeat(protocol=1, node="node-1", gone=(attempt_id,))
-    assert node_heartbeat(context, gone).expected == ()
-    assert harness.attempt(job_id).failure.reason == FailureReason.LAUNCH_ERROR
-    node_heartbeat(context, gone)  # again: nothing is left to end
     assert harness.job(job_id).state == JobState.QUEUED

@@ -29,7 +29,7 @@ from specs.attempt import NodeAllocation
 from specs.events import EventKind
 from specs.failures import FailureReason
 from specs.job import parse_job_spec
-from specs.reports import NodeHeartbeat
+from specs.reports import PROTOCOL, NodeHeartbeat, WorkerIdentity
 from specs.states import AttemptNodeState, JobState
 from tests.server.harness import Harness, Supervisor
 
@@ -119,21 +119,23 @@ def test_stop_cancel_claim_and_failure_at_once(
     harness: Harness, context: Context, round_number: int
 ) -> None:
     """Whatever comes first, the job ends in one way and its records agree."""
-    for name in ("a", "b"):
-        harness.add_node(name, slots=1)
+    worker = WorkerIdentity(folder="b" * 32, boot_id="b" * 36)
+    harness.add_node("a", slots=1)
+    harness.add_node("b", slots=1, worker=worker)
     job_id = harness.submit(resources={"world_size": 2, "nodes": 2}, retry={"max_retries": 0})
     harness.place()
     attempt_id = harness.attempt(job_id).id
     first = Supervisor(harness, attempt_id, "a")
     race(
-        lambda: claim(context, attempt_id, node="b"),
+        lambda: claim(context, attempt_id, node="b", worker=worker),
         lambda: stop(context, job_id, actor="ada", reason=""),
         lambda: cancel(context, job_id, actor="bob", reason=""),
         lambda: first.end("failed", FailureReason.TRAINER_ERROR),
     )
     if harness.shares(job_id)[1].state == AttemptNodeState.CLAIMED:
         assert harness.attempt(job_id).desired == "cancel"
-        node_heartbeat(context, NodeHeartbeat(protocol=1, node="b", gone=(attempt_id,)))
+        gone = NodeHeartbeat(protocol=PROTOCOL, node="b", worker=worker, gone=(attempt_id,))
+        node_heartbeat(context, gone)
     assert harness.attempt(job_id).state == "ended"
     assert harness.job(job_id).state in {"failed", "stopped", "cancelled"}
     assert harness.kinds(job_id).count("job_ended") == 1

@@ -219,18 +219,6 @@ def test_nodes_are_not_offline_because_servers_were(harness: Harness, context: C
 
 
 @pytest.mark.usefixtures("up")
-def test_a_node_that_comes_back_without_its_processes_was_lost(
-    harness: Harness, context: Context
-) -> None:
-    harness.add_node()
-    job_id, _ = harness.running()
-    harness.reconcile(seconds=LEASE + 1)
-    gone = (harness.attempt(job_id).id,)
-    node_heartbeat(context, NodeHeartbeat(protocol=1, node="node-1", gone=gone))
-    assert harness.attempt(job_id).failure.reason == FailureReason.NODE_LOST
-
-
-@pytest.mark.usefixtures("up")
 def test_a_stopped_job_whose_node_died_ends(harness: Harness, context: Context) -> None:
     harness.add_node()
     job_id, _ = harness.running(retry={"node_lost_after_seconds": 60})

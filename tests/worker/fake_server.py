@@ -110,6 +110,8 @@ class FakeServer:
         self.chores: dict[str, FakeChore] = {}
         self.heartbeats: list[NodeHeartbeat] = []
         self.registrations: list[Registration] = []
+        self.another_worker = False
+        """Whether another worker serves the node: 409 to registrations and heartbeats."""
         self.lose_replies = 0
         """Replies to reports that are lost after the content was stored."""
         self.refuse_content = False
@@ -200,10 +202,12 @@ class FakeServer:
     def _register(self, registration: Registration, token: str) -> RegistrationReply:
         self._need(token in (JOIN_TOKEN, NODE_TOKEN), 401)
         self.registrations.append(registration)
+        self._need(not self.another_worker, 409)
         joined = token == JOIN_TOKEN
         return RegistrationReply(node_token=NODE_TOKEN if joined else None, heartbeat_seconds=0.2)
 
     def _heartbeat(self, heartbeat: NodeHeartbeat) -> NodeHeartbeatReply:
+        self._need(not self.another_worker, 409)
         self.heartbeats.append(heartbeat)
         for attempt_id in heartbeat.gone:
             self.attempts[attempt_id].current = False

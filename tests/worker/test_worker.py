@@ -212,6 +212,14 @@ def test_a_supervisor_that_is_killed_is_proved_gone_by_the_worker(workers: Worke
     assert record.failure.reason == "launch_error"
 
 
+def test_a_worker_ends_when_another_one_serves_its_node(workers: Workers) -> None:
+    place = workers.place
+    worker = workers.start(join=True)
+    wait_for(lambda: place.server.heartbeats, "heartbeat")
+    place.server.another_worker = True
+    assert worker.wait(60) in {2, -signal.SIGTERM}  # the latter before Celery has begun
+
+
 def test_a_worker_without_a_token_says_what_is_needed(place: Place) -> None:
     process = subprocess.run(
         [sys.executable, "-m", "worker"],

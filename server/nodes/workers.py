@@ -1,0 +1,110 @@
+"""Which worker serves a node, and what its word proves of attempts (docs/lifecycle.md, 45-48)."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select
+
+from server.context import Context
+from server.errors import ConflictError
+from server.leases import lease_expired
+from server.liveness import up_since
+from server.tables import attempt_nodes, nodes
+from specs.reports import WorkerIdentity
+from specs.states import AttemptNodeState
+
+HEARTBEATS_MISSED = 6
+"""Heartbeats without which a node counts as offline."""
+CLAIMED = (AttemptNodeState.CLAIMED, AttemptNodeState.RUNNING)
+
+
+def proves_gone(
+    claimer: WorkerIdentity | None,
+    sender: WorkerIdentity | None,
+    *,
+    reported: bool,
+    lease_expired: bool,
+) -> bool:
+    """Return whether a worker's word that an attempt has no process is a proof.
+
+    Args:
+        claimer: the worker that claimed the attempt's share.
+        sender: the worker that finds no process.
+        reported: whether a supervisor of the share ever reported.
+        lease_expired: whether the lease of the share has run out.
+    """
+    if claimer is None or sender is None or claimer.folder != sender.folder:
+        return False  # another folder's locks prove nothing
+    if lease_expired:
+        return True
+    return claimer.boot_id == sender.boot_id and not reported
+
+
+def check_worker(connection: Connection, node: str, worker: WorkerIdentity | None) -> None:
+    """Refuse a worker that is not the one that registered last.
+
+    Raises:
+        ConflictError: another one serves the node.
+    """
+    known = connection.execute(select(nodes.c.worker).where(nodes.c.name == node)).one_or_none()
+    if known is not None and known.worker != worker:
+        raise ConflictError(
+            f"node {node!r} was registered by a worker with another data folder or after another "
+            "boot; end one of the two, or register again"
+        )
+
+
+def refuse_second_worker(
+    context: Context, connection: Connection, node: Row[Any], worker: WorkerIdentity | None
+) -> None:
+    """Refuse a registration from another data folder or boot while the node lives.
+
+    Args:
+        context: the server's surroundings.
+        connection: a transaction that holds the node's row.
+        node: that row.
+        worker: the worker that registers.
+
+    Raises:
+        ConflictError: the worker that registered before, or a supervisor that it started, was
+            heard too recently.
+    """
+    if node.worker is None or node.worker == worker:
+        return
+    what = "another data folder" if _other_folder(node.worker, worker) else "another boot"
+    now, settings = context.now(), context.settings
+    limit = HEARTBEATS_MISSED * settings.heartbeat_seconds
+    if is_recent(node.heartbeat_at, now, seconds=limit):
+        raise ConflictError(
+            f"a worker of {what} serves node {node.name!r}; this one can register "
+            f"{limit:g} s after that one's last heartbeat, or under another name"
+        )
+    share = attempt_nodes.c
+    heard_at = connection.scalar(
+        select(func.max(func.coalesce(share.last_report_at, share.claimed_at))).where(
+            share.node == node.name, share.state.in_(CLAIMED)
+        )
+    )
+    if heard_at is not None and not lease_expired(
+        heard_at, up_since=up_since(connection, now), now=now, seconds=settings.lease_seconds
+    ):
+        raise ConflictError(
+            f"an attempt that a worker of {what} launched on node {node.name!r} has a lease; this "
+            f"one can register {settings.lease_seconds:g} s after its last report, or under "
+            "another name"
+        )
+
+
+def is_recent(heartbeat_at: datetime, now: datetime, *, seconds: float) -> bool:
+    """Return whether a heartbeat came within so many seconds.
+
+    One from the future, written before the clock was set back, is not recent: it would bar others
+    until the clock has caught up.
+    """
+    return abs(now - heartbeat_at) <= timedelta(seconds=seconds)
+
+
+def _other_folder(known: WorkerIdentity, worker: WorkerIdentity | None) -> bool:
+    return worker is None or known.folder != worker.folder

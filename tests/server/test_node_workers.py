@@ -1,0 +1,245 @@
+"""One worker serves a node: who can register, and whose word ends an attempt."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from server.attempts.service import claim, node_heartbeat
+from server.auth.service import Principal, authenticate_token, create_token
+from server.chores.carrying import claim_chore
+from server.chores.service import verify
+from server.context import Context
+from server.errors import ConflictError
+from server.leases import lease_expired
+from server.liveness import beat
+from server.nodes.service import register
+from server.nodes.workers import is_recent, proves_gone
+from specs.api.access import TokenRequest
+from specs.failures import FailureReason
+from specs.reports import PROTOCOL, Hardware, NodeHeartbeat, Registration, WorkerIdentity
+from specs.states import AttemptNodeState, JobState
+from tests.server.harness import Harness
+
+NODE = "gpu-01"
+FIRST = WorkerIdentity(folder="a" * 32, boot_id="b007-1111")
+REBOOTED = FIRST.model_copy(update={"boot_id": "b007-2222"})
+COPY = FIRST.model_copy(update={"folder": "c" * 32})
+CLONE = REBOOTED
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+HEARTBEATS_OLD, LEASE = 31.0, 30.0
+ONCE: dict[str, Any] = {"retry": {"max_retries": 1, "backoff_seconds": 0}}
+
+
+class Site:
+    """A server, and workers that come with the token of one node."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.context = harness.context
+        token = create_token(self.context, TokenRequest(name="join", kind="join"))[1]
+        beat(self.context)
+        reply = self._register(FIRST, authenticate_token(self.context, token))
+        assert reply.node_token is not None
+        self.own = authenticate_token(self.context, reply.node_token)
+
+    def register(self, worker: WorkerIdentity) -> None:
+        """Register again, with the node's token."""
+        self._register(worker, self.own)
+
+    def beat(self, worker: WorkerIdentity, *gone: str) -> tuple[str, ...]:
+        """Send a heartbeat, and return what the server expects to run."""
+        heartbeat = NodeHeartbeat(protocol=PROTOCOL, node=NODE, worker=worker, gone=gone)
+        return node_heartbeat(self.context, heartbeat).expected
+
+    def _register(self, worker: WorkerIdentity, principal: Principal) -> Any:
+        return register(
+            self.context,
+            Registration(
+                protocol=PROTOCOL,
+                node=NODE,
+                address="gpu-01.test",
+                hardware=Hardware(
+                    device="cpu",
+                    slots=4,
+                    device_name="test",
+                    device_memory_bytes=1,
+                    cores=4,
+                    memory_bytes=1,
+                ),
+                roots={
+                    name: f"0197cbf5-8d2e-7cc0-9d43-3a1f6a1f7b1{i}"
+                    for i, name in enumerate(("checkpoints", "data"))
+                },
+                worker=worker,
+                version="0",
+            ),
+            principal=principal,
+        )
+
+
+@pytest.fixture
+def site(harness: Harness) -> Site:
+    return Site(harness)
+
+
+def test_a_second_worker_with_a_copied_token_disturbs_nothing(
+    site: Site, harness: Harness, context: Context
+) -> None:
+    job_id, (supervisor,) = harness.running(**ONCE)
+    waiting = harness.submit()
+    harness.place()
+    attempt_id, unclaimed = harness.attempt(job_id).id, harness.attempt(waiting).id
+    chore_id = verify(context, harness.commit_checkpoint(job_id, 1), actor="ada")
+    harness.keeper.run()
+    before = harness.dump()
+    for stranger in (COPY, CLONE):
+        with pytest.raises(ConflictError, match="serves node 'gpu-01'"):
+            site.register(stranger)
+        with pytest.raises(ConflictError, match="registered by a worker"):
+            site.beat(stranger, attempt_id)
+        with pytest.raises(ConflictError, match="registered by a worker"):
+            claim(context, unclaimed, node=NODE, worker=stranger)
+        with pytest.raises(ConflictError, match="registered by a worker"):
+            claim_chore(context, chore_id, node=NODE, worker=stranger)
+    assert harness.dump() == before
+    assert site.beat(FIRST) == (attempt_id,)
+    supervisor.train(2)
+    assert claim(context, unclaimed, node=NODE, worker=FIRST).node_rank == 0
+    assert claim_chore(context, chore_id, node=NODE, worker=FIRST).fence == 1
+
+
+def test_a_supervisor_that_reports_keeps_its_node_from_strangers(
+    site: Site, harness: Harness
+) -> None:
+    job_id, (supervisor,) = harness.running(**ONCE)
+    for _ in range(4):  # its worker has ended
+        harness.reconcile(seconds=10)
+        supervisor.train(2)
+    for stranger in (COPY, CLONE):
+        with pytest.raises(ConflictError, match="has a lease"):
+            site.register(stranger)
+    site.register(FIRST)
+    assert site.beat(FIRST) == (harness.attempt(job_id).id,)
+
+
+def test_a_worker_that_was_restarted_registers_at_once(site: Site, harness: Harness) -> None:
+    harness.running()
+    site.register(FIRST)
+    harness.clock.advance(1)
+    site.register(FIRST)
+
+
+def test_a_machine_that_was_rebooted_is_back_after_its_leases(site: Site, harness: Harness) -> None:
+    job_id, _ = harness.running(**ONCE)
+    attempt_id = harness.attempt(job_id).id
+    harness.reconcile(seconds=HEARTBEATS_OLD - 1)
+    with pytest.raises(ConflictError, match=r"another boot .* 30 s after"):
+        site.register(REBOOTED)
+    harness.reconcile(seconds=2)
+    site.register(REBOOTED)
+    assert site.beat(REBOOTED, attempt_id) == ()
+    assert harness.attempt(job_id).failure.reason == FailureReason.NODE_LOST
+    assert harness.job(job_id).state == JobState.QUEUED
+    assert harness.job(job_id).retries_used == 0
+
+
+def test_a_lost_folder_proves_nothing(site: Site, harness: Harness) -> None:
+    job_id, _ = harness.running(retry={"node_lost_after_seconds": 100})
+    attempt_id = harness.attempt(job_id).id
+    harness.reconcile(seconds=HEARTBEATS_OLD)
+    site.register(COPY)
+    assert site.beat(COPY, attempt_id) == (attempt_id,)
+    assert harness.attempt(job_id).failure is None
+    harness.reconcile(seconds=70)
+    assert harness.attempt(job_id).failure.reason == FailureReason.NODE_LOST
+
+
+def test_a_worker_that_was_replaced_while_it_was_silent_is_refused(
+    site: Site, harness: Harness
+) -> None:
+    harness.reconcile(seconds=HEARTBEATS_OLD)
+    site.register(COPY)
+    with pytest.raises(ConflictError):
+        site.beat(FIRST)
+    with pytest.raises(ConflictError):
+        site.register(FIRST)
+
+
+def test_a_claim_whose_launch_died_ends_at_once(site: Site, harness: Harness) -> None:
+    job_id, _ = harness.launched(**ONCE)
+    attempt_id = harness.attempt(job_id).id
+    assert site.beat(FIRST) == (attempt_id,)
+    assert site.beat(FIRST, attempt_id) == ()
+    assert harness.attempt(job_id).failure.reason == FailureReason.LAUNCH_ERROR
+    assert harness.job(job_id).retries_used == 1
+    site.beat(FIRST, attempt_id)  # again: nothing is left to end
+    assert harness.job(job_id).state == JobState.QUEUED
+
+
+def test_a_share_that_reports_is_never_ended_by_a_word(site: Site, harness: Harness) -> None:
+    job_id, (supervisor,) = harness.running(**ONCE)
+    attempt_id = harness.attempt(job_id).id
+    for _ in range(4):
+        harness.reconcile(seconds=LEASE - 1)
+        assert site.beat(FIRST, attempt_id) == (attempt_id,)
+        supervisor.train(2)
+    harness.reconcile(seconds=LEASE + 1)
+    assert site.beat(FIRST, attempt_id) == ()
+    assert harness.shares(job_id)[0].state == AttemptNodeState.ENDED
+    assert harness.attempt(job_id).failure.reason == FailureReason.LAUNCH_ERROR
+
+
+@pytest.mark.parametrize(
+    ("claimer", "sender", "reported", "expired", "proof"),
+    [
+        (FIRST, FIRST, False, False, True),
+        (FIRST, FIRST, True, False, False),
+        (FIRST, FIRST, True, True, True),
+        (FIRST, REBOOTED, False, False, False),
+        (FIRST, REBOOTED, True, False, False),
+        (FIRST, REBOOTED, True, True, True),
+        (FIRST, REBOOTED, False, True, True),
+        (FIRST, COPY, False, False, False),
+        (FIRST, COPY, True, True, False),
+        (None, FIRST, False, True, False),
+        (FIRST, None, False, True, False),
+        (None, None, False, True, False),
+    ],
+)
+def test_what_proves_an_end(
+    claimer: WorkerIdentity | None,
+    sender: WorkerIdentity | None,
+    reported: bool,
+    expired: bool,
+    proof: bool,
+) -> None:
+    assert proves_gone(claimer, sender, reported=reported, lease_expired=expired) is proof
+
+
+@pytest.mark.parametrize(
+    ("heard", "up", "expired"),
+    [
+        (-30, -100, False),
+        (-30.001, -100, True),
+        (-100, -30, False),
+        (-100, -30.001, True),
+        (-100, None, False),
+        (5, -100, False),
+    ],
+)
+def test_a_lease_counts_from_the_later_of_report_and_return(
+    heard: float, up: float | None, expired: bool
+) -> None:
+    up_since = None if up is None else NOW + timedelta(seconds=up)
+    heard_at = NOW + timedelta(seconds=heard)
+    assert lease_expired(heard_at, up_since=up_since, now=NOW, seconds=30) is expired
+
+
+@pytest.mark.parametrize(
+    ("age", "recent"), [(0, True), (30, True), (30.001, False), (-30, True), (-31, False)]
+)
+def test_a_heartbeat_from_the_future_bars_nobody(age: float, recent: bool) -> None:
+    assert is_recent(NOW - timedelta(seconds=age), NOW, seconds=30) is recent
