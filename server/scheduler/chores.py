@@ -19,7 +19,7 @@ from server.liveness import up_since
 from server.scheduler.chore_placement import Wanted, choose
 from server.scheduler.dispatch import Dispatcher
 from server.scheduler.offers import read_offers
-from server.scheduler.place import SCHEDULER, send
+from server.scheduler.place import SCHEDULER
 from server.tables import checkpoints, chores, jobs
 from specs.chores import MAX_TRIES, ChoreKind, ChoreTask
 from specs.events import EventKind
@@ -52,7 +52,7 @@ class ChoreKeeper:
         self._judge(now)
         self._scrub(now)
         for message in self._give(now):
-            send(self._dispatcher, message)
+            self._dispatcher.send(message)
 
     # ---- giving ---------------------------------------------------------------------------------
 

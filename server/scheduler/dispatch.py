@@ -1,32 +1,115 @@
-"""Messages to nodes: ids only, sent to the queue of one node."""
+"""Messages to nodes: ids only, sent to the queue of one node by threads of their own."""
 
 from __future__ import annotations
 
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from celery import Celery
 
+from server.clock import Clock
 from specs.reports import ChoreMessage, LaunchMessage
+
+logger = logging.getLogger(__name__)
 
 Message = LaunchMessage | ChoreMessage
 
 TASKS: dict[type[Message], str] = {LaunchMessage: "worker.launch", ChoreMessage: "worker.chore"}
 EXPIRES_SECONDS = 60
+THREADS = 8
+"""Messages that are sent at once; below the limit of Celery's pool of connections (10)."""
+SLOW = timedelta(seconds=10)
+"""A message that is not sent after this time shows that the broker does not accept messages."""
 
 
 class Dispatcher(Protocol):
-    """Sends messages to nodes."""
+    """Takes messages for nodes; never waits for the broker."""
 
     def send(self, message: Message) -> None:
-        """Send one message; it may be lost or doubled.
+        """Take one message; it may be lost or doubled."""
+
+    @property
+    def up_since(self) -> datetime | None:
+        """Since when the broker has accepted every message; None while it does not."""
+
+
+class Sender(Protocol):
+    """Sends messages, and may block while it does."""
+
+    def send(self, message: Message) -> None:
+        """Send one message.
 
         Raises:
             Exception: the broker does not answer.
         """
 
 
-class CeleryDispatcher:
-    """Sends through the Celery broker; a broker that is away is no reason to wait."""
+class Outbox:
+    """Sends in parallel, in threads of its own, and keeps account of whether the broker accepts.
+
+    A message that is not sent yet is not queued a second time, so that the queue of a broker that
+    is away holds no more than one message for each launch and chore that waits.
+    """
+
+    def __init__(self, sender: Sender, clock: Clock) -> None:
+        self._sender = sender
+        self._clock = clock
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="send")
+        self._lock = threading.Lock()
+        self._waiting: dict[Message, datetime] = {}  # in the order in which they came
+        self._up_since: datetime | None = None
+
+    def send(self, message: Message) -> None:
+        """Take one message, and send it as soon as a thread is free."""
+        with self._lock:
+            if message in self._waiting:
+                return
+            self._waiting[message] = self._clock.now()
+        self._threads.submit(self._send, message)
+
+    @property
+    def up_since(self) -> datetime | None:
+        """Since when the broker has accepted every message; None while it does not."""
+        with self._lock:
+            oldest = next(iter(self._waiting.values()), None)
+            if oldest is not None and self._clock.now() - oldest > SLOW:
+                self._up_since = None
+            return self._up_since
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are not sent yet."""
+        return len(self._waiting)
+
+    def close(self) -> None:
+        """Send nothing more; messages under way are waited for by the interpreter's end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _send(self, message: Message) -> None:
+        error: Exception | None = None
+        try:
+            self._sender.send(message)
+        except Exception as raised:  # noqa: BLE001 - whatever the broker raises: it is sent again
+            error = raised
+        with self._lock:
+            del self._waiting[message]
+            was_up = self._up_since is not None
+            if error is not None:
+                self._up_since = None
+            elif not was_up:
+                self._up_since = self._clock.now()
+        if error is not None:
+            level = logging.WARNING if was_up else logging.INFO
+            logger.log(level, "the broker did not take %s: %s", message, error, exc_info=was_up)
+        elif not was_up:
+            logger.info("the broker accepts messages")
+
+
+class CelerySender:
+    """Sends through the Celery broker, without trying again."""
 
     def __init__(self, broker_url: str) -> None:
         self.app = Celery("trainyard", broker=broker_url)
@@ -35,9 +118,10 @@ class CeleryDispatcher:
             broker_connection_timeout=2,
             broker_transport_options={"socket_connect_timeout": 2, "socket_timeout": 5},
         )
+        _ = self.app.producer_pool  # made here: two threads that send first would make two
 
     def send(self, message: Message) -> None:
-        """Send one message, without trying again."""
+        """Send one message."""
         self.app.send_task(
             TASKS[type(message)],
             kwargs=message.model_dump(),
@@ -58,16 +142,13 @@ class RecordingDispatcher:
     def __init__(self) -> None:
         self.sent: list[LaunchMessage] = []
         self.chores: list[ChoreMessage] = []
-        self.away = False
+        self.up_since: datetime | None = datetime.min.replace(tzinfo=UTC)
+        """None plays a broker that is away: messages are lost."""
 
     def send(self, message: Message) -> None:
-        """Keep one message.
-
-        Raises:
-            ConnectionError: the broker is away.
-        """
-        if self.away:
-            raise ConnectionError("the broker is away")
+        """Keep one message."""
+        if self.up_since is None:
+            return
         if isinstance(message, ChoreMessage):
             self.chores.append(message)
         else:

@@ -1,4 +1,4 @@
-"""Places queued jobs: reads the queue, decides, writes each attempt, then sends its messages."""
+"""Places queued jobs: reads the queue, decides, writes each attempt, then hands over messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from server.context import Context
 from server.events.store import append_event
 from server.jobs.checks import not_allowed, roots_of
 from server.lifecycle import job_to, lock_job, move
-from server.scheduler.dispatch import Dispatcher, Message
+from server.scheduler.dispatch import Dispatcher
 from server.scheduler.offers import read_offers
 from server.scheduler.placement import Demand, Offer, decide
 from server.tables import attempt_nodes, attempts, checkpoints, jobs
@@ -72,7 +72,7 @@ class Placer:
         self._explain(queue, decisions.waiting)
         self._hopeless = None if decisions.placed else (demands, offers)
         for message in messages:
-            send(self._dispatcher, message)
+            self._dispatcher.send(message)
         return len(decisions.placed)
 
     def _queue(self, connection: Connection) -> Sequence[AnyRow]:
@@ -190,14 +190,6 @@ def _end_not_allowed(
         job_id=job.id,
         data={"state": JobState.FAILED, "reason": why},
     )
-
-
-def send(dispatcher: Dispatcher, message: Message) -> None:
-    """Send a message; when the broker is away it is sent again later."""
-    try:
-        dispatcher.send(message)
-    except Exception:  # whatever the broker raises: the reconciler sends again
-        logger.warning("%s was not announced", message, exc_info=True)
 
 
 def rendezvous_port(attempt_id: str) -> int:

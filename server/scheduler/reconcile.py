@@ -23,7 +23,7 @@ from server.lifecycle import lock_job
 from server.liveness import up_since
 from server.nodes.workers import CLAIMED, HEARTBEATS_MISSED
 from server.scheduler.dispatch import Dispatcher
-from server.scheduler.place import SCHEDULER, send
+from server.scheduler.place import SCHEDULER
 from server.tables import attempt_nodes, attempts, jobs, nodes
 from specs.events import EventKind
 from specs.failures import Failure, FailureReason
@@ -64,8 +64,7 @@ class Reconciler:
             self._mark_offline(found.offline)
         for share in found.silent:
             self._judge_silence(share, since)
-        claim_by = now - timedelta(seconds=self._context.settings.claim_seconds)
-        late = [s for s in found.unclaimed if max(s.created_at, since) <= claim_by]
+        late = self._late(found.unclaimed, now, since)
         for attempt_id in dict.fromkeys(share.attempt_id for share in late):
             self._give_up(attempt_id, [s for s in late if s.attempt_id == attempt_id])
         self._send_again([share for share in found.unclaimed if share not in late], now)
@@ -106,6 +105,17 @@ class Reconciler:
             unclaimed=unclaimed,
             offline=offline if since < node_limit else (),
         )
+
+    def _late(self, unclaimed: Sequence[AnyRow], now: datetime, since: datetime) -> list[AnyRow]:
+        """Return the shares that could have been claimed for long enough and were not.
+
+        A node can claim only while an API server is up and the broker accepts messages.
+        """
+        accepts_since = self._dispatcher.up_since
+        if accepts_since is None:
+            return []
+        claim_by = now - timedelta(seconds=self._context.settings.claim_seconds)
+        return [s for s in unclaimed if max(s.created_at, since, accepts_since) <= claim_by]
 
     def _mark_offline(self, names: Sequence[str]) -> None:
         context = self._context
@@ -212,7 +222,7 @@ class Reconciler:
                 .returning(attempt_nodes.c.attempt_id, attempt_nodes.c.node)
             ).all()
         for row in marked:
-            send(self._dispatcher, LaunchMessage(attempt_id=row.attempt_id, node=row.node))
+            self._dispatcher.send(LaunchMessage(attempt_id=row.attempt_id, node=row.node))
 
     def _prune(self, now: datetime) -> None:
         if self._pruned_at is None or now - self._pruned_at >= PRUNE_EVERY:

@@ -8,7 +8,7 @@ import threading
 
 from server.context import Context
 from server.scheduler.chores import ChoreKeeper
-from server.scheduler.dispatch import CeleryDispatcher, Dispatcher
+from server.scheduler.dispatch import CelerySender, Dispatcher, Outbox
 from server.scheduler.emptying import Emptier
 from server.scheduler.leader import Leadership, leadership
 from server.scheduler.place import Placer
@@ -61,8 +61,10 @@ def run(context: Context) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    dispatcher = CeleryDispatcher(context.settings.broker_url)
+    sender = CelerySender(context.settings.broker_url)
+    outbox = Outbox(sender, context.clock)
     try:
-        Scheduler(context, dispatcher, leadership(context)).run(stop)
+        Scheduler(context, outbox, leadership(context)).run(stop)
     finally:
-        dispatcher.close()
+        outbox.close()
+        sender.close()

@@ -187,14 +187,19 @@ def test_time_without_servers_is_no_time_to_claim(harness: Harness, context: Con
 @pytest.mark.usefixtures("up")
 def test_a_broker_that_is_away_delays_and_loses_nothing(harness: Harness) -> None:
     harness.add_node()
-    harness.dispatcher.away = True
-    harness.submit()
+    harness.dispatcher.up_since = None
+    job_id = harness.submit(retry={"max_retries": 0})
     assert harness.place() == 1
-    harness.reconcile(seconds=5)
+    harness.reconcile(seconds=200)  # longer than a claim may take
     assert harness.dispatcher.sent == []
-    harness.dispatcher.away = False
+    assert harness.job(job_id).state == JobState.STARTING
+    harness.dispatcher.up_since = harness.clock.now()
     harness.reconcile(seconds=5)
     assert len(harness.dispatcher.sent) == 1
+    harness.reconcile(seconds=114)
+    assert harness.job(job_id).state == JobState.STARTING, "it could be claimed for 119 s"
+    harness.reconcile(seconds=1)
+    assert harness.attempt(job_id).failure.reason == FailureReason.LAUNCH_ERROR
 
 
 @pytest.mark.usefixtures("up")

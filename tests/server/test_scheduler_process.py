@@ -18,7 +18,7 @@ from server.context import Context
 from server.database import Database
 from server.jobs.service import submit
 from server.liveness import beat
-from server.scheduler.dispatch import EXPIRES_SECONDS, CeleryDispatcher, RecordingDispatcher
+from server.scheduler.dispatch import EXPIRES_SECONDS, CelerySender, RecordingDispatcher
 from server.scheduler.leader import LEADER_LOCK, FileLeadership, leadership, lock_of
 from server.scheduler.run import Scheduler
 from specs.job import parse_job_spec
@@ -55,9 +55,9 @@ def test_a_session_that_dies_leads_no_more(context: Context) -> None:
 
 
 def test_a_message_goes_to_the_queue_of_its_node_and_expires() -> None:
-    dispatcher = CeleryDispatcher("memory://")
-    dispatcher.send(MESSAGE)
-    with dispatcher.app.connection_for_read() as connection:
+    sender = CelerySender("memory://")
+    sender.send(MESSAGE)
+    with sender.app.connection_for_read() as connection:
         queue = connection.SimpleQueue("node.gpu-01")
         received = queue.get(block=False)
         received.ack()
@@ -66,14 +66,14 @@ def test_a_message_goes_to_the_queue_of_its_node_and_expires() -> None:
     assert received.payload[1] == {"attempt_id": "attempt-1", "node": "gpu-01"}
     assert received.headers["expires"] is not None
     assert EXPIRES_SECONDS == 60
-    dispatcher.close()
+    sender.close()
 
 
 def test_a_broker_that_is_away_is_an_error_at_once() -> None:
-    dispatcher = CeleryDispatcher("redis://127.0.0.1:1/0")  # nobody listens on port 1
+    sender = CelerySender("redis://127.0.0.1:1/0")  # nobody listens on port 1
     with pytest.raises(OperationalError):
-        dispatcher.send(MESSAGE)
-    dispatcher.close()
+        sender.send(MESSAGE)
+    sender.close()
 
 
 def test_a_round_that_fails_is_followed_by_another(
