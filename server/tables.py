@@ -77,6 +77,7 @@ jobs = Table(
     Column("pending", Record(PendingLaunch)),
     Column("queued_at", UtcDateTime),
     Column("not_before", UtcDateTime),
+    Column("demand", String(64)),  # key of its group in the queue; null until it is looked at
     Column("attempt", Integer, nullable=False, default=0),  # number of the newest attempt
     Column("retries_used", Integer, nullable=False, default=0),
     Column("world_size", Integer, nullable=False),
@@ -95,8 +96,19 @@ jobs = Table(
     _one_of("desired", DesiredState),
     Index(None, "state", "id"),
     Index(None, "name", "id"),
+    # All that a round of the scheduler looks at, so that it reads the rows of a few jobs only.
+    Index("ix_jobs_queue", "state", "demand", "priority", "queued_at", "id"),
     # All that a search looks at, so that it reads no row that it does not show.
     Index("ix_jobs_search", "id", "state", "name", "tags"),
+)
+
+# Queued jobs that need the same: they wait for the same reason, which is stored once.
+demands = Table(
+    "demands",
+    metadata,
+    Column("key", String(64), primary_key=True),
+    Column("shape", Json, nullable=False),
+    Column("reason", Text),  # why its jobs wait
 )
 
 attempts = Table(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Table
@@ -19,3 +19,10 @@ def insert_if_absent(connection: Connection, table: Table, row: Mapping[str, Any
     # Unless it is asked for, the count of an INSERT is gone once psycopg's cursor is closed.
     counted = statement.execution_options(preserve_rowcount=True)
     return connection.execute(counted).rowcount == 1
+
+
+def insert_absent(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert those of the rows whose keys are free, by one statement."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    values = [dict(row) for row in rows]
+    connection.execute(dialect.insert(table).values(values).on_conflict_do_nothing())

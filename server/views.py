@@ -8,6 +8,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, select
 
 from server.errors import NotFoundError
+from server.jobs.reason import shown_reason
 from server.tables import attempt_nodes, attempts, jobs, requests
 from server.telemetry.lineage import attempts_of, lineage_of
 from specs.api.attempts import AttemptNodeView, AttemptView
@@ -58,7 +59,7 @@ def job_view(connection: Connection, job_id: str) -> JobView:
         name=job.name,
         tags=tuple(job.tags),
         state=job.state,
-        reason=job.reason,
+        reason=connection.scalar(select(shown_reason).where(jobs.c.id == job_id)),
         attempt=job.attempt,
         world_size=job.world_size,
         layout=job.layout,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, update
+from sqlalchemy import Connection, Row, delete, insert, update
 
 from server.context import Context
 from server.tables import events, jobs
@@ -53,6 +53,29 @@ def append_event(
         "data": dict(data or {}),
     }
     return int(connection.execute(insert(events).values(row).returning(events.c.id)).scalar_one())
+
+
+def append_waiting(
+    context: Context, connection: Connection, waiting: Sequence[Row[*tuple[Any, ...]]]
+) -> None:
+    """Store why jobs wait (`id`, `name`, `reason` of each), by one statement."""
+    if not waiting:
+        return
+    context.database.lock_events(connection)
+    now = context.now()
+    rows = [
+        {
+            "at": now,
+            "kind": EventKind.WAITING.value,
+            "transient": True,
+            "job_id": job.id,
+            "actor": "scheduler",
+            "message": f"{job.name} {job.reason}"[:MAX_MESSAGE],
+            "data": {"reason": job.reason},
+        }
+        for job in waiting
+    ]
+    connection.execute(insert(events), rows)
 
 
 def prune_transient(context: Context) -> int:

@@ -24,6 +24,7 @@ from sqlalchemy import (
 
 from server.context import Context
 from server.errors import InvalidRequestError
+from server.jobs.reason import shown_reason
 from server.tables import jobs
 from specs.api.jobs import JobOrder
 from specs.states import TERMINAL_JOB_STATES, JobState
@@ -33,7 +34,7 @@ _COLUMNS = (
     jobs.c.name,
     type_coerce(jobs.c.tags, Text).label("tags"),
     jobs.c.state,
-    jobs.c.reason,
+    shown_reason,
     jobs.c.attempt,
     jobs.c.world_size,
     jobs.c.layout,

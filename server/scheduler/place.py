@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, or_, select, text, update
+from sqlalchemy import Connection, Row, insert, select, text
 
 from server.attempts.launch import newest_attempt_id
 from server.attempts.rollback import windows_left_out
 from server.context import Context
-from server.events.store import append_event
-from server.jobs.checks import not_allowed, roots_of
+from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, lock_job, move
 from server.scheduler.dispatch import Dispatcher
 from server.scheduler.offers import read_offers
-from server.scheduler.placement import Demand, Offer, decide
+from server.scheduler.placement import Offer, decide
+from server.scheduler.queue import JobQueue
 from server.tables import attempt_nodes, attempts, checkpoints, jobs
 from server.telemetry.catalog import newest_checkpoint
 from specs.api.jobs import PendingLaunch, Progress
 from specs.attempt import NodeAllocation
 from specs.events import EventKind
 from specs.failures import ADVICE, FailureReason
-from specs.job import JobSpec
 from specs.problems import Problem
 from specs.reports import LaunchMessage
 from specs.states import AttemptNodeState, AttemptState, DesiredState, JobState
@@ -35,8 +34,6 @@ logger = logging.getLogger(__name__)
 AnyRow = Row[*tuple[Any, ...]]
 
 SCHEDULER = "scheduler"
-LONGEST_QUEUE = 1000
-"""Jobs of the queue that are looked at in one round."""
 PLACEMENT_LOCK = 7_301_004
 PORTS = range(21_000, 29_000)
 """Where the nodes of an attempt meet: below what Linux gives to outgoing connections (from 32,768),
@@ -49,65 +46,32 @@ class Placer:
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
         self._context = context
         self._dispatcher = dispatcher
-        self._demands: dict[tuple[str, datetime], Demand] = {}
-        # What could not be placed in the last round cannot be while nothing changes.
-        self._hopeless: tuple[list[Demand], list[Offer]] | None = None
+        self._queue = JobQueue(context)
+        # What could not be placed in the last round cannot be while no group loses or gains a job.
+        self._hopeless: tuple[dict[str, int], list[Offer]] | None = None
 
     def run(self) -> int:
-        """Place what can be placed, say why the rest waits, and return how many were placed."""
+        """Place what can be placed, store why the rest waits, and return how many were placed."""
+        new = self._queue.group()
         with self._context.database.read() as connection:
-            queue = self._queue(connection)
-            if not queue:
-                self._demands.clear()
+            sizes = self._queue.sizes(connection)
+            if not sizes:
                 return 0
-            demands = self._read_demands(connection, queue)
             offers = read_offers(connection)
-        if (demands, offers) == self._hopeless:
-            return 0
-        decisions = decide(demands, offers)
+            if not new and (sizes, offers) == self._hopeless:
+                return 0
+            free = sum(len(offer.free) for offer in offers)
+            heads = self._queue.heads(connection, free_slots=free)
+        decisions = decide(heads.demands, offers, cut=heads.cut)
         messages: list[LaunchMessage] = []
-        for row in queue:
+        for row in heads.rows:
             if row.id in decisions.placed:
                 messages += self._try_to_place(row, decisions.placed[row.id], offers)
-        self._explain(queue, decisions.waiting)
-        self._hopeless = None if decisions.placed else (demands, offers)
+        self._queue.explain(heads, decisions.waiting, new=new)
+        self._hopeless = None if decisions.placed else (sizes, offers)
         for message in messages:
             self._dispatcher.send(message)
         return len(decisions.placed)
-
-    def _queue(self, connection: Connection) -> Sequence[AnyRow]:
-        columns = (jobs.c.id, jobs.c.name, jobs.c.queued_at, jobs.c.reason)
-        due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= self._context.now())
-        return connection.execute(
-            select(*columns)
-            .where(jobs.c.state == JobState.QUEUED, due)
-            .order_by(jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
-            .limit(LONGEST_QUEUE)
-        ).all()
-
-    def _read_demands(self, connection: Connection, queue: Sequence[AnyRow]) -> list[Demand]:
-        """Return the demands of the queue; what was read in an earlier round is kept."""
-        known = {(row.id, row.queued_at) for row in queue}
-        self._demands = {key: self._demands[key] for key in known & self._demands.keys()}
-        unread = [job_id for job_id, queued_at in known - self._demands.keys()]
-        if unread:
-            saved = set(
-                connection.scalars(
-                    select(checkpoints.c.job_id).where(checkpoints.c.job_id.in_(unread)).distinct()
-                )
-            )
-            columns = (
-                jobs.c.id,
-                jobs.c.name,
-                jobs.c.queued_at,
-                jobs.c.spec,
-                jobs.c.pending,
-                jobs.c.storage,
-                jobs.c.forked_from,
-            )
-            for row in connection.execute(select(*columns).where(jobs.c.id.in_(unread))):
-                self._demands[row.id, row.queued_at] = _demand(row, has_saved=row.id in saved)
-        return [self._demands[row.id, row.queued_at] for row in queue]
 
     def _try_to_place(
         self, row: AnyRow, allocation: Sequence[NodeAllocation], offers: Sequence[Offer]
@@ -118,29 +82,6 @@ class Placer:
         except Exception:
             logger.exception("job %s could not be placed", row.id)
             return []
-
-    def _explain(self, queue: Sequence[AnyRow], waiting: Mapping[str, str]) -> None:
-        """Store the reasons that changed: first on the jobs, in one order, then as events."""
-        changed = [row for row in queue if row.id in waiting and row.reason != waiting[row.id]]
-        if not changed:
-            return
-        context = self._context
-        with context.database.write() as connection:
-            stored = [
-                row
-                for row in sorted(changed, key=lambda row: str(row.id))
-                if _set_reason(connection, row, waiting[row.id])
-            ]
-            for row in stored:
-                append_event(
-                    context,
-                    connection,
-                    kind=EventKind.WAITING,
-                    message=f"{row.name} {waiting[row.id]}",
-                    actor=SCHEDULER,
-                    job_id=row.id,
-                    data={"reason": waiting[row.id]},
-                )
 
 
 def place_job(
@@ -196,23 +137,6 @@ def rendezvous_port(attempt_id: str) -> int:
     """Return the port at which the nodes of an attempt meet, the same whoever asks."""
     digest = hashlib.sha256(attempt_id.encode()).digest()
     return PORTS[int.from_bytes(digest[:8]) % len(PORTS)]
-
-
-def _demand(row: AnyRow, *, has_saved: bool) -> Demand:
-    pending: PendingLaunch = row.pending
-    spec: JobSpec = pending.overrides.apply(row.spec)
-    resources = spec.resources
-    # What a job saved, or starts from, lies on one storage; without, any will do.
-    bound = row.storage is not None and (has_saved or row.forked_from is not None)
-    return Demand(
-        job_id=row.id,
-        name=row.name,
-        world_size=pending.layout.world_size,
-        nodes=resources.nodes,
-        device=resources.device,
-        roots=roots_of(spec),
-        storage=(spec.checkpoint.root, row.storage) if bound else None,
-    )
 
 
 def _lock_placement(context: Context, connection: Connection) -> None:
@@ -321,8 +245,3 @@ def _origin(connection: Connection, job: AnyRow, pending: PendingLaunch) -> tupl
     if newest is not None:
         return newest.id, newest.step
     return job.forked_from, job.fork_step or 0
-
-
-def _set_reason(connection: Connection, row: AnyRow, reason: str) -> bool:
-    waits = (jobs.c.id == row.id) & (jobs.c.state == JobState.QUEUED)
-    return connection.execute(update(jobs).where(waits).values(reason=reason)).rowcount == 1

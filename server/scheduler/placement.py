@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from specs.attempt import NodeAllocation
+
+Device = Literal["auto", "cpu", "cuda"]
+Shape = tuple[int, int | None, Device, tuple[str, ...], tuple[str, str] | None]
 
 
 @dataclass(frozen=True)
@@ -34,16 +37,21 @@ class Demand:
     world_size: int
     nodes: int | None = None
     """Spread evenly over exactly so many nodes; as few as fit when absent."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Device = "auto"
     roots: tuple[str, ...] = ("checkpoints",)
     """Names of the storage roots that every node must see, the same on each."""
     storage: tuple[str, str] | None = None
     """Root that holds what it goes on from: its name and UUID."""
 
+    @property
+    def shape(self) -> Shape:
+        """What decides where it fits, without who it is: equal for all jobs of a group."""
+        return (self.world_size, self.nodes, self.device, self.roots, self.storage)
+
 
 @dataclass(frozen=True)
 class Decisions:
-    """What becomes of each demand."""
+    """What becomes of each demand; of those behind a cut, nothing."""
 
     placed: Mapping[str, tuple[NodeAllocation, ...]]
     """Allocation of each job that starts, by job id."""
@@ -51,25 +59,46 @@ class Decisions:
     """Why each other one waits, by job id."""
 
 
-def decide(demands: Sequence[Demand], offers: Sequence[Offer]) -> Decisions:
+def decide(
+    demands: Sequence[Demand],
+    offers: Sequence[Offer],
+    *,
+    cut: Collection[Shape] = (),
+) -> Decisions:
     """Place the demands, in their order, on the offers: each whole or not at all.
 
     A demand that the nodes could hold, were they empty, keeps all of them from those behind it, so
     that a large job does not wait for ever; one that is larger than what is online keeps nothing.
+    Where one of a shape does not fit, none behind it with the same shape does: slots are only taken
+    and nodes only kept.
+
+    Args:
+        demands: what jobs need, in the order of the queue.
+        offers: the nodes.
+        cut: shapes of which the queue holds more than `demands` has. When the last one of such a
+            shape is placed, nothing behind it is decided: it could overtake one that is left out.
     """
     placed: dict[str, tuple[NodeAllocation, ...]] = {}
     waiting: dict[str, str] = {}
     left = list(offers)
     kept_for: dict[str, str] = {}  # node -> name of the job that keeps it
+    reasons: dict[Shape, str] = {}
+    last = {demand.shape: demand.job_id for demand in demands if demand.shape in cut}
     for demand in demands:
+        if demand.shape in reasons:
+            waiting[demand.job_id] = reasons[demand.shape]
+            continue
         groups = _groups(demand, left)
         open_groups = [[o for o in group if o.node not in kept_for] for group in groups]
         chosen = _choose(demand, open_groups)
         if chosen is not None:
             placed[demand.job_id] = chosen
             left = [_take(offer, demand, chosen) for offer in left]
+            if last.get(demand.shape) == demand.job_id:
+                break
             continue
-        waiting[demand.job_id] = _reason(demand, groups, kept_for, offers=offers)
+        reason = _reason(demand, groups, kept_for, offers=offers)
+        waiting[demand.job_id] = reasons[demand.shape] = reason
         for group in groups:
             if _spread(demand, group, free=lambda offer: offer.slots) is not None:
                 kept_for |= {o.node: kept_for.get(o.node, demand.name) for o in group}

@@ -24,6 +24,7 @@ from server.liveness import up_since
 from server.nodes.workers import CLAIMED, HEARTBEATS_MISSED
 from server.scheduler.dispatch import Dispatcher
 from server.scheduler.place import SCHEDULER
+from server.scheduler.queue import forget_groups
 from server.tables import attempt_nodes, attempts, jobs, nodes
 from specs.events import EventKind
 from specs.failures import Failure, FailureReason
@@ -230,6 +231,7 @@ class Reconciler:
             prune_transient(self._context)
             forget_old_keys(self._context)
             prune_ended(self._context)
+            forget_groups(self._context)
 
 
 _heard_at = func.coalesce(attempt_nodes.c.last_report_at, attempt_nodes.c.claimed_at)

@@ -14,6 +14,7 @@ from server.attempts.service import (
 )
 from server.auth.tokens import hash_token
 from server.context import Context
+from server.jobs.reason import shown_reason
 from server.jobs.service import submit
 from server.liveness import beat
 from server.scheduler.chores import ChoreKeeper
@@ -218,9 +219,12 @@ class Harness:
         return identifier
 
     def job(self, job_id: str) -> AnyRow:
-        """Return the job's row."""
+        """Return the job's row, with the reason that people see."""
+        columns = [column for column in jobs.c if column.key != "reason"]
         with self.context.database.read() as connection:
-            return connection.execute(select(jobs).where(jobs.c.id == job_id)).one()
+            return connection.execute(
+                select(*columns, shown_reason).where(jobs.c.id == job_id)
+            ).one()
 
     def attempt(self, job_id: str) -> AnyRow:
         """Return the row of the newest attempt."""

@@ -138,6 +138,56 @@ def test_a_large_job_is_not_overtaken_on_its_nodes(
     assert not used & kept
 
 
+@given(demands_strategy, offers_strategy)
+def test_one_reason_a_shape_and_none_behind_it_starts(
+    demands: Sequence[Demand], offers: Sequence[Offer]
+) -> None:
+    decisions = decide(demands, offers)
+    failed: dict[object, str] = {}
+    for wanted in demands:
+        if wanted.shape in failed:
+            assert decisions.waiting[wanted.job_id] == failed[wanted.shape]
+        elif wanted.job_id in decisions.waiting:
+            failed[wanted.shape] = decisions.waiting[wanted.job_id]
+
+
+@given(demands_strategy, offers_strategy)
+def test_jobs_of_a_shape_that_failed_can_be_left_out(
+    demands: Sequence[Demand], offers: Sequence[Offer]
+) -> None:
+    whole = decide(demands, offers)
+    first = {d.shape: d.job_id for d in reversed(demands) if d.job_id in whole.waiting}
+    left = [d for d in demands if d.job_id in {*whole.placed, *first.values()}]
+    assert decide(left, offers).placed == whole.placed
+
+
+def test_nothing_overtakes_a_job_that_was_left_out() -> None:
+    ahead, behind = [demand("a1", 1), demand("a2", 1)], demand("b", 2)
+    offers = [offer("n", 8)]
+    cut = decide([*ahead, behind], offers, cut={ahead[0].shape})
+    assert list(cut.placed) == ["a1", "a2"]
+    assert cut.waiting == {}
+    assert list(decide([*ahead, behind], offers).placed) == ["a1", "a2", "b"]
+    assert list(decide([*ahead, behind], offers, cut={behind.shape}).placed) == ["a1", "a2", "b"]
+    full = [offer("n", 8, 1)]  # the shape fails before its last one: none that is left out fits
+    kept = decide([*ahead, demand("c", 9)], full, cut={ahead[0].shape})
+    assert list(kept.placed) == ["a1"]
+    assert set(kept.waiting) == {"a2", "c"}
+
+
+def test_a_shape_is_all_that_decides_where_a_job_fits() -> None:
+    same = [demand("a", 2, nodes=1), demand("b", 2, nodes=1)]
+    assert same[0].shape == same[1].shape
+    others = [
+        demand("c", 3, nodes=1),
+        demand("d", 2),
+        demand("e", 2, nodes=1, device="cpu"),
+        demand("f", 2, nodes=1, roots=("data",)),
+        demand("g", 2, nodes=1, storage=("checkpoints", "u")),
+    ]
+    assert len({one.shape for one in [*same, *others]}) == 6
+
+
 def test_a_large_job_keeps_only_nodes_that_it_could_use() -> None:
     offers = [offer("a", 4, 2), offer("gpu", 4, device="cuda")]
     decisions = decide([demand("large", 4, device="cpu"), demand("small", 1)], offers)

@@ -1,0 +1,197 @@
+"""The queue in groups of equal demand: the next jobs of each, and why a group waits.
+
+Jobs of a group wait for the same reason, which is stored once: a round writes as much for ten
+thousand queued jobs as for ten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Row, bindparam, delete, exists, func, or_, select, update
+
+from server.context import Context
+from server.events.store import append_waiting
+from server.jobs.checks import roots_of
+from server.scheduler.placement import Demand, Shape
+from server.tables import checkpoints, demands, jobs
+from server.upsert import insert_absent
+from specs.api.jobs import PendingLaunch
+from specs.job import JobSpec
+from specs.states import JobState
+
+AnyRow = Row[*tuple[Any, ...]]
+
+GROUPED_AT_ONCE = 500
+"""Jobs that are given their group in one round; each is read whole for it."""
+PLACED_AT_ONCE = 100
+"""Jobs of a group that are placed in one round at most."""
+TOLD = 20
+"""Jobs of a group that live views are told of when its reason changes; others read it anew."""
+
+_GROUPED = (jobs.c.state == JobState.QUEUED) & jobs.c.demand.is_not(None)
+_ORDER = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The next jobs of each group, in the order of the queue."""
+
+    rows: Sequence[AnyRow]
+    """`id`, `name`, `queued_at` and `demand` of each, its `turn` in its group, and the group's
+    stored `reason`."""
+    demands: Sequence[Demand]
+    """What each needs, in the same order."""
+    cut: frozenset[Shape]
+    """Shapes of groups that hold more jobs than are here."""
+
+
+class JobQueue:
+    """The queued jobs whose time has come."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def group(self) -> Sequence[AnyRow]:
+        """Give jobs that have just come into the queue their group, and return them."""
+        due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= self._context.now())
+        columns = (
+            *(jobs.c.id, jobs.c.name, jobs.c.queued_at, jobs.c.spec, jobs.c.pending),
+            *(jobs.c.storage, jobs.c.forked_from),
+            exists().where(checkpoints.c.job_id == jobs.c.id).label("has_saved"),
+        )
+        new = (
+            select(*columns)
+            .where(jobs.c.state == JobState.QUEUED, jobs.c.demand.is_(None), due)
+            .order_by(*_ORDER)
+            .limit(GROUPED_AT_ONCE)
+        )
+        with self._context.database.read() as connection:
+            rows = connection.execute(new).all()
+        if not rows:
+            return ()
+        shapes = {row.id: _shape(row) for row in rows}
+        keys = {shape: _key(shape) for shape in set(shapes.values())}
+        unchanged = (
+            (jobs.c.id == bindparam("job"))
+            & (jobs.c.state == JobState.QUEUED)
+            & (jobs.c.queued_at == bindparam("since"))
+        )
+        with self._context.database.write() as connection:
+            insert_absent(
+                connection, demands, [{"key": key, "shape": shape} for shape, key in keys.items()]
+            )
+            connection.execute(
+                update(jobs).where(unchanged).values(demand=bindparam("group")),
+                [
+                    {"job": row.id, "since": row.queued_at, "group": keys[shapes[row.id]]}
+                    for row in sorted(rows, key=lambda row: str(row.id))  # in one order, as others
+                ],
+            )
+        return rows
+
+    def sizes(self, connection: Connection) -> dict[str, int]:
+        """Return how many jobs each group has; it reads an index alone."""
+        size = func.count().label("size")
+        grouped = select(jobs.c.demand, size).where(_GROUPED).group_by(jobs.c.demand)
+        return {row.demand: row.size for row in connection.execute(grouped)}
+
+    def heads(self, connection: Connection, *, free_slots: int) -> Heads:
+        """Return so many jobs of each group that at least the last of them finds no slot.
+
+        Args:
+            connection: a transaction.
+            free_slots: slots of the cluster that nobody holds.
+        """
+        most = min(max(free_slots + 1, TOLD), PLACED_AT_ONCE)
+        turn = func.row_number().over(partition_by=jobs.c.demand, order_by=_ORDER).label("turn")
+        ranked = (
+            select(jobs.c.id, turn).where(_GROUPED).subquery()  # nothing but what the index has
+        )
+        columns = (jobs.c.id, jobs.c.name, jobs.c.queued_at, jobs.c.demand)
+        found = connection.execute(
+            select(*columns, ranked.c.turn, demands.c.shape, demands.c.reason)
+            .select_from(ranked)
+            .join(jobs, jobs.c.id == ranked.c.id)
+            .join(demands, demands.c.key == jobs.c.demand)
+            .where(ranked.c.turn <= most + 1)
+            .order_by(*_ORDER)
+        ).all()
+        rows = [row for row in found if row.turn <= most]
+        return Heads(
+            rows=rows,
+            demands=[Demand(row.id, row.name, *_read_shape(row.shape)) for row in rows],
+            cut=frozenset(_read_shape(row.shape) for row in found if row.turn > most),
+        )
+
+    def explain(self, heads: Heads, waiting: Mapping[str, str], *, new: Collection[AnyRow]) -> None:
+        """Store the reasons that changed, one a group, and tell live views of them.
+
+        Args:
+            heads: the next jobs of each group.
+            waiting: why some of them wait, by job id.
+            new: jobs that have just come into the queue: no view has a reason for them yet.
+        """
+        waits = [row for row in heads.rows if row.id in waiting]
+        changed = {row.demand: waiting[row.id] for row in waits if waiting[row.id] != row.reason}
+        if not changed and not new:
+            return
+        told = {row.id for row in waits if row.demand in changed and row.turn <= TOLD}
+        told |= {row.id for row in new}
+        with self._context.database.write() as connection:
+            if changed:
+                connection.execute(
+                    update(demands)
+                    .where(demands.c.key == bindparam("group"))
+                    .values(reason=bindparam("because")),
+                    [{"group": key, "because": changed[key]} for key in sorted(changed)],
+                )
+            still = select(jobs.c.id, jobs.c.name, demands.c.reason).where(
+                jobs.c.id.in_(told),
+                jobs.c.state == JobState.QUEUED,
+                demands.c.key == jobs.c.demand,
+                demands.c.reason.is_not(None),
+            )
+            append_waiting(
+                self._context, connection, connection.execute(still.order_by(jobs.c.id)).all()
+            )
+
+
+def forget_groups(context: Context) -> int:
+    """Delete the groups that no queued job is in, and return how many there were.
+
+    A job that came into its group meanwhile, by a scheduler that took over, is given it again.
+    """
+    members = select(jobs.c.demand).where(_GROUPED)
+    with context.database.write() as connection:
+        forgotten = connection.execute(delete(demands).where(demands.c.key.not_in(members)))
+        lost = jobs.c.demand.not_in(select(demands.c.key))
+        connection.execute(update(jobs).where(_GROUPED, lost).values(demand=None))
+    return forgotten.rowcount
+
+
+def _shape(row: AnyRow) -> Shape:
+    pending: PendingLaunch = row.pending
+    spec: JobSpec = pending.overrides.apply(row.spec)
+    # What a job saved, or starts from, lies on one storage; without, any will do.
+    bound = row.storage is not None and (row.has_saved or row.forked_from is not None)
+    return (
+        pending.layout.world_size,
+        spec.resources.nodes,
+        spec.resources.device,
+        roots_of(spec),
+        (spec.checkpoint.root, row.storage) if bound else None,
+    )
+
+
+def _key(shape: Shape) -> str:
+    return hashlib.sha256(orjson.dumps(shape)).hexdigest()
+
+
+def _read_shape(stored: Any) -> Shape:
+    world_size, nodes, device, roots, storage = stored
+    return (world_size, nodes, device, tuple(roots), storage and tuple(storage))

@@ -1,0 +1,164 @@
+"""The queue: however long it is, every slot is considered and every job has a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import Connection, event, func, insert, select, update
+
+from server.context import Context
+from server.scheduler.place import Placer
+from server.scheduler.queue import PLACED_AT_ONCE, TOLD, forget_groups
+from server.tables import demands, events, jobs, nodes
+from specs.ids import make_id
+from specs.states import JobState
+from tests.server.harness import Harness
+
+
+def fill(harness: Harness, count: int, like: str) -> list[str]:
+    """Queue so many copies of a queued job, behind it; return their ids."""
+    now = harness.clock.now()
+    with harness.context.database.write() as connection:
+        row = connection.execute(select(jobs).where(jobs.c.id == like)).one()
+        copies = [
+            row._asdict()
+            | {
+                "id": make_id(milliseconds=number, entropy=row.id[-10:].encode()),
+                "name": f"copy-{number}",
+                "queued_at": now,
+            }
+            for number in range(count)
+        ]
+        connection.execute(insert(jobs), copies)
+    return [copy["id"] for copy in copies]
+
+
+@contextmanager
+def statements(context: Context) -> Iterator[list[str]]:
+    """Gather what is executed while the block runs."""
+    seen: list[str] = []
+
+    def note(_connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement)
+
+    event.listen(context.database.engine, "before_cursor_execute", note)
+    yield seen
+    event.remove(context.database.engine, "before_cursor_execute", note)
+
+
+def waiting_events(context: Context) -> int:
+    with context.database.read() as connection:
+        kinds = select(func.count()).select_from(events).where(events.c.kind == "waiting")
+        return connection.execute(kinds).scalar_one()
+
+
+def reasons(context: Context) -> list[str | None]:
+    with context.database.read() as connection:
+        return list(connection.scalars(select(demands.c.reason).order_by(demands.c.key)))
+
+
+def set_online(context: Context, name: str, *, online: bool) -> None:
+    values = {"offline_since": None if online else context.now()}
+    with context.database.write() as connection:
+        connection.execute(update(nodes).where(nodes.c.name == name).values(values))
+
+
+def test_jobs_that_fit_nowhere_starve_nobody(harness: Harness, context: Context) -> None:
+    harness.add_node("gpu", slots=4, device="cuda")
+    harness.add_node("small", slots=1)
+    set_online(context, "gpu", online=False)
+    first = harness.submit(resources={"world_size": 4, "device": "cuda"})
+    older = [first, *fill(harness, 1000, first)]
+    harness.clock.advance(1)
+    small = harness.submit(resources={"world_size": 1, "device": "cpu"})
+    harness.clock.advance(1)
+    behind = harness.submit(resources={"world_size": 1, "device": "cpu"})
+    while harness.place() == 0:
+        assert harness.job(small).demand is None, "every job has come into its group"
+    assert harness.job(small).state == JobState.STARTING
+    harness.place()
+    for job_id in (older[0], older[500], older[-1]):
+        job = harness.job(job_id)
+        assert job.reason == "needs 4 cuda slots; no node that is online has cuda slots"
+    assert harness.job(behind).reason == "needs 1 cpu slot, 0 free, 1 held by tiny"
+
+
+def test_a_round_costs_the_same_however_many_wait(harness: Harness, context: Context) -> None:
+    harness.add_node("a", slots=1)
+    first = harness.submit(resources={"world_size": 1})
+    copies = fill(harness, 300, first)
+    assert harness.place() == 1
+    told = waiting_events(context)
+    assert told == 300, "each is told once why it waits"
+    assert harness.place() == 0
+    with statements(context) as idle:
+        assert harness.place() == 0
+    assert len(idle) <= 6
+    assert not any(text.startswith(("UPDATE", "INSERT")) for text in idle)
+    set_online(context, "a", online=False)
+    with statements(context) as changed:
+        assert harness.place() == 0
+    assert sum(text.startswith(("UPDATE", "INSERT")) for text in changed) == 2
+    assert waiting_events(context) - told == TOLD
+    assert harness.job(copies[-1]).reason == "no node is online that takes new work"
+
+
+def test_more_than_one_round_can_place_start_in_their_order(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node("a", slots=PLACED_AT_ONCE + 10)
+    first = harness.submit(resources={"world_size": 1})
+    copies = fill(harness, PLACED_AT_ONCE + 5, first)
+    harness.clock.advance(1)
+    last = harness.submit(resources={"world_size": 2})
+    assert harness.place() == PLACED_AT_ONCE
+    assert harness.job(last).state == JobState.QUEUED, "it overtakes nobody"
+    assert harness.job(copies[-1]).state == JobState.QUEUED
+    assert harness.place() == 7
+    assert harness.job(last).state == JobState.STARTING
+
+
+def test_a_job_that_is_queued_again_is_looked_at_anew(harness: Harness) -> None:
+    harness.add_node("a", slots=2)
+    job_id, (supervisor,) = harness.running(retry={"backoff_seconds": 60})
+    before = harness.job(job_id).demand
+    harness.commit_checkpoint(job_id, 1)
+    supervisor.end("failed", "hang")  # type: ignore[arg-type]
+    assert harness.job(job_id).demand is None
+    harness.place()
+    assert harness.job(job_id).reason == "retry 1 of 2 in 60 s after hang: hang on a"
+    harness.clock.advance(61)
+    assert harness.place() == 1
+    assert harness.job(job_id).demand != before, "it is bound to the storage of its checkpoint"
+
+
+def test_groups_without_a_job_are_forgotten(harness: Harness, context: Context) -> None:
+    job_id = harness.submit(resources={"world_size": 3})
+    harness.place()
+    assert forget_groups(context) == 0
+    assert len(reasons(context)) == 1
+    harness.add_node("a", slots=4)
+    assert harness.place() == 1
+    assert forget_groups(context) == 1
+    other = harness.submit(resources={"world_size": 3})
+    harness.place()
+    with context.database.write() as connection:  # as by a scheduler that has just lost its lead
+        connection.execute(demands.delete())
+    assert harness.place() == 0
+    forget_groups(context)
+    harness.place()
+    assert harness.job(other).reason == "needs 3 slots, 1 free, 3 held by tiny"
+    assert harness.job(job_id).reason is None
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_scheduler_that_starts_finds_the_groups(harness: Harness, context: Context) -> None:
+    harness.add_node("a", slots=1)
+    harness.submit()
+    assert harness.place() == 1
+    waiting = harness.submit()
+    harness.place()
+    assert Placer(context, harness.dispatcher).run() == 0
+    assert harness.job(waiting).reason == "needs 1 slot, 0 free, 1 held by tiny"
