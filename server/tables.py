@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
-    CheckConstraint,
     Column,
     Float,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
     Integer,
-    LargeBinary,
-    MetaData,
-    SmallInteger,
     String,
     Table,
     Text,
@@ -24,6 +18,15 @@ from sqlalchemy import (
 )
 
 from server.columns import Json, Record, UtcDateTime
+from server.schema import ID, ROW_ID, metadata, one_of
+from server.telemetry.tables import (
+    log_blocks,
+    logs,
+    metric_chunks,
+    metric_series,
+    metric_tail,
+    step_digests,
+)
 from specs.api.attempts import Continuity
 from specs.api.jobs import PendingLaunch, Progress
 from specs.api.nodes import Drain
@@ -37,30 +40,29 @@ from specs.reports import Hardware, Identity, WorkerIdentity
 from specs.rundir import ExitRecord, Request, RequestAnswer
 from specs.states import AttemptNodeState, AttemptState, ChoreState, DesiredState, JobState
 
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
-
-ID = String(26)
-# SQLite counts rows by itself only in a column of type INTEGER.
-ROW_ID = BigInteger().with_variant(Integer, "sqlite")
-
-
-def _one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
-    listed = ", ".join(f"'{value}'" for value in values)
-    return CheckConstraint(f"{column} IN ({listed})", name=column)
-
-
-def _series_id() -> Column[int]:
-    series = ForeignKey("metric_series.id", ondelete="CASCADE")
-    return Column("series_id", ROW_ID, series, primary_key=True, autoincrement=False)
-
+__all__ = [
+    "attempt_nodes",
+    "attempts",
+    "checkpoints",
+    "chores",
+    "demands",
+    "events",
+    "idempotency_keys",
+    "jobs",
+    "liveness",
+    "log_blocks",
+    "logs",
+    "metadata",
+    "metric_chunks",
+    "metric_series",
+    "metric_tail",
+    "nodes",
+    "requests",
+    "sessions",
+    "spool_offsets",
+    "step_digests",
+    "tokens",
+]
 
 jobs = Table(
     "jobs",
@@ -92,8 +94,8 @@ jobs = Table(
     Column("updated_at", UtcDateTime, nullable=False),
     Column("started_at", UtcDateTime),
     Column("ended_at", UtcDateTime),
-    _one_of("state", JobState),
-    _one_of("desired", DesiredState),
+    one_of("state", JobState),
+    one_of("desired", DesiredState),
     Index(None, "state", "id"),
     Index(None, "name", "id"),
     # All that a round of the scheduler looks at, so that it reads the rows of a few jobs only.
@@ -141,8 +143,8 @@ attempts = Table(
     Column("started_at", UtcDateTime),
     Column("ended_at", UtcDateTime),
     UniqueConstraint("job_id", "number"),
-    _one_of("state", AttemptState),
-    _one_of("desired", DesiredState),
+    one_of("state", AttemptState),
+    one_of("desired", DesiredState),
     Index(None, "state"),
 )
 
@@ -164,7 +166,7 @@ attempt_nodes = Table(
     Column("last_report_at", UtcDateTime),
     Column("unreachable_since", UtcDateTime),
     Column("exit", Record(ExitRecord)),
-    _one_of("state", AttemptNodeState),
+    one_of("state", AttemptNodeState),
     Index(None, "node", "state"),
 )
 
@@ -291,82 +293,10 @@ chores = Table(
     Column("created_at", UtcDateTime, nullable=False),
     Column("started_at", UtcDateTime),
     Column("ended_at", UtcDateTime),
-    _one_of("state", ChoreState),
+    one_of("state", ChoreState),
     Index(None, "state", "id"),
     Index(None, "job_id", "id"),
     Index(None, "checkpoint_id", "id"),
-)
-
-metric_series = Table(
-    "metric_series",
-    metadata,
-    Column("id", ROW_ID, primary_key=True, autoincrement=True),
-    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), nullable=False),
-    Column("name", String(100), nullable=False),
-    Column("last_step", BigInteger, nullable=False, default=-1),  # greatest that is stored
-    Column("tail", Integer, nullable=False, default=0),  # points in metric_tail
-    UniqueConstraint("attempt_id", "name"),
-)
-
-# Live points, narrow; moved to chunks of about a thousand. All lie above the last chunk.
-metric_tail = Table(
-    "metric_tail",
-    metadata,
-    _series_id(),
-    Column("step", BigInteger, primary_key=True, autoincrement=False),
-    Column("time", Float, nullable=False),
-    Column("value", Float),  # null when not finite: SQLite has no NaN
-    Column("non_finite", SmallInteger, nullable=False, default=0),  # 1 NaN, 2 +inf, 3 -inf
-    sqlite_with_rowid=False,  # half the work of an insert and of a delete
-)
-
-metric_chunks = Table(
-    "metric_chunks",
-    metadata,
-    _series_id(),
-    Column("first_step", BigInteger, primary_key=True, autoincrement=False),
-    Column("last_step", BigInteger, nullable=False),
-    Column("count", Integer, nullable=False),
-    Column("non_finite", Integer, nullable=False),
-    Column("min", Float),  # of its finite values; null when it has none
-    Column("max", Float),
-    Column("last", Float),
-    Column("steps", LargeBinary),  # int64 array; null when they are evenly spaced
-    Column("times", LargeBinary, nullable=False),  # float64 array
-    Column("numbers", LargeBinary, nullable=False),  # float64 array: the values
-)
-
-step_digests = Table(
-    "step_digests",
-    metadata,
-    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
-    Column("step", BigInteger, primary_key=True, autoincrement=False),
-    Column("digest", String(32), nullable=False),
-    sqlite_with_rowid=False,
-)
-
-logs = Table(
-    "logs",
-    metadata,
-    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
-    Column("rank", Integer, primary_key=True, autoincrement=False),
-    Column("lines", BigInteger, nullable=False, default=0),  # complete lines so far
-    Column("stored_bytes", BigInteger, nullable=False, default=0),
-    Column("dropped_bytes", BigInteger, nullable=False, default=0),
-    Column("first_error_line", BigInteger),
-    Column("partial", LargeBinary),  # start of the last line, until its end arrives
-    Column("partial_size", BigInteger, nullable=False, default=0),  # bytes of it so far
-)
-
-log_blocks = Table(
-    "log_blocks",
-    metadata,
-    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
-    Column("rank", Integer, primary_key=True, autoincrement=False),
-    Column("first_line", BigInteger, primary_key=True, autoincrement=False),
-    Column("lines", Integer, nullable=False),
-    Column("size", Integer, nullable=False),  # bytes before compression
-    Column("content", LargeBinary, nullable=False),  # zlib
 )
 
 tokens = Table(

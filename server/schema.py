@@ -1,0 +1,27 @@
+"""What all tables share: the metadata with its names of constraints, and types of keys."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from sqlalchemy import BigInteger, CheckConstraint, Integer, MetaData, String
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+ID = String(26)
+# SQLite counts rows by itself only in a column of type INTEGER.
+ROW_ID = BigInteger().with_variant(Integer, "sqlite")
+
+
+def one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
+    """Return the constraint that a column holds one of these values."""
+    listed = ", ".join(f"'{value}'" for value in values)
+    return CheckConstraint(f"{column} IN ({listed})", name=column)
