@@ -29,10 +29,22 @@ def hardware_warnings(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Proble
         )
     if not on_cpu:
         yield from _lacking(spec, own)
+        yield from _eager(spec)
     if spec.optimizer.cpu_offload and on_cpu:
         yield Problem(
             pointer="/optimizer/cpu_offload",
             detail="cpu_offload changes nothing on CPU slots: everything is in the host's memory",
+        )
+
+
+def _eager(spec: JobSpec) -> Iterator[Problem]:
+    wanted = number_format(spec)
+    if wanted is not None and not spec.compile.enabled:
+        yield Problem(
+            pointer="/compile/enabled",
+            detail=f"compile.enabled=false with recipe={spec.quantization.recipe!r}: scales and "
+            f"casts then run as kernels of their own and may cost more than {wanted} products win; "
+            "compile.enabled=true fuses them",
         )
 
 

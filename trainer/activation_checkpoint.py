@@ -29,6 +29,9 @@ KEPT = {
     aten._scaled_dot_product_flash_attention.default,
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_cudnn_attention.default,
+    torch._higher_order_ops.flex_attention,
+    # One number of a tensor, which float8 scales by: a pass over all of it to find it again.
+    aten.max.default,
     # What has crossed the network does not cross it again.
     torch.ops._c10d_functional.reduce_scatter_tensor.default,
     torch.ops._c10d_functional.all_reduce.default,

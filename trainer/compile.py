@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
+import torch._inductor.config
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -16,13 +17,24 @@ from trainer.distributed import COMPILING_SECONDS, collective_timeout
 from trainer.parallel.mesh import set_timeouts
 
 
-def compile_blocks(blocks: Iterable[nn.Module], section: CompileSection) -> None:
+def compile_blocks(
+    blocks: Iterable[nn.Module], section: CompileSection, *, recipe: str = "none"
+) -> None:
     """Compile the `forward` of each block, in place; names and hooks of the modules stay.
 
     Graphs must be whole: a break in a block would silently cost what compiling is to win.
+
+    Args:
+        blocks: the transformer blocks.
+        section: whether, and by which backend.
+        recipe: that of `quantization`.
     """
     if not section.enabled:
         return
+    if recipe.startswith("float8_rowwise"):
+        # A fused kernel would scale by numbers that it has not rounded to bfloat16, as eager code
+        # does, and the scale would not be that of the tensor that is cast (pytorch #150859).
+        torch._inductor.config.emulate_precision_casts = True
     for block in blocks:
         block.forward = torch.compile(block.forward, backend=section.backend, fullgraph=True)
 

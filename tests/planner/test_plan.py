@@ -179,3 +179,19 @@ def test_a_chosen_option_is_a_legal_plan() -> None:
             made = plan(overrides.apply(spec))
             assert (made.layout, made.batch) == (chosen.layout, chosen.batch)
             assert made.memory == chosen.memory
+
+
+def test_float8_without_compiled_blocks_is_warned_of_on_gpus() -> None:
+    recipe = {
+        "quantization": {"recipe": "float8_tensorwise"},
+        "model": {"dim": 128, "n_heads": 4, "n_kv_heads": 2, "ffn_dim": 192},
+    }
+
+    def said(*, device: str, enabled: bool) -> list[str]:
+        spec = job(resources={"device": device}, compile={"enabled": enabled}, **recipe)
+        slots = [Slot(device="cpu" if device == "cpu" else "cuda", name="?", memory_bytes=2**40)]
+        return [warning.pointer for warning in plan(spec, slots=slots).warnings]
+
+    assert "/compile/enabled" in said(device="cuda", enabled=False)
+    assert "/compile/enabled" not in said(device="cuda", enabled=True)
+    assert "/compile/enabled" not in said(device="cpu", enabled=False)

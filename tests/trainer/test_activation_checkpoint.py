@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from specs.job import JobSpec, parse_job_spec
 from specs.sections.parallelism import ActivationCheckpointSection, CompileSection
-from trainer.activation_checkpoint import checkpoint_activations
+from trainer.activation_checkpoint import KEPT, checkpoint_activations
 from trainer.compile import compile_blocks
 from trainer.model.base import Model
 from trainer.model.build import build_model
@@ -76,6 +76,28 @@ def test_products_and_attentions_of_a_block(mode: str, products: int, attentions
     assert forwards == [LAYERS * attentions]
     for name, expected in _gradients(_model()).items():
         assert torch.equal(gradients[name], expected), name
+
+
+class _Scaled(torch.nn.Module):
+    """A product of a tensor that is scaled by its largest element, as float8 casts it."""
+
+    def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
+        scale = x_BD.abs().max()
+        return (x_BD / scale).sin() @ x_BD.t()
+
+
+@pytest.mark.parametrize(("mode", "passes"), [("none", 1), ("selective", 1), ("full", 2)])
+def test_the_largest_element_is_found_once(mode: Any, passes: int) -> None:
+    block = _Scaled()
+    section = ActivationCheckpointSection(mode=mode)
+    checkpoint_activations([block], section, own_randomness=False)
+    with _Counted() as counted:
+        block(torch.ones(4, 4, requires_grad=True)).sum().backward()
+    assert counted.calls["max"] == passes
+
+
+def test_attention_in_blocks_is_kept() -> None:
+    assert torch._higher_order_ops.flex_attention in KEPT
 
 
 # The compiler asks any tensor for its gradient, and hides the warning of that in its own way.

@@ -12,9 +12,11 @@ from torch import nn
 
 from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
+from specs.sections.parallelism import CompileSection
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from trainer.checkpoint.state import train_tensors
+from trainer.compile import compile_blocks
 from trainer.errors import LaunchError
 from trainer.model.build import build_model
 from trainer.model.init import init_weights
@@ -162,3 +164,21 @@ def test_a_gpu_that_cannot_is_refused_at_launch(
         return
     with pytest.raises(LaunchError, match=message):
         refuse_unable(spec, "a GPU", capability)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "emulated"),
+    [
+        ("none", False),
+        ("float8_tensorwise", False),
+        ("float8_rowwise", True),
+        ("float8_rowwise_with_gw_hp", True),
+    ],
+)
+def test_compiled_rows_are_scaled_by_what_is_rounded(recipe: str, emulated: bool) -> None:
+    config = torch._inductor.config
+    with config.patch(emulate_precision_casts=False):  # type: ignore[attr-defined]
+        compile_blocks([], CompileSection(enabled=False), recipe=recipe)
+        assert config.emulate_precision_casts is False
+        compile_blocks([], CompileSection(enabled=True), recipe=recipe)
+        assert config.emulate_precision_casts is emulated

@@ -59,9 +59,8 @@ def test_a_buffer_has_memory_only_while_it_is_received_into() -> None:
     assert received[1].buffer is None
 
 
-def test_the_memory_budget_has_its_switch_or_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_budget_has_its_switch_or_needs_none() -> None:
     name = "unsafe_treat_script_objects_as_zero_size"
-    if hasattr(compiler, name):
-        monkeypatch.setattr(compiler, name, False)  # put back when the test ends
-    count_no_bytes_for_device_meshes()
-    assert getattr(compiler, name, True) is True
+    with compiler.patch({name: False} if hasattr(compiler, name) else {}):
+        count_no_bytes_for_device_meshes()
+        assert getattr(compiler, name, True) is True
