@@ -22,6 +22,7 @@ FREE = {
     "training.steps",
     "training.micro_batch_size",
     "training.log_every_steps",
+    "training.deterministic",
     "training.tensorboard",
     "lr_schedule.total_steps",
     "lr_schedule.total_tokens",

@@ -22,6 +22,7 @@ from trainer.control import Control, Decision
 from trainer.counters import one_step_on
 from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
+from trainer.determinism import compute_deterministically
 from trainer.distributed import Ranks, joined
 from trainer.errors import CheckpointError, DataError
 from trainer.garbage import collecting_between_steps
@@ -72,6 +73,8 @@ def train(
     Raises:
         RunError: the run cannot go on; the reason is typed.
     """
+    if run.spec.training.deterministic:
+        compute_deterministically()
     with joined(
         run.attempt.device or run.spec.resources.device,
         hang_seconds=run.spec.guard.hang_seconds,

@@ -34,6 +34,9 @@ class TrainingSection(SpecModel):
     """Type in which gradients are summed over ranks."""
     log_every_steps: PositiveSteps = 1
     """Steps between two lines with values; the data digest is written for every step."""
+    deterministic: bool = False
+    """Repeat a run on the same layout and GPUs to the last bit: slower on GPUs, and nothing new on
+    CPUs, where runs repeat anyway."""
     tensorboard: bool = False
     """Write the values as TensorBoard files too, into `tensorboard/` of the run directory."""
 

@@ -121,6 +121,10 @@ def page(lines: Iterable[str], low_lines: Iterable[str]) -> str:
             "|---|---|---|---|---|",
             *low_lines,
             "",
+            "On GPUs two runs of one layout differ by such sums too, unless "
+            "`training.deterministic` is set: [exact, and how exact]"
+            "(trainer.md#exact-and-how-exact).",
+            "",
         ]
     )
 

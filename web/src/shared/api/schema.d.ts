@@ -3264,6 +3264,7 @@ export interface components {
              *       "weight_dtype": "float32",
              *       "reduce_dtype": "float32",
              *       "log_every_steps": 1,
+             *       "deterministic": false,
              *       "tensorboard": false
              *     }
              */
@@ -3470,6 +3471,7 @@ export interface components {
              *       "weight_dtype": "float32",
              *       "reduce_dtype": "float32",
              *       "log_every_steps": 1,
+             *       "deterministic": false,
              *       "tensorboard": false
              *     }
              */
@@ -6429,6 +6431,13 @@ export interface components {
              */
             log_every_steps: number;
             /**
+             * Deterministic
+             * @description Repeat a run on the same layout and GPUs to the last bit: slower on GPUs, and nothing new on
+             *     CPUs, where runs repeat anyway.
+             * @default false
+             */
+            deterministic: boolean;
+            /**
              * Tensorboard
              * @description Write the values as TensorBoard files too, into `tensorboard/` of the run directory.
              * @default false
@@ -6503,6 +6512,13 @@ export interface components {
              * @default 1
              */
             log_every_steps?: number;
+            /**
+             * Deterministic
+             * @description Repeat a run on the same layout and GPUs to the last bit: slower on GPUs, and nothing new on
+             *     CPUs, where runs repeat anyway.
+             * @default false
+             */
+            deterministic?: boolean;
             /**
              * Tensorboard
              * @description Write the values as TensorBoard files too, into `tensorboard/` of the run directory.
