@@ -97,7 +97,8 @@ _A100 = _peaks(19.5, 156.0, 312.0)
 
 # The first pattern that is found counts, so special kinds of a chip stand before the plain one.
 # Data sheets: NVIDIA HGX B200 and GB200 NVL72 (per GPU), H100, H200, GH200, A100, A40, A30, A10,
-# L40S, L40, L4, V100, T4; whitepapers of GB202 (RTX 5090), AD102 (RTX 4090) and GA102 (RTX 3090).
+# L40S, L40, L20, L4, RTX 6000 Ada, V100, T4, H20, H800, A800 (these two have slower links only);
+# whitepapers of GB202 (RTX 5090), AD102 (RTX 4090) and GA102 (RTX 3090).
 # Columns: compute capability, GB, TFLOP/s of float32 (no tensor cores), tf32, bfloat16, float8.
 DEVICES: tuple[tuple[str, Device], ...] = (
     (r"\bGB200\b", _device("GB200", (10, 0), 186, _peaks(80, 1250, 2500, 5000), nvlink=True)),
@@ -105,13 +106,20 @@ DEVICES: tuple[tuple[str, Device], ...] = (
     (r"\bGH200\b", _device("GH200", (9, 0), 96, _HOPPER_SXM, nvlink=True)),
     (r"\bH200 NVL\b", _device("H200 NVL", (9, 0), 141, _HOPPER_NVL, nvlink=True)),
     (r"\bH200\b", _device("H200 SXM", (9, 0), 141, _HOPPER_SXM, nvlink=True)),
+    (r"\bH20\b", _device("H20", (9, 0), 96, _peaks(44, 74, 148, 296), nvlink=True)),
+    (r"\bH800 PCIe\b", _device("H800 PCIe", (9, 0), 80, _peaks(51.2, 378, 756, 1513))),
+    (r"\bH800\b", _device("H800 SXM", (9, 0), 80, _HOPPER_SXM, nvlink=True)),
     (r"\bH100 NVL\b", _device("H100 NVL", (9, 0), 94, _HOPPER_NVL, nvlink=True)),
     (r"\bH100 PCIe\b", _device("H100 PCIe", (9, 0), 80, _peaks(51.2, 378, 756, 1513))),
     (r"\bH100\b", _device("H100 SXM", (9, 0), 80, _HOPPER_SXM, nvlink=True)),
     (r"\bA100-PCIE|\bA100 80GB PCIe", _device("A100 PCIe", (8, 0), 40, _A100)),
     (r"\bA100\b", _device("A100 SXM", (8, 0), 40, _A100, nvlink=True)),
+    (r"\bA800-PCIE|\bA800 80GB PCIe|\bA800 40GB", _device("A800 PCIe", (8, 0), 40, _A100)),
+    (r"\bA800\b", _device("A800 SXM", (8, 0), 80, _A100, nvlink=True)),
+    (r"\bRTX 6000 Ada\b", _device("RTX 6000 Ada", (8, 9), 48, _peaks(91.1, 182.1, 364.2, 728.5))),
     (r"\bL40S\b", _device("L40S", (8, 9), 48, _peaks(91.6, 183, 362, 733))),
     (r"\bL40\b", _device("L40", (8, 9), 48, _peaks(90.5, 90.5, 181, 362))),
+    (r"\bL20\b", _device("L20", (8, 9), 48, _peaks(59.8, 59.8, 119.5, 239))),
     (r"\bL4\b", _device("L4", (8, 9), 24, _peaks(30.3, 60, 121, 242))),
     (r"\bA40\b", _device("A40", (8, 6), 48, _peaks(37.4, 74.8, 149.7))),
     (r"\bA30\b", _device("A30", (8, 0), 24, _peaks(10.3, 82, 165))),
