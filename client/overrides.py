@@ -7,9 +7,9 @@ from typing import Any
 
 from client.specfile import Assignment, apply
 from specs.api.jobs import JobView
-from specs.attempt import SECTIONS
+from specs.attempt import SECTIONS, SINGLE_FIELDS
 
-SINGLE_FIELDS = {"training.micro_batch_size": "micro_batch_size", "training.steps": "steps"}
+OVERRIDES = {field: name for name, field in SINGLE_FIELDS.items()}
 """Fields that a resume may change without their section, and their names in the overrides."""
 
 
@@ -31,8 +31,8 @@ def overrides_from(job: JobView, assignments: Iterable[Assignment]) -> dict[str,
     overrides: dict[str, Any] = {}
     for assignment in listed:
         section, field = assignment.path[0], ".".join(assignment.path)
-        if field in SINGLE_FIELDS:
-            overrides[SINGLE_FIELDS[field]] = changed[section][assignment.path[1]]
+        if field in OVERRIDES:
+            overrides[OVERRIDES[field]] = changed[section][assignment.path[1]]
         else:
             overrides[section] = changed[section]
     return overrides
@@ -42,7 +42,7 @@ def _check(assignment: Assignment) -> None:
     field = ".".join(assignment.path)
     if assignment.path[0] in SECTIONS and len(assignment.path) > 1:
         return
-    if field in SINGLE_FIELDS and assignment.text:
+    if field in OVERRIDES and assignment.text:
         return
-    legal = ", ".join([*SINGLE_FIELDS, *(f"{section}.*" for section in SECTIONS)])
+    legal = ", ".join([*OVERRIDES, *(f"{section}.*" for section in SECTIONS)])
     raise ValueError(f"{assignment}: it would change the result.\n  A resume may change {legal}.")

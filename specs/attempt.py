@@ -28,6 +28,8 @@ class Overrides(SpecModel):
     """Other parallel axes."""
     micro_batch_size: Sequences | None = None
     """Another micro-batch size."""
+    cpu_offload: bool | None = None
+    """Whether weights, gradients and moments wait in the memory of the host."""
     activation_checkpoint: ActivationCheckpointSection | None = None
     """What backward recomputes."""
     compile: CompileSection | None = None
@@ -43,24 +45,30 @@ class Overrides(SpecModel):
 
     def apply(self, spec: JobSpec) -> JobSpec:
         """Return the spec with these changes; the schedule's end is pinned as submitted."""
-        sections: dict[str, Any] = {
+        update: dict[str, Any] = {
             name: getattr(self, name) for name in SECTIONS if getattr(self, name) is not None
         }
-        training = {
-            name: value
-            for name, value in (("micro_batch_size", self.micro_batch_size), ("steps", self.steps))
-            if value is not None
-        }
+        for name, path in SINGLE_FIELDS.items():
+            section, _, field = path.partition(".")
+            if (value := getattr(self, name)) is not None:
+                before = update.get(section, getattr(spec, section))
+                update[section] = before.model_copy(update={field: value})
         schedule = spec.lr_schedule
         if schedule.total_tokens is None:
-            schedule = schedule.model_copy(update={"total_steps": spec.schedule_steps})
-        return spec.model_copy(
-            update=sections
-            | {"training": spec.training.model_copy(update=training), "lr_schedule": schedule}
-        )
+            update["lr_schedule"] = schedule.model_copy(update={"total_steps": spec.schedule_steps})
+        return spec.model_copy(update=update)
 
 
-SECTIONS = ("parallelism", "activation_checkpoint", "compile", "checkpoint", "resources", "retry")
+SINGLE_FIELDS = {
+    "micro_batch_size": "training.micro_batch_size",
+    "steps": "training.steps",
+    "cpu_offload": "optimizer.cpu_offload",
+}
+"""Overrides of one field, and its place in the spec."""
+SECTIONS = tuple(name for name in Overrides.model_fields if name not in SINGLE_FIELDS)
+"""Overrides of a whole section, which has the same name in the spec."""
+OVERRIDABLE = frozenset({*SECTIONS, *SINGLE_FIELDS.values()})
+"""Sections and fields of the spec that a resume may change."""
 
 
 class NodeAllocation(SpecModel):

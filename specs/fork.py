@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 from specs.base import RecordModel
+from specs.data_order import keeps_order
 from specs.job import JobSpec
 from specs.parts import ALL_PARTS, WITHOUT, CheckpointPart
 from specs.problems import Problem, SpecError
@@ -24,12 +25,10 @@ FREE = {
     "training.log_every_steps",
     "training.deterministic",
     "training.tensorboard",
+    "optimizer.cpu_offload",
     "lr_schedule.total_steps",
     "lr_schedule.total_tokens",
 }
-# What the order of the sequences depends on, beside the section `data`.
-ORDER = ("training.seq_len", "training.seed")
-NOT_ORDER = {"data.document_masks"}
 
 
 class Guarantee(RecordModel):
@@ -72,7 +71,7 @@ def settle_parts(
     different = differences(before, after)
     problems = list(_other_shape(before, after, different))
     parts = asked or ALL_PARTS
-    moved = [str(found) for found in different if _is_order(found.field)]
+    moved = [str(found) for found in different if not keeps_order(found.field)]
     if moved and CheckpointPart.DATA in parts:
         if asked is None:
             parts = tuple(part for part in parts if part != CheckpointPart.DATA)
@@ -172,10 +171,6 @@ def _shape(spec: JobSpec) -> object:
     )
 
 
-def _is_order(field: str) -> bool:
-    return field in ORDER or (field.startswith("data.") and field not in NOT_ORDER)
-
-
 def _part(part: CheckpointPart, taken: Collection[CheckpointPart], exact: str) -> Guarantee:
     name: Literal["optimizer", "counters"] = (
         "optimizer" if part == CheckpointPart.OPTIMIZER else "counters"
@@ -190,7 +185,7 @@ def _data(
     if CheckpointPart.DATA in taken:
         detail = f"goes on at position {position}: the sequences and the order of the other job"
         return Guarantee(name="data order", holds=True, detail=detail)
-    moved = [str(found) for found in different if _is_order(found.field)]
+    moved = [str(found) for found in different if not keeps_order(found.field)]
     why = f"other data or another order ({', '.join(moved)})" if moved else "data is left out"
     detail = f"{why}: begins at position 0 of this job's data"
     return Guarantee(name="data order", holds=False, detail=detail)

@@ -6,6 +6,7 @@ import logging
 
 from specs.attempt import ResumePoint
 from specs.checkpoint import DataState, Manifest, TrainState
+from specs.data_order import ORDER_FIELDS
 from specs.parts import ALL_PARTS, CheckpointPart, left_out, start_state
 from trainer.assembly import Assembly
 from trainer.checkpoint.checkpointer import Checkpointer
@@ -60,10 +61,12 @@ def starting_state(
 def _check_data(manifest: Manifest, run: Run, resume: ResumePoint, dataset: Dataset) -> None:
     """Refuse to go on at a position in another order of other data."""
     before = manifest.train_state.data.dataset_digest
-    if before != dataset.digest:
+    if before not in dataset.same_order:
+        fields = ", ".join(field for field in ORDER_FIELDS if field != "training.seed")
         raise DataError(
             f"{manifest.checkpoint_id} was trained on data with digest {before}, but the data here "
-            f"has {dataset.digest}: files, tokenizer or seq_len differ",
+            f"has {dataset.digest}: one of {fields} is another one, or the files that they name "
+            "have changed; legal: the former ones, or a fork that leaves data out"
         )
     if manifest.seed != run.spec.training.seed:
         raise CheckpointError(

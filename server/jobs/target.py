@@ -9,7 +9,7 @@ from planner.batch import legal_micro_batch_size
 from planner.plan import plan, resume_options
 from server.errors import InvalidRequestError
 from specs.api.resume import ResumeRequest
-from specs.attempt import SECTIONS, Overrides
+from specs.attempt import SECTIONS, SINGLE_FIELDS, Overrides
 from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.layout import Layout
@@ -186,10 +186,11 @@ def _difference(submitted: JobSpec, final: JobSpec) -> Overrides:
         for name in SECTIONS
         if getattr(final, name) != getattr(submitted, name)
     }
+    places = {name: field.split(".") for name, field in SINGLE_FIELDS.items()}
     numbers = {
-        name: getattr(final.training, name)
-        for name in ("micro_batch_size", "steps")
-        if getattr(final.training, name) != getattr(submitted.training, name)
+        name: getattr(getattr(final, section), field)
+        for name, (section, field) in places.items()
+        if getattr(getattr(final, section), field) != getattr(getattr(submitted, section), field)
     }
     return Overrides(**sections, **numbers)
 

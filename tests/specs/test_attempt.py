@@ -39,8 +39,15 @@ def test_sections_are_replaced_and_the_rest_of_training_stays() -> None:
     assert (applied.optimizer, applied.checkpoint) == (spec.optimizer, spec.checkpoint)
 
 
+def test_offload_is_switched_and_the_rest_of_the_optimizer_stays() -> None:
+    spec = parse_job_spec({"optimizer": {"lr": 0.5}})
+    applied = Overrides(cpu_offload=True).apply(spec)
+    assert applied.optimizer == spec.optimizer.model_copy(update={"cpu_offload": True})
+    assert Overrides().apply(applied).optimizer.cpu_offload
+
+
 def test_what_the_job_computes_cannot_be_overridden() -> None:
-    overridable = {*SECTIONS, "micro_batch_size", "steps"}
+    overridable = {*SECTIONS, "micro_batch_size", "steps", "cpu_offload"}
     assert set(Overrides.model_fields) == overridable
     for name in (set(JobSpec.model_fields) | {"global_batch_size", "seed"}) - overridable:
         with pytest.raises(ValidationError, match="Extra inputs"):

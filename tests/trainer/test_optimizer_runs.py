@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from specs.attempt import Overrides
 from specs.layout import Layout
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob
 
@@ -66,6 +67,19 @@ def test_offloaded_states_change_nothing(layout: Layout, tmp_path: Path) -> None
     # A rank that shares no weights is sharded only for offloading: sums in another order.
     alone = layout.world_size == layout.pp
     assert losses[1] == pytest.approx(losses[0], rel=1e-6 if alone else 0)
+
+
+@pytest.mark.slow
+def test_a_resume_switches_offloading_and_changes_no_bit(tmp_path: Path) -> None:
+    whole = short_job(tmp_path / "whole").launch(1, TWO).values("train/loss")
+    job = short_job(tmp_path / "switched")
+    attempts: list[Attempt] = []
+    for number, (offload, stop) in enumerate(((False, 4), (True, 7), (False, None)), start=1):
+        last = job.committed()[str(attempts[-1].outcome.checkpoint_id)] if attempts else None
+        overrides = Overrides(cpu_offload=offload)
+        meddling = Meddling(stop_after=stop)
+        attempts.append(job.launch(number, TWO, meddling, resume=last, overrides=overrides))
+    assert joined(attempts, "train/loss") == whole
 
 
 @pytest.mark.parametrize(

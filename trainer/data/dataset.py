@@ -47,6 +47,7 @@ class Dataset:
         seq_len: int,
         document_masks: bool,
         digest: str,
+        same_order: frozenset[str],
         validation: Dataset | None = None,
     ) -> None:
         self._tokens = cache.tokens
@@ -59,6 +60,8 @@ class Dataset:
         """Whether documents are to be kept apart: `segments` then tells them apart."""
         self.digest = digest
         """Covers all that the model is given, and the format: equal on every node."""
+        self.same_order = same_order
+        """Digests of datasets with the same sequences in the same order, with masks or without."""
         self.validation = validation
         """The windows held out, in one order for every epoch; None when there are none."""
 
@@ -153,11 +156,13 @@ def _dataset(spec: JobSpec, cache: TokenCache, tokenizer: str) -> Dataset:
         "seq_len": seq_len,
         "n_sequences": training.n_sequences,
     }
-    if masks:
-        fields["documents_xxh3_128"] = cache.starts_digest
     if held_out:
         fields["held_out"] = held_out.n_sequences
-    digest = _digest(fields)
+    # Masks are part of what the model is given, which must be equal on all nodes, but not of the
+    # order: a fork may change them and go on.
+    masked = _digest(fields | {"documents_xxh3_128": cache.starts_digest})
+    plain = _digest(fields)
+    digest = masked if masks else plain
 
     def dataset(order: Order, validation: Dataset | None = None) -> Dataset:
         return Dataset(
@@ -166,6 +171,7 @@ def _dataset(spec: JobSpec, cache: TokenCache, tokenizer: str) -> Dataset:
             seq_len=seq_len,
             document_masks=masks,
             digest=digest,
+            same_order=frozenset({masked, plain}),
             validation=validation,
         )
 

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specs.data_order import keeps_order
 from specs.job import parse_job_spec
 from tests.trainer.data.helpers import open_text, text_root, text_spec, write_text
 from trainer.data.dataset import Dataset, open_dataset
@@ -131,6 +133,31 @@ def test_the_digest_notices_other_content(tmp_path: Path, change: Callable[[Path
     before = open_text(root).digest
     change(root)
     assert open_text(root).digest != before
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("data.document_masks", {"document_masks": True}),
+        ("data.prefetch_batches", {"prefetch_batches": 5}),
+        ("data.validation_fraction", {"validation_fraction": 0.25}),
+        ("data.max_tokens", {"max_tokens": 100}),
+        ("data.path", {"place": "data:other"}),
+        ("training.seq_len", {"seq_len": 4}),
+    ],
+)
+def test_the_plan_of_a_fork_and_the_trainer_agree_on_what_keeps_the_order(
+    tmp_path: Path, field: str, change: dict[str, Any]
+) -> None:
+    root = text_root(tmp_path, sequences=30)
+    (root / "other").mkdir()
+    (root / "other" / "text.txt").write_text("something else altogether" * 20)
+    (root / "text").mkdir()
+    (root / "text.txt").rename(root / "text" / "text.txt")
+    before = open_text(root, place="data:text")
+    after = open_text(root, **{"place": "data:text", **change})
+    assert (before.digest in after.same_order) == keeps_order(field)
+    assert (after.digest in before.same_order) == keeps_order(field)
 
 
 def test_the_digest_notices_another_seq_len(tmp_path: Path) -> None:

@@ -4914,6 +4914,11 @@ export interface components {
              * @description Another micro-batch size.
              */
             micro_batch_size: number | null;
+            /**
+             * Cpu Offload
+             * @description Whether weights, gradients and moments wait in the memory of the host.
+             */
+            cpu_offload: boolean | null;
             /** @description What backward recomputes. */
             activation_checkpoint: components["schemas"]["ActivationCheckpointSection"] | null;
             /** @description torch.compile. */
@@ -4942,6 +4947,11 @@ export interface components {
              * @description Another micro-batch size.
              */
             micro_batch_size?: number | null;
+            /**
+             * Cpu Offload
+             * @description Whether weights, gradients and moments wait in the memory of the host.
+             */
+            cpu_offload?: boolean | null;
             /** @description What backward recomputes. */
             activation_checkpoint?: components["schemas"]["ActivationCheckpointSectionInput"] | null;
             /** @description torch.compile. */
