@@ -20,7 +20,7 @@ def _switches() -> dict[str, Any]:
     return {
         "algorithms": torch.are_deterministic_algorithms_enabled(),
         "warns only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "fills": torch.utils.deterministic.fill_uninitialized_memory,
+        "fills": torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
         "cudnn": (torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark),
         "compiler": torch._inductor.config.deterministic,
         "workspace": os.environ[WORKSPACE],

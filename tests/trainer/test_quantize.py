@@ -177,7 +177,7 @@ def test_a_gpu_that_cannot_is_refused_at_launch(
 )
 def test_compiled_rows_are_scaled_by_what_is_rounded(recipe: str, emulated: bool) -> None:
     config = torch._inductor.config
-    with config.patch(emulate_precision_casts=False):  # type: ignore[attr-defined]
+    with config.patch(emulate_precision_casts=False):
         compile_blocks([], CompileSection(enabled=False), recipe=recipe)
         assert config.emulate_precision_casts is False
         compile_blocks([], CompileSection(enabled=True), recipe=recipe)

@@ -79,7 +79,7 @@ def _losses(folder: str, loss_by_dp: list[float]) -> dict[str, float]:
     from trainer.distributed import Ranks
 
     rank = torch.distributed.get_rank()
-    ranks = Ranks(rank, len(loss_by_dp), torch.device("cpu"), group, group)
+    ranks = Ranks(rank, len(loss_by_dp), torch.device("cpu"), group)
     share = loss_by_dp[rank] * share_of(run.deal, rank)
     return Losses(run, ranks)(StepResult(torch.tensor(share), torch.tensor(2.0), []))
 

@@ -27,7 +27,7 @@ def sequence(step: int, offset: int) -> int:
 def _log_three_steps(folder: str, layout: Layout) -> None:
     rank, group = dist.get_rank(), dist.group.WORLD
     assert group is not None
-    ranks = Ranks(rank, dist.get_world_size(), torch.device("cpu"), group, group)
+    ranks = Ranks(rank, dist.get_world_size(), torch.device("cpu"), group)
     deal = BatchDeal(global_batch_size=7, micro_batch_size=2, dp=layout.dp)
     recorder = Recorder(RunDirectory(Path(folder)), rank=rank, local_rank=rank)
     log = StepLog(deal=deal, layout=layout, ranks=ranks, recorder=recorder)
