@@ -101,7 +101,7 @@ soak: setup ## Kill training at random moments, resume, compare the curves (KILL
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.trainer.soak $(if $(KILLS),--kills $(KILLS)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(DATA),--data $(DATA))
 
-bench: setup ## Measure what is promised, one JSON object per figure (about a quarter of an hour)
+bench: setup ## Measure what is promised, one JSON object per figure (half an hour on two cores)
 	@$(BIN)/python -m benchmarks
 
 clean: ## Remove the caches of the tools and the build output (keeps .venv and data)

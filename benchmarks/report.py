@@ -7,7 +7,9 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Sequence
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 
 def emit(
@@ -44,6 +46,26 @@ def emit(
     }
     print(json.dumps(line), flush=True)
     return passed
+
+
+Line = dict[str, Any]
+
+
+def run_and_relay(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> tuple[bool, list[Line]]:
+    """Run a program that prints figures, print its lines, and return whether all reached targets.
+
+    The program exits with 0 where a figure misses its target: torchrun would call that a crash.
+    """
+    ended = subprocess.run(
+        list(command), env=environment, check=False, stdout=subprocess.PIPE, text=True
+    )
+    lines = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+    for line in lines:
+        print(json.dumps(line), flush=True)
+    reached = ended.returncode == 0 and bool(lines) and all(line["passed"] for line in lines)
+    return reached, lines
 
 
 def machine() -> dict[str, object]:

@@ -86,10 +86,17 @@ def served(opened: Store) -> Iterator[str]:
         "TRAINYARD_STATE_DIR": str(opened.state_dir),
         "TRAINYARD_PORT": str(port),
     }
-    process = subprocess.Popen([sys.executable, "-m", "server", "api"], env=environment)
+    log = opened.state_dir / "api.log"
+    with log.open("wb") as output:  # its lines are no figures
+        process = subprocess.Popen(
+            [sys.executable, "-m", "server", "api"],
+            env=environment,
+            stdout=output,
+            stderr=output,
+        )
     url = f"http://127.0.0.1:{port}"
     try:
-        _wait_until_it_answers(f"{url}/healthz", process)
+        _wait_until_it_answers(f"{url}/healthz", process, log)
         yield url
     finally:
         process.terminate()
@@ -180,7 +187,7 @@ def _free_port() -> int:
         return port
 
 
-def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes]) -> None:
+def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
@@ -188,4 +195,6 @@ def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes]) -> None:
                 return
         except httpx.TransportError:
             time.sleep(0.1)
-    raise RuntimeError(f"the server did not answer at {url} within {START_SECONDS} s")
+    raise RuntimeError(
+        f"the server did not answer at {url} within {START_SECONDS} s: {log.read_text()[-4000:]}"
+    )

@@ -73,7 +73,7 @@ def stack() -> Iterator[Running]:
                 yield Running(yard, folders)
         finally:
             subprocess.run(
-                [*command, "down", *place], env=environment, stdout=sys.stderr, check=False
+                [*command, "down", *place], env=environment, stdout=subprocess.DEVNULL, check=False
             )
             up.wait(END_SECONDS)
 

@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.watchdog import watch
+
 # Same examples on every run, and no time limit per example: the machine may be busy.
 settings.register_profile("trainyard", deadline=None, derandomize=True)
 settings.load_profile("trainyard")
+
+
+def pytest_configure() -> None:
+    """Have what the tests start ended with them, however they end."""
+    watch()
 
 
 class OutsideConnectionError(RuntimeError):

@@ -36,8 +36,8 @@ def test_an_unknown_job_is_not_found_on_any_path(
         query = next((q for end, q in queries.items() if url.endswith(end)), "")
         for method in methods:
             body = {"kind": "save"} if url.endswith("/requests") and method == "POST" else {}
-            content = {"json": body} if method == "POST" else {}
-            response = client.request(method, url + query, **content)
+            sent = body if method == "POST" else None
+            response = client.request(method, url + query, json=sent)
             assert response.status_code == 404, (method, url, response.text)
             tried += 1
     assert tried > 12

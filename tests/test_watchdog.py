@@ -1,0 +1,76 @@
+"""Nothing that a run of the tests starts outlives it, not even when pytest is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.watchdog import MARK
+
+ROOT = Path(__file__).resolve().parents[1]
+PATIENCE = 120.0
+DETACHED = """
+import os, pathlib, subprocess, sys, time
+
+def test_it():
+    code = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)"
+    daemon = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    pathlib.Path(os.environ["TOLD"]).write_text(daemon.stdout.readline())
+    time.sleep({seconds})
+    daemon.stdout.close()
+    daemon.returncode = 0  # nobody ends it
+"""
+
+
+CONFTEST = "from tests.watchdog import watch as pytest_configure\n"
+
+
+def test_this_run_is_watched() -> None:
+    assert os.environ[MARK]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, None], ids=str)
+def test_a_detached_process_ends_with_its_run(tmp_path: Path, how: signal.Signals | None) -> None:
+    told, test = tmp_path / "told", tmp_path / "test_detached.py"
+    test.write_text(DETACHED.format(seconds=600 if how else 0))
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    environment |= {"TOLD": str(told), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)],
+        cwd=tmp_path,
+        env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as run:
+        try:
+            wait_until(lambda: told.exists() and told.read_text().endswith("\n"))
+            daemon = int(told.read_text())
+            if how is not None:
+                assert is_alive(daemon)
+                run.send_signal(how)
+            run.wait(PATIENCE)
+            wait_until(lambda: not is_alive(daemon))
+        finally:
+            run.kill()
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
