@@ -23,6 +23,7 @@ from specs.lr_schedule import warmup_tokens
 from specs.pipeline import runs_of
 from specs.plan import Plan, ResumeOption
 from specs.problems import Problem
+from specs.retention import most_kept
 from specs.rules import BYTE_VOCABULARY, check_job_spec
 from specs.unused import SAID
 
@@ -47,6 +48,10 @@ def plan(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan:
     parameters = count_parameters(spec.architecture)
     steps = spec.training.steps
     flops_per_step = training_flops_per_step(spec)
+    kept = most_kept(spec)
+    checkpoint_bytes = parameters.total * (
+        BYTES[spec.training.weight_dtype] + 2 * BYTES[spec.optimizer.state_dtype]
+    )
     draft = Plan(
         world_size=chosen.layout.world_size,
         layout=chosen.layout,
@@ -63,8 +68,9 @@ def plan(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan:
         memory=chosen.memory,
         fits=chosen.fits,
         device_memory_bytes=smallest_memory(spec, slots),
-        checkpoint_bytes=parameters.total
-        * (BYTES[spec.training.weight_dtype] + 2 * BYTES[spec.optimizer.state_dtype]),
+        checkpoint_bytes=checkpoint_bytes,
+        checkpoints_kept=kept,
+        checkpoints_bytes=kept * checkpoint_bytes,
         warnings=(),
     )
     warnings = [problem for warn in WARNINGS for problem in warn(spec, draft)]

@@ -56,6 +56,9 @@ class Settings(BaseSettings):
     node that is idle; never when 0."""
     chores_kept_days: Annotated[float, Field(ge=0)] = 30.0
     """Days after which chores that have ended are forgotten; never when 0."""
+    max_slots: Annotated[int, Field(ge=1)] = 16_384
+    """Most slots that a job may ask for. A job that is larger than all nodes waits for more of
+    them; a number that nobody will ever have is refused."""
     max_body_bytes: Annotated[int, Field(ge=100_000)] = 1024 * 1024
     """Largest request body, reports apart."""
     stream_seconds: Annotated[float, Field(gt=0)] = 900.0

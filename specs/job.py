@@ -35,6 +35,10 @@ JobName = Annotated[str, Field(pattern=NAME, max_length=80, examples=["llama-7"]
 Tag = Annotated[str, Field(pattern=TAG, max_length=64)]
 
 
+FIRST_DEFAULTS: dict[tuple[str, str], Any] = {("checkpoint", "keep_latest_k"): 0}
+"""Defaults that a later version changed, by section and field: digests go on to leave these out."""
+
+
 class JobSpec(SpecModel):
     """A training job, complete: what is trained, how, where, and what happens when it fails.
 
@@ -121,12 +125,17 @@ class JobSpec(SpecModel):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what the spec says beside the defaults, in hexadecimal.
+        """SHA-256 of what the spec says beside the first defaults, in hexadecimal.
 
-        A field that a later version adds does not change it.
+        Neither a field that a later version adds nor another default changes it.
         """
-        text = json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        said = self.model_dump(mode="json", exclude_defaults=True)
+        for (section, field), first in FIRST_DEFAULTS.items():
+            value = getattr(getattr(self, section), field)
+            fields = said.pop(section, {})
+            fields = {**fields, field: value} if value != first else _without(fields, field)
+            said |= {section: fields} if fields else {}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def layout(self, world_size: int | None = None) -> Layout:
         """Return the layout on `world_size` slots (those asked for when absent).
@@ -190,6 +199,10 @@ class JobSpec(SpecModel):
         except ValueError:
             return False
         return (own.pp, own.dp) == (layout.pp, layout.dp)
+
+
+def _without(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key != name}
 
 
 def parse_job_spec(source: str | bytes | Mapping[str, Any]) -> JobSpec:

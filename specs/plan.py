@@ -163,5 +163,9 @@ class Plan(RecordModel):
     """Memory of the smallest slot, by which `fits` was judged; absent when that is not known."""
     checkpoint_bytes: Bytes
     """Size of one checkpoint: weights and optimizer states, each stored once."""
+    checkpoints_kept: Count
+    """Checkpoints that lie on storage at once at most, counted by steps."""
+    checkpoints_bytes: Bytes
+    """Size of all of them."""
     warnings: tuple[Problem, ...]
     """What is legal and probably not meant, each with the field that it comes from."""

@@ -8,6 +8,34 @@ from specs.job import JobSpec
 from specs.problems import Problem
 
 
+def most_kept(spec: JobSpec, *, step: int = 0) -> int:
+    """Return how many checkpoints a job holds at once from a step on, counted by its steps.
+
+    Saves by the clock and on request are not counted: their number is not known. With
+    `keep_latest_k` one more than are kept lies there: the oldest goes when the newest is there.
+    """
+    section = spec.checkpoint
+    if step >= spec.training.steps:
+        return 0
+    saves = saves_to_come(section.interval_steps, spec, step=step)
+    if not section.keep_latest_k:
+        return saves
+    others = kept_for_good(spec, step=step) + section.keep_best_k
+    return min(saves, section.keep_latest_k + 1 + others)
+
+
+def saves_to_come(interval: int, spec: JobSpec, *, step: int) -> int:
+    """Return how many saves follow a step, at this interval and at the end."""
+    by_steps = (spec.training.steps - 1) // interval - step // interval if interval else 0
+    return by_steps + 1  # and the last one
+
+
+def kept_for_good(spec: JobSpec, *, step: int) -> int:
+    """Return how many checkpoints after a step `keep_every_steps` keeps."""
+    every = spec.checkpoint.keep_every_steps
+    return spec.training.steps // every - step // every if every else 0
+
+
 def _retention(spec: JobSpec) -> Iterator[Problem]:
     section = spec.checkpoint
     every, interval = section.keep_every_steps, section.interval_steps

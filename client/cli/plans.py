@@ -35,7 +35,8 @@ def draw_plan(plan: Plan) -> RenderableType:
             ("length", f"{plan.steps:,} steps of {plan.tokens_per_step:,} tokens: "
              f"{words.short(plan.total_tokens)} tokens, {words.short(plan.total_flops)} FLOPs"),
             ("memory", _memory(plan.memory, plan.fits)),
-            ("checkpoint", f"{words.size(plan.checkpoint_bytes)} each"),
+            ("checkpoint", f"{words.size(plan.checkpoint_bytes)} each, up to "
+             f"{plan.checkpoints_kept:,} kept: {words.size(plan.checkpoints_bytes)}"),
         ]
     )  # fmt: skip
     slots = f"{plan.world_size} slot{'s' if plan.world_size != 1 else ''}"

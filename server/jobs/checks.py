@@ -60,32 +60,41 @@ def not_allowed(context: Context, spec: JobSpec) -> list[Problem]:
     return problems
 
 
-def check_world_size(connection: Connection, world_size: int, *, pointer: str) -> None:
-    """Refuse more slots than all nodes have that ever registered; before the first, none is.
+def check_world_size(context: Context, world_size: int, *, pointer: str) -> None:
+    """Refuse more slots than the settings allow; fewer are waited for, however few there are.
 
     Raises:
         InvalidRequestError: at `pointer`.
     """
-    problems = too_few_slots(connection, world_size, pointer=pointer)
-    if problems:
-        raise InvalidRequestError.of(problems)
+    most = context.settings.max_slots
+    if world_size > most:
+        raise InvalidRequestError.at(
+            pointer, f"world_size={world_size} is more than TRAINYARD_MAX_SLOTS={most}"
+        )
 
 
 def too_few_slots(connection: Connection, world_size: int, *, pointer: str) -> list[Problem]:
-    """Return the problem of a world size that all nodes together do not have, if it is one."""
+    """Return the warning of a world size that all nodes together do not have, if it is one."""
     known = connection.scalar(select(func.sum(nodes.c.slots)))
     if known is None or world_size <= known:
         return []
-    detail = f"world_size={world_size} is more than the {known} slots of all nodes"
+    detail = (
+        f"world_size={world_size} is more than the {known} slots of all nodes: the job waits "
+        "until more have registered"
+    )
     return [Problem(pointer=pointer, detail=detail)]
 
 
 def check_hardware(connection: Connection, spec: JobSpec) -> None:
-    """Refuse what no node can compute that ever registered; before the first, nothing is refused.
+    """Refuse what no node can compute that ever registered.
+
+    Nothing is refused before the first node, nor of a job that waits for further ones anyway.
 
     Raises:
         InvalidRequestError: naming every problem found.
     """
+    if too_few_slots(connection, spec.resources.world_size, pointer=""):
+        return
     problems = list(hardware(spec, known_slots(connection)))
     if problems:
         raise InvalidRequestError.of(problems)

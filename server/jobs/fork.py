@@ -127,7 +127,7 @@ def _prepare(
     except SpecError as error:
         raise InvalidRequestError.of(error.problems) from None
     world_size = spec.resources.world_size
-    check_world_size(connection, world_size, pointer="/changes/resources/world_size")
+    check_world_size(context, world_size, pointer="/changes/resources/world_size")
     prepared = Prepared(source, spec, planner.plan.plan(spec, slots=known_slots(connection)), parts)
     _check_place(prepared)
     return prepared

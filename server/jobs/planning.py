@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import planner.plan
 from server.context import Context
-from server.jobs.checks import check_hardware, check_new, known_slots, too_few_slots
+from server.jobs.checks import (
+    check_hardware,
+    check_new,
+    check_world_size,
+    known_slots,
+    too_few_slots,
+)
 from specs.job import JobSpec
 from specs.plan import Plan
 
@@ -12,19 +18,19 @@ from specs.plan import Plan
 def plan_job(context: Context, spec: JobSpec) -> Plan:
     """Return the plan of a job.
 
-    One that is larger than all nodes here is planned with a warning, although a submission would be
-    refused: what it amounts to does not depend on them, and is asked before machines are bought.
+    One that is larger than all nodes here is planned with a warning: what it amounts to does not
+    depend on them, and is asked before machines are bought.
 
     Raises:
-        InvalidRequestError: a submission would be refused for another reason.
+        InvalidRequestError: a submission would be refused.
     """
     check_new(context, spec)
+    check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
     with context.database.read() as connection:
         missing = too_few_slots(
             connection, spec.resources.world_size, pointer="/resources/world_size"
         )
-        if not missing:
-            check_hardware(connection, spec)
+        check_hardware(connection, spec)
         slots = known_slots(connection)
     planned = planner.plan.plan(spec, slots=() if missing else slots)
     return planned.model_copy(update={"warnings": (*missing, *planned.warnings)})

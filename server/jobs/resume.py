@@ -160,7 +160,7 @@ def _prepare(
         )
     check_spec(context, target.effective)
     _same_root(baseline, target, origin)
-    check_world_size(connection, target.plan.world_size, pointer="/world_size")
+    check_world_size(context, target.plan.world_size, pointer="/world_size")
     return Prepared(job, baseline, target, origin, last_step)
 
 

@@ -84,7 +84,7 @@ def submit(
             )
             if earlier is not None:
                 return earlier
-        check_world_size(connection, spec.resources.world_size, pointer="/resources/world_size")
+        check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
         check_hardware(connection, spec)
         insert_job(context, connection, job_id, spec, actor=actor)
     return job_id

@@ -37,7 +37,7 @@ class CheckpointSection(SpecModel):
     staging_gib: Annotated[float, Field(gt=0, json_schema_extra={"unit": "GiB"})] = 4.0
     """Ceiling of the memory that a writer uses for shards of others; goes with a number as
     `writers`."""
-    keep_latest_k: Annotated[int, Field(ge=0, json_schema_extra={"unit": "checkpoints"})] = 0
+    keep_latest_k: Annotated[int, Field(ge=0, json_schema_extra={"unit": "checkpoints"})] = 3
     """Newest checkpoints that are kept; all when 0."""
     keep_every_steps: Steps = 0
     """Checkpoints at multiples of this step are kept for good; none for that reason when 0."""

@@ -7,6 +7,7 @@ import pytest
 from planner.plan import plan, resume_options
 from specs.attempt import Overrides
 from specs.hardware import Slot
+from specs.job import parse_job_spec
 from specs.plan import Plan, ResumeOption
 from specs.problems import SpecError
 from tests.planner.specs_for_tests import job, slots_of
@@ -27,6 +28,7 @@ def test_the_numbers_of_a_plan() -> None:
     block = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 192 + 2 * 64
     assert made.parameters.total == 2 * 320 * 64 + 4 * block + 64
     assert made.checkpoint_bytes == 12 * made.parameters.total
+    assert made.checkpoints_bytes == made.checkpoints_kept * made.checkpoint_bytes
     assert (made.fits, made.warnings) == (None, ())
 
 
@@ -195,3 +197,19 @@ def test_float8_without_compiled_blocks_is_warned_of_on_gpus() -> None:
     assert "/compile/enabled" in said(device="cuda", enabled=False)
     assert "/compile/enabled" not in said(device="cuda", enabled=True)
     assert "/compile/enabled" not in said(device="cpu", enabled=False)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "kept"),
+    [
+        ({"interval_steps": 100}, 4),  # the three newest, and one that is being written
+        ({"interval_steps": 100, "keep_latest_k": 0}, 10),
+        ({"interval_steps": 0}, 1),
+        ({"interval_steps": 100, "keep_every_steps": 500}, 6),
+    ],
+)
+def test_the_plan_names_the_checkpoints_that_lie_there_at_once(
+    checkpoint: dict[str, int], kept: int
+) -> None:
+    made = plan(parse_job_spec({"training": {"steps": 1000}, "checkpoint": checkpoint}))
+    assert made.checkpoints_kept == kept

@@ -25,6 +25,10 @@ from tests.server.harness import BRINGS_CODE, Harness
 
 TRAINING = {"steps": 100, "global_batch_size": 16, "micro_batch_size": 4}
 WIDE = {"resources": {"world_size": 16}, "training": {"micro_batch_size": 1}}
+TOO_WIDE = {
+    "resources": {"world_size": 16_400},
+    "training": {"micro_batch_size": 1, "global_batch_size": 16_400},
+}
 ENV = {"HF_TOKEN": "secret"}
 pytestmark = BRINGS_CODE
 
@@ -140,7 +144,7 @@ def test_only_the_model_starts_a_job_at_step_0(
         ({"changes": {"model": {"size": "1B"}}}, "/changes/model/size", "the same shape"),
         ({"changes": {"model": {"nonsense": 1}}}, "/changes/model/nonsense", "unknown"),
         ({"changes": {"training": {"steps": 40}}}, "/changes/training/steps", "stands at step 40"),
-        ({"changes": WIDE}, "/changes/resources/world_size", "slots"),
+        ({"changes": TOO_WIDE}, "/changes/resources/world_size", "MAX_SLOTS"),
         ({"changes": {"model": {"size": "none"}}}, "/changes/model/size", "none"),
         (
             {"changes": {"optimizer": {"state_dtype": "bfloat16"}}},

@@ -87,14 +87,18 @@ def test_only_more_slots_than_ever_registered_are_refused(
         actor="ada",
     )  # before the first node everybody waits
     harness.add_node(slots=4)
-    submit(context, spec(resources={"world_size": 4}), actor="ada")
-    with pytest.raises(InvalidRequestError, match="more than the 4 slots") as refusal:
-        submit(
-            context,
-            spec(resources={"world_size": 5}, training={"micro_batch_size": 1}),
-            actor="ada",
-        )
-    assert refusal.value.problems[0].pointer == "/resources/world_size"
+    larger = spec(resources={"world_size": 5}, training={"micro_batch_size": 1})
+    job_id = submit(context, larger, actor="ada")  # and so does what is larger than all of them
+    assert harness.place() == 0
+    assert harness.job(job_id).reason == "needs 5 slots, 4 are online"
+    harness.add_node("more", slots=1)
+    settings = context.settings.model_copy(update={"max_slots": 8})
+    small = Context(settings, context.database, context.clock)
+    huge = spec(resources={"world_size": 9}, training={"micro_batch_size": 1})
+    for refused in (lambda: submit(small, huge, actor="ada"), lambda: plan_job(small, huge)):
+        with pytest.raises(InvalidRequestError, match="more than TRAINYARD_MAX_SLOTS=8") as refusal:
+            refused()
+        assert refusal.value.problems[0].pointer == "/resources/world_size"
 
 
 def test_a_job_larger_than_all_nodes_is_planned_with_a_warning(
@@ -140,9 +144,10 @@ def test_a_repeat_under_the_same_key_is_harmless(context: Context) -> None:
 
 
 def test_a_refused_submission_does_not_take_its_key(context: Context, harness: Harness) -> None:
-    harness.add_node(slots=1)
+    harness.add_node("old", device="cuda", device_name="NVIDIA A100-SXM4-80GB")
+    wanted = spec(quantization={"recipe": "float8_tensorwise"})
     with pytest.raises(InvalidRequestError):
-        submit(context, spec(resources={"world_size": 2}), actor="ada", idempotency_key="k")
+        submit(context, wanted, actor="ada", idempotency_key="k")
     assert submit(context, spec(), actor="ada", idempotency_key="k")
 
 

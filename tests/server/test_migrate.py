@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
@@ -14,6 +16,7 @@ from sqlalchemy import Connection, inspect
 from server.database import Database
 from server.migrate import alembic_config, is_current, upgrade
 from server.tables import metadata
+from tests.server.harness import Harness
 
 
 def test_models_and_migrations_agree(database: Database) -> None:
@@ -68,6 +71,24 @@ def test_a_migration_that_fails_leaves_nothing(
         assert inspect(connection).get_table_names() == ["alembic_version"]
     upgrade(database)
     assert is_current(database)
+
+
+def test_jobs_from_before_retention_keep_all_checkpoints(
+    database: Database, harness: Harness
+) -> None:
+    old, new = harness.submit(), harness.submit(name="new")
+    with database.write() as connection:
+        table = sa.table("jobs", sa.column("id"), sa.column("spec", sa.Text))
+        text = connection.scalar(sa.select(table.c.spec).where(table.c.id == old))
+        document = json.loads(text or "")
+        del document["checkpoint"]["keep_latest_k"]
+        connection.execute(
+            table.update().where(table.c.id == old).values(spec=json.dumps(document))
+        )
+        command.downgrade(alembic_config(connection), "0013")
+    upgrade(database)
+    assert harness.job(old).spec.checkpoint.keep_latest_k == 0
+    assert harness.job(new).spec.checkpoint.keep_latest_k == 3
 
 
 def schema_of(connection: Connection) -> dict[str, Any]:

@@ -242,7 +242,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "decay_tokens=5000 and decay_steps=7 both give this length; legal: one of them",
     ),
     (
-        {"checkpoint": {"keep_every_steps": 100}},
+        {"checkpoint": {"keep_latest_k": 0, "keep_every_steps": 100}},
         "/checkpoint/keep_every_steps",
         "keep_every_steps=100 goes with keep_latest_k, without which every checkpoint is "
         "kept; legal: 0, or keep_latest_k from 1 on",
@@ -253,7 +253,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "keep_every_steps=250 is no multiple of interval_steps=100; nearest legal: 200, 300",
     ),
     (
-        {"checkpoint": {"keep_best_k": 1, "interval_steps": 30}, **VALIDATED},
+        {"checkpoint": {"keep_best_k": 1, "keep_latest_k": 0, "interval_steps": 30}, **VALIDATED},
         "/checkpoint/keep_best_k",
         "keep_best_k=1 goes with keep_latest_k, without which every checkpoint is kept; "
         "legal: 0, or keep_latest_k from 1 on",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from specs.checkpoint import TrainState
 from specs.job import JobSpec
+from specs.retention import kept_for_good, most_kept, saves_to_come
 from trainer.errors import CheckpointError
 from trainer.storage import StoragePath
 
@@ -28,7 +29,7 @@ def check_room(folder: StoragePath, *, size: int, state: TrainState, spec: JobSp
     """
     if not isinstance(folder, Path):
         return
-    more = checkpoints_to_come(state, spec)
+    more = most_kept(spec, step=state.step)
     free = shutil.disk_usage(folder).free
     if more * size <= free:
         return
@@ -38,22 +39,6 @@ def check_room(folder: StoragePath, *, size: int, state: TrainState, spec: JobSp
         f"{_remedy(free // size, state, spec)}",
         path=str(folder.parent),
     )
-
-
-def checkpoints_to_come(state: TrainState, spec: JobSpec) -> int:
-    """Return how many more checkpoints the job will hold at once, by its steps.
-
-    Saves by the clock and on request are not counted: nobody knows their number.
-    """
-    section = spec.checkpoint
-    if state.step >= spec.training.steps:
-        return 0
-    saves = _saves_to_come(section.interval_steps, state, spec)
-    if not section.keep_latest_k:
-        return saves
-    # One more than are kept: the oldest goes when the newest is there.
-    others = _kept_for_good(state, spec) + section.keep_best_k
-    return min(saves, section.keep_latest_k + 1 + others)
 
 
 def _reason(spec: JobSpec) -> str:
@@ -75,31 +60,21 @@ def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
         interval = _interval(fitting, state, spec)
         if interval > section.interval_steps > 0:
             ways.append(f"set checkpoint.interval_steps to {interval:,} or more")
-    # `checkpoints_to_come` counts one more than are kept, and those kept for good or as the best.
-    others = _kept_for_good(state, spec) + section.keep_best_k
+    # `most_kept` counts one more than are kept, and those kept for good or as the best.
+    others = kept_for_good(spec, step=state.step) + section.keep_best_k
     if (most := fitting - 1 - others) >= 1:
         ways.append(f"set checkpoint.keep_latest_k to {most:,} or less")
     return f"{', '.join(ways[:-1])}, or {ways[-1]}"
-
-
-def _saves_to_come(interval: int, state: TrainState, spec: JobSpec) -> int:
-    by_steps = (spec.training.steps - 1) // interval - state.step // interval if interval else 0
-    return by_steps + 1  # and the last one
 
 
 def _interval(fitting: int, state: TrainState, spec: JobSpec) -> int:
     """Return steps between saves such that at most `fitting` come, the last one included."""
     left = spec.training.steps - state.step
     interval = math.ceil(left / fitting)
-    if _saves_to_come(interval, state, spec) <= fitting:
+    if saves_to_come(interval, spec, step=state.step) <= fitting:
         return interval
     # In the middle of an interval one more multiple lies ahead than there are whole intervals.
     return math.ceil(left / (fitting - 1)) if fitting > 1 else spec.training.steps
-
-
-def _kept_for_good(state: TrainState, spec: JobSpec) -> int:
-    every = spec.checkpoint.keep_every_steps
-    return spec.training.steps // every - state.step // every if every else 0
 
 
 def _gib(size: int) -> str:

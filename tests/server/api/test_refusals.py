@@ -97,19 +97,23 @@ def test_bad_specs_are_refused_with_their_place(
     assert stored(context) == before
 
 
-def test_a_job_for_machines_to_come_is_planned_with_a_warning_and_refused(
+def test_a_job_for_machines_to_come_is_planned_with_a_warning_and_waits(
     client: TestClient, context: Context, harness: Harness
 ) -> None:
     harness.add_node(slots=8)
-    before = stored(context)
     body = {"resources": {"world_size": 9}, "training": {"micro_batch_size": 1}}
     planned = client.post(f"{JOBS}/plan", json=body)
     assert planned.status_code == 200
     warned = {problem["pointer"] for problem in planned.json()["warnings"]}
     assert "/resources/world_size" in warned
-    refused = client.post(JOBS, json=body)
-    assert refused.status_code == 422
-    assert "/resources/world_size" in pointers(refused)
+    assert client.post(JOBS, json=body).json()["state"] == "queued"
+    before = stored(context)
+    body["resources"]["world_size"] = 16_385
+    body["training"] |= {"global_batch_size": 16_385}
+    for path in (JOBS, f"{JOBS}/plan"):
+        refused = client.post(path, json=body)
+        assert refused.status_code == 422
+        assert "/resources/world_size" in pointers(refused)
     assert stored(context) == before
 
 

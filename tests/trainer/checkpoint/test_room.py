@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from specs.job import JobSpec
+from specs.retention import most_kept
 from specs.sections.checkpoint import CheckpointSection
 from specs.sections.training import TrainingSection
 from tests.trainer.checkpoint.toy import state_at
-from trainer.checkpoint.room import check_room, checkpoints_to_come
+from trainer.checkpoint.room import check_room
 from trainer.errors import CheckpointError
 
 GIB = 2**30
@@ -22,7 +23,7 @@ Usage = namedtuple("Usage", "total used free")
 def _spec(steps: int = 1000, **checkpoint: int) -> JobSpec:
     return JobSpec(
         training=TrainingSection(steps=steps),
-        checkpoint=CheckpointSection.model_validate(checkpoint),
+        checkpoint=CheckpointSection.model_validate({"keep_latest_k": 0} | checkpoint),
     )
 
 
@@ -43,7 +44,7 @@ def _spec(steps: int = 1000, **checkpoint: int) -> JobSpec:
 def test_checkpoints_that_are_still_to_come(
     step: int, checkpoint: dict[str, int], expected: int
 ) -> None:
-    assert checkpoints_to_come(state_at(step), _spec(**checkpoint)) == expected
+    assert most_kept(_spec(**checkpoint), step=step) == expected
 
 
 def test_a_disk_that_would_be_full_before_the_end(

@@ -50,6 +50,11 @@ function PlanView({ plan }: { plan: Plan }) {
     ["Tokens in all", shortCount(plan.total_tokens), count(plan.total_tokens)],
     ["FLOPs in all", short(plan.total_flops), plan.total_flops.toExponential(2)],
     ["Checkpoint", bytes(plan.checkpoint_bytes), `${count(plan.checkpoint_bytes)} bytes`],
+    [
+      "Checkpoints kept",
+      `${bytes(plan.checkpoints_bytes)} (${count(plan.checkpoints_kept)})`,
+      `${count(plan.checkpoints_bytes)} bytes`,
+    ],
   ];
   return (
     <>

@@ -1540,7 +1540,7 @@ export interface components {
             /**
              * Keep Latest K
              * @description Newest checkpoints that are kept; all when 0.
-             * @default 0
+             * @default 3
              */
             keep_latest_k: number;
             /**
@@ -1630,7 +1630,7 @@ export interface components {
             /**
              * Keep Latest K
              * @description Newest checkpoints that are kept; all when 0.
-             * @default 0
+             * @default 3
              */
             keep_latest_k?: number;
             /**
@@ -2074,6 +2074,8 @@ export interface components {
              * @example gpu-01
              */
             node: string;
+            /** @description The sender; absent from protocol 1. */
+            worker?: components["schemas"]["WorkerIdentity"] | null;
         };
         /**
          * ClaimReply
@@ -3348,7 +3350,7 @@ export interface components {
              *       "give_up_after_seconds": 3600,
              *       "writers": "auto",
              *       "staging_gib": 4,
-             *       "keep_latest_k": 0,
+             *       "keep_latest_k": 3,
              *       "keep_every_steps": 0,
              *       "keep_best_k": 0,
              *       "keep_best_metric": "validation/loss"
@@ -3555,7 +3557,7 @@ export interface components {
              *       "give_up_after_seconds": 3600,
              *       "writers": "auto",
              *       "staging_gib": 4,
-             *       "keep_latest_k": 0,
+             *       "keep_latest_k": 3,
              *       "keep_every_steps": 0,
              *       "keep_best_k": 0,
              *       "keep_best_metric": "validation/loss"
@@ -4668,10 +4670,13 @@ export interface components {
              * @default []
              */
             supervised?: string[];
+            /** @description The sender; absent from protocol 1. */
+            worker?: components["schemas"]["WorkerIdentity"] | null;
             /**
              * Gone
-             * @description Ids of attempts that this node had claimed, whose processes are proved gone without a last
-             *     report.
+             * @description Ids of attempts that this node had claimed and that have no process in the sender's data
+             *     folder and no last report. The server decides whether that proves their end
+             *     (docs/lifecycle.md, 48).
              * @default []
              */
             gone?: string[];
@@ -5461,6 +5466,16 @@ export interface components {
              */
             checkpoint_bytes: number;
             /**
+             * Checkpoints Kept
+             * @description Checkpoints that lie on storage at once at most, counted by steps.
+             */
+            checkpoints_kept: number;
+            /**
+             * Checkpoints Bytes
+             * @description Size of all of them.
+             */
+            checkpoints_bytes: number;
+            /**
              * Warnings
              * @description What is legal and probably not meant, each with the field that it comes from.
              */
@@ -5676,6 +5691,8 @@ export interface components {
             roots: {
                 [key: string]: string;
             };
+            /** @description The sender; absent from protocol 1. */
+            worker?: components["schemas"]["WorkerIdentity"] | null;
             /**
              * Version
              * @description Version of Trainyard on the node.
@@ -6649,6 +6666,24 @@ export interface components {
              * @description What is wrong, as a sentence.
              */
             message?: string | null;
+        };
+        /**
+         * WorkerIdentity
+         * @description Which worker serves a node: its data folder and the boot of its kernel.
+         *
+         *     Two workers that run never have the same one: a running worker holds the lock of its folder.
+         */
+        WorkerIdentity: {
+            /**
+             * Folder
+             * @description Id of the data folder; a copy of the folder has another one.
+             */
+            folder: string;
+            /**
+             * Boot Id
+             * @description Boot id of the kernel.
+             */
+            boot_id: string;
         };
     };
     responses: never;
