@@ -15,14 +15,32 @@ import torch
 import torch.distributed as dist
 from packaging.requirements import Requirement
 
+from benchmarks.trainer import spec_of
+from planner.plan import plan
+from specs.hardware import Slot
+from specs.rules import check_job_spec
 from tests.trainer.ranks import run_ranks
 from tools.gpu_check import bundle, runner
 from tools.gpu_check.__main__ import main
-from tools.gpu_check.check import at_least, at_most, equal, judged, largest_difference, reported
-from tools.gpu_check.plan import STAGES, Check, named_stages
+from tools.gpu_check.check import (
+    DeviceKind,
+    Here,
+    at_least,
+    at_most,
+    equal,
+    judged,
+    largest_difference,
+    reported,
+)
+from tools.gpu_check.plan import RECIPES, STAGES, Check, named_stages
+from tools.gpu_check.stages import execution, fake_ranks, float8, layouts, speed
 from tools.gpu_check.stages.start import CUDA_TESTS, files_with_cuda_tests
+from tools.gpu_check.training import INPUTS
 
 ROOT = Path(__file__).resolve().parents[2]
+H100 = Slot("cuda", "NVIDIA H100 80GB HBM3", 85_000_000_000)
+ROOM = 4 * 2**30
+"""For the context of CUDA, and what the planner does not know."""
 HERE = "tests.tools.checks_for_tests"
 NAN = float("nan")
 
@@ -203,6 +221,36 @@ def test_each_check_of_the_plan_is_a_function_that_takes_its_arguments() -> None
             inspect.signature(function).bind("here", **check.arguments)
             json.dumps(check.arguments)
     assert named_stages("start, speed") == ["start", "speed"]
+
+
+@pytest.mark.parametrize("size", ["1B", "3B", "8B"])
+@pytest.mark.parametrize("way", ["eager", "compiled", "float8"])
+def test_each_timed_step_is_legal_and_fits_on_one_gpu_of_80_gb(size: str, way: str) -> None:
+    spec = spec_of(speed._on_cuda(size, way))
+    check_job_spec(spec, slots=[H100])
+    assert spec.training.weight_dtype == spec.optimizer.state_dtype == "bfloat16"
+    assert plan(spec, slots=[H100]).memory.total + ROOM < H100.memory_bytes
+    check_job_spec(spec_of(speed._on_cpu(size, way)))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_each_small_job_is_legal(device: DeviceKind) -> None:
+    jobs = [
+        execution._spec(device, inputs, **check.arguments)
+        for inputs in INPUTS.values()
+        for check in STAGES["execution"]
+    ]
+    jobs += [layouts._spec(device, layout, **axes) for layout, axes in layouts.LAYOUTS.values()]
+    here = Here(device, Path(), Path())
+    jobs += [
+        float8._spec(here, recipe, compiled=compiled)
+        for recipe in RECIPES
+        for compiled in (False, True)
+    ]
+    jobs += [fake_ranks._spec(here, layout) for layout in fake_ranks.LAYOUTS.values()]
+    for spec in jobs:
+        check_job_spec(spec)
+    assert len(jobs) > 30
 
 
 @pytest.mark.slow

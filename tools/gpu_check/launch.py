@@ -27,10 +27,18 @@ TEXT = "".join(f"line {i}: {i * i % 97} sheep jumped over {i % 13} fences\n" for
 SPEC: dict[str, dict[str, Any]] = {
     "model": {"size": "debug", "n_layers": 2, "dropout": 0.1},
     "data": {"source": "text", "path": "data:text.txt"},
-    "training": {"steps": 30, "seq_len": 64, "global_batch_size": 8, "micro_batch_size": 4},
+    "training": {
+        "steps": 30,
+        "seq_len": 64,
+        "global_batch_size": 8,
+        "micro_batch_size": 4,
+        "log_every_steps": 1,
+    },
     "optimizer": {"lr": 1e-3},
     "lr_schedule": {"warmup_steps": 5},
-    "checkpoint": {"interval_steps": 0, "preflight": False},
+    # What a default might make depend on the device is given: both devices are to do the same.
+    "checkpoint": {"interval_steps": 0, "preflight": False, "async_mode": "disabled"},
+    "compile": {"enabled": False},
 }
 
 

@@ -86,6 +86,7 @@ STAGES: dict[str, tuple[Check, ...]] = {
         _check("float32", "curves:as_on_a_cpu", dtype="float32"),
         _check("bfloat16", "curves:as_on_a_cpu", dtype="bfloat16"),
         _check("one_seed_twice", "curves:one_seed_twice"),
+        _check("deterministic", "curves:deterministic_twice"),
         _check("no_sync_eager", UNWATCHED, compiled=False),
         _check("no_sync_compiled", UNWATCHED, compiled=True),
     ),

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import resource
 import shutil
 import signal
 import subprocess
@@ -132,13 +133,16 @@ def _result(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: 
         reason = "the time of the stage was over; the same command again goes on from here"
         return {"status": "failed", "seconds": 0.0, "error": reason}
     folder.mkdir(parents=True)
-    started = time.monotonic()
+    started, processor = time.monotonic(), _processor_seconds()
     ended = _run(check, folder, lines, device, limit)
-    seconds = round(time.monotonic() - started, 1)
+    spent = {
+        "seconds": round(time.monotonic() - started, 1),
+        "processor_seconds": round(_processor_seconds() - processor, 1),
+    }
     result = folder / RESULT
     if ended is None and result.exists():
-        return {"seconds": seconds, **json.loads(result.read_text(encoding="utf-8"))}
-    return {"status": "failed", "seconds": seconds, "error": f"{ended}\n{_tail(folder)}"}
+        return {**spent, **json.loads(result.read_text(encoding="utf-8"))}
+    return {"status": "failed", **spent, "error": f"{ended}\n{_tail(folder)}"}
 
 
 def _run(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: float) -> str | None:
@@ -171,6 +175,12 @@ def _run(check: Check, folder: Path, lines: Path, device: DeviceKind, limit: flo
         finally:
             _kill_group(process)
     return f"exit code {code}" if code else None
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of all checks that have ended, and of what they waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -20,7 +20,8 @@ from tools.gpu_check.check import (
     reported,
 )
 from tools.gpu_check.launch import Job
-from tools.gpu_check.training import alone, curve, job
+from tools.gpu_check.training import INPUTS, alone, compile_section, curve, job
+from trainer.determinism import compute_deterministically
 from trainer.loop import train
 from trainer.record import Recorder
 from trainer.run import open_run
@@ -75,6 +76,23 @@ def one_seed_twice(here: Here) -> list[Figure]:
     ]
 
 
+def deterministic_twice(here: Here) -> list[Figure]:
+    """Train twice from one seed with `training.deterministic`, on each kind of input."""
+    compute_deterministically()
+    figures = []
+    with alone(here.device) as device:
+        for name, inputs in INPUTS.items():
+            spec = job(
+                here.device, **inputs, training={"param_dtype": "bfloat16", "deterministic": True}
+            )
+            first, second = curve(spec, device), curve(spec, device)
+            figures += [
+                equal(f"{name}_bit_equal", first == second, expected=True),
+                at_most(f"{name}_last_loss_of_first", first.losses[-1] / first.losses[0], 0.95),
+            ]
+    return figures
+
+
 def nothing_waits_between_logged_steps(here: Here, *, compiled: bool) -> list[Figure]:
     """Train in this process, and count what waits for the device in steps that log nothing.
 
@@ -84,7 +102,7 @@ def nothing_waits_between_logged_steps(here: Here, *, compiled: bool) -> list[Fi
     spec: dict[str, dict[str, Any]] = {
         "training": {"steps": 12, "log_every_steps": LOG_EVERY},
         "lr_schedule": {"warmup_steps": 1},
-        "compile": {"enabled": compiled},
+        "compile": compile_section(here.device) if compiled else {},
         "data": {"document_masks": True},
     }
     directory = Job.small(here.scratch, here.device, **spec).prepare().run

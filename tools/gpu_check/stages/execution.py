@@ -20,7 +20,16 @@ from tools.gpu_check.check import (
     largest_difference,
     reported,
 )
-from tools.gpu_check.training import INPUTS, STEPS, Curve, Training, alone, curve, job
+from tools.gpu_check.training import (
+    INPUTS,
+    STEPS,
+    Curve,
+    Training,
+    alone,
+    compile_section,
+    curve,
+    job,
+)
 
 LOSS = 3e-3
 """Largest relative difference of a loss in bfloat16 from that in float32, over six steps."""
@@ -54,14 +63,17 @@ def runs_as_the_reference(here: Here, *, compiled: bool, mode: str) -> list[Figu
     """
     figures = []
     with alone(here.device) as device:
-        plain = curve(job(here.device), torch.device("cpu"))
+        on_cpu = {
+            name: curve(job(here.device, **inputs), torch.device("cpu"))
+            for name, inputs in INPUTS.items()
+        }
         for name, inputs in INPUTS.items():
-            expected = curve(job(here.device, **inputs), torch.device("cpu"))
+            expected = on_cpu[name]
             spec = _spec(here.device, inputs, compiled=compiled, mode=mode)
             run = _run(spec, device)
             figures += _as_expected(name, run, expected)
             if name != "plain":
-                matters = largest_difference(expected.losses, plain.losses)
+                matters = largest_difference(expected.losses, on_cpu["plain"].losses)
                 figures.append(at_least(f"{name}_off_plain", matters, INPUT_MATTERS))
             if compiled:
                 figures.append(equal(f"{name}_programs", run.programs, 1))
@@ -77,14 +89,12 @@ def runs_as_the_reference(here: Here, *, compiled: bool, mode: str) -> list[Figu
 
 
 def _spec(device: DeviceKind, inputs: dict[str, Any], *, compiled: bool, mode: str) -> JobSpec:
-    # Inductor takes a minute a program on two cores; graphs are the same for both backends.
-    backend = "inductor" if device == "cuda" else "aot_eager"
     return job(
         device,
         **inputs,
         training={"param_dtype": "bfloat16"},
         activation_checkpoint={"mode": mode},
-        compile={"enabled": True, "backend": backend} if compiled else {},
+        compile=compile_section(device) if compiled else {},
     )
 
 

@@ -17,6 +17,7 @@ from benchmarks.one_rank import Collectives, LiveBytes, costs_of_a_step, micro_b
 from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
 from tools.gpu_check.check import Figure, Here, at_most, equal, reported
+from tools.gpu_check.training import EAGER
 from trainer.assembly import Assembly, assemble
 from trainer.step import TrainStep
 
@@ -81,6 +82,7 @@ def _spec(here: Here, layout: Layout) -> JobSpec:
                 "param_dtype": "bfloat16",
             },
             "activation_checkpoint": {"mode": "full"},
+            "compile": EAGER,
             "parallelism": {
                 "dp_replicate": layout.dp_replicate,
                 "dp_shard": layout.dp_shard,

@@ -7,7 +7,7 @@ import torch
 from specs.hardware import LEAST_CAPABILITY
 from specs.job import JobSpec
 from tools.gpu_check.check import Figure, Here, at_least, at_most, equal, largest_difference
-from tools.gpu_check.training import alone, curve, job
+from tools.gpu_check.training import alone, compile_section, curve, job
 from trainer.errors import LaunchError
 
 STEPS = 8
@@ -38,12 +38,11 @@ def learns_as_float32(here: Here, recipe: str) -> list[Figure]:
 
 
 def _spec(here: Here, recipe: str, *, compiled: bool) -> JobSpec:
-    backend = "inductor" if here.device == "cuda" else "aot_eager"
     return job(
         here.device,
         training={"param_dtype": "bfloat16"},
         quantization={"recipe": recipe},
-        compile={"enabled": True, "backend": backend} if compiled else {},
+        compile=compile_section(here.device) if compiled else {},
     )
 
 

@@ -18,6 +18,7 @@ from benchmarks.trainer import (
 )
 from tools.gpu_check.check import Figure, Here, at_least, at_most, reported
 from tools.gpu_check.runner import current_lines
+from tools.gpu_check.training import EAGER, compile_section
 
 BF16 = {"weight_dtype": "bfloat16", "param_dtype": "bfloat16"}
 STATES = {"optimizer": {"state_dtype": "bfloat16"}}
@@ -80,16 +81,14 @@ def _on_cuda(size: str, way: str) -> Case:
         return Case(llama_8b(**kept, **sections))
     sequences = {"1B": 4, "3B": 2}[size]
     document = llama(size, sequences, **STATES, **sections)
-    if way == "eager":  # whole activations of four sequences would not fit on 80 GB
-        document |= recompute("full")
     return Case(document | {"training": document["training"] | BF16})
 
 
 def _on_cpu(size: str, way: str) -> Case:
     """Return the same at the size of torchtitan's debug model, or a smaller one."""
     sections = _sections(way)
-    if way == "compiled":  # inductor takes a minute a program on two cores
-        sections = {"compile": {"enabled": True, "backend": "aot_eager"}}
+    if way == "compiled":
+        sections = {"compile": compile_section("cpu")}
     if way == "float8":
         sections = {"quantization": FLOAT8["quantization"]}
     layers = {"1B": 1, "3B": 2, "8B": 3}[size]
@@ -106,7 +105,7 @@ def _on_cpu(size: str, way: str) -> Case:
 
 def _sections(way: str) -> dict[str, Any]:
     ways: dict[str, dict[str, Any]] = {
-        "eager": {},
+        "eager": {"compile": EAGER},
         "compiled": COMPILED,
         "float8": {**COMPILED, **FLOAT8},
     }
