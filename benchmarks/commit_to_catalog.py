@@ -37,7 +37,7 @@ def measure(running: Running, *, commits: int) -> bool:
             "model": {"size": "debug"},
             "training": {"steps": commits - 1, "global_batch_size": RANKS, "micro_batch_size": 1},
             "lr_schedule": {"warmup_steps": 0},
-            "checkpoint": {"interval_steps": 1},
+            "checkpoint": {"interval_steps": 1, "keep_latest_k": 0},
             "resources": {"world_size": RANKS, "device": "cpu"},
         }
     )

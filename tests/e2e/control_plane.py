@@ -42,7 +42,7 @@ SPEC: dict[str, Any] = {
     "data": {"source": "text", "path": "data:text.txt"},
     "training": {"steps": 40, "seq_len": 128, "global_batch_size": 16, "micro_batch_size": 4},
     "lr_schedule": {"warmup_steps": 1},
-    "checkpoint": {"interval_steps": 10},
+    "checkpoint": {"interval_steps": 10, "keep_latest_k": 0},
     "retry": {"backoff_seconds": 0},
     "resources": {"world_size": 2, "device": "cpu"},
 }

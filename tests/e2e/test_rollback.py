@@ -64,7 +64,7 @@ def fragile(name: str, text: str, *, breaks_on: str, **sections: Any) -> dict[st
             "log_every_steps": 2,
             "seed": 0,
         },
-        checkpoint={"interval_steps": 4},
+        checkpoint={"interval_steps": 4, "keep_latest_k": 0},
         guard={"non_finite_loss": "rollback"},
     )
     made["model"] = {

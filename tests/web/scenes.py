@@ -35,7 +35,7 @@ BIG = {
         "micro_batch_size": 1,
         "param_dtype": "bfloat16",
     },
-    "checkpoint": {"interval_steps": 200},
+    "checkpoint": {"interval_steps": 200, "keep_latest_k": 0},
     "optimizer": {"lr": 3e-4},
     "lr_schedule": {"warmup_steps": 500},
     "tags": ["pretrain", "8b", "fineweb"],
