@@ -49,5 +49,5 @@ class JobListCalls(Calls):
 
 def _filter(
     states: Sequence[JobState | str], tags: Sequence[str], name: str | None, search: str | None
-) -> dict[str, QueryValue]:
+) -> dict[str, QueryValue | None]:
     return {"state": list(states), "tag": list(tags), "name": name, "search": search}

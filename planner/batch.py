@@ -7,6 +7,9 @@ import math
 from specs.batch import BatchDeal
 from specs.plan import BatchPlan
 
+IDLE_SHARE_WORTH_SAYING = 0.1
+"""Share of idle sequence slots above which a plan says so, and a smaller size is chosen."""
+
 
 def legal_micro_batch_size(
     global_batch_size: int, dp: int, *, at_most: int, rounds: int = 1
@@ -21,6 +24,22 @@ def legal_micro_batch_size(
     if least > global_batch_size:
         return None
     return at_most if least == 1 else min(at_most, (global_batch_size - 1) // (least - 1))
+
+
+def chosen_micro_batch_size(
+    global_batch_size: int, dp: int, *, at_most: int, rounds: int = 1
+) -> int | None:
+    """Return the size that a job takes on `dp` ranks where none is named; None without a legal one.
+
+    The largest legal one, unless it leaves more idle than is worth a word: then the one that leaves
+    the least. A few idle slots cost less than many rounds of small micro-batches.
+    """
+    largest = legal_micro_batch_size(global_batch_size, dp, at_most=at_most, rounds=rounds)
+    if largest is None:
+        return None
+    if BatchDeal(global_batch_size, largest, dp).idle_share <= IDLE_SHARE_WORTH_SAYING:
+        return largest
+    return least_idle_micro_batch_size(global_batch_size, dp, at_most=largest)
 
 
 def least_idle_micro_batch_size(global_batch_size: int, dp: int, *, at_most: int) -> int:

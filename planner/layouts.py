@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from planner.batch import legal_micro_batch_size, plan_batch
+from planner.batch import chosen_micro_batch_size, legal_micro_batch_size, plan_batch
 from planner.memory import estimate_memory
 from planner.pipeline import plan_pipeline
 from specs.hardware import Slot
@@ -38,9 +38,10 @@ class LegalLayouts:
     def on(self, world_size: int, *, at_most: int = MOST_LISTED) -> ResumeOption:
         """Return the legal layouts of so many slots, or the reason why there is none.
 
-        Each has the job's own micro-batch size where that is legal, else the largest legal smaller
-        one. First comes the layout that the job's own axes give, if they do; then those that change
-        the fewest of cp, tp and pp, and among these those with the fewest replicas.
+        Each has the job's own micro-batch size where that is legal and leaves few slots idle, else
+        a smaller one (`chosen_micro_batch_size`). First comes the layout that the job's own axes
+        give, if they do; then those that change the fewest of cp, tp and pp, and among these those
+        with the fewest replicas.
 
         Raises:
             ValueError: `world_size` is not positive.
@@ -143,9 +144,10 @@ def _candidate(spec: JobSpec, layout: Layout) -> JobSpec:
     """
     training, given = spec.training, spec.training.micro_batch_size
     rounds = least_microbatches(spec.parallelism.pp_schedule, pp=layout.pp)
-    size = legal_micro_batch_size(
-        training.global_batch_size, layout.dp, at_most=given, rounds=rounds
-    )
+    own = _own_layout(spec, spec.resources.world_size)
+    # What runs keeps its size, as a resume that names none does.
+    choose = legal_micro_batch_size if own and own.dp == layout.dp else chosen_micro_batch_size
+    size = choose(training.global_batch_size, layout.dp, at_most=given, rounds=rounds)
     if size is None:
         each = f" with {rounds} micro-batches each" if rounds > 1 else ""
         raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from planner.activations import BYTES
+from planner.batch import IDLE_SHARE_WORTH_SAYING
 from planner.hardware import hardware_warnings
 from planner.layouts import (
     LEAST_LISTED,
@@ -27,7 +28,6 @@ from specs.retention import most_kept
 from specs.rules import BYTE_VOCABULARY, check_job_spec
 from specs.unused import SAID
 
-IDLE_SHARE_WORTH_SAYING = 0.1
 BUBBLE_SHARE_WORTH_SAYING = 0.25
 VOCABULARY_PADDING = 64
 """Rows up to the next multiple of this are padding that makes matrix products faster."""

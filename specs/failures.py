@@ -34,15 +34,19 @@ NEVER_RETRIED = frozenset(
 
 ADVICE: dict[FailureReason, str] = {
     FailureReason.OUT_OF_MEMORY: (
-        "Resume on more slots or with a smaller micro_batch_size: neither changes the result."
+        "Resume on more slots, with a smaller micro_batch_size where it is above 1, or with "
+        "activation_checkpoint.mode = full: none of them changes the result."
     ),
     FailureReason.NON_FINITE_LOSS: (
         "Resume from an earlier checkpoint, or submit again with a lower lr or a longer warmup."
     ),
     FailureReason.LOSS_SPIKE: (
-        "Resume from an earlier checkpoint; guard.loss_spike = rollback leaves the sequences out."
+        "Resume from an earlier checkpoint, or submit again with guard.loss_spike = rollback: it "
+        "leaves the sequences out."
     ),
-    FailureReason.DATA_ERROR: "Mend the data place that the message names, then resume.",
+    FailureReason.DATA_ERROR: (
+        "Mend the files that the message names, then resume; other data need a new job."
+    ),
     FailureReason.CHECKPOINT_ERROR: (
         "Make the path that the message names writable and free space there, then resume."
     ),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -108,7 +110,7 @@ def login(
         )
         raise typer.Exit(USAGE)
     if "://" not in url:
-        url = f"https://{url}"
+        url = f"{_guessed_scheme(url)}://{url}"
     given = token or os.environ.get("TRAINYARD_TOKEN")
     if not given:
         given = typer.prompt("Token", hide_input=True, err=True).strip()
@@ -117,3 +119,14 @@ def login(
         session = yard.session()
     path = save(connection)
     say(f"Logged in to {connection.url} as {session.name}; kept in {path}.")
+
+
+def _guessed_scheme(address: str) -> str:
+    """Return the scheme of an address without one: only a loopback address is served plainly."""
+    host = urlsplit(f"//{address}").hostname or ""
+    if host == "localhost":
+        return "http"
+    try:
+        return "http" if ip_address(host).is_loopback else "https"
+    except ValueError:
+        return "https"

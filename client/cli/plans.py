@@ -70,8 +70,12 @@ def draw_preview(preview: ResumePreview) -> RenderableType:
         rows.add(f"  {change.name}", change.before, change.after, sign, style=style)
     origin = preview.checkpoint_id
     start = f"from step {preview.step:,}" if origin else "from the start"
+    if preview.saves_first:
+        start = f"from the save that its stop makes (now at step {preview.step:,})"
     head = Text.assemble(
-        (preview.plan.name, "bold"), f" on {preview.plan.world_size} slots, ", start
+        (preview.plan.name, "bold"),
+        f" on {preview.plan.world_size} slot{'s' * (preview.plan.world_size != 1)}, ",
+        start,
     )
     if origin:
         head.append(f"  {origin}", style="dim")

@@ -15,7 +15,12 @@ GIB = 2**30
 
 
 def compare(
-    baseline: Baseline, target: Target, *, last_step: int, state: TrainState | None
+    baseline: Baseline,
+    target: Target,
+    *,
+    last_step: int,
+    state: TrainState | None,
+    saves_first: bool = False,
 ) -> tuple[Change, ...]:
     """Return the lines, those that change first.
 
@@ -24,18 +29,21 @@ def compare(
         target: the next attempt.
         last_step: step that the last attempt reached.
         state: counters of the checkpoint to go on from; none for a fresh start.
+        saves_first: whether the attempt that runs saves, and the job goes on from that save.
     """
     before, after = baseline.effective, target.effective
     try:
         old = plan(before)
     except SpecError:  # accepted by an earlier version, refused by this one
         old = None
-    step = state.step if state is not None else 0
+    step = last_step if saves_first else state.step if state is not None else 0
     left, right = _lines(before, old, step), _lines(after, target.plan, step)
     lines = [("step", str(last_step), str(step))]
     lines += [(name, left[name], right[name]) for name in left]
     position = str(state.data.position if state is not None else 0)
     tokens = f"{state.tokens if state is not None else 0:,}"
+    if saves_first:
+        position = tokens = "those of the save"
     lines += [("data position", position, position), ("tokens so far", tokens, tokens)]
     changes = [Change(name=n, before=b, after=a, changed=b != a) for n, b, a in lines]
     return tuple(sorted(changes, key=lambda change: not change.changed))

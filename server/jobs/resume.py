@@ -54,6 +54,8 @@ class Prepared:
     target: Target
     origin: Origin
     last_step: int
+    saves_first: bool
+    """Whether the attempt that runs saves, and the job goes on from that save."""
 
 
 def preview(context: Context, job_id: str, request: ResumeRequest) -> ResumePreview:
@@ -161,7 +163,8 @@ def _prepare(
     check_spec(context, target.effective)
     _same_root(baseline, target, origin)
     check_world_size(context, target.plan.world_size, pointer="/world_size")
-    return Prepared(job, baseline, target, origin, last_step)
+    saves_first = job.state == JobState.RUNNING and request.checkpoint_id is None
+    return Prepared(job, baseline, target, origin, last_step, saves_first)
 
 
 def _baseline(connection: Connection, job: Row[Any]) -> tuple[Baseline, str | None, int]:
@@ -219,13 +222,19 @@ def _same_root(baseline: Baseline, target: Target, origin: Origin) -> None:
 def _preview(prepared: Prepared) -> ResumePreview:
     origin = prepared.origin
     state = origin.manifest.train_state if origin.manifest is not None else None
+    last = prepared.last_step
     return ResumePreview(
         plan=prepared.target.plan,
         checkpoint_id=origin.id,
-        step=origin.step,
+        step=last if prepared.saves_first else origin.step,
         branch=origin.branch,
+        saves_first=prepared.saves_first,
         changes=compare(
-            prepared.baseline, prepared.target, last_step=prepared.last_step, state=state
+            prepared.baseline,
+            prepared.target,
+            last_step=last,
+            state=state,
+            saves_first=prepared.saves_first,
         ),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from planner.batch import legal_micro_batch_size
+from planner.batch import chosen_micro_batch_size, legal_micro_batch_size
 from planner.plan import plan, resume_options
 from server.errors import InvalidRequestError
 from specs.api.resume import ResumeRequest
@@ -48,8 +48,9 @@ class Target:
 def work_out(baseline: Baseline, request: ResumeRequest, *, slots: Collection[Slot] = ()) -> Target:
     """Return what a request makes of the next attempt; what it leaves out stays as it was.
 
-    Another world size alone takes the planner's first legal layout, and the micro-batch size is
-    lowered only where the old one is no longer legal.
+    Another world size alone takes the planner's first legal layout. On another number of
+    data-parallel ranks the micro-batch size is lowered where the old one is no longer legal or
+    leaves more than a tenth of the slots idle.
 
     Raises:
         InvalidRequestError: parts of the request disagree, or the job cannot run so.
@@ -64,7 +65,7 @@ def work_out(baseline: Baseline, request: ResumeRequest, *, slots: Collection[Sl
             "parallelism": _with_axes(changed, layout, before=baseline),
             "resources": changed.resources.model_copy(update={"world_size": layout.world_size}),
             "training": changed.training.model_copy(
-                update={"micro_batch_size": _micro_batch_size(changed, request, layout)}
+                update={"micro_batch_size": _micro_batch_size(changed, request, layout, baseline)}
             ),
         }
     )
@@ -167,15 +168,17 @@ def _own_layout(spec: JobSpec, world_size: int) -> Layout | None:
         return None  # its axes give no layout of this size
 
 
-def _micro_batch_size(spec: JobSpec, request: ResumeRequest, layout: Layout) -> int:
-    """Return the size asked for, else the old one, else the largest legal one below it."""
+def _micro_batch_size(
+    spec: JobSpec, request: ResumeRequest, layout: Layout, before: Baseline
+) -> int:
+    """Return the size asked for, else the old one, else one below it that idles less."""
     size = spec.training.micro_batch_size
     if request.overrides.micro_batch_size is not None:
         return size
     rounds = least_microbatches(spec.parallelism.pp_schedule, pp=layout.pp)
-    legal = legal_micro_batch_size(
-        spec.training.global_batch_size, layout.dp, at_most=size, rounds=rounds
-    )
+    same = layout.dp == before.layout.dp
+    choose = legal_micro_batch_size if same else chosen_micro_batch_size
+    legal = choose(spec.training.global_batch_size, layout.dp, at_most=size, rounds=rounds)
     return size if legal is None else legal  # the plan refuses a layout that has none
 
 

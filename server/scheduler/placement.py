@@ -189,11 +189,15 @@ def _reason(
         return f"{needs}, {sum(o.slots for o in group)} are online{_by_node(group, 'slots')}"
     free = [offer for offer in group if offer.free and offer.node not in kept_for]
     count = sum(len(offer.free) for offer in free)
-    kept = sorted({kept_for[offer.node] for offer in group if offer.node in kept_for})
-    parts = [f"{needs}, {count} free" + (_by_node(free, "free") if count else "")]
-    parts += _held(group)
-    parts += [f"the rest kept for {kept[0]}, which is ahead in the queue"] if kept else []
-    return ", ".join(parts)
+    kept: Counter[str] = Counter()
+    for offer in group:
+        if offer.free and offer.node in kept_for:
+            kept[kept_for[offer.node]] += len(offer.free)
+    parts = [f"{count} free" + (_by_node(free, "free") if count else "")]
+    if kept and not count:
+        parts = []  # no "0 free" next to slots that are free and kept
+    parts += [f"{slots} free, kept for {name}, which is ahead" for name, slots in kept.items()]
+    return ", ".join([needs, *parts, *_held(group)])
 
 
 def _missing(demand: Demand, offers: Sequence[Offer]) -> str:

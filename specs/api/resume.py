@@ -48,9 +48,11 @@ class ResumePreview(RecordModel):
     checkpoint_id: str | None
     """Checkpoint to go on from; absent for a start from step 0."""
     step: int
-    """Its step."""
+    """Its step; that of the last report where the attempt saves first."""
     branch: bool
     """Whether newer checkpoints of the lineage are left behind."""
+    saves_first: bool
+    """Whether the attempt that runs saves first, so that the job goes on from its last step."""
     changes: tuple[Change, ...]
     """Before and after, those that change first."""
 

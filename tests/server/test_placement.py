@@ -262,6 +262,5 @@ def test_reasons(wanted: Demand, offers: list[Offer], reason: str) -> None:
 def test_who_is_held_back_says_by_whom() -> None:
     decisions = decide([demand("large", 4), demand("small", 1)], [offer("a", 4, 2)])
     assert decisions.waiting["small"] == (
-        "needs 1 slot, 0 free, 2 held by other, the rest kept for large, which is ahead in the"
-        " queue"
+        "needs 1 slot, 2 free, kept for large, which is ahead, 2 held by other"
     )

@@ -98,6 +98,33 @@ def test_a_micro_batch_size_that_is_no_longer_legal_is_lowered(
     assert refusal.value.problems[0].pointer == "/overrides/micro_batch_size"
 
 
+def test_the_least_idle_micro_batch_size_is_chosen_where_others_idle(
+    context: Context, stopped: str
+) -> None:
+    shown = preview(context, stopped, request(world_size=3))
+    assert shown.plan.batch.micro_batch_size == 3  # 4 leaves a third of the slots idle
+    assert shown.plan.batch.less_idle_micro_batch_size is None
+    offered = {option.world_size: option for option in options(context, stopped).options}
+    assert offered[3].layouts[0].batch == shown.plan.batch
+    named = preview(context, stopped, request(world_size=3, overrides={"micro_batch_size": 4}))
+    assert named.plan.batch.micro_batch_size == 4
+
+
+def test_a_resize_goes_on_from_the_save_of_its_stop(context: Context, harness: Harness) -> None:
+    harness.add_node(slots=8)
+    job_id, (supervisor,) = harness.running(training=TRAINING, resources={"world_size": 2})
+    harness.commit_checkpoint(job_id, 20)
+    supervisor.train(33)
+    shown = preview(context, job_id, request(world_size=4))
+    assert (shown.saves_first, shown.step, shown.branch) == (True, 33, False)
+    assert "step" not in changed(shown)
+    supervisor.train(34)
+    assert preview(context, job_id, request(world_size=4)).step == 34
+    older = preview(context, job_id, request(world_size=4, checkpoint_id=f"{job_id}.a1.step-20"))
+    assert (older.saves_first, older.step) == (False, 20)
+    assert changed(older)["step"] == ("34", "20")
+
+
 def test_world_size_and_layout_must_agree(context: Context, stopped: str) -> None:
     axes = {"parallelism": {"dp_replicate": 2, "dp_shard": 2}}
     assert preview(context, stopped, request(overrides=axes)).plan.name == "HSDP 2x2"

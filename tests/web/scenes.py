@@ -39,7 +39,7 @@ BIG = {
     "optimizer": {"lr": 3e-4},
     "lr_schedule": {"warmup_steps": 500},
     "tags": ["pretrain", "8b", "fineweb"],
-    "env": {"NCCL_DEBUG": "INFO", "HF_TOKEN": "hf_secret"},
+    "env": {"NCCL_DEBUG": "INFO"},
 }
 LOG_LINES = 200_000
 

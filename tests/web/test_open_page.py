@@ -183,3 +183,37 @@ def test_a_line_beyond_the_end_shows_the_end(theatre: Theatre, visit: Visit) -> 
     patiently(told).to_contain_text("the log ends at line 200,000")
     patiently(page.locator(".log-selected")).to_contain_text("200000")
     expect(page.locator(".log-selected")).to_be_in_viewport()
+
+
+def test_a_resize_begins_with_something_else_and_loses_no_step(
+    theatre: Theatre, visit: Visit
+) -> None:
+    run = theatre.scenes.running
+    page = visit(f"/jobs/{theatre.scenes.tale}?do=resize").page
+    dialog = page.get_by_role("dialog")
+    patiently(dialog.locator("input:checked")).not_to_have_attribute("data-world-size", "4")
+    expect(dialog).to_contain_text("No step is lost")
+    same = dialog.get_by_role("region", name="Stays the same")
+    patiently(same).to_contain_text(re.compile(rf"step\s*{run.step}"))
+    run.train(run.step + 2)
+    patiently(same).to_contain_text(re.compile(rf"step\s*{run.step}"))
+    dialog.locator("label", has_text="as before").locator("input").check()
+    patiently(dialog).to_contain_text("This is what runs now")
+    expect(dialog.get_by_role("button", name="Resize on")).to_be_disabled()
+
+
+def test_jobs_that_have_not_ended_stand_first_and_are_counted(
+    theatre: Theatre, visit: Visit
+) -> None:
+    watched = visit("/jobs")
+    watched.settle()
+    page = watched.page
+    states: list[str] = page.locator("tr[data-job] .state").evaluate_all(
+        "states => states.map(state => state.dataset.state)"
+    )
+    ended = [state in {"succeeded", "failed", "stopped", "cancelled"} for state in states]
+    assert ended == sorted(ended)
+    assert True in ended
+    assert False in ended
+    failed = page.get_by_role("button", name="failed").locator(".filter-count")
+    patiently(failed).to_have_text(str(states.count("failed")))

@@ -56,7 +56,7 @@ def active_first(rows: list[tuple[str, JobState]]) -> list[str]:
 def test_active_jobs_come_first_and_each_once(
     client: TestClient, stored: list[tuple[str, JobState]], page_size: int
 ) -> None:
-    query = {"order": "active", "page_size": page_size}
+    query: dict[str, Any] = {"order": "active", "page_size": page_size}
     assert listed(client, **query) == active_first(stored)
     odd = [row for row in stored if int(row[0].removeprefix("job-")) % 2]
     assert listed(client, tag="odd", **query) == active_first(odd)
@@ -74,7 +74,7 @@ def test_a_page_token_of_another_order_is_refused(
     client: TestClient, stored: list[tuple[str, JobState]]
 ) -> None:
     assert stored
-    ended = {"order": "active", "state": "failed", "page_size": 1}
+    ended: dict[str, Any] = {"order": "active", "state": "failed", "page_size": 1}
     token = client.get(JOBS, params=ended).json()["next_page_token"]
     reply = client.get(JOBS, params={"page_token": token})
     assert reply.status_code == 422

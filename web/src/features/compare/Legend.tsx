@@ -8,7 +8,7 @@ import { Button } from "@/shared/ui/Button";
 import { cx } from "@/shared/ui/cx";
 import { Skeleton } from "@/shared/ui/Skeleton";
 import { type Column, Table } from "@/shared/ui/Table";
-import { type Curve, newestValue, strangeTotal } from "./curves";
+import { type Curve, newestValue, pointTotal, strangeTotal } from "./curves";
 import { Swatch } from "./Swatch";
 
 export interface Entry {
@@ -105,12 +105,12 @@ function LastValue({ curve }: { curve: Curve | undefined }) {
   const [value, strange] = [newestValue(curve), strangeTotal(curve)];
   return (
     <>
+      {value === null ? <span className="tone-bad">NaN</span> : formatOf(curve.name)(value)}
       {strange > 0 && (
-        <span className="chart-strange" title={`${plural(strange, "point")} NaN or infinite`}>
-          {count(strange)} NaN
-        </span>
+        <small className="legend-strange" title={`${plural(strange, "point")} NaN or infinite`}>
+          {count(strange)} of {count(pointTotal(curve))} NaN
+        </small>
       )}
-      {value === null ? "NaN" : formatOf(curve.name)(value)}
     </>
   );
 }

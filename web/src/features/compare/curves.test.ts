@@ -53,8 +53,9 @@ describe("curves", () => {
     expect(curvesOf(jobs, "train/lr", { axis: "step", smoothing: 0 })).toEqual([]);
   });
 
-  it("know their newest finite value and what is not finite", () => {
-    expect(newestValue(curve("tokens"))).toBe(4);
+  it("know their newest value, NaN included, and what is not finite", () => {
+    expect(newestValue(curve("step", { last: [1, 2, 3] }))).toBe(3);
+    expect(newestValue(curve("step", { last: [1, 0, null] }))).toBeNull();
     expect(newestValue(curve("step", { last: [null, null, null] }))).toBeNull();
     expect(strangeTotal(curve("step"))).toBe(11);
   });

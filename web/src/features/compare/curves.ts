@@ -144,9 +144,13 @@ export function newestReading(curve: Curve): CurveReading | null {
   return readingOf(curve, curve.x.length - 1);
 }
 
-/** The last finite value of a curve; null where it has none. */
+/** The value of the newest bucket; null where none in it is finite. */
 export function newestValue({ last }: Curve): number | null {
-  return last.findLast((value) => value !== null) ?? null;
+  return last.at(-1) ?? null;
+}
+
+export function pointTotal({ count }: Curve): number {
+  return count.reduce((sum, some) => sum + some, 0);
 }
 
 export function strangeTotal({ nonFinite }: Curve): number {

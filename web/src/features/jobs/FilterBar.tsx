@@ -1,6 +1,8 @@
 // Search, states and tags of the jobs table.
+import { useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
-import { type JobFilter, legalSearch } from "@/shared/api/queries";
+import { type JobFilter, jobCountsQuery, legalSearch } from "@/shared/api/queries";
+import { count } from "@/shared/format/numbers";
 import { STATE_TONES } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
 import { cx } from "@/shared/ui/cx";
@@ -16,6 +18,7 @@ interface FilterBarProps {
 }
 
 export function FilterBar({ filter, onChange }: FilterBarProps) {
+  const { data: counts } = useQuery({ ...jobCountsQuery(filter), placeholderData: (last) => last });
   return (
     <search className="filter" aria-label="Filter jobs">
       <Search filter={filter} onChange={onChange} />
@@ -33,6 +36,7 @@ export function FilterBar({ filter, onChange }: FilterBarProps) {
               <StateGlyph state={state} />
             </span>
             {state}
+            {counts && <span className="filter-count">{count(counts[state] ?? 0)}</span>}
           </button>
         ))}
       </fieldset>

@@ -14,6 +14,7 @@ import { LoadMore } from "./LoadMore";
 import { Picked } from "./Picked";
 import { useJobKeys } from "./useJobKeys";
 import { usePicking } from "./usePicking";
+import "./filter.css";
 import "./jobs.css";
 
 export function JobsPage() {

@@ -1,6 +1,6 @@
 // The memory of the fullest rank, by part, against what the smallest slot has.
 import type { MemoryEstimate } from "@/shared/api/types";
-import { bytes, percent } from "@/shared/format/numbers";
+import { bytes } from "@/shared/format/numbers";
 
 type Part = Exclude<keyof MemoryEstimate, "total" | "peak_at">;
 
@@ -40,7 +40,7 @@ export function MemoryBar({ memory, available }: MemoryBarProps) {
           <span
             key={part}
             className={`memory-part part-${index + 1}`}
-            style={{ width: percent(memory[part] / whole).replace(" ", "") }}
+            style={{ width: `${(memory[part] / whole) * 100}%` }}
             title={`${label}: ${bytes(memory[part])}`}
           />
         ))}

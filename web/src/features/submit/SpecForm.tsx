@@ -1,5 +1,6 @@
 // The form: one group for each section of the spec; what most jobs set stands open.
 import { useCallback, useDeferredValue, useMemo, useState } from "react";
+import { useSearchParams } from "react-router";
 import { EmptyState } from "@/shared/ui/Notice";
 import type { PlacedProblems } from "./problems";
 import { SectionGroup } from "./SectionGroup";
@@ -18,7 +19,8 @@ interface SpecFormProps {
 }
 
 export function SpecForm({ sections, spec, problems, warnings, edit }: SpecFormProps) {
-  const [wanted, setWanted] = useState("");
+  const [params] = useSearchParams();
+  const [wanted, setWanted] = useState(params.get("find") ?? "");
   const searched = useDeferredValue(wanted.trim().toLowerCase());
   const shown = useMemo(() => found(sections, searched), [sections, searched]);
   const setField = useCallback(

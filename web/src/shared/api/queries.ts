@@ -24,6 +24,7 @@ export const keys = {
   session: ["session"] as const,
   schema: ["schema"] as const,
   jobs: ["jobs"] as const,
+  jobCounts: ["job-counts"] as const,
   jobList: (filter: JobFilter) => ["jobs", filter] as const,
   /** Everything of one job lies under this key; its parts are `[...keys.job(id), "attempts"]`... */
   job: (id: string) => ["job", id] as const,
@@ -58,6 +59,7 @@ export const jobsQuery = (filter: JobFilter) =>
         api.GET("/api/v1/jobs", {
           params: {
             query: {
+              order: "active",
               page_size: JOBS_PAGE_SIZE,
               ...(pageParam ? { page_token: pageParam } : {}),
               ...(filter.states.length ? { state: filter.states } : {}),
@@ -70,6 +72,17 @@ export const jobsQuery = (filter: JobFilter) =>
       ),
     initialPageParam: "",
     getNextPageParam: (page) => page.next_page_token,
+  });
+
+/** How many jobs are in each state; the states of the filter do not count, for they are chosen by it. */
+export const jobCountsQuery = ({ tags, search }: JobFilter) =>
+  queryOptions({
+    queryKey: [...keys.jobCounts, { tags, search }] as const,
+    queryFn: async ({ signal }) => {
+      const query = { ...(tags.length ? { tag: tags } : {}), ...(search ? { search } : {}) };
+      const found = await ask(api.GET("/api/v1/jobs/counts", { params: { query }, signal }));
+      return found.by_state;
+    },
   });
 
 export const jobQuery = (id: string) =>

@@ -5995,7 +5995,7 @@ export interface components {
             checkpoint_id: string | null;
             /**
              * Step
-             * @description Its step.
+             * @description Its step; that of the last report where the attempt saves first.
              */
             step: number;
             /**
@@ -6003,6 +6003,11 @@ export interface components {
              * @description Whether newer checkpoints of the lineage are left behind.
              */
             branch: boolean;
+            /**
+             * Saves First
+             * @description Whether the attempt that runs saves first, so that the job goes on from its last step.
+             */
+            saves_first: boolean;
             /**
              * Changes
              * @description Before and after, those that change first.

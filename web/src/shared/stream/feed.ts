@@ -61,6 +61,9 @@ export class Feed implements StreamListener {
     const stale = [...byJob].filter(([id, own]) => own.some((event) => isNews(event, id)));
     this.refreshJobs(stale.map(([id]) => id));
     this.refreshParts(events, byJob);
+    if (events.some((event) => mayEnter(event) || event.kind === "job_deleted")) {
+      this.refresher.refresh(keys.jobCounts);
+    }
   };
 
   private removeDeleted(byJob: Map<string, EventView[]>): void {

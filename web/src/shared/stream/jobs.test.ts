@@ -107,6 +107,12 @@ describe("pages", () => {
     expect(ids(placeJob(pages, job("6"), ALL))[1]).toEqual(["6", "5", "3"]);
   });
 
+  it("put a job that ended below those that have not, once", () => {
+    const whole = [{ items: [job("9"), job("7"), job("8", { state: "failed" })] }];
+    const events = new Map([["9", [event("job_ended", "9", { state: "failed" })]]]);
+    expect(ids(reducePages(whole, events, ALL))).toEqual([["7", "9", "8"]]);
+  });
+
   it("leave a job to the page that was not read yet", () => {
     expect(ids(placeJob(pages, job("1"), ALL))).toEqual(ids(pages));
     const whole = [{ items: [job("9")], next_page_token: null }];

@@ -79,18 +79,25 @@ export function reducePages(
   pages: readonly JobPage[],
   events: ReadonlyMap<string, readonly EventView[]>,
   filter: JobFilter,
-): JobPage[] {
-  return pages.map((page) => {
+): readonly JobPage[] {
+  const moved: JobSummary[] = [];
+  const reduced = pages.map((page) => {
     if (!page.items.some((row) => events.has(row.id))) return page;
-    const items = page.items.map((row) => reduceJob(row, events.get(row.id) ?? []));
-    return { ...page, items: items.filter((row) => !events.has(row.id) || matches(row, filter)) };
+    const items = page.items.flatMap((row) => {
+      const after = reduceJob(row, events.get(row.id) ?? []);
+      if (ENDED.has(after.state) !== ENDED.has(row.state)) moved.push(after);
+      return !events.has(row.id) || matches(after, filter) ? [after] : [];
+    });
+    return { ...page, items };
   });
+  // A job that ended stands below those that have not.
+  return moved.reduce<readonly JobPage[]>((now, job) => placeJob(now, job, filter), reduced);
 }
 
 /**
  * Return the pages with a job in its place: replaced, added, or removed when it does not match.
  *
- * Ids sort by the time of submission, the newest first. A job beyond the pages that were read so
+ * Jobs that have not ended come first, within both groups the newest. A job beyond the pages that were read so
  * far is left to the page that will bring it.
  */
 export function placeJob(
@@ -103,13 +110,19 @@ export function placeJob(
   // Where a page ends is told by the rows that it came with, the job's own among them.
   const into = pages.findIndex((page) => {
     const last = page.items.at(-1);
-    return !page.next_page_token || (last !== undefined && job.id >= last.id);
+    return !page.next_page_token || (last !== undefined && byPlace(job, last) <= 0);
   });
   return without.map((page, index) =>
-    index === into
-      ? { ...page, items: [...page.items, job].sort((a, b) => (a.id < b.id ? 1 : -1)) }
-      : page,
+    index === into ? { ...page, items: [...page.items, job].sort(byPlace) } : page,
   );
+}
+
+const ENDED = new Set<JobState>(["succeeded", "failed", "stopped", "cancelled"]);
+
+/** Those that have not ended first, the newest first: the server's order `active`. */
+function byPlace(one: JobSummary, other: JobSummary): number {
+  const [a, b] = [Number(ENDED.has(one.state)), Number(ENDED.has(other.state))];
+  return a - b || (one.id < other.id ? 1 : one.id > other.id ? -1 : 0);
 }
 
 /** Return the pages without a job. */

@@ -98,7 +98,7 @@ function Overrides({ job, attempt }: { job: Job; attempt: Attempt }) {
 const NODE_COLUMNS = [
   { name: "node", label: "Node" },
   { name: "rank", label: "Node rank", number: true },
-  { name: "slots", label: "Slots" },
+  { name: "slots", label: "Slot numbers" },
   { name: "state", label: "State" },
 ];
 
@@ -109,7 +109,7 @@ function Nodes({ attempt }: { attempt: Attempt }) {
         <tr key={node.node}>
           <td>{node.node}</td>
           <td className="number">{node.node_rank}</td>
-          <td>{node.slots.join(", ")}</td>
+          <td>{node.slots.map((slot) => `#${slot}`).join(", ")}</td>
           <td>
             <StateBadge
               state={node.outcome ?? (node.state === "claimed" ? "starting" : node.state)}

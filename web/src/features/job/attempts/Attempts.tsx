@@ -16,6 +16,7 @@ import { AttemptDetails } from "./AttemptDetails";
 import { ContinuityBadge } from "./ContinuityBadge";
 import { CoursePicture } from "./CoursePicture";
 import { barsOf, farthest } from "./course";
+import { reasonWords } from "./failures";
 import "./attempts.css";
 
 const ROW_HEIGHT = 36;
@@ -118,9 +119,7 @@ function AttemptTable({ jobId, attempts, selected, onSelect }: AttemptTableProps
               <td>
                 <StateBadge state={attempt.outcome ?? attempt.state} />
                 {attempt.failure && (
-                  <span className="attempts-reason">
-                    {attempt.failure.reason.replaceAll("_", " ")}
-                  </span>
+                  <span className="attempts-reason">{reasonWords(attempt.failure)}</span>
                 )}
               </td>
               <td>{attempt.continuity ? <ContinuityBadge attempt={attempt} /> : NONE}</td>

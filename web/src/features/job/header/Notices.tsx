@@ -7,7 +7,7 @@ import { Button, ButtonLink } from "@/shared/ui/Button";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { goOnVerb } from "../actions/verbs";
 import { FailureFacts } from "../attempts/FailureFacts";
-import { type Failure, remedyOf } from "../attempts/failures";
+import { type Failure, reasonWords, remedyOf } from "../attempts/failures";
 import { useView } from "../view";
 
 export function Notices({ job }: { job: Job }) {
@@ -68,7 +68,7 @@ function FailureNotice({ job, attempt }: { job: Job; attempt: Attempt }) {
   const { failure } = attempt;
   if (!failure) return null;
   const isRetried = job.state === "queued";
-  const reason = failure.reason.replaceAll("_", " ");
+  const reason = reasonWords(failure);
   return (
     <Notice
       tone={isRetried ? "warn" : "bad"}
@@ -119,8 +119,10 @@ function Remedies({ job, attempt, failure }: RemediesProps) {
         </Button>
       )}
       {rank !== null && <Button onClick={() => view.set(log, "push")}>Log of rank {rank}</Button>}
-      {failure.reason === "non_finite_loss" && (
-        <ButtonLink to={`/jobs/new?from=${job.id}`}>New job like this</ButtonLink>
+      {remedy.field && (
+        <ButtonLink to={`/jobs/new?from=${job.id}&find=${remedy.field}`}>
+          New job with changes
+        </ButtonLink>
       )}
     </div>
   );

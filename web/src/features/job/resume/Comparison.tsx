@@ -22,6 +22,15 @@ export function Comparison({ job, resume }: { job: Job; resume: Resume }) {
       </div>
     );
   }
+  if (resume.isSame) {
+    return (
+      <div className="resume-comparison">
+        <p className="muted">
+          This is what runs now: choose another number of slots, layout or micro-batch.
+        </p>
+      </div>
+    );
+  }
   if (!preview.data) {
     return (
       <div className="resume-comparison">
@@ -53,6 +62,7 @@ function Branch({ job, preview }: { job: Job; preview: ResumePreview }) {
 
 /** What decides the result stands first. */
 const WEIGHTY = [
+  "step",
   "global batch size",
   "data position",
   "tokens so far",

@@ -1,6 +1,6 @@
 // Going on: choose slots, layout and checkpoint, see what changes and what does not, launch.
 import { useEffect, useId, useRef } from "react";
-import type { Job } from "@/shared/api/types";
+import type { Job, ResumeOptions } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
@@ -13,20 +13,12 @@ import { useReference } from "../reference";
 import { Comparison } from "./Comparison";
 import { resumeCommand } from "./choice";
 import { LayoutTable } from "./LayoutTable";
-import { type Resume, useResume } from "./useResume";
+import { type Opened, type Resume, useResume } from "./useResume";
 import "./resume.css";
 
-interface ResumeDialogProps {
-  job: Job;
-  /** Which of the two it was opened as; it stays that whatever becomes of the job. */
-  verb: "resume" | "resize";
-  onClose: () => void;
-  /** Why neither is possible any more. */
-  gone: string | null;
-}
-
-export function ResumeDialog({ job, verb: asked, onClose, gone }: ResumeDialogProps) {
-  const resume = useResume(job, onClose, gone);
+export function ResumeDialog({ job, ...opened }: Opened & { job: Job }) {
+  const { verb: asked, onClose, gone } = opened;
+  const resume = useResume(job, opened);
   const reference = useReference(job);
   const { choice, launch, row } = resume;
   const isResize = asked === "resize";
@@ -62,7 +54,8 @@ export function ResumeDialog({ job, verb: asked, onClose, gone }: ResumeDialogPr
       {launch.isError && <InlineError error={launch.error} />}
       {isResize && (
         <p className="muted">
-          The attempt that runs saves a checkpoint and stops first; then the job goes on from it.
+          The attempt that runs saves and stops first, now at step {count(job.progress.step)}; then
+          the job goes on from that save. No step is lost.
         </p>
       )}
       {(gone === null || resume.preview.data) && <Choices job={job} resume={resume} />}
@@ -95,7 +88,7 @@ function Choices({ job, resume }: { job: Job; resume: Resume }) {
         deviceMemory={plan?.device_memory_bytes ?? null}
       />
       <div className="resume-fields">
-        <CheckpointField resume={resume} />
+        <CheckpointField job={job} resume={resume} />
         <NumberField
           label="Micro-batch"
           unit="sequences"
@@ -117,7 +110,12 @@ function Choices({ job, resume }: { job: Job; resume: Resume }) {
   );
 }
 
-function CheckpointField({ resume }: { resume: Resume }) {
+function newestWords(job: Job, isResize: boolean, newest: ResumeOptions | undefined): string {
+  if (isResize) return `the save of the stop: step ${count(job.progress.step)} or later`;
+  return newest?.checkpoint_id ? `newest: step ${count(newest.step)}` : "none: from the start";
+}
+
+function CheckpointField({ job, resume }: { job: Job; resume: Resume }) {
   const id = useId();
   const { options, checkpoints, choice, aim } = resume;
   const select = useRef<HTMLSelectElement>(null);
@@ -125,7 +123,8 @@ function CheckpointField({ resume }: { resume: Resume }) {
     if (aim === "earlier") select.current?.focus();
   }, [aim]);
   const newest = options.data;
-  const known = checkpoints.filter((one) => one.id !== newest?.checkpoint_id);
+  const implied = resume.isResize ? null : newest?.checkpoint_id; // what "" stands for
+  const known = checkpoints.filter((one) => one.id !== implied);
   const chosen = choice?.checkpointId ?? "";
   const isListed = chosen === "" || known.some((one) => one.id === chosen);
   return (
@@ -140,12 +139,10 @@ function CheckpointField({ resume }: { resume: Resume }) {
         id={id}
         aria-describedby={`${id}-said`}
         className="select"
-        value={chosen === newest?.checkpoint_id ? "" : chosen}
+        value={chosen === implied ? "" : chosen}
         onChange={(event) => resume.chooseCheckpoint(event.target.value || null)}
       >
-        <option value="">
-          {newest?.checkpoint_id ? `newest: step ${count(newest.step)}` : "none: from the start"}
-        </option>
+        <option value="">{newestWords(job, resume.isResize, newest)}</option>
         {!isListed && <option value={chosen}>{chosen}</option>}
         {known.map((one) => (
           <option key={one.id} value={one.id}>

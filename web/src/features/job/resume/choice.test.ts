@@ -110,6 +110,12 @@ describe("rows", () => {
     expect(firstRow(rowsOf(options, axes(1, 4)), "free")?.worldSize).toBe(2);
     expect(firstRow([], null)).toBeUndefined();
   });
+
+  test("a resize never begins with what runs", () => {
+    expect(firstRow(rows, null, true)?.worldSize).not.toBe(2);
+    const alone = rowsOf({ ...options, options: options.options.slice(1, 2) }, axes(1, 2));
+    expect(firstRow(alone, null, true)).toBeUndefined();
+  });
 });
 
 describe("after a shortage of memory", () => {

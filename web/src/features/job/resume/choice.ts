@@ -140,14 +140,23 @@ export function aimIn(word: string | null): Aim {
   return word === "memory" || word === "free" || word === "earlier" ? word : null;
 }
 
+/** The nearest number of slots that does not run already: more where they are free, else fewer. */
+function firstOther(legal: readonly Row[]): Row | undefined {
+  const now = legal.find((row) => row.isBefore)?.worldSize ?? 0;
+  const others = legal.filter((row) => row.isFirst && row.worldSize !== now);
+  const larger = others.find((row) => row.worldSize > now && row.freeNow);
+  return larger ?? others.findLast((row) => row.worldSize < now) ?? others[0];
+}
+
 /**
- * Return the row that is chosen to begin with.
+ * Return the row that is chosen to begin with; in a resize never the one that runs.
  *
  * As before where that is possible; after a shortage of memory the next larger number of slots
  * that fits, if there is one; after lost slots the largest number that is free, up to the one before.
  */
-export function firstRow(rows: readonly Row[], aim: Aim): Row | undefined {
+export function firstRow(rows: readonly Row[], aim: Aim, isResize = false): Row | undefined {
   const legal = rows.filter((row) => row.option !== null);
+  if (isResize) return firstOther(legal);
   const before = legal.find((row) => row.isBefore);
   const size = before?.worldSize ?? 0;
   if (aim === "memory") {

@@ -1,6 +1,7 @@
 // The state of the resume dialog: what there is to choose from, what is chosen, what it would do.
 import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useMemo, useState } from "react";
+import { retryInterval } from "@/shared/api/errors";
 import { keys } from "@/shared/api/queries";
 import type { Job } from "@/shared/api/types";
 import { checkpointsQuery, postResume, previewQuery, resumeOptionsQuery } from "../api";
@@ -17,12 +18,21 @@ import {
 import { problemsOf, readNumber } from "./problems";
 
 const TYPING_MILLISECONDS = 250;
+const LIVE_MILLISECONDS = 3_000;
 
-/** `gone`: why the job cannot be resumed any more, while the dialog still shows what was chosen. */
-export function useResume(job: Job, onClose: () => void, gone: string | null) {
+/** As what the dialog was opened. */
+export interface Opened {
+  /** It stays that whatever becomes of the job. */
+  verb: "resume" | "resize";
+  onClose: () => void;
+  /** Why neither is possible any more, while the dialog still shows what was chosen. */
+  gone: string | null;
+}
+
+export function useResume(job: Job, { verb: asked, onClose, gone }: Opened) {
   const view = useView();
-  const client = useQueryClient();
   const aim = aimIn(view.get("aim"));
+  const isResize = asked === "resize";
   const options = useQuery(resumeOptionsQuery(job.id));
   const checkpoints = useInfiniteQuery(checkpointsQuery(job.id));
   const rows = useMemo(
@@ -32,26 +42,20 @@ export function useResume(job: Job, onClose: () => void, gone: string | null) {
   const [rowKey, setRowKey] = useState<string | null>(null);
   const [typedSize, setMicroBatchSize] = useState<string | null>(null);
   const [steps, setSteps] = useState("");
-  const row = rows.find(({ key }) => key === rowKey) ?? firstRow(rows, aim);
+  const row = rows.find(({ key }) => key === rowKey) ?? firstRow(rows, aim, isResize);
   const microBatchSize = typedSize ?? String(proposedMicroBatchSize(row, aim) ?? "");
   const typed = useMemo(() => ({ microBatchSize, steps }), [microBatchSize, steps]);
   const settled = useSettled(typed, TYPING_MILLISECONDS);
   const { numbers, wrong } = readNumbers(settled);
-  const choice = row && numbers ? { row, checkpointId: view.get("checkpoint"), ...numbers } : null;
-  const launch = useMutation({
-    mutationFn: (chosen: Choice) => postResume(job.id, requestOf(job, chosen)),
-    onSuccess: (reply) => {
-      onClose(); // first: the job that comes back cannot be resumed again
-      client.setQueryData(keys.jobView(job.id), reply.job);
-      void client.invalidateQueries({ queryKey: keys.job(job.id) });
-      view.set({ do: null, checkpoint: null, aim: null, tab: null, from: null, to: null });
-    },
-  });
+  const choice = choiceOf(row, numbers, view.get("checkpoint"));
+  const isSame = isResize && isWhatRuns(choice);
+  const launch = useLaunch(job, onClose);
   // A launched job is queued and refuses a preview; its own events would ask for one again.
   const isLaunched = launch.isPending || launch.isSuccess;
   const preview = useQuery({
     ...previewQuery(job.id, choice ? requestOf(job, choice) : {}),
-    enabled: choice !== null && !isLaunched && gone === null,
+    enabled: choice !== null && !isLaunched && gone === null && !isSame,
+    refetchInterval: refreshOf(isResize),
   });
   // A refused launch says it already; what is chosen next takes that refusal away.
   const problems = problemsOf(preview.isFetching || launch.isError ? null : preview.error);
@@ -63,6 +67,7 @@ export function useResume(job: Job, onClose: () => void, gone: string | null) {
   Object.assign(problems.at, wrong);
   return {
     aim,
+    isResize,
     options,
     rows,
     row,
@@ -76,14 +81,54 @@ export function useResume(job: Job, onClose: () => void, gone: string | null) {
     setSteps,
     preview,
     problems,
+    /** Whether a resize would change nothing. */
+    isSame,
     /** Whether what is shown belongs to what is chosen. */
     isCurrent:
-      preview.isSuccess && !preview.isPlaceholderData && choice !== null && typed === settled,
+      !isSame &&
+      preview.isSuccess &&
+      !preview.isPlaceholderData &&
+      choice !== null &&
+      typed === settled,
     launch,
   };
 }
 
+function useLaunch(job: Job, onClose: () => void) {
+  const view = useView();
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: (chosen: Choice) => postResume(job.id, requestOf(job, chosen)),
+    onSuccess: (reply) => {
+      onClose(); // first: the job that comes back cannot be resumed again
+      client.setQueryData(keys.jobView(job.id), reply.job);
+      void client.invalidateQueries({ queryKey: keys.job(job.id) });
+      view.set({ do: null, checkpoint: null, aim: null, tab: null, from: null, to: null });
+    },
+  });
+}
+
 export type Resume = ReturnType<typeof useResume>;
+
+/** While a resize is chosen the attempt goes on. */
+function refreshOf(isResize: boolean): number | typeof retryInterval {
+  return isResize ? LIVE_MILLISECONDS : retryInterval;
+}
+
+function isWhatRuns(choice: Choice | null): boolean {
+  if (choice === null) return false;
+  const { row, checkpointId, microBatchSize, steps } = choice;
+  const named = [checkpointId, microBatchSize, steps];
+  return row.isBefore && named.every((value) => value === null);
+}
+
+function choiceOf(
+  row: Row | undefined,
+  numbers: Numbers<number | null> | null,
+  checkpointId: string | null,
+): Choice | null {
+  return row && numbers ? { row, checkpointId, ...numbers } : null;
+}
 
 interface Numbers<Value> {
   microBatchSize: Value;
