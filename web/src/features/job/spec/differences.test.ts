@@ -12,6 +12,7 @@ const spec = {
 
 const none: Overrides = {
   parallelism: null,
+  cpu_offload: null,
   micro_batch_size: null,
   activation_checkpoint: null,
   compile: null,
