@@ -9,5 +9,6 @@ REFUSED = pytest.mark.skip(reason="this version of torch does not split a backwa
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "ZeroBubble" in item.name and not SPLITS_BACKWARD:
+        trains = item.path.name != "test_torch_versions.py"
+        if trains and "ZeroBubble" in item.name and not SPLITS_BACKWARD:
             item.add_marker(REFUSED)
