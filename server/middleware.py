@@ -10,6 +10,7 @@ from collections.abc import Callable
 from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.errors import TooLargeError
@@ -28,6 +29,9 @@ SECURITY_HEADERS = {
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
+
+CLIENT_LEFT = 499
+"""Status in the log and the metrics of a request whose client left before it was answered."""
 
 HSTS = {"strict-transport-security": "max-age=31536000"}
 """Under https browsers come back by https alone, for a year."""
@@ -63,6 +67,8 @@ class RequestMiddleware:
 
         try:
             await self.app(scope, receive, send_with_headers)
+        except ClientDisconnect:
+            status = status or CLIENT_LEFT
         except Exception:
             logger.exception("request %s failed", request_id)
             if status:  # the answer has begun; breaking it off is all that is left

@@ -53,7 +53,7 @@ ADVICE: dict[FailureReason, str] = {
     FailureReason.HANG: "Look at the last lines of each rank's log, then resume.",
     FailureReason.NODE_LOST: "Bring the node back or resume on other nodes.",
     FailureReason.PREEMPTED: "Resume when the slots are free again.",
-    FailureReason.LAUNCH_ERROR: "Look at the node's supervisor log; the ranks never started.",
+    FailureReason.LAUNCH_ERROR: "Look at the node's supervisor log; no rank is at fault.",
     FailureReason.NOT_ALLOWED: (
         "Submit a new job without what the message names, or set TRAINYARD_ALLOW_CODE=true for the "
         "server and its workers, then resume."

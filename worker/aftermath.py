@@ -13,7 +13,7 @@ from specs.reports import Identity
 from specs.rundir import ExitRecord
 from worker.cgroup import end_cgroup, make_cgroup, remove_cgroup
 from worker.files import read_record, replace_file
-from worker.identity import boot_id, identify
+from worker.identity import identify
 from worker.node import LaunchRecord, WorkerRun
 from worker.orders import Orders
 from worker.processes import end_marked
@@ -73,9 +73,11 @@ def _exit_record(
     watch.look()
     watch.close()
     outcome, error = last_words(run)
+    restarted = _what_was_restarted(predecessor)
     findings = Findings(
         node=launch.node,
-        fault=_fault(launch, predecessor, said) if error is None else None,
+        # Ranks that end in a shutdown, one after another, write errors about each other.
+        fault=_fault(launch, predecessor, said) if restarted or error is None else None,
         ranks=watch.exits,
         started=watch.started,
         outcome=outcome,
@@ -87,13 +89,21 @@ def _exit_record(
 
 
 def _fault(launch: LaunchRecord, predecessor: Identity, said: str) -> Failure:
-    """Say why there is no supervisor: the machine went down, or something ended it alone."""
-    if predecessor.boot_id != boot_id():
-        reason, what = FailureReason.NODE_LOST, "the machine was restarted"
+    """Return why there is no supervisor: all ended with the machine, or it was ended alone."""
+    if restarted := _what_was_restarted(predecessor):
+        reason, what = FailureReason.NODE_LOST, f"the {restarted} was restarted"
     else:
         reason = FailureReason.LAUNCH_ERROR
         what = f"the supervisor (pid {predecessor.pid}) was ended, and its ranks with it"
     return Failure(reason=reason, message=what, node=launch.node, traceback=said or None)
+
+
+def _what_was_restarted(predecessor: Identity) -> str | None:
+    """Return what ended everything at once, if the predecessor ended so."""
+    own = own_identity()
+    if predecessor.boot_id != own.boot_id:
+        return "machine"
+    return "container" if predecessor.pid_namespace != own.pid_namespace else None
 
 
 def own_identity() -> Identity:

@@ -211,7 +211,8 @@ class Supervisor:
                 wake_fd=self._orders.wake_fd,
                 pidfds=self._watch.pidfds,
             )
-        return self._never_started(self._statuses.get(torchrun))
+        status = self._statuses.get(torchrun)
+        return self._never_started(status) or self._torchrun_killed(torchrun, status)
 
     def _hang(self, silence: str) -> Failure:
         """Let the ranks write where they are before they are ended."""
@@ -239,6 +240,20 @@ class Supervisor:
             return fault.model_copy(update={"free_retry": True})
         message = f"torchrun ended (status {status}) before any rank began"
         return self._fault(FailureReason.LAUNCH_ERROR, message, said=said)
+
+    def _torchrun_killed(self, pid: int, status: int | None) -> Failure | None:
+        """Return that torchrun was ended by a signal, if that is why its ranks are gone.
+
+        They end with it, and so do their guards, so that no end of a rank was seen.
+        """
+        seen = [end for end in self._watch.exits if end.exit_code or end.signal]
+        if status is None or status >= 0 or seen or self._orders.leave_now:
+            return None
+        name = signal.Signals(-status).name
+        message = f"torchrun itself (pid {pid}) was ended by {name}, and its ranks with it"
+        said = tail(self._run.torchrun_log)
+        fault = self._fault(FailureReason.LAUNCH_ERROR, message, said=said)
+        return fault.model_copy(update={"signal": name})
 
     def _has_ended(self, pid: int) -> bool:
         self._statuses |= reap()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
+from specs.failures import Failure, FailureReason
 from specs.reports import Identity
 from specs.rundir import Phase
 from tests.worker.conftest import NODE, Attempt, Place, wait_for
@@ -67,16 +70,26 @@ def test_what_a_dead_supervisor_had_not_sent_is_sent(place: Place) -> None:
     assert attempt.seen.files["log:1"] == (attempt.run.root / "logs/rank-1.log").read_bytes()
 
 
-def test_a_restart_of_the_machine_is_a_lost_node(place: Place) -> None:
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"boot_id": "another-boot"}, "the machine was restarted"),
+        ({"pid_namespace": "1"}, "the container was restarted"),
+    ],
+)
+def test_what_ends_with_its_machine_or_container_is_a_lost_node(
+    place: Place, changed: dict[str, str], message: str
+) -> None:
     attempt = place.start(stand_in="loop")
     attempt.phase(Phase.TRAINING)
     before = kill_supervisor(attempt)
-    elsewhere = before.model_copy(update={"boot_id": "another-boot"})
-    replace_file(attempt.run.identity, elsewhere.model_dump_json())
+    error = Failure(reason=FailureReason.TRAINER_ERROR, message="a peer left", rank=0)
+    replace_file(attempt.run.root / "error.json", error.model_dump_json())
+    replace_file(attempt.run.identity, before.model_copy(update=changed).model_dump_json())
     adopt(place.node)
     record = attempt.exit()
     assert record.failure is not None
-    assert record.failure.reason == "node_lost"
+    assert (record.failure.reason, record.failure.message) == ("node_lost", message)
 
 
 def test_another_process_of_the_same_pid_is_not_the_supervisor(place: Place) -> None:

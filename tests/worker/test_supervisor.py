@@ -18,6 +18,7 @@ from specs.states import DesiredState
 from tests.exploits import COUSINS, shell_by_warnings
 from tests.worker.conftest import Attempt, Place, make_place, wait_for
 from tests.worker.fake_server import FakeServer
+from worker.identity import process_stat
 
 SOON = 10.0
 
@@ -172,6 +173,23 @@ def test_torchrun_that_starts_no_rank_is_a_launch_error(place: Place) -> None:
     assert f"127.0.0.1:{port} is taken" in record.failure.message
     assert record.failure.free_retry
     assert record.ranks == ()
+
+
+def test_torchrun_that_is_killed_is_named_and_no_rank(place: Place) -> None:
+    attempt = place.start(stand_in="loop")
+    attempt.phase(Phase.TRAINING)
+    rank = process_stat(attempt.rank_pid(0))
+    assert rank is not None
+    guard = process_stat(rank.parent)
+    assert guard is not None
+    torchrun = guard.parent
+    os.kill(torchrun, signal.SIGKILL)
+    failure = attempt.exit().failure
+    assert failure is not None
+    assert (failure.reason, failure.rank, failure.signal) == ("launch_error", None, "SIGKILL")
+    assert failure.message == (
+        f"torchrun itself (pid {torchrun}) was ended by SIGKILL, and its ranks with it"
+    )
 
 
 def test_success_counts_whatever_the_teardown_did(place: Place) -> None:
