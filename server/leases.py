@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+SKEW = timedelta(seconds=60)
+"""So far clocks of servers may differ; what lies further ahead was written before a clock was set
+back."""
+
 
 def lease_expired(
     heard_at: datetime, *, up_since: datetime | None, now: datetime, seconds: float
@@ -18,4 +22,14 @@ def lease_expired(
     """
     if up_since is None:
         return False
-    return max(heard_at, up_since) + timedelta(seconds=seconds) < now
+    return silence(heard_at, up_since=up_since, now=now) > timedelta(seconds=seconds)
+
+
+def silence(heard_at: datetime, *, up_since: datetime, now: datetime) -> timedelta:
+    """Return for how long nothing was heard that could have been heard.
+
+    A time further ahead than clocks differ was written before the clock was set back: it would
+    keep a dead node alive until the clock has caught up.
+    """
+    heard = up_since if heard_at > now + SKEW else max(heard_at, up_since)
+    return now - heard

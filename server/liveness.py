@@ -6,9 +6,10 @@ import logging
 import threading
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, or_, select, update
 
 from server.context import Context
+from server.leases import SKEW
 from server.tables import liveness
 from server.upsert import insert_if_absent
 
@@ -27,16 +28,18 @@ def beat(context: Context) -> None:
         first = {"id": 1, "beat_at": now, "up_since": now}
         if insert_if_absent(connection, liveness, first):
             return
-        connection.execute(
-            update(liveness).where(liveness.c.beat_at < now - GAP).values(beat_at=now, up_since=now)
-        )
+        gap = or_(liveness.c.beat_at < now - GAP, liveness.c.beat_at > now + SKEW)
+        connection.execute(update(liveness).where(gap).values(beat_at=now, up_since=now))
         connection.execute(update(liveness).where(liveness.c.beat_at < now).values(beat_at=now))
 
 
 def up_since(connection: Connection, now: datetime) -> datetime | None:
     """Return since when reports could arrive without a gap; None when they cannot now."""
     row = connection.execute(select(liveness.c.beat_at, liveness.c.up_since)).one_or_none()
-    return row.up_since if row is not None and row.beat_at >= now - GAP else None
+    if row is None or not now - GAP <= row.beat_at <= now + SKEW:
+        return None
+    up: datetime = row.up_since
+    return up
 
 
 def keep_beating(context: Context, stop: threading.Event) -> None:

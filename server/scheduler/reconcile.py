@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, tuple_, update
 
 from server.attempts.ending import end_nodes
 from server.attempts.verdict import NodeEnd
@@ -19,6 +19,7 @@ from server.chores.cancelling import prune_ended
 from server.context import Context
 from server.events.store import append_event, prune_transient
 from server.jobs.service import forget_old_keys
+from server.leases import SKEW, silence
 from server.lifecycle import lock_job
 from server.liveness import up_since
 from server.nodes.workers import CLAIMED, HEARTBEATS_MISSED
@@ -89,7 +90,7 @@ class Reconciler:
             )
             .join(attempts, attempt.id == share.attempt_id)
             .join(jobs, jobs.c.id == attempt.job_id)
-            .where(share.state.in_(CLAIMED), _heard_at < lease_limit)
+            .where(share.state.in_(CLAIMED), _is_old(_heard_at, lease_limit, now))
         ).all()
         unclaimed = connection.execute(
             select(share.attempt_id, share.node, share.sent_at, attempt.job_id, attempt.created_at)
@@ -98,7 +99,7 @@ class Reconciler:
         ).all()
         offline = connection.scalars(
             select(nodes.c.name).where(
-                nodes.c.offline_since.is_(None), nodes.c.heartbeat_at < node_limit
+                nodes.c.offline_since.is_(None), _is_old(nodes.c.heartbeat_at, node_limit, now)
             )
         ).all()
         return _Findings(
@@ -140,12 +141,12 @@ class Reconciler:
 
     def _judge_silence(self, share: AnyRow, since: datetime) -> None:
         """Mark a silent share as unreachable, and end it when it stays silent for long enough."""
-        silence = self._context.now() - max(share.heard_at, since)
+        unheard = silence(share.heard_at, up_since=since, now=self._context.now())
         retry = share.overrides.apply(share.spec).retry
-        if silence >= timedelta(seconds=retry.node_lost_after_seconds):
-            self._end_lost(share, silence)
+        if unheard >= timedelta(seconds=retry.node_lost_after_seconds):
+            self._end_lost(share, unheard)
         elif share.unreachable_since is None:
-            self._mark_unreachable(share, silence)
+            self._mark_unreachable(share, unheard)
 
     def _mark_unreachable(self, share: AnyRow, silence: timedelta) -> None:
         context = self._context
@@ -235,6 +236,13 @@ class Reconciler:
 
 
 _heard_at = func.coalesce(attempt_nodes.c.last_report_at, attempt_nodes.c.claimed_at)
+
+
+def _is_old(
+    heard_at: ColumnElement[datetime], limit: datetime, now: datetime
+) -> ColumnElement[bool]:
+    """Return whether a time is before a limit, or from before the clock was set back."""
+    return or_(heard_at < limit, heard_at > now + SKEW)
 
 
 def _still_silent(share: AnyRow) -> ColumnElement[bool]:

@@ -32,13 +32,21 @@ class Scheduler:
         self._chores = ChoreKeeper(context, dispatcher)
 
     def tick(self) -> bool:
-        """Do one round, and return whether this process leads."""
+        """Do one round, and return whether this process leads.
+
+        Raises:
+            ExceptionGroup: some of its parts failed; the others did what was due.
+        """
         if not self._leader.held():
             return False
-        self._reconciler.run()
-        self._emptier.run()
-        self._placer.run()
-        self._chores.run()
+        errors: list[Exception] = []
+        for part in (self._reconciler, self._emptier, self._placer, self._chores):
+            try:
+                part.run()
+            except Exception as error:  # noqa: BLE001 - raised below, after the other parts
+                errors.append(error)
+        if errors:
+            raise ExceptionGroup("parts of this round failed", errors)
         return True
 
     def run(self, stop: threading.Event) -> None:

@@ -228,6 +228,9 @@ def test_what_proves_an_end(
         (-100, -30.001, True),
         (-100, None, False),
         (5, -100, False),
+        (60, -100, False),
+        (60.001, -100, True),
+        (60.001, -30, False),
     ],
 )
 def test_a_lease_counts_from_the_later_of_report_and_return(

@@ -108,6 +108,34 @@ def test_the_shortest_lease_outlasts_an_outage_of_any_length(
 
 
 @pytest.mark.usefixtures("up")
+def test_a_clock_that_is_set_back_keeps_no_dead_node_alive(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node("a", slots=1)
+    harness.add_node("b", slots=1)
+    dead, _ = harness.running()
+    live, (supervisor,) = harness.running()
+    harness.reconcile(seconds=5)
+    harness.clock.advance(-3600)
+    for _ in range(int(LEASE) + 2):
+        harness.reconcile(seconds=1)
+        supervisor.train(2)
+    assert unreachable(harness, dead) == [True]
+    assert unreachable(harness, live) == [False]
+    harness.clock.advance(-3600)
+    harness.reconciler.run()  # no API server has beaten since: nothing is judged
+    supervisor.train(3)
+    assert unreachable(harness, live) == [False]
+    harness.add_node("c")
+    harness.clock.advance(3600)
+    harness.reconciler.run()
+    for _ in range(int(LEASE)):
+        harness.reconcile(seconds=1)
+        supervisor.train(3)
+    assert unreachable(harness, live) == [False]
+
+
+@pytest.mark.usefixtures("up")
 def test_a_silence_that_lasts_is_a_lost_node(harness: Harness) -> None:
     harness.add_node("a", slots=2)
     harness.add_node("b", slots=2)

@@ -20,6 +20,7 @@ from server.jobs.service import submit
 from server.liveness import beat
 from server.scheduler.dispatch import EXPIRES_SECONDS, CelerySender, RecordingDispatcher
 from server.scheduler.leader import LEADER_LOCK, FileLeadership, leadership, lock_of
+from server.scheduler.reconcile import Reconciler
 from server.scheduler.run import Scheduler
 from specs.job import parse_job_spec
 from specs.reports import LaunchMessage
@@ -95,6 +96,26 @@ def test_a_round_that_fails_is_followed_by_another(
     monkeypatch.setattr(scheduler, "tick", failing_once)
     scheduler.run(stop)
     assert harness.job(job_id).state == JobState.STARTING
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_part_that_fails_keeps_no_other_from_its_work(
+    harness: Harness, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beat(context)
+    harness.add_node()
+    job_id = harness.submit()
+    leader = FileLeadership(context.settings.state_dir / "lock")
+    scheduler = Scheduler(context, harness.dispatcher, leader)
+
+    def fail(_: object) -> None:
+        raise ValueError("a row that cannot be read")
+
+    monkeypatch.setattr(Reconciler, "run", fail)
+    with pytest.raises(ExceptionGroup, match="parts of this round"):
+        scheduler.tick()
+    assert harness.job(job_id).state == JobState.STARTING
+    leader.release()
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
