@@ -127,7 +127,7 @@ def test_pipelines_get_a_micro_batch_size_that_fills_their_stages() -> None:
     by_name = {option.name: option for option in layouts_of(spec, 4).layouts}
     whole, halves = by_name["TP 2 x PP 2"], by_name["FSDP 2 x PP 2"]
     assert (whole.batch.micro_batch_size, whole.batch.rounds) == (15, 2)
-    assert (halves.batch.micro_batch_size, halves.batch.rounds) == (7, 2)
+    assert (halves.batch.micro_batch_size, halves.batch.rounds) == (4, 2)
     assert halves.pipeline is not None
     assert (halves.pipeline.layers, halves.pipeline.microbatches) == ((2, 2), 2)
     assert halves.pipeline.bubble_share == pytest.approx(1 / 3)
@@ -143,10 +143,11 @@ def test_the_layout_of_the_jobs_own_axes_comes_first() -> None:
     assert [option.name for option in layouts_of(spec, 3).layouts][:2] == ["FSDP 3", "DDP 3"]
 
 
-def test_the_own_micro_batch_size_is_kept_where_it_is_legal() -> None:
+def test_the_own_micro_batch_size_is_kept_where_it_leaves_few_slots_idle() -> None:
     spec = job(training={"global_batch_size": 16, "micro_batch_size": 4})
     sizes = {n: layouts_of(spec, n).layouts[0].batch.micro_batch_size for n in (1, 3, 4, 5, 16)}
-    assert sizes == {1: 4, 3: 4, 4: 4, 5: 3, 16: 1}
+    # On 3 and 5 slots the larger sizes 4 and 3 leave 33 % and 47 % of them idle.
+    assert sizes == {1: 4, 3: 3, 4: 4, 5: 2, 16: 1}
 
 
 def test_too_many_slots_are_refused_with_the_numbers() -> None:
