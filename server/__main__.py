@@ -1,4 +1,4 @@
-"""`python -m server api | scheduler | migrate | admin-token`: the processes of the server."""
+"""`python -m server api | scheduler | migrate | admin-token | rotate-key`: its commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from server.auth.admin import ensure_admin_token, replace_admin_token
 from server.clock import SystemClock
 from server.context import Context
 from server.database import Database
+from server.keys import ensure_key, rotate
 from server.migrate import is_current, upgrade
+from server.secrets import KeyFileError
 from server.settings import Settings
 from server.wire.configuration import configured
 from server.wire.connections import connections_possible
@@ -53,7 +55,20 @@ def scheduler(context: Context) -> int:
 
 def migrate(context: Context) -> int:
     """Bring the database to the newest schema."""
-    upgrade(context.database)
+    upgrade(context.database, context.secrets)
+    return 0
+
+
+def rotate_key(context: Context) -> int:
+    """Encrypt every stored value of `env` with a new key."""
+    if not _is_ready(context):
+        return 1
+    try:
+        count = rotate(context)
+    except KeyFileError as error:
+        logger.error("%s", error.detail)
+        return 1
+    sys.stdout.write(f"{count} jobs are encrypted with a new key in {context.secrets.path}\n")
     return 0
 
 
@@ -70,6 +85,7 @@ COMMANDS: dict[str, Callable[[Context], int]] = {
     "scheduler": scheduler,
     "migrate": migrate,
     "admin-token": admin_token,
+    "rotate-key": rotate_key,
 }
 
 
@@ -97,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _is_ready(context: Context) -> bool:
     if is_current(context.database):
+        if (error := ensure_key(context)) is not None:
+            logger.error("%s; jobs without env are not affected", error)
         return True
     logger.error("the schema is not the newest: run `python -m server migrate` first")
     return False

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from server.clock import Clock
 from server.database import Database
+from server.secrets import SecretsBox
 from server.settings import Settings
 from specs.ids import make_id
 
@@ -19,6 +21,11 @@ class Context:
     settings: Settings
     database: Database
     clock: Clock
+
+    @cached_property
+    def secrets(self) -> SecretsBox:
+        """Encrypts and decrypts values of `env`."""
+        return SecretsBox(self.settings.key_file)
 
     def now(self) -> datetime:
         """Return the present time, in UTC."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+
+logger = logging.getLogger(__name__)
 
 # Key of the advisory lock that keeps the ids of events in commit order on PostgreSQL.
 EVENTS_LOCK = 7_301_001
@@ -62,9 +67,32 @@ class Database:
         self.engine.dispose()
 
 
+def _keep_private(path: Path) -> None:
+    """Let only the owner read an SQLite database, what belongs to it, and its folder.
+
+    SQLite gives `-wal` and `-shm` the mode of the database. A folder that others share on purpose
+    (the sticky bit, as in `/tmp`) or that belongs to somebody else stays as it is.
+    """
+    if path.name in {"", ":memory:"}:
+        return
+    folder = path.resolve().parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        for file in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
+            with suppress(FileNotFoundError):
+                file.chmod(0o600)
+        found = folder.stat()
+        if found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX:
+            folder.chmod(0o700)
+    except OSError as error:  # SQLite says better what cannot be opened
+        logger.warning("others may be able to read %s: %s", path, error)
+
+
 def _engine(url: str) -> Engine:
     if make_url(url).get_backend_name() != "sqlite":
         return create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=20)
+    _keep_private(Path(make_url(url).database or ""))
     engine = create_engine(url, connect_args={"timeout": 30})
 
     @event.listens_for(engine, "connect")

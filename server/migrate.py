@@ -11,17 +11,28 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from server.database import Database
+from server.secrets import SecretsBox
 
 # Key of the advisory lock that lets one process migrate at a time on PostgreSQL.
 MIGRATIONS_LOCK = 7_301_002
 
 
-def upgrade(database: Database) -> None:
-    """Run every migration that the database has not seen; all of them or, on an error, none."""
+def upgrade(database: Database, secrets: SecretsBox | None = None) -> None:
+    """Run every migration that the database has not seen; all of them or, on an error, none.
+
+    Args:
+        database: what is upgraded.
+        secrets: encrypts what former schemas kept in the clear; not needed where nothing is stored.
+
+    Raises:
+        KeyFileError: there is something to encrypt, and no file of keys.
+    """
     with database.write() as connection:
         if not database.is_sqlite:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATIONS_LOCK})
-        command.upgrade(alembic_config(connection), "head")
+        config = alembic_config(connection)
+        config.attributes["secrets"] = secrets
+        command.upgrade(config, "head")
 
 
 def is_current(database: Database) -> bool:

@@ -28,7 +28,8 @@ class Settings(BaseSettings):
     port: Annotated[int, Field(ge=0, le=65_535)] = 8470
     """Port on which the API listens."""
     state_dir: Path = Path()
-    """Folder for the first admin token."""
+    """Folder for the first admin token, and for `secrets.key` with the keys that encrypt values of
+    `env`. Every process of the server needs the same folder."""
     web_dir: Path | None = None
     """Folder of the built dashboard; the one inside the package when absent."""
     public_url: str | None = None
@@ -70,6 +71,11 @@ class Settings(BaseSettings):
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ("127.0.0.1", "::1")
     """Addresses and networks of reverse proxies, divided by commas: their `X-Forwarded-For` and
     `X-Forwarded-Proto` are believed."""
+
+    @property
+    def key_file(self) -> Path:
+        """File of the keys that encrypt values of `env`."""
+        return self.state_dir / "secrets.key"
 
     @property
     def is_https(self) -> bool:

@@ -72,6 +72,7 @@ jobs = Table(
     Column("tags", Json, nullable=False),
     Column("spec", Record(JobSpec), nullable=False),
     Column("spec_digest", String(64), nullable=False),
+    Column("env", Json),  # the spec's own, encrypted value by value; `spec` has none
     Column("state", String(16), nullable=False),
     Column("desired", String(8), nullable=False),
     Column("reason", Text),  # why it waits, or why it ended

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, select
 
+from server.context import Context
 from server.errors import NotFoundError
 from server.jobs.reason import shown_reason
 from server.tables import attempt_nodes, attempts, jobs, requests
@@ -14,8 +15,9 @@ from server.telemetry.lineage import attempts_of, lineage_of
 from specs.api.attempts import AttemptNodeView, AttemptView
 from specs.api.jobs import JobRequestView, JobView
 from specs.failures import ADVICE
-from specs.job import JobSpec
-from specs.sections.operation import RetrySection, mask_secrets
+from specs.job import JobSpec, parse_job_spec
+from specs.masks import has_credentials, hide_credentials
+from specs.sections.operation import RetrySection
 from specs.states import AttemptOutcome, AttemptState, JobState
 
 Verb = Literal["stop", "cancel", "resume", "resize", "save", "delete"]
@@ -44,8 +46,8 @@ def job_row(connection: Connection, job_id: str) -> Row[Any]:
     return row
 
 
-def job_view(connection: Connection, job_id: str) -> JobView:
-    """Return one job, whole.
+def job_view(context: Context, connection: Connection, job_id: str) -> JobView:
+    """Return one job, whole; secrets of its spec are masked.
 
     Raises:
         NotFoundError: no job has this id.
@@ -70,7 +72,7 @@ def job_view(connection: Connection, job_id: str) -> JobView:
         started_at=job.started_at,
         ended_at=job.ended_at,
         description=job.spec.description,
-        spec=job.spec.model_copy(update={"env": mask_secrets(job.spec.env)}),
+        spec=_shown(context, job),
         desired=job.desired,
         pending=job.pending,
         forked_from=job.forked_from,
@@ -79,6 +81,13 @@ def job_view(connection: Connection, job_id: str) -> JobView:
         retries_left=max(0, _retry(job, current).max_retries - job.retries_used),
         verbs=VERBS[JobState(job.state)],
     )
+
+
+def _shown(context: Context, job: Row[Any]) -> JobSpec:
+    spec: JobSpec = job.spec
+    if has_credentials(text := spec.model_dump_json()):
+        spec = parse_job_spec(hide_credentials(text))
+    return spec.model_copy(update={"env": context.secrets.shown(job.env)})
 
 
 def _retry(job: Row[Any], current: AttemptView | None) -> RetrySection:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from specs.problems import Problem
+from specs.masks import MASK, is_masked
+from specs.problems import Problem, pointer_to
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 RESERVED_ENV = re.compile(
@@ -68,6 +69,19 @@ def environment_problems(env: Mapping[str, str]) -> list[Problem]:
             detail = f"the value of {name} is not legal; legal: {variable.legal}"
         problems.append(Problem(pointer=f"/env/{name}", detail=detail))
     return problems
+
+
+def masked_problems(document: object, *path: str | int) -> list[Problem]:
+    """Return the masks in a JSON document: what a view showed is not what was stored."""
+    if isinstance(document, str):
+        detail = f"{MASK!r} masks what is not shown; give the value itself, or leave it out"
+        return [Problem(pointer=pointer_to(path), detail=detail)] if is_masked(document) else []
+    items: list[tuple[str | int, object]] = []
+    if isinstance(document, Mapping):
+        items = [(str(name), value) for name, value in document.items()]
+    elif isinstance(document, list | tuple):
+        items = list(enumerate(document))
+    return [problem for part, value in items for problem in masked_problems(value, *path, part)]
 
 
 def allowed_names() -> str:

@@ -81,7 +81,7 @@ class JobSpec(SpecModel):
     """Loss on held-out sequences."""
     env: Env = Field(default_factory=dict)
     """Environment variables of the ranks. Where jobs bring no code of their own, only those pass
-    that docs/environment.md lists. Values of secret-looking names are masked in views."""
+    that docs/environment.md lists. Values are stored encrypted; views mask those of other names."""
 
     @model_validator(mode="after")
     def _fit_warmup(self) -> Self:
@@ -127,9 +127,10 @@ class JobSpec(SpecModel):
     def digest(self) -> str:
         """SHA-256 of what the spec says beside the first defaults, in hexadecimal.
 
-        Neither a field that a later version adds nor another default changes it.
+        Neither a field that a later version adds nor another default changes it. `env` is left
+        out: its values may be secrets, which a digest would let others try out.
         """
-        said = self.model_dump(mode="json", exclude_defaults=True)
+        said = self.model_dump(mode="json", exclude_defaults=True, exclude={"env"})
         for (section, field), first in FIRST_DEFAULTS.items():
             value = getattr(getattr(self, section), field)
             fields = said.pop(section, {})

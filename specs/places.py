@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from specs.masks import hide_credentials
 from specs.names import ROOT
 
 ROOT_PATTERN = re.compile(ROOT)
@@ -54,8 +55,9 @@ def split_object_store(root: str) -> tuple[str, str]:
     match = _OBJECT_STORE.fullmatch(root)
     if match is None or {".", ".."} & set(root.split("/")):
         raise ValueError(
-            f"{root!r} is no object store: write s3://bucket or s3://bucket/prefix, without "
-            "credentials, which come from the environment (AWS_ACCESS_KEY_ID and the like)"
+            f"{hide_credentials(root)!r} is no object store: write s3://bucket or "
+            "s3://bucket/prefix, without credentials, which come from the environment "
+            "(AWS_ACCESS_KEY_ID and the like)"
         )
     return match["bucket"], match["prefix"] or ""
 

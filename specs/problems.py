@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from specs.base import RecordModel
+from specs.masks import hide_credentials
 from specs.names import LEGAL
 
 
@@ -118,6 +119,7 @@ def _shown(item: ErrorDetails, detail: str) -> str:
 
 
 def _cut(shown: str) -> str:
+    shown = hide_credentials(shown)
     return shown if len(shown) <= 80 else shown[:77] + "..."
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from specs.masks import hide_credentials
 from specs.places import ROOT_PATTERN, is_object_store, split_object_store
 from specs.reports import NodeName
 
@@ -33,11 +34,14 @@ def parse_roots(text: str) -> dict[str, str]:
     for pair in filter(None, (part.strip() for part in text.split(","))):
         name, equals, path = pair.partition("=")
         if not equals or not ROOT_PATTERN.fullmatch(name):
-            raise ValueError(f"{pair!r} is not name=path, as in checkpoints=/srv/checkpoints")
+            raise ValueError(
+                f"{hide_credentials(pair)!r} is not name=path, as in checkpoints=/srv/checkpoints"
+            )
         if is_object_store(path):
             split_object_store(path)
         elif not Path(path).is_absolute():
-            raise ValueError(f"root {name}={path!r} needs an absolute path, or s3://bucket")
+            shown = hide_credentials(path)
+            raise ValueError(f"root {name}={shown!r} needs an absolute path, or s3://bucket")
         if name in roots:
             raise ValueError(f"root {name!r} is given twice")
         roots[name] = path

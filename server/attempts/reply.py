@@ -22,7 +22,7 @@ def claim_reply(
     attempt, job = launch.attempt, launch.job
     addresses = _addresses(connection, launch) if len(launch.nodes) > 1 else ()
     return ClaimReply(
-        spec=job.spec,
+        spec=context.secrets.restore(job.spec, job.env),
         attempt=AttemptSpec(
             job_id=job.id,
             attempt=attempt.number,

@@ -66,7 +66,7 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
                 f"{checkpoint_id} holds {spec.model.factory}, and this server runs no code that a "
                 "job brings; TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows it"
             )
-        asked = SampleTask(spec=spec.model_copy(update={"env": {}}), **request.model_dump())
+        asked = SampleTask(spec=spec, **request.model_dump())
         return queue_chore(
             context,
             connection,

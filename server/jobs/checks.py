@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select
 from server.context import Context
 from server.errors import InvalidRequestError
 from server.tables import nodes
-from specs.environment import environment_problems
+from specs.environment import environment_problems, masked_problems
 from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.places import split_place
@@ -37,7 +37,8 @@ def check_spec(context: Context, spec: JobSpec) -> None:
 
 
 def _check(context: Context, spec: JobSpec, rules: Callable[[JobSpec], None]) -> None:
-    problems = [*_unknown_roots(context, spec), *not_allowed(context, spec)]
+    problems = [*_unknown_roots(context, spec), *masked_problems(spec.model_dump(mode="json"))]
+    problems += not_allowed(context, spec)
     try:
         rules(spec)
     except SpecError as error:

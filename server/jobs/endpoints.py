@@ -77,7 +77,7 @@ def submit(
     """Check the whole spec and store the job; it waits until it is placed, and says why."""
     job_id = service.submit(context, spec, actor=principal.name, idempotency_key=idempotency_key)
     with context.database.read() as connection:
-        view = job_view(connection, job_id)
+        view = job_view(context, connection, job_id)
     return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job_id}"})
 
 
@@ -153,7 +153,7 @@ def schema() -> dict[str, object]:
 def get(context: ServerContext, job_id: JobId) -> Response:
     """Return a job with its spec, its newest attempt and what may be done now."""
     with context.database.read() as connection:
-        return reply(job_view(connection, job_id))
+        return reply(job_view(context, connection, job_id))
 
 
 @router.delete(
@@ -187,7 +187,7 @@ def stop(context: ServerContext, principal: Person, job_id: JobId, body: StopBod
     """Ask the job to save a checkpoint and to leave."""
     service.stop(context, job_id, actor=principal.name, reason=body.reason)
     with context.database.read() as connection:
-        return reply(job_view(connection, job_id))
+        return reply(job_view(context, connection, job_id))
 
 
 @router.post("/jobs/{job_id}/cancel", response_model=CancelReply, summary="Leave now")
@@ -195,7 +195,7 @@ def cancel(context: ServerContext, principal: Person, job_id: JobId, body: StopB
     """End the job at once; the answer says which steps are lost."""
     lost = service.cancel(context, job_id, actor=principal.name, reason=body.reason)
     with context.database.read() as connection:
-        return reply(CancelReply(job=job_view(connection, job_id), lost=lost))
+        return reply(CancelReply(job=job_view(context, connection, job_id), lost=lost))
 
 
 @router.post("/jobs/{job_id}/resume", response_model=ResumeReply, summary="Go on, also otherwise")
@@ -206,7 +206,7 @@ def resume(context: ServerContext, principal: Person, job_id: JobId, body: Resum
     else:
         preview = resumes.resume(context, job_id, body, actor=principal.name)
     with context.database.read() as connection:
-        return reply(ResumeReply(preview=preview, job=job_view(connection, job_id)))
+        return reply(ResumeReply(preview=preview, job=job_view(context, connection, job_id)))
 
 
 @router.post(
@@ -230,7 +230,7 @@ def fork(
         context, checkpoint_id, body, actor=principal.name, idempotency_key=idempotency_key
     )
     with context.database.read() as connection:
-        view = ForkReply(preview=preview, job=job_view(connection, job_id))
+        view = ForkReply(preview=preview, job=job_view(context, connection, job_id))
     return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job_id}"})
 
 

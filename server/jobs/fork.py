@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Row, select
@@ -79,13 +80,13 @@ def fork(
     job_id = context.new_id()
     with context.database.write() as connection:
         if idempotency_key is not None:
-            digest = hashlib.sha256(f"{checkpoint_id} {request.model_dump_json()}".encode())
             earlier = job_of_key(
                 context,
                 connection,
                 actor,
                 key=idempotency_key,
-                digest=digest.hexdigest(),
+                digest=_digest(checkpoint_id, request),
+                same_env=partial(_has_env, request.changes.get("env", {})),
                 job_id=job_id,
             )
             if earlier is not None:
@@ -103,6 +104,22 @@ def fork(
     return _preview(prepared), job_id
 
 
+def _digest(checkpoint_id: str, request: ForkRequest) -> str:
+    """Return the SHA-256 of a request, with the names but not the values of its environment."""
+    env = request.changes.get("env")
+    if isinstance(env, Mapping):
+        changes = {**request.changes, "env": {n: v and "" for n, v in sorted(env.items())}}
+        request = request.model_copy(update={"changes": changes})
+    return hashlib.sha256(f"{checkpoint_id} {request.model_dump_json()}".encode()).hexdigest()
+
+
+def _has_env(patch: object, env: Mapping[str, str]) -> bool:
+    """Return whether an environment may result from a JSON merge patch."""
+    if not isinstance(patch, Mapping):
+        return patch is None and not env
+    return all(env.get(name) == value for name, value in patch.items())
+
+
 def _if_possible(
     context: Context, connection: Connection, checkpoint_id: str, request: ForkRequest
 ) -> ForkPreview | None:
@@ -116,7 +133,7 @@ def _prepare(
     context: Context, connection: Connection, checkpoint_id: str, request: ForkRequest
 ) -> Prepared:
     source = _source(connection, checkpoint_id)
-    spec = _changed(source.spec, source.name, request)
+    spec = _changed(context.secrets.restore(source.spec, source.env), source.name, request)
     try:
         check_spec(context, spec)
         check_hardware(connection, spec)
@@ -143,6 +160,7 @@ def _source(connection: Connection, checkpoint_id: str) -> AnyRow:
             checkpoints.c.verification,
             checkpoints.c.deleting_since,
             jobs.c.spec,
+            jobs.c.env,
             jobs.c.name,
             jobs.c.storage,
         )

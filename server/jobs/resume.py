@@ -160,7 +160,7 @@ def _prepare(
         raise InvalidRequestError.at(
             "/steps", f"steps={steps}, but {origin.id} stands at step {origin.step} already"
         )
-    check_spec(context, target.effective)
+    check_spec(context, context.secrets.restore(target.effective, job.env))
     _same_root(baseline, target, origin)
     check_world_size(context, target.plan.world_size, pointer="/world_size")
     saves_first = job.state == JobState.RUNNING and request.checkpoint_id is None

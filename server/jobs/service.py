@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -80,7 +81,13 @@ def submit(
     with context.database.write() as connection:
         if idempotency_key is not None:
             earlier = job_of_key(
-                context, connection, actor, key=idempotency_key, digest=spec.digest, job_id=job_id
+                context,
+                connection,
+                actor,
+                key=idempotency_key,
+                digest=spec.digest,
+                same_env=lambda env: env == spec.env,
+                job_id=job_id,
             )
             if earlier is not None:
                 return earlier
@@ -279,9 +286,25 @@ def _lost(connection: Connection, job: Row[Any]) -> str:
 
 
 def job_of_key(
-    context: Context, connection: Connection, actor: str, *, key: str, digest: str, job_id: str
+    context: Context,
+    connection: Connection,
+    actor: str,
+    *,
+    key: str,
+    digest: str,
+    same_env: Callable[[Mapping[str, str]], bool],
+    job_id: str,
 ) -> str | None:
     """Take the key for `job_id`, or return the job that has it already.
+
+    Args:
+        context: the server's surroundings.
+        connection: a writing transaction.
+        actor: who sends the request.
+        key: the caller's name of it.
+        digest: of the request, without values of `env`: a stored digest would let secrets be tried.
+        same_env: whether the environment of the earlier job is the one that is asked for.
+        job_id: id of the job that is stored otherwise.
 
     Raises:
         InvalidRequestError: the key was used for another request.
@@ -297,11 +320,11 @@ def job_of_key(
     if insert_if_absent(connection, keys, row):
         return None
     earlier = connection.execute(
-        sa.select(keys.c.request_digest, keys.c.job_id).where(
-            keys.c.actor == actor, keys.c.key == key
-        )
+        sa.select(keys.c.request_digest, keys.c.job_id, jobs.c.env)
+        .join(jobs, jobs.c.id == keys.c.job_id)
+        .where(keys.c.actor == actor, keys.c.key == key)
     ).one()
-    if earlier.request_digest != digest:
+    if earlier.request_digest != digest or not same_env(context.secrets.open(earlier.env)):
         raise InvalidRequestError.at(
             "header/Idempotency-Key", "was used before with another body; take a new one"
         )
@@ -324,8 +347,9 @@ def insert_job(
         "id": job_id,
         "name": spec.name,
         "tags": spec.tags,
-        "spec": spec,
+        "spec": spec.model_copy(update={"env": {}}),
         "spec_digest": spec.digest,
+        "env": context.secrets.seal(spec.env),
         "state": JobState.QUEUED.value,
         "desired": DesiredState.RUN.value,
         "priority": spec.resources.priority,

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Row, insert, select, text
 from server.attempts.launch import newest_attempt_id
 from server.attempts.rollback import windows_left_out
 from server.context import Context
-from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, lock_job, move
+from server.scheduler.admission import may_start
 from server.scheduler.dispatch import Dispatcher
 from server.scheduler.offers import read_offers
 from server.scheduler.placement import Offer, decide
@@ -24,8 +24,6 @@ from server.telemetry.catalog import newest_checkpoint
 from specs.api.jobs import PendingLaunch, Progress
 from specs.attempt import NodeAllocation
 from specs.events import EventKind
-from specs.failures import ADVICE, FailureReason
-from specs.problems import Problem
 from specs.reports import LaunchMessage
 from specs.states import AttemptNodeState, AttemptState, DesiredState, JobState
 
@@ -100,37 +98,10 @@ def place_job(
             return []
         if not _still_free(connection, allocation):
             return []
-        if problems := not_allowed(context, job.spec):
-            _end_not_allowed(context, connection, job, problems)
+        if not may_start(context, connection, job):
             return []
         attempt_id = _write_attempt(context, connection, job, allocation, offers)
     return [LaunchMessage(attempt_id=attempt_id, node=share.node) for share in allocation]
-
-
-def _end_not_allowed(
-    context: Context, connection: Connection, job: AnyRow, problems: Sequence[Problem]
-) -> None:
-    """End a job that was stored when the server allowed more: no attempt of it may start."""
-    reason = FailureReason.NOT_ALLOWED
-    what = "; ".join(f"{p.pointer[1:].replace('/', '.')}: {p.detail}" for p in problems)
-    why = f"{reason}: {what}. {ADVICE[reason]}"
-    move(
-        context,
-        connection,
-        job_to(
-            job.id,
-            JobState.FAILED,
-            ended_at=context.now(),
-            pending=None,
-            not_before=None,
-            reason=why,
-        ),
-        kind=EventKind.JOB_ENDED,
-        message=f"{job.name} {JobState.FAILED}: {why}",
-        actor=SCHEDULER,
-        job_id=job.id,
-        data={"state": JobState.FAILED, "reason": why},
-    )
 
 
 def rendezvous_port(attempt_id: str) -> int:

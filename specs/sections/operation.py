@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -10,10 +9,6 @@ from pydantic import AfterValidator, Field
 from specs.base import Ranks, Seconds, SpecModel, Text
 from specs.environment import check_environment_names
 from specs.failures import FailureReason
-
-SECRET_NAME = re.compile(
-    r"(?i)(secret|token|passw|passphrase|api_?key|credential|private|_auth$|_key$|^key$)"
-)
 
 
 def _check_env(env: dict[str, str]) -> dict[str, str]:
@@ -26,11 +21,6 @@ Env = Annotated[
     AfterValidator(_check_env),
     Field(max_length=100),
 ]
-
-
-def mask_secrets(env: dict[str, str]) -> dict[str, str]:
-    """Return `env` with the values of secret-looking names replaced, for every view and log."""
-    return {name: "********" if SECRET_NAME.search(name) else env[name] for name in env}
 
 
 class ResourcesSection(SpecModel):

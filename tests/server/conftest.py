@@ -119,7 +119,9 @@ def context(
 ) -> Context:
     """The surroundings of a server process on each kind of database."""
     settings = Settings(database_url=database_url, state_dir=tmp_path, allow_code=allow_code)
-    return Context(settings=settings, database=database, clock=clock)
+    context = Context(settings=settings, database=database, clock=clock)
+    context.secrets.create()
+    return context
 
 
 @pytest.fixture

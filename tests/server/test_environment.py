@@ -27,9 +27,9 @@ NAMED = ["/env/PYTHONWARNINGS", "/env/BROWSER"]
 
 def store_env(harness: Harness, job_id: str, env: dict[str, str]) -> None:
     """Give a stored job an environment that was legal when it was submitted."""
-    spec = harness.job(job_id).spec.model_copy(update={"env": env})
+    sealed = harness.context.secrets.seal(env)
     with harness.context.database.write() as connection:
-        connection.execute(update(jobs).where(jobs.c.id == job_id).values(spec=spec))
+        connection.execute(update(jobs).where(jobs.c.id == job_id).values(env=sealed))
 
 
 def pointers(refusal: pytest.ExceptionInfo[InvalidRequestError]) -> list[str]:
@@ -84,7 +84,7 @@ def test_a_stored_job_stays_readable_and_its_resume_is_refused_by_name(
     supervisor.end("stopped")
     store_env(harness, job_id, EXPLOIT)
     with context.database.read() as connection:
-        assert set(job_view(connection, job_id).spec.env) == set(EXPLOIT)
+        assert set(job_view(context, connection, job_id).spec.env) == set(EXPLOIT)
     for dry_run in (True, False):
         with pytest.raises(InvalidRequestError) as refusal:
             resume.resume(context, job_id, ResumeRequest(dry_run=dry_run), actor="ada")

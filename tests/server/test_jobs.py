@@ -26,7 +26,7 @@ def test_a_submission_is_stored_whole(context: Context, harness: Harness) -> Non
     wanted = spec(env={"API_KEY": "real"}, resources={"world_size": 4, "priority": 3})
     job_id = submit(context, wanted, actor="ada")
     job = harness.job(job_id)
-    assert job.spec == wanted
+    assert context.secrets.restore(job.spec, job.env) == wanted
     assert (job.state, job.priority, job.world_size, job.layout) == ("queued", 3, 4, "FSDP 4")
     assert (job.created_by, job.pending.cause, job.pending.actor) == ("ada", "submit", "ada")
     assert harness.kinds(job_id) == ["submitted"]

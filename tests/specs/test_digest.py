@@ -31,3 +31,12 @@ def test_a_default_that_changed_does_not_change_the_digests_of_stored_jobs() -> 
     other = {"root": "elsewhere", "keep_latest_k": 0}
     old = hashlib.sha256(b'{"checkpoint": {"root": "elsewhere"}}').hexdigest()
     assert parse_job_spec({"checkpoint": other}).digest == old
+
+
+def test_values_of_the_environment_are_left_out() -> None:
+    """A stored digest would let others try values; without `env` it is what it always was."""
+    plain = parse_job_spec(
+        {"name": "a", "training": {"steps": 3}, "checkpoint": {"keep_latest_k": 0}}
+    )
+    assert plain.digest == "68270d0a23d73a87856ae6b2337bf7fc7f950e40113b48c1daa9df68807e6607"
+    assert plain.model_copy(update={"env": {"A_TOKEN": "hunter2"}}).digest == plain.digest

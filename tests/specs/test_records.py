@@ -12,9 +12,9 @@ from specs.checkpoint import checkpoint_id, checkpoint_path, split_checkpoint_id
 from specs.failures import ADVICE, FREE_RETRIES, NEVER_RETRIED, FailureReason
 from specs.ids import is_id, make_id
 from specs.job import JobSpec
+from specs.masks import has_credentials, hide_credentials, is_masked
 from specs.places import split_place
 from specs.rundir import MetricLine
-from specs.sections.operation import mask_secrets
 from specs.states import (
     ATTEMPT_MOVES,
     ATTEMPT_NODE_MOVES,
@@ -25,22 +25,12 @@ from specs.states import (
 )
 
 
-def test_values_of_secret_looking_names_are_masked() -> None:
-    secret = [
-        "API_KEY",
-        "apikey",
-        "SSH_PASSPHRASE",
-        "REGISTRY_AUTH",
-        "HF_TOKEN",
-        "DB_PASSWORD",
-        "AWS_SECRET",
-        "GCP_CREDENTIALS",
-        "KEY",
-    ]
-    plain = ["NCCL_DEBUG", "KEYBOARD", "MONKEY"]
-    masked = mask_secrets(dict.fromkeys([*secret, *plain], "hunter2"))
-    assert {name for name, value in masked.items() if value == "hunter2"} == set(plain)
-    assert list(masked) == [*secret, *plain]
+def test_credentials_of_urls_are_masked_and_nothing_else() -> None:
+    text = "see https://ada:pa%20ss@host/x?y=1, s3://key:secret@books and mail ada@host.org"
+    shown = "see https://********@host/x?y=1, s3://********@books and mail ada@host.org"
+    assert (has_credentials(text), has_credentials("https://host/a@b")) == (True, False)
+    assert hide_credentials(text) == hide_credentials(shown) == shown
+    assert (is_masked(shown), is_masked("********"), is_masked(text)) == (True, True, False)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

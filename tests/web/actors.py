@@ -312,6 +312,7 @@ def open_context(folder: Path) -> Context:
     settings = Settings(database_url=url, state_dir=folder, allow_code=True)
     context = Context(settings=settings, database=Database(url), clock=SystemClock())
     upgrade(context.database)
+    context.secrets.create()
     return context
 
 

@@ -3402,7 +3402,7 @@ export interface components {
             /**
              * Env
              * @description Environment variables of the ranks. Where jobs bring no code of their own, only those pass
-             *     that docs/environment.md lists. Values of secret-looking names are masked in views.
+             *     that docs/environment.md lists. Values are stored encrypted; views mask those of other names.
              */
             env: {
                 [key: string]: string;
@@ -3609,7 +3609,7 @@ export interface components {
             /**
              * Env
              * @description Environment variables of the ranks. Where jobs bring no code of their own, only those pass
-             *     that docs/environment.md lists. Values of secret-looking names are masked in views.
+             *     that docs/environment.md lists. Values are stored encrypted; views mask those of other names.
              */
             env?: {
                 [key: string]: string;

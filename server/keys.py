@@ -1,0 +1,67 @@
+"""The keys of encrypted values against what the database holds: first start, check, rotation."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, select, text, update
+
+from server.context import Context
+from server.secrets import KeyFileError
+from server.tables import jobs
+
+BATCH = 500
+
+
+def ensure_key(context: Context) -> str | None:
+    """Write the first key of a database that needs none yet; return what is wrong with the file.
+
+    A file that was lost is not replaced: another key could not read what is stored.
+    """
+    with context.database.read() as connection:
+        stored = connection.execute(
+            select(jobs.c.env).where(jobs.c.env.is_not(None)).order_by(jobs.c.id.desc()).limit(1)
+        ).scalar_one_or_none()
+    if stored is None:
+        context.secrets.create()
+    try:
+        context.secrets.open(stored)
+        context.secrets.seal({"": ""})
+    except KeyFileError as error:
+        return error.detail
+    return None
+
+
+def rotate(context: Context) -> int:
+    """Encrypt every stored environment with a new key, and return how many there were.
+
+    Processes that run read the new file at their next use. The former key stays in it until the
+    next rotation, for a value that one of them encrypts in this very moment.
+
+    Raises:
+        KeyFileError: the file is missing, or none of its keys made a value; nothing is lost then.
+    """
+    secrets = context.secrets
+    secrets.add_key()
+    count = 0
+    with context.database.write() as connection:
+        _keep_others_from_writing(context, connection)
+        after = ""
+        while True:
+            rows = connection.execute(
+                select(jobs.c.id, jobs.c.env)
+                .where(jobs.c.env.is_not(None), jobs.c.id > after)
+                .order_by(jobs.c.id)
+                .limit(BATCH)
+            ).all()
+            if not rows:
+                break
+            for row in rows:
+                sealed = secrets.rotate(row.env)
+                connection.execute(update(jobs).where(jobs.c.id == row.id).values(env=sealed))
+            count, after = count + len(rows), rows[-1].id
+    secrets.forget_old_keys()
+    return count
+
+
+def _keep_others_from_writing(context: Context, connection: Connection) -> None:
+    if not context.database.is_sqlite:  # there a writing transaction is alone anyway
+        connection.execute(text("LOCK TABLE jobs IN SHARE ROW EXCLUSIVE MODE"))

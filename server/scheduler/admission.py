@@ -1,0 +1,76 @@
+"""Whether a queued job may start, looked at once more when it has got its slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, select, update
+
+from server.context import Context
+from server.events.store import append_waiting
+from server.jobs.checks import not_allowed
+from server.lifecycle import job_to, move
+from server.secrets import KeyFileError
+from server.tables import jobs
+from specs.events import EventKind
+from specs.failures import ADVICE, FailureReason
+from specs.problems import Problem
+from specs.states import JobState
+
+AnyRow = Row[*tuple[Any, ...]]
+
+KEY_RETRY = timedelta(seconds=15)
+"""Pause until a job whose environment could not be decrypted is looked at again."""
+
+
+def may_start(context: Context, connection: Connection, job: AnyRow) -> bool:
+    """Return whether a job may start; the job is locked.
+
+    One that was stored when the server allowed more ends. One whose environment cannot be decrypted
+    waits outside the queue for a while, so that it keeps no slots from others.
+    """
+    try:
+        spec = context.secrets.restore(job.spec, job.env)
+    except KeyFileError as error:
+        _put_off(context, connection, job, reason=error.detail)
+        return False
+    problems = not_allowed(context, spec)
+    if problems:
+        _end(context, connection, job, problems)
+    return not problems
+
+
+def _put_off(context: Context, connection: Connection, job: AnyRow, *, reason: str) -> None:
+    values = {"reason": reason, "demand": None, "not_before": context.now() + KEY_RETRY}
+    connection.execute(update(jobs).where(jobs.c.id == job.id).values(values))
+    if job.reason != reason:
+        columns = (jobs.c.id, jobs.c.name, jobs.c.reason)
+        waiting = connection.execute(select(*columns).where(jobs.c.id == job.id))
+        append_waiting(context, connection, waiting.all())
+
+
+def _end(
+    context: Context, connection: Connection, job: AnyRow, problems: Sequence[Problem]
+) -> None:
+    reason = FailureReason.NOT_ALLOWED
+    what = "; ".join(f"{p.pointer[1:].replace('/', '.')}: {p.detail}" for p in problems)
+    why = f"{reason}: {what}. {ADVICE[reason]}"
+    move(
+        context,
+        connection,
+        job_to(
+            job.id,
+            JobState.FAILED,
+            ended_at=context.now(),
+            pending=None,
+            not_before=None,
+            reason=why,
+        ),
+        kind=EventKind.JOB_ENDED,
+        message=f"{job.name} {JobState.FAILED}: {why}",
+        actor="scheduler",
+        job_id=job.id,
+        data={"state": JobState.FAILED, "reason": why},
+    )
