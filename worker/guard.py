@@ -51,7 +51,8 @@ def guard_rank(run: Path, command: list[str]) -> int:
     die_with(int(os.environ.pop(LAUNCHER_PID)))
     for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    log = os.open(run / "logs" / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    log = os.open(run / "logs" / f"rank-{rank}.log", flags, 0o644)
     may_start, start = os.pipe()
     guard = os.getpid()
     pid = os.fork()

@@ -29,9 +29,11 @@ class HangWatch:
         heartbeat: Path,
         *,
         hang_seconds: float,
+        owner: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = heartbeat
+        self._owner = owner
         self._hang_seconds = hang_seconds
         self._clock = clock
         self._changed_at = clock()
@@ -40,7 +42,7 @@ class HangWatch:
 
     def silence(self) -> str | None:
         """Return what hangs, in words, or None while nothing does."""
-        beat = read_record(self._path, Heartbeat)
+        beat = read_record(self._path, Heartbeat, owner=self._owner)
         now = self._clock()
         if beat is not None and beat != self.heartbeat:
             self.heartbeat, self._changed_at = beat, now

@@ -61,6 +61,16 @@ class WorkerRun(RunDirectory):
     root: Path
 
     @property
+    def writer(self) -> int:
+        """User id of the ranks: owner of the files that they write."""
+        return os.geteuid()
+
+    @property
+    def log_owner(self) -> int:
+        """User id of the owner of the ranks' logs."""
+        return self.writer
+
+    @property
     def launch(self) -> Path:
         """The `LaunchRecord`; written last: with it the directory is complete."""
         return self.root / "launch.json"

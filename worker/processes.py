@@ -45,7 +45,7 @@ def spawn_tied(command: Sequence[str], *, environment: Mapping[str, str], output
     Call it from the main thread: the kernel means the end of the thread that started the child.
     """
     words = [*GUARD, "tie", str(os.getpid()), "--", *command]
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     return os.posix_spawn(
         words[0],
         words,

@@ -44,6 +44,7 @@ class RankWatch:
 
     def __init__(self, run: WorkerRun, ranks: Iterable[int]) -> None:
         self._folder = run.ranks
+        self._owner = run.writer
         self._ranks = [_Rank(rank) for rank in ranks]
 
     def look(self) -> None:
@@ -109,7 +110,7 @@ class RankWatch:
         return all(rank.exit is not None for rank in self._ranks)
 
     def _begin(self, rank: _Rank) -> None:
-        start = read_record(self._folder / f"{rank.rank}.start", _Start)
+        start = read_record(self._folder / f"{rank.rank}.start", _Start, owner=self._owner)
         if start is None:
             return
         rank.pid = start.pid
@@ -119,7 +120,7 @@ class RankWatch:
 
     def _end(self, rank: _Rank, gone_at: float) -> None:
         assert rank.pid is not None
-        end = read_record(Path(self._folder / f"{rank.rank}.end"), _End)
+        end = read_record(self._folder / f"{rank.rank}.end", _End, owner=self._owner)
         if end is not None:
             rank.exit = RankExit(rank=rank.rank, pid=rank.pid, **end.model_dump())
         elif time.monotonic() - gone_at > GUARD_SECONDS:

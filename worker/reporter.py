@@ -12,7 +12,7 @@ from pathlib import Path
 from specs.reports import PROTOCOL, Identity, Report, ReportReply
 from specs.rundir import ExitRecord, Heartbeat, RequestAnswer
 from worker.api import Refused, ServerAway, WorkerApi, pauses
-from worker.files import read_record
+from worker.files import read_record, read_small
 from worker.node import LaunchRecord, Node, WorkerRun
 from worker.orders import Orders
 from worker.spool import Spool
@@ -145,7 +145,7 @@ class Reporter:
             protocol=PROTOCOL,
             node=self._launch.node,
             identity=self._identity,
-            heartbeat=read_record(Path(self._run.heartbeat), Heartbeat),
+            heartbeat=read_record(Path(self._run.heartbeat), Heartbeat, owner=self._run.writer),
             rank_pids=self._rank_pids(),
             provenance=None if self._refused else self._provenance(),
             chunks=chunks,
@@ -173,7 +173,7 @@ class Reporter:
         if self._provenance_sent or self._launch.node_rank != 0:
             return None
         try:
-            found = json.loads(Path(self._run.provenance).read_bytes())
+            found = json.loads(read_small(Path(self._run.provenance), owner=self._run.writer))
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) else None
@@ -185,7 +185,7 @@ class Reporter:
             request_id = path.name.removesuffix(ANSWER_SUFFIX)
             answer = None
             if request_id not in self._answered:
-                answer = read_record(path, RequestAnswer)
+                answer = read_record(path, RequestAnswer, owner=self._run.writer)
             if answer is not None:
                 answers[request_id] = answer
         return answers

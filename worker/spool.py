@@ -10,13 +10,16 @@ from __future__ import annotations
 import base64
 import contextlib
 import ctypes
-import os
+import logging
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from specs.reports import Chunk
+from worker.files import open_regular
 from worker.node import WorkerRun
+
+logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1024 * 1024
 REPORT_BYTES = 2 * 1024 * 1024
@@ -30,9 +33,11 @@ PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01  # linux/falloc.h
 class SpoolFile:
     """One file that only grows."""
 
-    def __init__(self, name: str, path: Path, *, whole_lines: bool) -> None:
+    def __init__(self, name: str, path: Path, *, owner: int, whole_lines: bool) -> None:
         self.name = name
         self._path = path
+        self._owner = owner
+        self._refused = False
         self._whole_lines = whole_lines
         self._freed = 0
         self.acknowledged = 0
@@ -42,7 +47,7 @@ class SpoolFile:
     def size(self) -> int:
         """Bytes written so far."""
         try:
-            return self._path.stat().st_size
+            return self._path.lstat().st_size
         except FileNotFoundError:
             return 0
 
@@ -53,12 +58,17 @@ class SpoolFile:
         """
         start = self.acknowledged
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path, owner=self._owner) as file:
                 file.seek(start)
                 content = file.read(limit)
                 if self._whole_lines and len(content) == limit and b"\n" not in content:
                     content += file.readline()
         except FileNotFoundError:
+            return None
+        except OSError as error:  # a link, a pipe, or of another user: it is not reported
+            if not self._refused:
+                logger.warning("%s is not reported: %s", self._path, error)
+            self._refused = True
             return None
         if self._whole_lines:
             content = content[: content.rfind(b"\n") + 1]
@@ -81,8 +91,11 @@ class SpoolFile:
         end = max(min(self.acknowledged, self.size - kept), self.size - held) // 4096 * 4096
         if self._whole_lines or end - self._freed < kept:
             return
-        with contextlib.suppress(OSError):  # a file system without holes: the bytes stay
-            _punch_hole(self._path, self._freed, end - self._freed)
+        with (
+            contextlib.suppress(OSError),  # a file system without holes: the bytes stay
+            open_regular(self._path, owner=self._owner, writing=True) as file,
+        ):
+            _punch_hole(file.fileno(), self._freed, end - self._freed)
         self._freed = end
 
 
@@ -99,9 +112,12 @@ class Spool:
     ) -> None:
         self._kept, self._held = log_kept_bytes, log_held_bytes
         files = [
-            SpoolFile("metrics", Path(run.metrics), whole_lines=True),
-            SpoolFile("events", Path(run.events), whole_lines=True),
-            *(SpoolFile(f"log:{r}", Path(run.log(r)), whole_lines=False) for r in ranks),
+            SpoolFile("metrics", Path(run.metrics), owner=run.writer, whole_lines=True),
+            SpoolFile("events", Path(run.events), owner=run.writer, whole_lines=True),
+            *(
+                SpoolFile(f"log:{r}", Path(run.log(r)), owner=run.log_owner, whole_lines=False)
+                for r in ranks
+            ),
         ]
         self._files = {file.name: file for file in files}
         self._turn = 0
@@ -164,13 +180,9 @@ class Spool:
         return all(file.drained for file in self._files.values())
 
 
-def _punch_hole(path: Path, offset: int, length: int) -> None:
+def _punch_hole(fd: int, offset: int, length: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     fallocate = libc.fallocate
     fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        if fallocate(fd, PUNCH_HOLE_KEEP_SIZE, offset, length):
-            raise OSError(ctypes.get_errno(), f"fallocate {path}")
-    finally:
-        os.close(fd)
+    if fallocate(fd, PUNCH_HOLE_KEEP_SIZE, offset, length):
+        raise OSError(ctypes.get_errno(), "fallocate")

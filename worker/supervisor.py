@@ -188,7 +188,11 @@ class Supervisor:
             environment=self._environment,
             output=self._run.torchrun_log,
         )
-        hang = HangWatch(Path(self._run.heartbeat), hang_seconds=self._spec.guard.hang_seconds)
+        hang = HangWatch(
+            Path(self._run.heartbeat),
+            hang_seconds=self._spec.guard.hang_seconds,
+            owner=self._run.writer,
+        )
         leaving, asked = _Leaving(), False
         while not self._orders.leave_now:
             self._watch.look()

@@ -13,6 +13,7 @@ from pathlib import Path
 from specs.attempt import AttemptSpec
 from specs.environment import environment_problems
 from specs.job import JobSpec
+from worker.files import open_regular
 from worker.interface import interface_environment
 from worker.node import LaunchRecord, WorkerRun
 from worker.processes import GUARD, MARKER, NODE_MARKER
@@ -156,8 +157,8 @@ def hidden_from_ranks(name: str) -> bool:
 def tail(path: Path, *, limit: int = 2000) -> str:
     """Return the last characters of a file, for a message."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - limit))
+        with open_regular(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
             return file.read().decode("utf-8", errors="replace").strip()
     except OSError:
         return ""

@@ -47,8 +47,8 @@ class Findings:
 def last_words(run: WorkerRun) -> tuple[Outcome | None, Failure | None]:
     """Return the trainer's outcome and error, where it left them."""
     return (
-        read_record(Path(run.outcome), Outcome),
-        read_record(Path(run.error), Failure),
+        read_record(Path(run.outcome), Outcome, owner=run.writer),
+        read_record(Path(run.error), Failure, owner=run.writer),
     )
 
 

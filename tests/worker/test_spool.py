@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import zlib
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_chunks_put_together_are_the_file(
     whole_lines: bool,
 ) -> None:
     path = tmp_path_factory.mktemp("spool") / "file"
-    file = SpoolFile("metrics", path, whole_lines=whole_lines)
+    file = SpoolFile("metrics", path, owner=os.geteuid(), whole_lines=whole_lines)
     got, written = b"", b""
     for part in parts:
         written += part

@@ -1,0 +1,114 @@
+"""What ranks put into a run directory is read as their own regular files, or not at all."""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+
+from specs.rundir import Heartbeat, Outcome, RequestAnswer
+from worker.files import LARGEST_RECORD, open_regular, read_record, replace_file
+from worker.hang import HangWatch
+from worker.node import WorkerRun
+from worker.processes import spawn_tied
+from worker.ranks import RankWatch
+from worker.spool import Spool
+from worker.torchrun import tail
+from worker.verdict import last_words
+
+TOKEN = "ty_node_secret"
+OUTCOME = Outcome(outcome="succeeded", step=3).model_dump_json()
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "node.token"
+    path.write_text(TOKEN)
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> WorkerRun:
+    run = WorkerRun(tmp_path / "runs" / "job" / "1")
+    for folder in (run.logs, run.ranks, run.requests):
+        Path(folder).mkdir(parents=True)
+    return run
+
+
+def plant(path: Path, kind: str, target: Path) -> None:
+    """Put what is no regular file of the rank's in the place of one."""
+    if kind == "link":
+        path.symlink_to(target)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.hardlink_to(target)
+
+
+KINDS = ["link", "pipe", "folder", *(["hard link"] if os.geteuid() == 0 else [])]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_file_of_the_node_is_served_as_one_of_a_rank(
+    run: WorkerRun, token: Path, kind: str
+) -> None:
+    started = time.monotonic()
+    token.write_text(OUTCOME + "\n")  # it could even be read as a record
+    for path in (run.log(0), run.metrics, run.events, run.heartbeat, run.outcome, run.error):
+        plant(Path(path), kind, token)
+    plant(run.ranks / "0.start", kind, token)
+    if kind == "hard link":
+        os.chown(token, 61_999, -1)  # the node's user is not the ranks'
+    spool = Spool(run, ranks=[0])
+    assert spool.chunks() == ()
+    assert spool.drained, "nothing waits for it"
+    assert last_words(run) == (None, None)
+    watch = HangWatch(Path(run.heartbeat), hang_seconds=60)
+    assert (watch.silence(), watch.heartbeat) == (None, None)
+    assert tail(Path(run.log(0))) == ""
+    ranks = RankWatch(run, [0])
+    ranks.look()
+    assert not ranks.started
+    assert time.monotonic() - started < 5, "a pipe is not waited for"
+
+
+def test_a_regular_file_is_served(run: WorkerRun) -> None:
+    Path(run.log(0)).write_text("line\n")
+    (chunk,) = Spool(run, ranks=[0]).chunks()
+    assert zlib.decompress(base64.b64decode(chunk.content)) == b"line\n"
+    assert tail(Path(run.log(0))) == "line"
+
+
+def test_a_record_has_a_largest_size(tmp_path: Path) -> None:
+    path = tmp_path / "answer.json"
+    path.write_text(RequestAnswer(ok=True, message="", step=1).model_dump_json())
+    assert read_record(path, RequestAnswer) is not None
+    with path.open("r+b") as file:
+        file.truncate(LARGEST_RECORD + 1)
+    assert read_record(path, RequestAnswer) is None
+
+
+def test_the_supervisor_writes_through_no_link(run: WorkerRun, token: Path) -> None:
+    Path(run.torchrun_log).symlink_to(token)
+    with pytest.raises(OSError, match="symbolic links"):
+        spawn_tied(["true"], environment={}, output=run.torchrun_log)
+    Path(run.exit).symlink_to(token)
+    replace_file(Path(run.exit), "{}")
+    assert not Path(run.exit).is_symlink()
+    assert token.read_text() == TOKEN
+
+
+def test_another_user_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("a")
+    with open_regular(path) as file:
+        assert file.read() == b"a"
+    with pytest.raises(PermissionError, match="no regular file of its writer"):
+        open_regular(path, owner=os.geteuid() + 1)
+    assert read_record(path, Heartbeat) is None
