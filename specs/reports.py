@@ -27,6 +27,9 @@ NodeName = Annotated[str, Field(pattern=NAME, max_length=100, examples=["gpu-01"
 SPOOL_FILE_PATTERN = r"^(metrics|events|log:\d+)$"
 
 
+Isolation = Literal["user", "none"]
+
+
 class Hardware(RecordModel):
     """What a node is made of."""
 
@@ -42,6 +45,9 @@ class Hardware(RecordModel):
     """CPU cores."""
     memory_bytes: Annotated[int, Field(ge=0)]
     """Memory of the host."""
+    isolation: Isolation = "none"
+    """What keeps ranks from the node's own files: `user`, a Unix user for each attempt, or `none`:
+    code of a job can read the node's token."""
 
 
 class WorkerIdentity(RecordModel):

@@ -16,7 +16,7 @@ from worker.files import read_record, replace_file
 from worker.identity import identify
 from worker.node import LaunchRecord, WorkerRun
 from worker.orders import Orders
-from worker.processes import end_marked
+from worker.processes import end_marked, end_user
 from worker.ranks import RankWatch
 from worker.reporter import Reporter
 from worker.spool import Spool
@@ -58,6 +58,7 @@ def _end_leftovers(launch: LaunchRecord) -> None:
     if cgroup is not None:
         end_cgroup(cgroup)
     ended = end_marked(launch.attempt_id, node=launch.node)
+    ended += end_user(launch.user)
     if cgroup is not None:
         remove_cgroup(cgroup)
     logger.warning("the supervisor is gone; ended %d processes that it left", ended)

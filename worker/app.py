@@ -59,7 +59,11 @@ def _launch(message: LaunchMessage, settings: Settings, launcher: Launcher) -> N
 
 def _start_chore(message: ChoreMessage, settings: Settings, launcher: Launcher) -> None:
     starter = ChoreStarter(
-        launcher.node, launcher.name, launcher.roots, allow_code=launcher.allow_code
+        launcher.node,
+        launcher.name,
+        launcher.roots,
+        allow_code=launcher.allow_code,
+        run_as=launcher.run_as,
     )
     with _api(settings, launcher) as api:
         try:

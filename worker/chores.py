@@ -21,15 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specs.base import RecordModel
-from specs.chores import OUTCOME, PROGRESS, TASK, ChoreOrder, ChoreOutcome, ChoreProgress
+from specs.chores import OUTCOME, PROGRESS, TASK, ChoreKind, ChoreOrder, ChoreOutcome, ChoreProgress
 from specs.ids import is_id
 from specs.reports import PROTOCOL, ChoreClaimReply, ChoreMessage, ChoreReport
 from worker.api import Refused, ServerAway, WorkerApi, pauses, persist
 from worker.files import create_file, read_record
 from worker.node import Node
-from worker.processes import become_subreaper, end_descendants, reap, spawn_tied
+from worker.processes import become_subreaper, end_descendants, end_user, reap, spawn_tied
 from worker.register import own_token
 from worker.torchrun import TRAINER, code_of, hidden_from_ranks, tail
+from worker.users import RankUser, RunAs, user_environment
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ and nothing must run for ever on a node whose server is gone for good."""
 LOOK_SECONDS = 0.05
 NICENESS = 10
 OVER = frozenset({404, 409})
+RUN_CODE = frozenset({ChoreKind.SAMPLE})
+"""Kinds whose command builds the model of a job, which may be code of its own."""
 
 
 class ChoreLaunch(RecordModel):
@@ -56,6 +59,8 @@ class ChoreLaunch(RecordModel):
     """Longest pause between two reports."""
     data_dir: str
     """The node's folder."""
+    user: RankUser | None = None
+    """As whom the command runs; as the worker when absent."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,8 @@ class ChoreStarter:
     """Folder or URL of each storage root."""
     allow_code: bool = False
     """Whether code that jobs bring may run here."""
+    run_as: RunAs | None = None
+    """As whom code of a job runs; as the worker when absent."""
 
     def start(self, message: ChoreMessage, api: WorkerApi) -> bool:
         """Claim a chore and start its supervisor; say whether that was done.
@@ -136,6 +143,10 @@ class ChoreStarter:
             raise ValueError(f"root {claim.task.root!r} is not defined on node {self.name}")
         folder = ChoreFolder(self.node.data_dir / "chores" / chore_id / str(claim.fence))
         folder.root.mkdir(parents=True)
+        user = None
+        if self.run_as is not None and claim.task.kind in RUN_CODE:
+            user = self.run_as.for_operations()
+            user.give(folder.root, 0o1770)
         order = ChoreOrder(
             task=claim.task, root_path=root, root_id=claim.storage, roots=dict(self.roots)
         )
@@ -145,6 +156,7 @@ class ChoreStarter:
             fence=claim.fence,
             report_seconds=claim.report_seconds,
             data_dir=str(self.node.data_dir),
+            user=user,
         )
         create_file(folder.root / TASK, order.model_dump_json(indent=1) + "\n")
         create_file(folder.launch, launch.model_dump_json(indent=1) + "\n")
@@ -177,6 +189,7 @@ class ChoreSupervisor:
             raise ValueError(f"{folder.root} is no folder of a chore")
         self._folder = folder
         self._launch = launch
+        self._owner = launch.user.uid if launch.user else None
         self._node = Node(Path(launch.data_dir))
         self._words = [*command, order.task.kind.value, str(folder.root)]
         self._statuses: dict[int, int] = {}
@@ -185,12 +198,18 @@ class ChoreSupervisor:
         """Run the command to its end and report it; say whether the server heard the end."""
         become_subreaper()
         os.nice(NICENESS)  # whoever trains here goes first
-        pid = spawn_tied(self._words, environment=_environment(), output=self._folder.log)
+        user = self._launch.user
+        environment = _environment()
+        if user is not None:
+            end_user(user)  # an operation whose claim is over: one at a time runs on a node
+            environment |= user_environment(self._launch.chore_id, self._folder.root)
+        pid = spawn_tied(self._words, environment=environment, output=self._folder.log, user=user)
         try:
             heard = self._report_until_over(pid)
         finally:
             end_descendants()
-        outcome = read_record(self._folder.root / OUTCOME, ChoreOutcome)
+            end_user(user)
+        outcome = read_record(self._folder.root / OUTCOME, ChoreOutcome, owner=self._owner)
         if heard and outcome is not None and outcome.outcome == "succeeded":
             shutil.rmtree(self._folder.root.parent, ignore_errors=True)
         return heard
@@ -222,13 +241,13 @@ class ChoreSupervisor:
             protocol=PROTOCOL,
             node=self._launch.node,
             fence=self._launch.fence,
-            progress=read_record(self._folder.root / PROGRESS, ChoreProgress),
+            progress=read_record(self._folder.root / PROGRESS, ChoreProgress, owner=self._owner),
             outcome=None if ended_pid is None else self._outcome(self._statuses[ended_pid]),
         )
 
     def _outcome(self, status: int) -> ChoreOutcome:
         """Return the command's last word, or what can be said of one that had none."""
-        outcome = read_record(self._folder.root / OUTCOME, ChoreOutcome)
+        outcome = read_record(self._folder.root / OUTCOME, ChoreOutcome, owner=self._owner)
         if outcome is not None:
             return outcome
         how = f"by signal {-status}" if status < 0 else f"with status {status}"

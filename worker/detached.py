@@ -10,6 +10,7 @@ from pathlib import Path
 from worker.aftermath import own_identity, speak_for
 from worker.files import read_record
 from worker.node import AttemptLock, LaunchRecord, Node, WorkerRun, identity_of
+from worker.processes import NotEndedError
 from worker.supervisor import Supervisor
 from worker.torchrun import TRAINER
 
@@ -37,6 +38,10 @@ def see_to(folder: Path, lock_fd: int, *, trainer: Sequence[str] = TRAINER) -> i
     with AttemptLock(path, lock_fd) as lock:
         try:
             over = _see_to(run, trainer)
+        except NotEndedError:
+            # Neither reported as gone nor forgotten: the slots are held as long as it lives.
+            logger.exception("the attempt is not over")
+            over = False
         except Exception:
             # Nobody could do better: the worker finds the attempt without anybody and says so.
             logger.exception("the attempt cannot be reported")

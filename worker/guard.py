@@ -1,6 +1,7 @@
 """Ties processes to their parents, and sees each rank of torchrun end; run as a file, alone.
 
-`guard.py tie PARENT -- COMMAND` becomes COMMAND, which the kernel ends when its parent does.
+`guard.py tie PARENT USER -- COMMAND` becomes COMMAND, which the kernel ends when its parent does.
+USER is `uid:gid:gid...`, or `-` for the present one.
 `guard.py rank RUN -- COMMAND` is what torchrun starts as a rank. It runs COMMAND as its child with
 both outputs appended to `logs/rank-<r>.log`, and writes `ranks/<r>.start` and `ranks/<r>.end`:
 torchrun reaps its ranks itself and tells nobody how they ended, so that only a parent in between
@@ -19,7 +20,8 @@ import sys
 import time
 from pathlib import Path
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 38, 47  # linux/prctl.h
+PR_CAP_AMBIENT_CLEAR_ALL = 4
 LAUNCHER_PID = "TRAINYARD_LAUNCHER_PID"
 CGROUP = "TRAINYARD_CGROUP"
 CANNOT_START = 127  # what a shell returns for it
@@ -27,22 +29,41 @@ CANNOT_START = 127  # what a shell returns for it
 
 def main(words: list[str]) -> int:
     """Run one of the two commands."""
-    kind, subject, dashes, *command = words
-    if dashes != "--" or not command:
-        raise SystemExit("guard.py tie PARENT -- COMMAND | guard.py rank RUN -- COMMAND")
+    end = words.index("--")
+    (kind, subject, *user), command = words[:end], words[end + 1 :]
     if kind == "tie":
-        tie(int(subject), command)
+        tie(int(subject), user[0], command)
         return CANNOT_START
     return guard_rank(Path(subject), command)
 
 
-def tie(parent: int, command: list[str]) -> None:
-    """Become `command`, in the cgroup of the attempt where it has one."""
-    die_with(parent)
+def tie(parent: int, user: str, command: list[str]) -> None:
+    """Become `command`, in the cgroup of the attempt where it has one.
+
+    The order matters: only the worker's user may join the cgroup, a change of user takes back the
+    parent-death signal, and a parent that ended before it was set is seen by looking afterwards.
+    """
     if cgroup := os.environ.pop(CGROUP, None):
         Path(cgroup, "cgroup.procs").write_text("0", encoding="ascii")
+    if user != "-":
+        become(*map(int, user.split(":")))
+    die_with(parent)
     os.environ[LAUNCHER_PID] = str(os.getpid())
     os.execvp(command[0], command)
+
+
+def become(uid: int, *groups: int) -> None:
+    """Become a user for good: without capabilities, and without programs that give any back."""
+    os.setgroups(groups)
+    os.setresgid(uid, uid, uid)  # a group of its own
+    os.setresuid(uid, uid, uid)
+    libc = ctypes.CDLL(None, use_errno=True)
+    # A worker that is not root keeps its capabilities as ambient ones, which a change between users
+    # other than root leaves in place; without them the next exec has none.
+    for words in ((PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL), (PR_SET_NO_NEW_PRIVS, 1)):
+        if libc.prctl(*words, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), f"prctl{words}")
+    os.umask(0o007)  # what it writes to storage belongs to the common group
 
 
 def guard_rank(run: Path, command: list[str]) -> int:

@@ -18,6 +18,7 @@ from worker.files import create_file
 from worker.hardware import Devices
 from worker.node import AttemptLock, LaunchRecord, Node, WorkerRun
 from worker.torchrun import hidden_from_ranks
+from worker.users import RankUser, RunAs
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,8 @@ class Launcher:
     """What the node offers."""
     allow_code: bool = False
     """Whether the node runs code that a job brings."""
+    run_as: RunAs | None = None
+    """As whom ranks run; as the worker when absent."""
 
     def launch(self, message: LaunchMessage, api: WorkerApi) -> bool:
         """Claim the node's share of an attempt and start its supervisor; say whether that was done.
@@ -63,8 +66,10 @@ class Launcher:
             reply = self._claim(message.attempt_id, api, lock)
             if reply is None:
                 return False
-            run = self.prepare(message.attempt_id, reply)
-            lock.lead_to(run)
+            with self.node.users() as taken:
+                user = self.run_as.free(taken) if self.run_as is not None else None
+                run = self.prepare(message.attempt_id, reply, user=user)
+                lock.lead_to(run)
             start_supervisor(run, lock)
         return True
 
@@ -81,12 +86,19 @@ class Launcher:
                 lock.forget()
         return granted
 
-    def prepare(self, attempt_id: str, claim: ClaimReply) -> WorkerRun:
+    def prepare(
+        self, attempt_id: str, claim: ClaimReply, *, user: RankUser | None = None
+    ) -> WorkerRun:
         """Write the run directory of an attempt, which must not be there yet."""
         run = self.node.run(claim.attempt.job_id, claim.attempt.attempt)
         run.root.mkdir(parents=True)
         for folder in (run.logs, run.ranks, run.requests):
             Path(folder).mkdir()
+        if user is not None:
+            run.root.parent.chmod(0o711)
+            run.home.mkdir()
+            for folder in (run.root, run.home, run.logs, run.ranks, run.requests):
+                user.give(Path(folder), 0o1770)  # nobody removes what another one made
         self.node.cache_dir.mkdir(exist_ok=True)
         attempt = claim.attempt.model_copy(
             update={
@@ -105,9 +117,12 @@ class Launcher:
             data_dir=str(self.node.data_dir),
             environment=self._environment(claim),
             allow_code=self.allow_code,
+            user=user,
         )
         # Its `env` may hold secrets.
         create_file(Path(run.spec), claim.spec.model_dump_json(indent=1) + "\n", mode=0o600)
+        if user is not None:
+            user.give(Path(run.spec), 0o640)
         create_file(Path(run.attempt), attempt.model_dump_json(indent=1) + "\n")
         create_file(Path(run.secret), claim.attempt_token + "\n", mode=0o600)
         create_file(run.launch, launch.model_dump_json(indent=1) + "\n")

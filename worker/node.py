@@ -19,7 +19,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,6 +32,7 @@ from specs.ids import is_id
 from specs.reports import Identity
 from specs.rundir import RunDirectory
 from worker.files import read_record, replace_file
+from worker.users import RankUser
 
 
 class LaunchRecord(RecordModel):
@@ -52,6 +56,8 @@ class LaunchRecord(RecordModel):
     """Variables of the ranks that come from the node: visible GPUs, number of threads."""
     allow_code: bool = False
     """Whether the node runs code that a job brings."""
+    user: RankUser | None = None
+    """As whom torchrun, its ranks and the check run; as the worker when absent."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +66,16 @@ class WorkerRun(RunDirectory):
 
     root: Path
 
-    @property
+    @cached_property
     def writer(self) -> int:
         """User id of the ranks: owner of the files that they write."""
-        return os.geteuid()
+        launch = read_record(self.launch, LaunchRecord)
+        return launch.user.uid if launch is not None and launch.user else os.geteuid()
 
     @property
     def log_owner(self) -> int:
-        """User id of the owner of the ranks' logs."""
-        return self.writer
+        """User id of the owner of the ranks' logs: the supervisor makes them."""
+        return os.geteuid()
 
     @property
     def launch(self) -> Path:
@@ -84,6 +91,11 @@ class WorkerRun(RunDirectory):
     def ranks(self) -> Path:
         """Folder of what the guards say: `<rank>.start` and `<rank>.end`."""
         return self.root / "ranks"
+
+    @property
+    def home(self) -> Path:
+        """Home of a user of ranks, who has no account."""
+        return self.root / "home"
 
     @property
     def supervisor_log(self) -> Path:
@@ -185,6 +197,18 @@ class Node:
         if not self.attempts.is_dir():
             return []
         return sorted(path.name for path in self.attempts.iterdir() if is_id(path.name))
+
+    @contextmanager
+    def users(self) -> Iterator[set[int]]:
+        """Keep other launches from taking a user id while the block runs; yields the taken ones."""
+        fd = os.open(self.data_dir / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            runs = filter(None, map(self.run_of, self.live()))
+            launches = [read_record(run.launch, LaunchRecord) for run in runs]
+            yield {launch.user.uid for launch in launches if launch and launch.user}
+        finally:
+            os.close(fd)
 
     def lock(self, attempt_id: str, *, create: bool = False) -> AttemptLock | None:
         """Take the lock of an attempt, or return None when another process holds it.

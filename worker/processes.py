@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from worker.identity import ProcessStat, open_started_at, process_stat
+from worker.users import RankUser
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,10 @@ GUARD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")))
 MARKER, NODE_MARKER = "TRAINYARD_ATTEMPT_ID", "TRAINYARD_NODE"
 """Environment variables of every process of an attempt on a node but its supervisor."""
 STUBBORN_SECONDS = 10.0
+
+
+class NotEndedError(Exception):
+    """A process of an attempt may not be ended: the attempt is not gone."""
 
 
 def become_subreaper() -> None:
@@ -39,12 +44,19 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def spawn_tied(command: Sequence[str], *, environment: Mapping[str, str], output: Path) -> int:
+def spawn_tied(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    output: Path,
+    user: RankUser | None = None,
+) -> int:
     """Start a command in a session of its own that ends when this process ends; return its pid.
 
-    Call it from the main thread: the kernel means the end of the thread that started the child.
+    Call it from the main thread: the kernel means the end of the thread that started the child. It
+    runs as `user`, or as the user of this process when there is none.
     """
-    words = [*GUARD, "tie", str(os.getpid()), "--", *command]
+    words = [*GUARD, "tie", str(os.getpid()), user.word if user else "-", "--", *command]
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     return os.posix_spawn(
         words[0],
@@ -122,6 +134,32 @@ def end_marked(attempt_id: str, *, node: str) -> int:
     raise AssertionError("patience has no end")
 
 
+def end_user(user: RankUser | None) -> int:
+    """End each process of a user of ranks; return how many there were.
+
+    Whatever they do, descendants of a rank keep its user: they can gain no privileges. So nothing
+    of an attempt is left when no process of its user is.
+
+    Raises:
+        NotEndedError: a process may not be ended; the user is not gone then.
+    """
+    if user is None:
+        return 0
+    ended: set[int] = set()
+    for _ in _patiently(f"processes of user {user.uid}"):
+        left = [
+            stat for stat in _all_processes() if not stat.ended and _runs_as(stat.pid, user.uid)
+        ]
+        for stat in left:
+            if not _kill(stat):
+                raise NotEndedError(f"pid {stat.pid} of user {user.uid} may not be ended")
+            ended.add(stat.pid)
+        reap()
+        if not left:
+            return len(ended)
+    raise AssertionError("patience has no end")
+
+
 def _patiently(what: str) -> Iterator[None]:
     """Yield for ever, with growing pauses, and log when it takes long."""
     pause, started, warned = 0.005, time.monotonic(), False
@@ -134,22 +172,37 @@ def _patiently(what: str) -> Iterator[None]:
             warned = True
 
 
-def _kill(stat: ProcessStat) -> None:
+def _kill(stat: ProcessStat) -> bool:
+    """End a process; return whether this process may."""
     pidfd = open_started_at(stat.pid, stat.start_time)  # its pid may have passed to another one
     if pidfd is None:
-        return
+        return True
     try:
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError) as error:
+    except ProcessLookupError:
+        return True
+    except PermissionError as error:
         logger.debug("pid %d: %s", stat.pid, error)
+        return False
     finally:
         os.close(pidfd)
+    return True
 
 
 def _all_processes() -> Iterator[ProcessStat]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and (stat := process_stat(int(folder.name))):
             yield stat
+
+
+def _runs_as(pid: int, uid: int) -> bool:
+    """Return whether any of a process's user ids is `uid`; everybody may read that."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # ended
+        return False
+    ids = next((line.split()[1:] for line in lines.splitlines() if line.startswith("Uid:")), [])
+    return str(uid) in ids
 
 
 def _is_marked(pid: int, marks: set[bytes]) -> bool:

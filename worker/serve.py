@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+from pathlib import Path
 
+from specs.places import is_object_store
 from worker.adopt import adopt
 from worker.api import WorkerApi
 from worker.app import consume, create_app
@@ -16,6 +19,7 @@ from worker.notice import read_notice
 from worker.register import register
 from worker.roots import identify_roots
 from worker.settings import Settings
+from worker.users import RunAs
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +44,10 @@ def serve() -> None:
 def _serve(settings: Settings, node: Node, api: WorkerApi) -> None:
     devices = find_devices(device=settings.device, slots=settings.slots)
     roots = settings.root_paths()
-    seconds = register(settings, node, api, hardware=devices.hardware, roots=identify_roots(roots))
+    run_as = _prepare_users(settings, node, slots=devices.hardware.slots)
+    isolation = "user" if run_as is not None else "none"
+    hardware = devices.hardware.model_copy(update={"isolation": isolation})
+    seconds = register(settings, node, api, hardware=hardware, roots=identify_roots(roots))
     logger.info(
         "node %s offers %d slots (%s)",
         settings.node_name,
@@ -57,7 +64,9 @@ def _serve(settings: Settings, node: Node, api: WorkerApi) -> None:
     if heart.refusal is not None:
         raise heart.refusal
     heart.start()
-    launcher = Launcher(node, settings.node_name, roots, devices, settings.allow_code)
+    launcher = Launcher(
+        node, settings.node_name, roots, devices, settings.allow_code, run_as=run_as
+    )
     consume(create_app(settings, launcher))
     heart.stop()
     heart.join()
@@ -65,3 +74,27 @@ def _serve(settings: Settings, node: Node, api: WorkerApi) -> None:
         raise heart.refusal
     if read_notice(notices) is not None:
         heart.beat()  # it may be the last that the server hears of this node
+
+
+def _prepare_users(settings: Settings, node: Node, *, slots: int) -> RunAs | None:
+    """Return as whom ranks run; None when as this process.
+
+    Raises:
+        ValueError: `TRAINYARD_RUN_AS` cannot work here.
+    """
+    if os.geteuid() == 0:
+        logger.warning(
+            "the worker is root%s; run it as a user of its own (docs/worker.md)",
+            "" if settings.run_as else ", and so is code of jobs",
+        )
+    if not settings.run_as:
+        return None
+    run_as = RunAs.parse(settings.run_as)
+    folders = [
+        Path(place) for place in settings.root_paths().values() if not is_object_store(place)
+    ]
+    node.cache_dir.mkdir(exist_ok=True)
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    run_as.prepare_node(slots=slots, data_dir=node.data_dir, shared=[*folders, node.cache_dir])
+    return run_as

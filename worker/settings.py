@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from specs.masks import hide_credentials
 from specs.places import ROOT_PATTERN, is_object_store, split_object_store
 from specs.reports import NodeName
+from worker.users import RunAs
 
 
 def _node_name() -> str:
@@ -21,6 +22,12 @@ def _node_name() -> str:
 
 def _check_roots(text: str) -> str:
     parse_roots(text)
+    return text
+
+
+def _check_run_as(text: str) -> str:
+    if text:
+        RunAs.parse(text)
     return text
 
 
@@ -74,6 +81,10 @@ class Settings(BaseSettings):
     """Slots that the node offers; when absent its GPUs, or without any its cores but at least 4."""
     allow_code: bool = False
     """Whether this node runs code that a job brings (`model.factory`); the server says it too."""
+    run_as: Annotated[str, AfterValidator(_check_run_as)] = ""
+    """Users as whom torchrun, ranks and operations run: `user:first-count`, one id an attempt from
+    `first` on, in the groups of `user`. Needs the capabilities CHOWN, KILL, SETGID and SETUID. As
+    the worker itself when empty: code of a job can then read the node's token."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Kind of slots; `auto` takes GPUs where `nvidia-smi` names some."""
 

@@ -26,6 +26,7 @@ from worker.orders import Orders
 from worker.processes import (
     become_subreaper,
     end_descendants,
+    end_user,
     raise_file_limit,
     reap,
     spawn_tied,
@@ -76,7 +77,7 @@ class Supervisor:
         attempt = AttemptSpec.model_validate_json(Path(run.attempt).read_bytes())
         self._share = Share.of(attempt, launch)
         self._environment = rank_environment(
-            attempt.overrides.apply(self._spec), launch, inherited=os.environ
+            attempt.overrides.apply(self._spec), launch, home=run.home, inherited=os.environ
         )
         self._watch = RankWatch(run, self._share.ranks)
         self._memory = MemoryWatch()
@@ -104,6 +105,7 @@ class Supervisor:
             self._environment[CGROUP] = str(cgroup)
         fault: Failure | None = None
         try:
+            self._make_logs()
             fault = self._check() or self._train()
         except Exception as error:
             logger.exception("supervising failed")
@@ -112,6 +114,7 @@ class Supervisor:
             if cgroup is not None:
                 end_cgroup(cgroup)
             self._statuses |= end_descendants()
+            end_user(self._launch.user)
             if cgroup is not None:
                 remove_cgroup(cgroup)
         record = self._record(fault)
@@ -149,6 +152,16 @@ class Supervisor:
             logger.exception("%s could not be written", self._run.exit)
         return record
 
+    def _make_logs(self) -> None:
+        """Make the logs of ranks of another user, who then cannot put anything in their place."""
+        if (user := self._launch.user) is None:
+            return
+        end_user(user)  # of an earlier attempt nothing is left; a new one is to begin alone
+        for rank in self._share.ranks:
+            log = Path(self._run.log(rank))
+            log.touch(exist_ok=False)
+            user.give(log, 0o660)
+
     # ---- the check ------------------------------------------------------------------------------
 
     def _check(self) -> Failure | None:
@@ -157,7 +170,8 @@ class Supervisor:
             return self._fault(FailureReason.NOT_ALLOWED, refused)
         log = Path(self._run.log(self._share.ranks[0]))
         command = [*self._trainer, "check", str(self._run.root)]
-        pid = spawn_tied(command, environment=self._environment, output=log)
+        user = self._launch.user
+        pid = spawn_tied(command, environment=self._environment, output=log, user=user)
         deadline = time.monotonic() + CHECK_SECONDS
         pidfd = os.pidfd_open(pid)
         try:
@@ -187,6 +201,7 @@ class Supervisor:
             torchrun_command(self._run, self._launch, self._share, self._trainer),
             environment=self._environment,
             output=self._run.torchrun_log,
+            user=self._launch.user,
         )
         hang = HangWatch(
             Path(self._run.heartbeat),

@@ -17,6 +17,7 @@ from worker.files import open_regular
 from worker.interface import interface_environment
 from worker.node import LaunchRecord, WorkerRun
 from worker.processes import GUARD, MARKER, NODE_MARKER
+from worker.users import user_environment
 
 TRAINER = (sys.executable, "-m", "trainer")
 RENDEZVOUS_SECONDS = 300
@@ -97,7 +98,11 @@ def _rendezvous(launch: LaunchRecord, share: Share) -> list[str]:
 
 
 def rank_environment(
-    spec: JobSpec, launch: LaunchRecord, *, inherited: Mapping[str, str] = os.environ
+    spec: JobSpec,
+    launch: LaunchRecord,
+    *,
+    home: Path | None = None,
+    inherited: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """Return the environment of torchrun and its ranks.
 
@@ -116,6 +121,7 @@ def rank_environment(
         **spec.env,
         **launch.environment,  # the GPUs of its slots above all: no job sees those of another
         **threads,
+        **(user_environment(launch.attempt_id, home) if launch.user and home else {}),
         MARKER: launch.attempt_id,
         NODE_MARKER: launch.node,
     }

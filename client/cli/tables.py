@@ -79,9 +79,9 @@ def draw_nodes(nodes: Sequence[NodeView]) -> RenderableType:
     """Return the machines."""
     if not nodes:
         return Text("No nodes. A worker joins with a join token; `trainyard up` starts one here.")
-    rows = Listing("NAME", "STATE", "FREE", "SLOTS", "DEVICE", "MEMORY", "SEEN", "JOBS",
-                   right=("FREE", "SLOTS", "SEEN"),
-                   spare=("SEEN", "MEMORY", "DEVICE"), elastic="JOBS")  # fmt: skip
+    rows = Listing("NAME", "STATE", "FREE", "SLOTS", "DEVICE", "MEMORY", "ISOLATION", "SEEN",
+                   "JOBS", right=("FREE", "SLOTS", "SEEN"),
+                   spare=("SEEN", "ISOLATION", "MEMORY", "DEVICE"), elastic="JOBS")  # fmt: skip
     for node in nodes:
         state = "leaving" if node.notice else "draining" if node.draining else "online"
         hardware = node.hardware
@@ -92,6 +92,7 @@ def draw_nodes(nodes: Sequence[NodeView]) -> RenderableType:
             str(hardware.slots),
             hardware.device_name,
             f"{words.size(hardware.device_memory_bytes)} a slot",
+            hardware.isolation,
             words.age(node.heartbeat_at),
             ", ".join(f"{a.job_name} ({len(a.allocation.slots)})" for a in node.allocations),
         )

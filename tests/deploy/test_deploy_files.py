@@ -16,6 +16,7 @@ import yaml
 
 from server.settings import Settings as ServerSettings
 from worker.settings import Settings as WorkerSettings
+from worker.users import RunAs
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = sorted((ROOT / "deploy").glob("*.Dockerfile"))
@@ -38,6 +39,8 @@ def instructions(path: Path) -> list[tuple[str, str]]:
 
 def modules_started(command: list[str]) -> str | None:
     """Return the module of `python -m MODULE ...`."""
+    if command[:1] == ["setpriv"]:
+        command = command[command.index("python") :]
     return command[2] if command[:2] == ["python", "-m"] else None
 
 
@@ -166,3 +169,20 @@ def test_the_unit_leaves_supervisors_alone() -> None:
     assert service["Restart"] == "always"
     command = shlex.split(service["ExecStart"])
     assert command[1:] == ["-m", "worker"]
+
+
+def test_the_worker_is_no_root_and_keeps_four_capabilities() -> None:
+    four = ["CHOWN", "KILL", "SETGID", "SETUID"]
+    worker = SERVICES["worker"]
+    assert (worker["cap_drop"], worker["cap_add"]) == (["ALL"], four)
+    kept = "-all," + ",".join(f"+{name.lower()}" for name in four)
+    words = set(worker["command"])
+    assert {"--reuid=trainyard", f"--inh-caps={kept}", f"--ambient-caps={kept}"} <= words
+    assert RunAs.parse(worker["environment"]["TRAINYARD_RUN_AS"]).count > 1024, "slots of a node"
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(ROOT / "deploy" / "trainyard-worker.service")
+    service = unit["Service"]
+    listed = " ".join(f"CAP_{name}" for name in four)
+    assert service["User"] == "trainyard"
+    assert service["AmbientCapabilities"] == service["CapabilityBoundingSet"] == listed

@@ -32,6 +32,11 @@ export function NodeCard({ node }: { node: NodeView }) {
         <Fact name="Address">
           <span className="mono">{node.address}</span> · version {node.version}
         </Fact>
+        <Fact name="Isolation">
+          {hardware.isolation === "user"
+            ? "a Unix user for each attempt"
+            : "none: code of a job can read this node's token"}
+        </Fact>
         <Fact name="Heartbeat">
           <RelativeTime at={node.heartbeat_at} />
           <span title={moment(node.registered_at)}>

@@ -3080,6 +3080,59 @@ export interface components {
              * @description Memory of the host.
              */
             memory_bytes: number;
+            /**
+             * Isolation
+             * @description What keeps ranks from the node's own files: `user`, a Unix user for each attempt, or `none`:
+             *     code of a job can read the node's token.
+             * @default none
+             * @enum {string}
+             */
+            isolation: "user" | "none";
+        };
+        /**
+         * Hardware
+         * @description What a node is made of.
+         */
+        HardwareInput: {
+            /**
+             * Device
+             * @description Kind of its slots.
+             * @enum {string}
+             */
+            device: "cpu" | "cuda";
+            /**
+             * Slots
+             * @description Slots that it offers.
+             */
+            slots: number;
+            /**
+             * Device Name
+             * @description Name of the GPU or CPU.
+             */
+            device_name: string;
+            /**
+             * Device Memory Bytes
+             * @description Memory of one slot: of one GPU, or of the host divided by its slots.
+             */
+            device_memory_bytes: number;
+            /**
+             * Cores
+             * @description CPU cores.
+             */
+            cores: number;
+            /**
+             * Memory Bytes
+             * @description Memory of the host.
+             */
+            memory_bytes: number;
+            /**
+             * Isolation
+             * @description What keeps ranks from the node's own files: `user`, a Unix user for each attempt, or `none`:
+             *     code of a job can read the node's token.
+             * @default none
+             * @enum {string}
+             */
+            isolation?: "user" | "none";
         };
         /**
          * Heartbeat
@@ -5683,7 +5736,7 @@ export interface components {
              */
             address: string;
             /** @description What it offers. */
-            hardware: components["schemas"]["Hardware"];
+            hardware: components["schemas"]["HardwareInput"];
             /**
              * Roots
              * @description Name of each storage root that it sees, and the UUID found there.

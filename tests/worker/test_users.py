@@ -1,0 +1,306 @@
+"""Ranks as Unix users of their own: what they are, what they cannot reach, and how all ends."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.worker.conftest import STAND_IN, Place, environment, make_place, wait_for
+from tests.worker.fake_server import FakeServer
+from worker.files import replace_file
+from worker.processes import end_user, reap, spawn_tied
+from worker.users import RankUser, RunAs
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change to other users")
+USER = RankUser(uid=61_901, groups=(61_900, 61_950))
+RUN_AS = "nobody:61900-8"
+ABOUT = """
+id -u; id -g; id -G; umask; pwd > /dev/null
+grep -E '^(CapPrm|CapEff|CapAmb|NoNewPrivs|Uid)' /proc/self/status
+"""
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users can pass through, unlike pytest's own."""
+    folder = Path(tempfile.mkdtemp(prefix="trainyard-users-", dir="/tmp"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def python() -> str:
+    """An interpreter that any user can start, with our packages in its reach."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for path in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
+        if Path(path).exists() and _starts_for_others(path):
+            return path
+    pytest.skip(f"no {version} that another user can start")
+
+
+def _starts_for_others(path: str) -> bool:
+    # By way of a shell: setpriv itself still passes through folders that are closed to the user.
+    start = ["/bin/sh", "-c", f"exec {path} -c 'import ctypes, ssl'"]
+    words = ["setpriv", "--reuid=61901", "--regid=61901", "--clear-groups", *start]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+def packages() -> str:
+    """Return the path of our packages and of those that are installed."""
+    installed = [path for path in sys.path if path.endswith("-packages")]
+    return os.pathsep.join([str(Path(__file__).parents[2]), *installed])
+
+
+def alive(uid: int) -> list[int]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                status = (folder / "status").read_text()
+            except OSError:
+                continue
+            if f"Uid:\t{uid}\t" in status and "State:\tZ" not in status:
+                found.append(int(folder.name))
+    return found
+
+
+# ---- the setting --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", "nobody", "nobody:0-10", "nobody:61900-1", "a b:61900-9"])
+def test_a_setting_that_cannot_work_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="first"):
+        RunAs.parse(text)
+
+
+def test_each_attempt_gets_an_id_of_its_own() -> None:
+    run_as = RunAs.parse("nobody:61900-4")
+    assert run_as.for_operations().uid == 61_900
+    assert run_as.free([]).uid == 61_901
+    assert run_as.free([61_901, 61_903]).uid == 61_902
+    assert run_as.free([]).groups[0] == pwd.getpwnam("nobody").pw_gid
+    with pytest.raises(ValueError, match="all 3 ids"):
+        run_as.free(run_as.ids)
+    with pytest.raises(ValueError, match="'nobody-here', who is unknown"):
+        RunAs.parse("nobody-here:61900-4").free([])
+
+
+def test_ids_of_accounts_and_too_few_ids_are_refused(tmp_path: Path) -> None:
+    nobody = pwd.getpwnam("nobody").pw_uid
+    with pytest.raises(ValueError, match=r"belong to .*nobody"):
+        RunAs("nobody", nobody - 1, 3).free([])
+    with pytest.raises(ValueError, match="4 slots need 5"):
+        RunAs.parse("nobody:61900-4").prepare_node(slots=4, data_dir=tmp_path, shared=[])
+
+
+# ---- one process --------------------------------------------------------------------------------
+
+
+@needs_root
+def test_a_command_becomes_another_user_for_good(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    pid = spawn_tied(["/bin/sh", "-c", ABOUT], environment=os.environ, output=output, user=USER)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    uid, gid, groups, umask, *status = output.read_text().split("\n")[:-1]
+    assert (uid, gid, umask) == ("61901", "61901", "0007")
+    assert set(groups.split()) == {"61900", "61901", "61950"}
+    assert [line.split()[1:] for line in status] == [
+        ["61901"] * 4,
+        ["0000000000000000"],
+        ["0000000000000000"],
+        ["0000000000000000"],
+        ["1"],
+    ]
+
+
+WORKER = """
+import os, sys
+from pathlib import Path
+from worker.processes import spawn_tied, end_user, NotEndedError
+from worker.users import RankUser, RunAs, capabilities
+user = RankUser(uid=61901, groups=(61900,))
+folder = Path(sys.argv[1])
+print("worker", os.getuid(), hex(capabilities()))
+if sys.argv[2] == "spawn":
+    words, out = ["/bin/sh", "-c", sys.argv[3]], folder / "out"
+    pid = spawn_tied(words, environment=os.environ, output=out, user=user)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+elif sys.argv[2] == "end":
+    try:
+        print("ended", end_user(user))
+    except NotEndedError as error:
+        print("not ended:", error)
+else:
+    try:
+        RunAs.parse("nobody:61900-8").prepare_node(slots=2, data_dir=folder, shared=[])
+        print("prepared")
+    except ValueError as error:
+        print(error)
+"""
+
+
+def as_worker(python: str, folder: Path, *words: str, caps: str) -> list[str]:
+    """Run what a worker does that is not root, with some capabilities, and return what it says."""
+    os.chown(folder, 61_899, 61_900)
+    script = folder / "as_worker.py"
+    script.write_text(WORKER)
+    script.chmod(0o644)
+    done = subprocess.run(
+        [
+            *("setpriv", "--reuid=61899", "--regid=61900", "--clear-groups"),
+            *(f"--inh-caps=-all{caps}", f"--ambient-caps=-all{caps}"),
+            *(python, str(script), str(folder), *words),
+        ],
+        env={**os.environ, "PYTHONPATH": packages()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+FOUR = ",+chown,+kill,+setgid,+setuid"
+
+
+@needs_root
+def test_a_worker_that_is_not_root_keeps_four_capabilities_and_ranks_none(
+    python: str, open_folder: Path
+) -> None:
+    said = as_worker(python, open_folder, "spawn", ABOUT, caps=FOUR)
+    assert said == ["worker 61899 0xe1", "0"]
+    uid, _, _, _, *status = (open_folder / "out").read_text().split("\n")[:-1]
+    assert uid == "61901"
+    assert {line.split()[1] for line in status[1:4]} == {"0000000000000000"}
+    assert as_worker(python, open_folder, "prepare", caps=FOUR)[-1] == "prepared"
+    missing = as_worker(python, open_folder, "prepare", caps=",+setuid,+setgid")[-1]
+    assert missing == "TRAINYARD_RUN_AS needs the capabilities CHOWN, KILL"
+
+
+@needs_root
+def test_who_may_not_be_ended_is_neither_waited_for_nor_gone(
+    python: str, open_folder: Path
+) -> None:
+    pid = spawn_tied(
+        ["/bin/sleep", "600"], environment=os.environ, output=open_folder / "sleep", user=USER
+    )
+    try:
+        wait_for(lambda: alive(USER.uid), "the process")
+        said = as_worker(python, open_folder, "end", caps=",+setuid,+setgid,+chown")[-1]
+        assert said == f"not ended: pid {pid} of user 61901 may not be ended"
+        assert alive(USER.uid) == [pid]
+        assert as_worker(python, open_folder, "end", caps=FOUR)[-1] == "ended 1"
+    finally:
+        reap()
+    assert alive(USER.uid) == []
+
+
+@needs_root
+def test_a_process_of_another_user_ends_with_its_parent(tmp_path: Path) -> None:
+    parent = (
+        "import os, sys, time\nfrom pathlib import Path\nfrom worker.processes import spawn_tied\n"
+        "from worker.users import RankUser\n"
+        "spawn_tied(['/bin/sleep', '600'], environment=os.environ, output=Path(sys.argv[1]),"
+        " user=RankUser(uid=61902, groups=()))\ntime.sleep(600)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", parent, str(tmp_path / "out")], env=environment()
+    )
+    try:
+        wait_for(lambda: alive(61_902), "the child")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        wait_for(lambda: not alive(61_902), "its end")
+    finally:
+        process.kill()
+        process.wait()
+        end_user(RankUser(uid=61_902, groups=()))
+
+
+@needs_root
+def test_a_daemon_without_mark_or_parent_is_found_by_its_user(tmp_path: Path) -> None:
+    hide = "setsid env -i /bin/sh -c '/bin/sleep 600 & /bin/sleep 600' & exit 0"
+    pid = spawn_tied(
+        ["/bin/sh", "-c", hide], environment=os.environ, output=tmp_path / "o", user=USER
+    )
+    os.waitpid(pid, 0)
+    wait_for(lambda: len(alive(USER.uid)) >= 2, "the daemons")
+    assert end_user(USER) >= 2
+    assert alive(USER.uid) == []
+
+
+# ---- an attempt ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def open_place(open_folder: Path) -> Iterator[Place]:
+    server = FakeServer()
+    made = make_place(open_folder, server)
+    replace_file(made.node.token, "ty_node_secret\n", mode=0o600)
+    yield made
+    made.clean()
+    server.close()
+
+
+@needs_root
+def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
+    open_place: Place, python: str
+) -> None:
+    place = open_place
+    run_as = RunAs.parse(RUN_AS)
+    node = place.node
+    run_as.prepare_node(slots=4, data_dir=node.data_dir, shared=[])
+    attempt = place.attempt(place.grant(ranks=1))
+    attempt.seen.claimed = True
+    lock = node.lock(attempt.id, create=True)
+    assert lock is not None
+    with node.users() as taken:
+        user = run_as.free(taken)
+        run = place.launcher.prepare(attempt.id, attempt.seen.claim, user=user)
+        lock.lead_to(run)
+    with node.users() as taken:
+        assert taken == {user.uid} == {61_901}
+        assert run_as.free(taken).uid == 61_902
+    assert run.writer == user.uid
+    modes = {path.name: path.stat().st_mode & 0o7777 for path in run.root.iterdir()}
+    assert (run.root.stat().st_mode & 0o7777, run.root.stat().st_gid) == (0o1770, user.uid)
+    assert (modes["spec.json"], modes["supervisor.secret"]) == (0o640, 0o600)
+    script = str(Path(__file__).with_name("stand_in.py"))
+    with lock, run.supervisor_log.open("wb") as log:
+        attempt.supervisor = subprocess.Popen(
+            [
+                *(python, str(Path(__file__).with_name("see_to.py")), str(run.root), str(lock.fd)),
+                *(python, script, "pry"),
+            ],
+            pass_fds=[lock.fd],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=run.root,
+            env=environment(PYTHONPATH=packages()),
+        )
+    record = attempt.exit()
+    said = attempt.log().splitlines()
+    assert record.outcome == "succeeded", (said, run.supervisor_log.read_text())
+    assert "node.token: PermissionError" in said
+    assert "supervisor.secret: PermissionError" in said
+    assert "spec.json: '{\\n '" in said
+    assert "removed" not in said
+    assert any(line.startswith("uid 61901 groups [") and "home True" in line for line in said)
+    assert "events" not in attempt.seen.files, "a link to the token is not served"
+    assert alive(user.uid) == [], "the daemon of the rank has ended"
+    assert attempt.processes == []
+    assert Path(run.log(0)).stat().st_uid == os.geteuid()
+    assert Path(run.heartbeat).stat().st_uid == user.uid
+    assert STAND_IN[1] == script

@@ -1,0 +1,146 @@
+"""Unix users of ranks: one user id an attempt, so that code of a job reads nothing of the node."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from specs.base import RecordModel
+
+RUN_AS = re.compile(r"(?P<user>[a-z_][a-z0-9_-]{0,31}):(?P<first>[0-9]{1,9})-(?P<count>[0-9]{1,4})")
+NEEDED = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7}
+"""Capabilities of a worker that starts ranks as other users; linux/capability.h."""
+
+
+class RankUser(RecordModel):
+    """The user as whom the processes of one attempt run."""
+
+    uid: int
+    """User id, and id of a group that no other attempt has."""
+    groups: tuple[int, ...]
+    """Groups that all attempts of the node have in common; storage and caches are the first's."""
+
+    @property
+    def word(self) -> str:
+        """Argument of `guard.py tie`."""
+        return ":".join(map(str, (self.uid, *self.groups)))
+
+    def give(self, path: Path, mode: int) -> None:
+        """Let the user's group into a file or folder of the worker."""
+        os.chown(path, -1, self.uid, follow_symlinks=False)
+        path.chmod(mode)
+
+
+@dataclass(frozen=True)
+class RunAs:
+    """`TRAINYARD_RUN_AS=user:first-count`."""
+
+    user: str
+    """Account whose groups the ranks have; its first group owns storage and caches."""
+    first: int
+    """First user id; operations run as this one, attempts as those after it."""
+    count: int
+    """Number of user ids."""
+
+    @classmethod
+    def parse(cls, text: str) -> RunAs:
+        """Read the setting.
+
+        Raises:
+            ValueError: it is not of that form, or has too few ids.
+        """
+        match = RUN_AS.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not user:first-count, as in trainyard:200000-65")
+        found = cls(match["user"], int(match["first"]), int(match["count"]))
+        if found.first < 1000 or found.count < 2:
+            raise ValueError(f"{text!r} needs a first id of 1000 or more, and at least 2 ids")
+        return found
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Groups of the account, its own first.
+
+        Raises:
+            ValueError: there is no such account, or an account has an id of the range.
+        """
+        try:
+            account = pwd.getpwnam(self.user)
+        except KeyError:
+            raise ValueError(
+                f"TRAINYARD_RUN_AS names the user {self.user!r}, who is unknown"
+            ) from None
+        taken = [one.pw_name for one in pwd.getpwall() if one.pw_uid in self.ids]
+        taken += [one.gr_name for one in grp.getgrall() if one.gr_gid in self.ids]
+        if taken:
+            raise ValueError(f"ids of TRAINYARD_RUN_AS belong to {', '.join(taken)}; take others")
+        every = os.getgrouplist(self.user, account.pw_gid)
+        return (account.pw_gid, *sorted({*every} - {account.pw_gid, 0}))
+
+    @property
+    def ids(self) -> range:
+        """All user ids."""
+        return range(self.first, self.first + self.count)
+
+    def for_operations(self) -> RankUser:
+        """Return the user of operations: one at a time runs on a node."""
+        return RankUser(uid=self.first, groups=self.groups)
+
+    def free(self, taken: Iterable[int]) -> RankUser:
+        """Return a user whom no attempt has.
+
+        Raises:
+            ValueError: every id is taken.
+        """
+        used = set(taken)
+        uid = next((uid for uid in self.ids[1:] if uid not in used), None)
+        if uid is None:
+            raise ValueError(f"all {self.count - 1} ids of TRAINYARD_RUN_AS for attempts are taken")
+        return RankUser(uid=uid, groups=self.groups)
+
+    def prepare_node(self, *, slots: int, data_dir: Path, shared: Iterable[Path]) -> None:
+        """Check that ranks can run as these users, and let their group into what they share.
+
+        Args:
+            slots: of the node: so many attempts may run at once.
+            data_dir: the node's folder; passed through, not read.
+            shared: folders of storage and caches; those of other owners stay as they are.
+
+        Raises:
+            ValueError: an id, a capability or the account is missing.
+        """
+        if self.count <= slots:
+            raise ValueError(
+                f"TRAINYARD_RUN_AS has {self.count} ids; {slots} slots need {slots + 1} or more"
+            )
+        missing = sorted(name for name, bit in NEEDED.items() if not capabilities() >> bit & 1)
+        if missing:
+            raise ValueError(f"TRAINYARD_RUN_AS needs the capabilities {', '.join(missing)}")
+        group = self.groups[0]
+        for folder in (data_dir, data_dir / "runs", data_dir / "chores"):
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o711)
+        for folder in shared:
+            if folder.is_dir() and folder.stat().st_uid == os.geteuid():
+                os.chown(folder, -1, group)
+                folder.chmod(0o2770)  # what is made in it belongs to the group as well
+
+
+def capabilities() -> int:
+    """Return the effective capabilities of this process, as bits."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    return next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
+
+
+def user_environment(name: str, home: Path) -> Mapping[str, str]:
+    """Return the variables by which libraries find a user who has no account.
+
+    Caches below `/tmp` carry the name, and a later attempt may get the same id: what one leaves
+    there must not become code of another, so the name is new each time.
+    """
+    return {"USER": name, "LOGNAME": name, "HOME": str(home)}
