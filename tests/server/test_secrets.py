@@ -250,7 +250,7 @@ def test_the_migration_encrypts_what_was_stored(context: Context, harness: Harne
     unchanged = harness.job(plain).spec_digest
     text = spec(name="a", env=ENV).model_dump_json()
     with context.database.write() as connection:
-        command.downgrade(alembic_config(connection), "0013")
+        command.downgrade(alembic_config(connection), "0014")
         row = {"spec": text, "digest": "of-the-secret", "id": job_id}
         statement = "UPDATE jobs SET spec = :spec, spec_digest = :digest WHERE id = :id"
         connection.execute(sa.text(statement), row)
@@ -266,7 +266,7 @@ def test_the_migration_encrypts_what_was_stored(context: Context, harness: Harne
     with context.database.write() as connection:
         config = alembic_config(connection)
         config.attributes["secrets"] = context.secrets
-        command.downgrade(config, "0013")
+        command.downgrade(config, "0014")
         stored = connection.execute(sa.select(jobs.c.spec).where(jobs.c.id == job_id)).scalar_one()
     assert stored == spec(name="a", env=ENV)
 

@@ -9,8 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import context, op
 
-revision = "0014"
-down_revision = "0013"
+revision = "0015"
+down_revision = "0014"
 branch_labels = None
 depends_on = None
 
