@@ -108,7 +108,7 @@ function LastValue({ curve }: { curve: Curve | undefined }) {
       {value === null ? <span className="tone-bad">NaN</span> : formatOf(curve.name)(value)}
       {strange > 0 && (
         <small className="legend-strange" title={`${plural(strange, "point")} NaN or infinite`}>
-          {count(strange)} of {count(pointTotal(curve))} NaN
+          {count(strange)} NaN of {count(pointTotal(curve))}
         </small>
       )}
     </>
