@@ -134,18 +134,21 @@ class Trainyard(CatalogCalls, JobListCalls):
         checkpoint_id: str | None = None,
         overrides: Overrides | Mapping[str, Any] | None = None,
         steps: int | None = None,
+        allow_code_change: bool = False,
         dry_run: bool = False,
     ) -> ResumeReply:
         """Go on from a checkpoint (the newest of the lineage), on any legal world size and layout.
 
-        `overrides` may also be a plain mapping. With `dry_run` nothing is stored, and the answer
-        compares before and after.
+        `overrides` may also be a plain mapping. With `allow_code_change` the files of `model.code`
+        may differ from those that wrote the checkpoint. With `dry_run` nothing is stored, and the
+        answer compares before and after.
         """
         given: dict[str, Any] = {
             "world_size": world_size,
             "checkpoint_id": checkpoint_id,
             "overrides": _plain(overrides),
             "steps": steps,
+            "allow_code_change": allow_code_change or None,
             "dry_run": dry_run or None,
         }
         body = {name: value for name, value in given.items() if value is not None}

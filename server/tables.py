@@ -15,6 +15,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 
 from server.columns import Json, Record, UtcDateTime
@@ -131,6 +132,8 @@ attempts = Table(
     Column("micro_batch_size", Integer, nullable=False),
     Column("parent_checkpoint_id", String(200)),
     Column("start_step", Integer, nullable=False, default=0),
+    # Whether the own model's code may differ from what wrote the parent checkpoint.
+    Column("allow_code_change", Boolean, nullable=False, default=False, server_default=false()),
     # Windows of the stream that are left out up to here, those of the checkpoint included.
     Column("skip", Json, nullable=False, default=(), server_default="[]"),
     Column("last_step", Integer, nullable=False, default=0),

@@ -95,6 +95,8 @@ class ResumePoint(SpecModel):
     """XXH3-128 of its DCP metadata, compared before the metadata is opened."""
     parts: Parts = ALL_PARTS
     """What is taken over of it; all, unless it is another job's."""
+    allow_code_change: bool = False
+    """Whether the files of `model.code` may differ from those that wrote it."""
 
 
 class AttemptSpec(SpecModel):

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import AwareDatetime, Field
 
 from specs.base import RecordModel
+from specs.job import JobSpec
 from specs.layout import Layout
 from specs.sections.model import ModelSection
 
@@ -143,7 +144,12 @@ class Manifest(RecordModel):
     seed: int
     """Seed of the job: with the counters it is the whole random state."""
     spec_digest: str
-    """Digest of the job's spec."""
+    """Digest of the job's spec as submitted."""
+    spec: JobSpec | None = None
+    """The spec that held, overrides included, `env` left out; absent in checkpoints of older
+    versions."""
+    code_digest: str | None = None
+    """Digest of the files of `model.code`; absent without, and in checkpoints of older versions."""
     parent: str | None
     """Checkpoint from which the attempt went on."""
     kind: str

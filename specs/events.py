@@ -25,7 +25,8 @@ class EventKind(StrEnum):
     WEIGHTS_LOADED = "weights_loaded"
     """The trainer read the weights that it starts from: `place`, `files` with their checksums."""
     RESUMED = "resumed"
-    """The trainer loaded the checkpoint that it goes on from: `checkpoint_id`, `step`."""
+    """The trainer loaded the checkpoint that it goes on from: `checkpoint_id`, `step`, `changed`
+    (fields of the spec, with both values), `compared`, and the digests of own `code`."""
     STOP_REQUESTED = "stop_requested"
     """Somebody asked to save and leave: `reason`; with `goes_on` to continue on other nodes."""
     STOP_AGREED = "stop_agreed"

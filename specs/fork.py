@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from specs.base import RecordModel
 from specs.data_order import keeps_order
 from specs.job import JobSpec
 from specs.parts import ALL_PARTS, WITHOUT, CheckpointPart
 from specs.problems import Problem, SpecError
-from specs.sections.model import SHAPE_FIELDS
-
-# Sections and fields on which the result does not depend; lr_schedule's end is compared apart.
-SECTIONS = ("model", "data", "training", "optimizer", "lr_schedule", "quantization")
-FREE = {
-    "model.initial_weights",
-    "model.plans",
-    "model.block_classes",
-    "data.prefetch_batches",
-    "training.steps",
-    "training.micro_batch_size",
-    "training.log_every_steps",
-    "training.deterministic",
-    "training.tensorboard",
-    "optimizer.cpu_offload",
-    "lr_schedule.total_steps",
-    "lr_schedule.total_tokens",
-}
+from specs.resume import Difference, differences
 
 
 class Guarantee(RecordModel):
@@ -40,24 +23,6 @@ class Guarantee(RecordModel):
     """Whether it goes on exactly."""
     detail: str
     """A sentence: how it goes on, or why it does not and what happens instead."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """A field that matters to the result and that the new job has otherwise."""
-
-    field: str
-    before: Any
-    after: Any
-
-    def __str__(self) -> str:
-        before, after = ("absent" if v is None else v for v in (self.before, self.after))
-        return f"{self.field}: {before} -> {after}"
-
-
-def differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
-    """Return the fields on which the result depends and in which the two jobs differ."""
-    return tuple(_differences(before, after))
 
 
 def settle_parts(
@@ -118,32 +83,6 @@ def guarantees(
         _batch(different),
         _curve(taken, different),
     )
-
-
-def _differences(before: JobSpec, after: JobSpec) -> Iterator[Difference]:
-    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
-    for section in SECTIONS:
-        for name in old[section]:
-            given = (old[section][name], new[section][name])
-            if f"{section}.{name}" in FREE or given[0] == given[1]:
-                continue
-            if section == "model":
-                given = (_meant(before, name, given[0]), _meant(after, name, given[1]))
-            if given[0] != given[1]:
-                yield Difference(f"{section}.{name}", *given)
-    if before.schedule_tokens != after.schedule_tokens:
-        ends = (before.schedule_tokens, after.schedule_tokens)
-        yield Difference("end of the schedule, in tokens", *ends)
-
-
-def _meant(spec: JobSpec, name: str, given: Any) -> Any:
-    """Return a field of the section `model`: the size's own value where the spec gives none."""
-    if spec.model.factory is not None:
-        return given
-    if name == "rope_factor":
-        scaling = spec.architecture.rope_scaling
-        return scaling.factor if scaling else 1.0
-    return getattr(spec.architecture, name) if name in (*SHAPE_FIELDS, "head_dim") else given
 
 
 def _other_shape(

@@ -24,10 +24,11 @@ from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.determinism import compute_deterministically
 from trainer.distributed import Ranks, joined
-from trainer.errors import CheckpointError, DataError
+from trainer.errors import CheckpointError, DataError, LaunchError
 from trainer.garbage import collecting_between_steps
 from trainer.hugging_face.load import load_initial_weights
 from trainer.memory_report import explaining_memory, start_history
+from trainer.model.code import code_digest
 from trainer.parallel.mesh import Place
 from trainer.provenance import provenance
 from trainer.quantize import refresh_scales
@@ -82,7 +83,10 @@ def train(
     ) as ranks:
         start_history(ranks.device)
         recorder.provenance(provenance)
-        checkpointer = Checkpointer(_origin(run), cpu_group=ranks.cpu_group, device=ranks.device)
+        code = _code_on_every_rank(run, ranks)
+        checkpointer = Checkpointer(
+            _origin(run, code), cpu_group=ranks.cpu_group, device=ranks.device
+        )
         checkpointer.raise_fence()
         on_rank_0(ranks.cpu_group, lambda: _refuse_second_launch(run))
         recorder.enter(Phase.BUILDING_CACHE)
@@ -90,7 +94,7 @@ def train(
         recorder.enter(Phase.LOADING)
         assembly = assemble(run.spec, run.attempt.layout, ranks.device, roots=run.attempt.roots)
         _load_initial_weights(run, ranks, recorder, assembly)
-        state = starting_state(run, recorder, checkpointer, assembly, dataset)
+        state = starting_state(run, recorder, checkpointer, assembly, dataset, code)
         loop = Loop(run, ranks, recorder, checkpointer, assembly, state, after_step)
         snapshots = Path(run.directory.snapshots)
         with explaining_memory(assembly, ranks.device, snapshots, rank=ranks.rank):
@@ -99,7 +103,19 @@ def train(
     return outcome
 
 
-def _origin(run: Run) -> Origin:
+def _code_on_every_rank(run: Run, ranks: Ranks) -> str | None:
+    """Return the digest of an own model's code, and refuse nodes that see different code."""
+    digests = on_every_rank(ranks.cpu_group, lambda: code_digest(run.spec, run.attempt.roots))
+    for rank, other in enumerate(digests):
+        if other != digests[0]:
+            raise LaunchError(
+                f"rank {rank} sees other code in model.code={run.spec.model.code!r} than rank 0: "
+                f"digest {other} instead of {digests[0]}; every node needs the same files"
+            )
+    return digests[0]
+
+
+def _origin(run: Run, code_digest: str | None) -> Origin:
     return Origin(
         root=run.checkpoint_root,
         job_id=run.attempt.job_id,
@@ -108,6 +124,7 @@ def _origin(run: Run) -> Origin:
         settings=run.spec,
         layout=run.attempt.layout,
         parent=run.attempt.resume.checkpoint_id if run.attempt.resume else None,
+        code_digest=code_digest,
     )
 
 

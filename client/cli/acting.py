@@ -15,11 +15,12 @@ from client.cli.plans import draw_preview
 from client.cli.tables import draw_options
 from client.cli.watching import end_code, watch_job
 from client.errors import InvalidRequestError
-from client.overrides import SINGLE_FIELDS, overrides_from
+from client.overrides import overrides_from
 from client.references import resolve, resolve_job
 from client.sdk import Trainyard
 from specs.api.jobs import JobView
 from specs.api.resume import ResumeReply
+from specs.attempt import SINGLE_FIELDS
 from specs.problems import Problem
 
 USAGE = 2
@@ -94,6 +95,12 @@ def resume(
         int | None, typer.Option("--steps", min=1, help="Another number of steps in all.")
     ] = None,
     settings: Set = None,
+    allow_code_change: Annotated[
+        bool,
+        typer.Option(
+            "--allow-code-change", help="Go on although the files of model.code have changed."
+        ),
+    ] = False,
     options: Annotated[
         bool, typer.Option("--options", help="Only list the world sizes that would be legal.")
     ] = False,
@@ -117,6 +124,7 @@ def resume(
             world_size=world_size,
             steps=steps,
             checkpoint_id=target.checkpoint_id,
+            allow_code_change=allow_code_change,
             dry_run=dry_run,
         )
         if json:
@@ -136,6 +144,7 @@ def _resume(
     world_size: int | None,
     steps: int | None,
     checkpoint_id: str | None,
+    allow_code_change: bool,
     dry_run: bool,
 ) -> ResumeReply:
     try:
@@ -147,8 +156,7 @@ def _resume(
 
     def where(problem: Problem) -> str | None:
         field = problem.pointer.removeprefix("/overrides").strip("/").replace("/", ".")
-        long = {short: name for name, short in SINGLE_FIELDS.items()}.get(field, field)
-        pointer = "/" + long.replace(".", "/")
+        pointer = "/" + SINGLE_FIELDS.get(field, field).replace(".", "/")
         moved = problem.model_copy(update={"pointer": pointer})
         return specfile.origin(moved, file=None, assignments=assignments)
 
@@ -159,6 +167,7 @@ def _resume(
             steps=steps,
             checkpoint_id=checkpoint_id,
             overrides=overrides,
+            allow_code_change=allow_code_change,
             dry_run=dry_run,
         )
     except InvalidRequestError as error:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, exists, func, select, update
 
 from server.attempts.launch import Launch, read_launch
 from server.attempts.rollback import find_rollback, tell_rollback
 from server.attempts.verdict import FollowUp, NodeEnd, Rollback, follow_up, verdict
 from server.context import Context
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
-from server.tables import attempts, requests
+from server.tables import attempts, checkpoints, requests
 from specs.api.jobs import PendingLaunch
 from specs.events import EventKind
 from specs.failures import ADVICE, Failure
@@ -243,6 +243,8 @@ def _follow_up(
             actor=SERVER,
             overrides=attempt.overrides,
             layout=attempt.layout,
+            # What it has saved itself was written by the code that was allowed.
+            allow_code_change=attempt.allow_code_change and not _has_saved(connection, attempt.id),
         ),
         rollback=rollback,
         retry=launch.spec.retry,
@@ -250,6 +252,11 @@ def _follow_up(
         failures_in_a_row=attempt.number - (started_by_a_person or attempt.number) + 1,
         at_once=attempt.preempted is not None,
     )
+
+
+def _has_saved(connection: Connection, attempt_id: str) -> bool:
+    saved = exists().where(checkpoints.c.attempt_id == attempt_id)
+    return bool(connection.scalar(select(saved)))
 
 
 def _move_job(context: Context, connection: Connection, launch: Launch, follow: FollowUp) -> None:

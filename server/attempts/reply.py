@@ -32,7 +32,7 @@ def claim_reply(
                 NodeAllocation(node=n.node, node_rank=n.node_rank, slots=tuple(n.slots))
                 for n in launch.nodes
             ),
-            resume=_resume_point(connection, job, attempt.parent_checkpoint_id),
+            resume=_resume_point(connection, job, attempt),
             skip=tuple(map(tuple, attempt.skip)),
         ),
         attempt_token=token,
@@ -52,9 +52,8 @@ def _addresses(connection: Connection, launch: Launch) -> tuple[str, ...]:
     return tuple(found[name] for name in names)
 
 
-def _resume_point(
-    connection: Connection, job: Row[Any], checkpoint_id: str | None
-) -> ResumePoint | None:
+def _resume_point(connection: Connection, job: Row[Any], attempt: Row[Any]) -> ResumePoint | None:
+    checkpoint_id = attempt.parent_checkpoint_id
     if checkpoint_id is None:
         return None
     columns = (checkpoints.c.path, checkpoints.c.step, checkpoints.c.metadata_digest)
@@ -64,4 +63,9 @@ def _resume_point(
     if row is None:
         raise ConflictError(f"checkpoint {checkpoint_id} is gone")
     parts = tuple(job.fork_parts) if checkpoint_id == job.forked_from else ALL_PARTS
-    return ResumePoint(checkpoint_id=checkpoint_id, parts=parts, **row._asdict())
+    return ResumePoint(
+        checkpoint_id=checkpoint_id,
+        parts=parts,
+        allow_code_change=attempt.allow_code_change,
+        **row._asdict(),
+    )

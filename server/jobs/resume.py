@@ -92,6 +92,7 @@ def resume(context: Context, job_id: str, request: ResumeRequest, *, actor: str)
             overrides=prepared.target.overrides,
             layout=prepared.target.plan.layout,
             checkpoint_id=request.checkpoint_id,
+            allow_code_change=request.allow_code_change,
         )
         if running:
             _resize(context, connection, prepared, pending, actor=actor)

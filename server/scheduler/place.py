@@ -152,6 +152,7 @@ def _write_attempt(
         "micro_batch_size": spec.training.micro_batch_size,
         "parent_checkpoint_id": parent,
         "start_step": start_step,
+        "allow_code_change": pending.allow_code_change,
         "skip": windows_left_out(connection, job, pending, parent),
         "last_step": start_step,
         "rendezvous_port": rendezvous_port(attempt_id),

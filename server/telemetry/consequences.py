@@ -25,7 +25,7 @@ from server.telemetry.progress import PACE_STEPS, STEP_SECONDS, advanced
 from specs.api.jobs import Progress
 from specs.checkpoint import Manifest, SaveFailed, SaveSettled
 from specs.events import EventKind
-from specs.rundir import MetricLine, RequestAnswer
+from specs.rundir import EventLine, MetricLine, RequestAnswer
 
 TRAINER = "trainer"
 """Actor of what the run itself did."""
@@ -270,7 +270,8 @@ def _tell(context: Context, connection: Connection, reporter: Reporter, found: R
     messages = {
         "phase": f"{line.data.get('phase', 'unknown')} at step {line.step}",
         "weights_loaded": f"starts from {line.data.get('place', 'given weights')}",
-        "resumed": f"went on from {line.data.get('checkpoint_id', 'a checkpoint')}",
+        "resumed": f"went on from {line.data.get('checkpoint_id', 'a checkpoint')}"
+        f"{_what_changed(line)}",
         "stop_agreed": f"all ranks leave after step {line.step}",
     }
     append_event(
@@ -283,6 +284,13 @@ def _tell(context: Context, connection: Connection, reporter: Reporter, found: R
         attempt=reporter.number,
         data={**line.data, "step": line.step, "time": line.time},
     )
+
+
+def _what_changed(line: EventLine) -> str:
+    changed = line.data.get("changed")
+    if not isinstance(changed, list) or not changed:
+        return ""
+    return f"; changed: {'; '.join(map(str, changed))}"
 
 
 def _check_continuity(

@@ -10,11 +10,12 @@ import numpy as np
 from sqlalchemy import Connection, select
 
 from server.attempts.launch import effective_spec
-from server.tables import attempts, checkpoints, jobs, metric_series, step_digests
+from server.tables import attempts, checkpoints, events, jobs, metric_series, step_digests
 from server.telemetry.lineage import AttemptKey, attempts_of, lineage_of
 from server.telemetry.series import read_values
 from specs.api.attempts import Continuity, ContinuityCheck
 from specs.checkpoint import TrainState
+from specs.events import EventKind
 from specs.job import JobSpec
 from specs.lr_schedule import learning_rate
 from specs.parts import start_state
@@ -52,7 +53,8 @@ def check(
     relative; one that has left out other windows of the stream by then is no such other, for its
     data differ on purpose. If none did, the loss must lie within the mean of the last 20 finite
     losses of the lineage, plus or minus 5 standard deviations or a tenth of the mean, whichever is
-    more. What nothing was recorded of is not checked.
+    more. The digest of an own model's code must be that of the checkpoint. What nothing was
+    recorded of is not checked.
 
     Returns:
         The checks; None for a fresh start, for a parent that the catalog does not hold, and when
@@ -88,12 +90,28 @@ def check(
     if attempt.parent_checkpoint_id == job.forked_from:
         digest = parent.data.dataset_digest  # whichever: no check looks at it
         parent = start_state(parent, job.fork_parts, dataset_digest=digest)
-    return compare(spec, parent, line, past)
+    code = _code_digests(connection, attempt.job_id, attempt.number)
+    return compare(spec, parent, line, past, code=code)
 
 
-def compare(spec: JobSpec, parent: TrainState, line: MetricLine, past: Past) -> Continuity:
-    """Return the checks of the step that follows `parent`."""
-    checks = (*_counters(spec, parent, line), *_digest(line, past), *_loss(line, past))
+def compare(
+    spec: JobSpec,
+    parent: TrainState,
+    line: MetricLine,
+    past: Past,
+    *,
+    code: tuple[str, str] | None = None,
+) -> Continuity:
+    """Return the checks of the step that follows `parent`.
+
+    `code` holds the digests of an own model's code, of the checkpoint and of the attempt.
+    """
+    checks = (
+        *_counters(spec, parent, line),
+        *_digest(line, past),
+        *_loss(line, past),
+        *_code(code),
+    )
     ok = all(check.ok for check in checks)
     return Continuity(
         ok=ok,
@@ -113,7 +131,8 @@ def _summary(checks: Sequence[ContinuityCheck]) -> str:
     sequences = "same sequences" if "data_digest" in made else "as many sequences"
     loss = made.get("loss")
     bound = f"loss within {loss.within}" if loss else "loss not compared"
-    return f"{sequences}, same token count, same learning rate, {bound}"
+    code = ", same code" if "code" in made else ""
+    return f"{sequences}, same token count, same learning rate, {bound}{code}"
 
 
 def _counters(spec: JobSpec, parent: TrainState, line: MetricLine) -> Iterator[ContinuityCheck]:
@@ -166,6 +185,25 @@ def _loss(line: MetricLine, past: Past) -> Iterator[ContinuityCheck]:
     else:
         return
     yield ContinuityCheck(name="loss", ok=ok, expected=expected, got=f"{got:.6g}", within=within)
+
+
+def _code(digests: tuple[str, str] | None) -> Iterator[ContinuityCheck]:
+    if digests is not None:
+        before, now = digests
+        yield ContinuityCheck(name="code", ok=before == now, expected=before, got=now)
+
+
+def _code_digests(connection: Connection, job_id: str, number: int) -> tuple[str, str] | None:
+    """Return the code digests that the trainer compared before it loaded the checkpoint."""
+    of_attempt = (events.c.job_id == job_id, events.c.attempt == number)
+    data = connection.scalar(
+        select(events.c.data)
+        .where(*of_attempt, events.c.kind == EventKind.RESUMED, events.c.transient.is_(False))
+        .order_by(events.c.id.desc())
+        .limit(1)
+    )
+    code = data.get("code") if data else None
+    return (str(code["before"]), str(code["now"])) if isinstance(code, dict) else None
 
 
 def _past(

@@ -17,7 +17,7 @@ from specs.stream import Windows
 class ContinuityCheck(RecordModel):
     """One thing that must be continuous over a resume."""
 
-    name: Literal["sequences", "tokens", "lr", "data_digest", "loss"]
+    name: Literal["sequences", "tokens", "lr", "data_digest", "loss", "code"]
     """What is compared."""
     ok: bool
     """Whether it held."""

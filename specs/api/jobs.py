@@ -102,6 +102,8 @@ class PendingLaunch(RecordModel):
     """Checkpoint to go on from; the newest of the lineage when absent."""
     skip: Windows = ()
     """Windows of the stream that it leaves out beside those that the job leaves out already."""
+    allow_code_change: bool = False
+    """Whether `model.code` may differ from what wrote the checkpoint."""
 
 
 class JobView(JobSummary):

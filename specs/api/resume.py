@@ -23,6 +23,8 @@ class ResumeRequest(SpecModel):
     """Settings that may change."""
     steps: PositiveSteps | None = None
     """Another number of steps in all."""
+    allow_code_change: bool = False
+    """Whether the files of `model.code` may differ from those that wrote the checkpoint."""
     dry_run: bool = False
     """Only compare; store nothing."""
 

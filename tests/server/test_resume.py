@@ -320,3 +320,31 @@ def test_options_offer_every_size(context: Context, harness: Harness, stopped: s
     assert names[0] == "FSDP 4"
     assert {"HSDP 2x2", "DDP 4"} < set(names)
     assert all(option.reason is None for option in by_size.values())
+
+
+def test_a_changed_code_is_allowed_for_one_resume_until_it_has_saved(
+    context: Context, harness: Harness, stopped: str
+) -> None:
+    resume(context, stopped, request(allow_code_change=True), actor="bob")
+    assert harness.place() == 1
+    (supervisor,) = harness.claim_all(stopped)
+    assert supervisor.reply.attempt.resume.allow_code_change
+    # It fails before it has saved: the retry loads the same checkpoint.
+    supervisor.end("failed", FailureReason.TRAINER_ERROR)
+    harness.clock.advance(60)
+    assert harness.place() == 1
+    (supervisor,) = harness.claim_all(stopped)
+    assert supervisor.reply.attempt.resume.allow_code_change
+    supervisor.train(60)
+    harness.commit_checkpoint(stopped, 60)
+    supervisor.end("failed", FailureReason.TRAINER_ERROR)
+    harness.clock.advance(60)
+    assert harness.place() == 1
+    (supervisor,) = harness.claim_all(stopped)
+    assert supervisor.reply.attempt.resume.step == 60
+    assert not supervisor.reply.attempt.resume.allow_code_change
+    stop(context, stopped, actor="ada", reason="")
+    supervisor.end("stopped")
+    resume(context, stopped, request(), actor="bob")
+    assert harness.place() == 1
+    assert not harness.attempt(stopped).allow_code_change

@@ -152,8 +152,18 @@ class Checkpointer:
         if save is not None:
             save.result()
 
-    def load(self, model: nn.Module, optimizer: Optimizer, resume: ResumePoint) -> Manifest:
+    def load(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        resume: ResumePoint,
+        *,
+        admit: Callable[[Manifest], object] = lambda _manifest: None,
+    ) -> Manifest:
         """Fill model and optimizer in place from a checkpoint of any layout and world size.
+
+        `admit` is called on each rank with the manifest before a tensor is read; what it raises,
+        a `RunError`, is raised on every rank.
 
         Raises:
             CheckpointError: it is missing, not committed, damaged, of another model, or not the
@@ -169,6 +179,7 @@ class Checkpointer:
                 root=origin.root,
                 group=self._group,
                 layout=origin.layout,
+                admit=admit,
             )
         refresh_scales(model)
         self.bytes_read = loaded.bytes_read

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -45,6 +45,7 @@ def load(
     root: StoragePath,
     group: dist.ProcessGroup,
     layout: Layout,
+    admit: Callable[[Manifest], object] = lambda _manifest: None,
 ) -> Loaded:
     """Fill this rank's tensors in place from a checkpoint.
 
@@ -58,6 +59,8 @@ def load(
         root: storage root that its path is relative to.
         group: CPU group of all ranks.
         layout: layout of these ranks.
+        admit: called on each rank with the manifest before the metadata is compared; raises a
+            `RunError` for a checkpoint that this attempt must not load.
 
     Raises:
         MismatchError: it does not hold exactly what the ranks hold together; all differences are
@@ -72,7 +75,9 @@ def load(
 
     def check() -> None:
         _check_beneath(root, resume.path)
-        reader.open(resume, wanted, parts=parts)
+        reader.look(resume)
+        admit(reader.manifest)
+        reader.fit(wanted, parts=parts)
 
     on_every_rank(group, check)
     try:

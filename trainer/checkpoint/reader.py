@@ -82,6 +82,15 @@ class CheckedReader(FileSystemReader):
             CheckpointError: it is not committed, not the one of `resume`, or damaged.
         """
         self.look(resume)
+        self.fit(wanted, parts=parts)
+
+    def fit(self, wanted: Mapping[str, TensorKind], *, parts: tuple[str, ...] = ("",)) -> None:
+        """Check that the checkpoint holds what will be read; arguments are those of `open`.
+
+        Raises:
+            MismatchError: it does not hold exactly what will be read in these parts.
+            CheckpointError: it names places that are not there.
+        """
         path = self.folder / DCP_METADATA
         comparison = compare(self.metadata, wanted, parts=parts)
         refuse_unless_it_fits(comparison, self.manifest, path)

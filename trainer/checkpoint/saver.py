@@ -61,6 +61,8 @@ class Origin:
     """Layout of this attempt."""
     parent: str | None
     """Id of the checkpoint from which the attempt goes on."""
+    code_digest: str | None = None
+    """Digest of the own model's code, where the job names a folder of it."""
 
     @property
     def job_folder(self) -> StoragePath:
@@ -211,6 +213,8 @@ class Saver:
             layout=origin.layout,
             seed=origin.spec.training.seed,
             spec_digest=origin.spec.digest,
+            spec=origin.settings.model_copy(update={"env": {}}),
+            code_digest=origin.code_digest,
             parent=origin.parent,
             kind=save.kind,
             param_dtype=str(dtype).removeprefix("torch."),

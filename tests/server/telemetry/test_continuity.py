@@ -126,6 +126,15 @@ def test_what_nothing_is_known_of_is_not_checked() -> None:
     assert [check.name for check in found.checks] == ["sequences", "tokens", "lr"]
 
 
+def test_the_code_of_an_own_model_is_compared_where_it_is_known() -> None:
+    same = compare(SPEC, PARENT, line(), past(), code=("c" * 32, "c" * 32))
+    assert same.ok
+    assert same.checks[-1].name == "code"
+    other = compare(SPEC, PARENT, line(), past(), code=("c" * 32, "d" * 32))
+    assert broken(other) == ["code"]
+    assert (other.checks[-1].expected, other.checks[-1].got) == ("c" * 32, "d" * 32)
+
+
 # ---- through reports ---------------------------------------------------------------------------
 
 
@@ -259,3 +268,23 @@ def test_a_fresh_start_is_not_checked(harness: Harness, context: Context) -> Non
     send(context, first, chunk("metrics", metric_lines(1, 3)))
     assert harness.attempt(job_id).continuity is None
     assert continuity_events(context) == []
+
+
+def test_changed_code_is_named_in_the_badge_and_changed_fields_in_the_event(
+    harness: Harness, context: Context
+) -> None:
+    harness.add_node()
+    job_id, (first,) = harness.launched()
+    stopped_at(harness, first, saved=30, ran_to=30)
+    second = resumed(harness, job_id)
+    data = {
+        "checkpoint_id": f"{job_id}.a1.step-30",
+        "changed": ["parallelism.dp_shard: 2 -> 4"],
+        "code": {"before": "c" * 32, "now": "d" * 32},
+    }
+    told = json_lines([{"time": 1.0, "kind": "resumed", "step": 30, "data": data}])
+    send(context, second, chunk("events", told), chunk("metrics", trained(31, 31)))
+    assert broken(harness.attempt(job_id).continuity) == ["code"]
+    with context.database.read() as connection:
+        message = connection.scalar(select(events.c.message).where(events.c.kind == "resumed"))
+    assert message.endswith("step-30; changed: parallelism.dp_shard: 2 -> 4")

@@ -2320,7 +2320,7 @@ export interface components {
              * @description What is compared.
              * @enum {string}
              */
-            name: "sequences" | "tokens" | "lr" | "data_digest" | "loss";
+            name: "sequences" | "tokens" | "lr" | "data_digest" | "loss" | "code";
             /**
              * Ok
              * @description Whether it held.
@@ -4160,9 +4160,19 @@ export interface components {
             seed: number;
             /**
              * Spec Digest
-             * @description Digest of the job's spec.
+             * @description Digest of the job's spec as submitted.
              */
             spec_digest: string;
+            /**
+             * @description The spec that held, overrides included, `env` left out; absent in checkpoints of older
+             *     versions.
+             */
+            spec: components["schemas"]["JobSpec"] | null;
+            /**
+             * Code Digest
+             * @description Digest of the files of `model.code`; absent without, and in checkpoints of older versions.
+             */
+            code_digest: string | null;
             /**
              * Parent
              * @description Checkpoint from which the attempt went on.
@@ -5390,6 +5400,12 @@ export interface components {
              * @default []
              */
             skip: number[][];
+            /**
+             * Allow Code Change
+             * @description Whether `model.code` may differ from what wrote the checkpoint.
+             * @default false
+             */
+            allow_code_change: boolean;
         };
         /**
          * PendingRequest
@@ -6033,6 +6049,12 @@ export interface components {
              *     ]
              */
             parts: components["schemas"]["CheckpointPart"][];
+            /**
+             * Allow Code Change
+             * @description Whether the files of `model.code` may differ from those that wrote it.
+             * @default false
+             */
+            allow_code_change: boolean;
         };
         /**
          * ResumePreview
@@ -6102,6 +6124,12 @@ export interface components {
              * @description Another number of steps in all.
              */
             steps?: number | null;
+            /**
+             * Allow Code Change
+             * @description Whether the files of `model.code` may differ from those that wrote the checkpoint.
+             * @default false
+             */
+            allow_code_change?: boolean;
             /**
              * Dry Run
              * @description Only compare; store nothing.

@@ -14,6 +14,7 @@ const NAMES: Record<Check["name"], string> = {
   lr: "Learning rate",
   data_digest: "Data digest",
   loss: "Loss",
+  code: "Code of the model",
 };
 
 export function ContinuityBadge({ attempt }: { attempt: Attempt }) {

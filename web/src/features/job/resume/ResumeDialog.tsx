@@ -65,6 +65,7 @@ export function ResumeDialog({ job, ...opened }: Opened & { job: Job }) {
 
 function Choices({ job, resume }: { job: Job; resume: Resume }) {
   const { options, rows, row } = resume;
+  const codeId = useId();
   const plan = resume.preview.data?.preview.plan ?? null;
   if (options.isError) {
     return <ErrorState error={options.error} onRetry={() => void options.refetch()} />;
@@ -105,6 +106,17 @@ function Choices({ job, resume }: { job: Job; resume: Resume }) {
           error={resume.problems.at.steps}
         />
       </div>
+      {job.spec.model.code && (
+        <label className="job-choice" htmlFor={codeId}>
+          <input
+            id={codeId}
+            type="checkbox"
+            checked={resume.allowCodeChange}
+            onChange={(event) => resume.setAllowCodeChange(event.target.checked)}
+          />
+          Go on although the files of {job.spec.model.code} have changed
+        </label>
+      )}
       <Comparison job={job} resume={resume} />
     </>
   );

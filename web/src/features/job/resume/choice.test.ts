@@ -71,7 +71,7 @@ const row = (key: string) => {
   if (!found) throw new Error(key);
   return found;
 };
-const plain = { checkpointId: null, microBatchSize: null, steps: null };
+const plain = { checkpointId: null, microBatchSize: null, steps: null, allowCodeChange: false };
 
 describe("rows", () => {
   test("every layout of every size, and the reason where there is none", () => {
@@ -157,17 +157,19 @@ describe("a choice", () => {
       checkpointId: "j.a1.step-20",
       microBatchSize: 2,
       steps: 90,
+      allowCodeChange: true,
     };
     expect(requestOf(job, choice)).toMatchObject({
       checkpoint_id: "j.a1.step-20",
       world_size: 4,
       overrides: { micro_batch_size: 2 },
       steps: 90,
+      allow_code_change: true,
     });
     expect(resumeCommand("tiny", job, choice)).toBe(
       "trainyard resume tiny@a1.step-20 --world-size 4 --steps 90" +
         " --set parallelism.dp_replicate=2 --set parallelism.dp_shard=2" +
-        " --set training.micro_batch_size=2",
+        " --set training.micro_batch_size=2 --allow-code-change",
     );
   });
 

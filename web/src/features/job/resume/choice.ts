@@ -59,6 +59,8 @@ export interface Choice {
   /** Absent where nothing was typed. */
   microBatchSize: number | null;
   steps: number | null;
+  /** Whether the own model's code may differ from what wrote the checkpoint. */
+  allowCodeChange: boolean;
 }
 
 /** Return the least request that means the choice. */
@@ -74,6 +76,7 @@ export function requestOf(job: Job, choice: Choice): ResumeRequest {
       ...(microBatchSize !== null ? { micro_batch_size: microBatchSize } : {}),
     },
     ...(steps !== null ? { steps } : {}),
+    ...(choice.allowCodeChange ? { allow_code_change: true } : {}),
   };
 }
 
@@ -91,6 +94,7 @@ export function resumeCommand(reference: string, job: Job, choice: Choice): stri
     String(row.worldSize),
     ...(steps !== null ? ["--steps", String(steps)] : []),
     ...set.flatMap((assignment) => ["--set", assignment]),
+    ...(choice.allowCodeChange ? ["--allow-code-change"] : []),
   );
 }
 

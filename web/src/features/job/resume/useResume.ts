@@ -47,7 +47,8 @@ export function useResume(job: Job, { verb: asked, onClose, gone }: Opened) {
   const typed = useMemo(() => ({ microBatchSize, steps }), [microBatchSize, steps]);
   const settled = useSettled(typed, TYPING_MILLISECONDS);
   const { numbers, wrong } = readNumbers(settled);
-  const choice = choiceOf(row, numbers, view.get("checkpoint"));
+  const [allowCodeChange, setAllowCodeChange] = useState(false);
+  const choice = choiceOf(row, numbers, view.get("checkpoint"), allowCodeChange);
   const isSame = isResize && isWhatRuns(choice);
   const launch = useLaunch(job, onClose);
   // A launched job is queued and refuses a preview; its own events would ask for one again.
@@ -79,6 +80,8 @@ export function useResume(job: Job, { verb: asked, onClose, gone }: Opened) {
     setMicroBatchSize,
     steps,
     setSteps,
+    allowCodeChange,
+    setAllowCodeChange,
     preview,
     problems,
     /** Whether a resize would change nothing. */
@@ -126,8 +129,9 @@ function choiceOf(
   row: Row | undefined,
   numbers: Numbers<number | null> | null,
   checkpointId: string | null,
+  allowCodeChange: boolean,
 ): Choice | null {
-  return row && numbers ? { row, checkpointId, ...numbers } : null;
+  return row && numbers ? { row, checkpointId, allowCodeChange, ...numbers } : null;
 }
 
 interface Numbers<Value> {
