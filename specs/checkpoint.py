@@ -12,6 +12,7 @@ from specs.base import RecordModel
 from specs.job import JobSpec
 from specs.layout import Layout
 from specs.sections.model import ModelSection
+from specs.stream import advanced
 
 FENCE = "FENCE"
 """Below `<root>/<job>`: the highest attempt number that may commit there."""
@@ -139,6 +140,8 @@ class Manifest(RecordModel):
     """When the manifest was written, in UTC."""
     train_state: TrainState
     """Counters and data position."""
+    start: TrainState | None = None
+    """Counters with which the attempt began; absent in checkpoints of older versions."""
     layout: Layout
     """Layout that wrote it; any other one may load it."""
     seed: int
@@ -168,6 +171,32 @@ class Manifest(RecordModel):
     """Every data file, `.metadata` included."""
     writers: tuple[ManifestWriter, ...] = ()
     """The ranks that wrote tensors, in order; none in checkpoints of older versions."""
+
+    @property
+    def disagreement(self) -> str | None:
+        """Which counters no training can have left together; None where they agree.
+
+        The position follows from the consumed sequences and the windows left out. Steps, tokens
+        and sequences go together from the attempt's start: before it, a fork may have had others.
+        """
+        state, data = self.train_state, self.train_state.data
+        position = advanced(0, data.consumed, data.skipped)
+        if data.position != position:
+            return (
+                f"position {data.position}, but {data.consumed} consumed sequences and "
+                f"{len(data.skipped)} skipped windows lead to {position}"
+            )
+        if self.start is None or self.spec is None:
+            return None
+        steps = state.step - self.start.step
+        sequences = self.start.data.consumed + steps * self.spec.training.global_batch_size
+        tokens = self.start.tokens + steps * self.spec.tokens_per_step
+        if steps < 0 or (data.consumed, state.tokens) != (sequences, tokens):
+            return (
+                f"step {state.step} with {data.consumed} sequences and {state.tokens} tokens, but "
+                f"{steps} steps after the start there must be {sequences} and {tokens}"
+            )
+        return None
 
     @property
     def size(self) -> int:

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from specs.attempt import ResumePoint
 from specs.base import RecordModel, Seed, SpecModel, Text
+from specs.checkpoint_faults import CheckpointFault
 from specs.job import JobSpec
 from specs.names import NAME
 from specs.places import Place, RootName, split_place
@@ -57,29 +58,6 @@ SAMPLE_SECONDS = 120.0
 WeightsType = Literal["float32", "bfloat16", "float16"]
 ExportName = Annotated[str, Field(pattern=NAME, max_length=150)]
 ShardGib = Annotated[float, Field(ge=0.01, le=1000, json_schema_extra={"unit": "GiB"})]
-
-
-class CheckpointFault(StrEnum):
-    """Why a checkpoint is not verified."""
-
-    NOT_COMMITTED = "not_committed"
-    """The marker is missing."""
-    MANIFEST_DAMAGED = "manifest_damaged"
-    """The manifest is not the one that was committed, or none."""
-    ANOTHER_CHECKPOINT = "another_checkpoint"
-    """The folder holds another checkpoint than the catalog's."""
-    FILE_MISSING = "file_missing"
-    """A file is not there."""
-    FILE_SIZE = "file_size"
-    """A file is too short or too long."""
-    FILE_DAMAGED = "file_damaged"
-    """A file's checksum is not the manifest's."""
-    METADATA_REFUSED = "metadata_refused"
-    """The DCP metadata asks for what no checkpoint holds."""
-    TENSOR_INCOMPLETE = "tensor_incomplete"
-    """The pieces of a tensor do not make up all of it."""
-    LOAD_FAILED = "load_failed"
-    """A tensor could not be loaded."""
 
 
 class Verification(RecordModel):

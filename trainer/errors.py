@@ -14,6 +14,7 @@ RunError
 
 from __future__ import annotations
 
+from specs.checkpoint_faults import CheckpointFault
 from specs.failures import FailureReason, MemoryUse
 from specs.stream import BadWindow
 
@@ -54,7 +55,8 @@ class CheckpointError(RunError):
     """A checkpoint could not be written, is damaged, or does not belong to this job.
 
     `of_storage` is set where storage refuses, which says nothing about what lies there, and
-    `transient` where it may take the same later: it is full, read-only, or fails.
+    `transient` where it may take the same later: it is full, read-only, or fails. `fault` is set
+    where the checkpoint itself is proved to be unusable.
     """
 
     reason = FailureReason.CHECKPOINT_ERROR
@@ -66,10 +68,12 @@ class CheckpointError(RunError):
         path: str | None = None,
         of_storage: bool = False,
         transient: bool = False,
+        fault: CheckpointFault | None = None,
     ) -> None:
         super().__init__(message, path=path)
         self.of_storage = of_storage
         self.transient = transient
+        self.fault = fault
 
 
 class MismatchError(CheckpointError):

@@ -95,6 +95,7 @@ def train(
         assembly = assemble(run.spec, run.attempt.layout, ranks.device, roots=run.attempt.roots)
         _load_initial_weights(run, ranks, recorder, assembly)
         state = starting_state(run, recorder, checkpointer, assembly, dataset, code)
+        checkpointer.starts_at(state)
         loop = Loop(run, ranks, recorder, checkpointer, assembly, state, after_step)
         snapshots = Path(run.directory.snapshots)
         with explaining_memory(assembly, ranks.device, snapshots, rank=ranks.rank):

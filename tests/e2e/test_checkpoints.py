@@ -10,7 +10,7 @@ import pytest
 from client.errors import ConflictError
 from client.sdk import Trainyard
 from specs.api.chores import ChoreView
-from specs.chores import CheckpointFault
+from specs.checkpoint_faults import CheckpointFault
 from specs.states import ChoreState, JobState
 from tests.e2e.control_plane import ControlPlane, finished, spec, wait_for
 

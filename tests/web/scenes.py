@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from server.context import Context
-from specs.chores import CheckpointFault
+from specs.checkpoint_faults import CheckpointFault
 from specs.failures import Failure, FailureReason
 from specs.rundir import Phase
 from tests.web.actors import Run, Stage

@@ -74,6 +74,10 @@ class Checkpointer:
         """Time that the last save took to plan, on this rank."""
         return self._saver.plan_seconds
 
+    def starts_at(self, state: TrainState) -> None:
+        """Take note of the counters with which the attempt begins, before its first save."""
+        self._saver.start = state
+
     def raise_fence(self) -> None:
         """Forbid all older attempts of the job to commit, and remove what they left half-written.
 

@@ -18,6 +18,9 @@ from trainer.storage import StoragePath
 
 LOCK = "FENCE.lock"
 LOCK_SECONDS = 30.0  # it is held for milliseconds; longer means that its holder is stuck
+MOST_ATTEMPTS = 2**31 - 1
+"""Highest attempt number: that of the catalog's column."""
+MOST_DIGITS = 20
 # Some network file systems are mounted without locks. Between reading the fence and writing the
 # marker there is then a moment in which an outrun attempt can still commit: the server refuses it.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
@@ -69,9 +72,14 @@ def read_fence(job_folder: StoragePath) -> int:
 
 
 def _number(text: str, path: StoragePath) -> int:
-    if not text.strip().isdecimal():
-        raise CheckpointError(f"{path} holds {text[:40]!r}, no attempt number", path=str(path))
-    return int(text)
+    digits = text.strip()
+    # The length comes first: Python refuses to read thousands of digits as a number.
+    if not (digits.isdecimal() and len(digits) <= MOST_DIGITS and int(digits) <= MOST_ATTEMPTS):
+        raise CheckpointError(
+            f"{path} holds {text[:40]!r}, no attempt number; legal: 0 to {MOST_ATTEMPTS}",
+            path=str(path),
+        )
+    return int(digits)
 
 
 def _write(path: StoragePath, attempt: int) -> None:

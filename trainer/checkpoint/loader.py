@@ -13,6 +13,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from specs.attempt import ResumePoint
 from specs.checkpoint import Manifest
+from specs.checkpoint_faults import CheckpointFault
 from specs.layout import Layout
 from specs.parts import CheckpointPart
 from trainer.checkpoint.comparison import TensorKind, kinds_of
@@ -71,7 +72,7 @@ def load(
     tensors = {name: tensor for name, tensor in tensors.items() if name.startswith(parts)}
     wanted, tied = _wanted_together(tensors, tied, group, layout)
     reads = in_first_replica(dist.get_rank(group), layout)
-    reader = CheckedReader(root / resume.path, tied=tied, verifies=reads)
+    reader = CheckedReader(root / resume.path, root=root, tied=tied, verifies=reads)
 
     def check() -> None:
         _check_beneath(root, resume.path)
@@ -107,4 +108,8 @@ def _wanted_together(
 def _check_beneath(root: StoragePath, relative: str) -> None:
     inside = is_beneath(root / relative, root)
     if PurePosixPath(relative).is_absolute() or not inside:
-        raise CheckpointError(f"{relative!r} lies outside the storage root {root}", path=relative)
+        raise CheckpointError(
+            f"{relative!r} lies outside the storage root {root}",
+            path=relative,
+            fault=CheckpointFault.LINKED_OUTSIDE,
+        )

@@ -16,8 +16,9 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem
 
+from specs.checkpoint_faults import CheckpointFault
 from trainer.checkpoint.frames import frame_of
-from trainer.checkpoint.store import storage_errors
+from trainer.checkpoint.store import check_content, storage_errors
 from trainer.checkpoint.transfer import byte_view, memory_of
 from trainer.errors import CheckpointError
 from trainer.objects.download import Download
@@ -27,6 +28,9 @@ BLOCK = 2**18
 """Bytes that are read and hashed in turn: still in the core's own cache when they are hashed."""
 LARGE = 2**23
 """Bytes that are read at once where nothing is hashed."""
+
+
+LOAD_FAILED = CheckpointFault.LOAD_FAILED
 
 
 class Piece:
@@ -88,7 +92,12 @@ def _strides(sizes: torch.Size) -> tuple[int, ...]:
 
 
 def read_pieces(
-    path: StoragePath, pieces: Iterable[Piece], planner: LoadPlanner, *, digest: str | None
+    path: StoragePath,
+    pieces: Iterable[Piece],
+    planner: LoadPlanner,
+    *,
+    digest: str,
+    verifies: bool,
 ) -> int:
     """Read a file from start to end, what is wanted of it into the tensors that want it.
 
@@ -99,17 +108,19 @@ def read_pieces(
         path: the file.
         pieces: what is wanted of it.
         planner: knows the tensors.
-        digest: XXH3-128 that the whole file must have; only the pieces are read if None.
+        digest: XXH3-128 that the whole file must have.
+        verifies: whether the whole file is read and compared with it; else only the pieces are
+            read, unless one must be parsed: no byte is parsed before its file is known as whole.
 
     Raises:
         CheckpointError: the file cannot be read, is damaged, or was written by another format.
     """
     with storage_errors("read", path), path.open("rb", buffering=0) as file:
-        reading = _Reading(file, path, hashing=digest is not None)
+        reading = _Reading(file, path, digest, hashing=verifies)
         for piece in sorted(pieces, key=lambda piece: piece.place.offset):
             _read(reading, piece, planner)
-        if digest is not None:
-            reading.check(digest)
+        if verifies:
+            reading.check()
         return reading.count
 
 
@@ -152,13 +163,15 @@ def _fill_from(numbers: Tensor, first: int, piece: Piece, planner: LoadPlanner) 
 def _unframed(reading: _Reading, piece: Piece, head: bytes) -> Tensor:
     """Return a piece as another version of torch wrote it, or with other strides."""
     content = head + reading.take(piece.place.length - len(head))
+    reading.check_before_parsing()
     try:
         found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         fits = (found.dtype, found.shape) == (piece.dtype, piece.chunk.sizes)
     except Exception as error:  # damaged bytes raise whatever they like
-        raise reading.error(f"is damaged, or of another format: {error}") from error
+        raise reading.error(f"is of another format: {error}", LOAD_FAILED) from error
     if not fits:
-        raise reading.error(f"is damaged: it has no {piece.dtype} {tuple(piece.chunk.sizes)}")
+        what = f"{piece.dtype} {tuple(piece.chunk.sizes)}"
+        raise reading.error(f"is whole, but does not hold {what} where it should", LOAD_FAILED)
     assert isinstance(found, Tensor)
     return found
 
@@ -166,9 +179,13 @@ def _unframed(reading: _Reading, piece: Piece, head: bytes) -> Tensor:
 class _Reading:
     """A file that is read forwards; what is left out is read too where the whole is hashed."""
 
-    def __init__(self, file: FileIO | Download, path: StoragePath, *, hashing: bool) -> None:
+    def __init__(
+        self, file: FileIO | Download, path: StoragePath, digest: str, *, hashing: bool
+    ) -> None:
         self._file = file
         self._path = path
+        self._digest = digest
+        self._is_whole = False
         self._hash = xxhash.xxh3_128() if hashing else None
         self._block = BLOCK if hashing else LARGE
         self._at = 0
@@ -194,20 +211,26 @@ class _Reading:
             block = left[: self._block]
             count = self._file.readinto(block)
             if not count:
-                raise self.error(f"ends at byte {self._at:,}")
+                raise self.error(f"ends at byte {self._at:,}", CheckpointFault.FILE_SIZE)
             if self._hash is not None:
                 self._hash.update(block[:count])
             left = left[count:]
             self._at += count
             self.count += count
 
-    def check(self, digest: str) -> None:
+    def check_before_parsing(self) -> None:
+        if not self._is_whole:
+            check_content(self._path, self._digest)
+            self._is_whole = True
+
+    def check(self) -> None:
         assert self._hash is not None
         while count := self._file.readinto(self._scratch):
             self._hash.update(self._scratch[:count])
             self.count += count
-        if (found := self._hash.hexdigest()) != digest:
-            raise self.error(f"is damaged: its checksum is {found} instead of {digest}")
+        if (found := self._hash.hexdigest()) != self._digest:
+            what = f"is damaged: its checksum is {found} instead of {self._digest}"
+            raise self.error(what, CheckpointFault.FILE_DAMAGED)
 
-    def error(self, what: str) -> CheckpointError:
-        return CheckpointError(f"{self._path} {what}", path=str(self._path))
+    def error(self, what: str, fault: CheckpointFault) -> CheckpointError:
+        return CheckpointError(f"{self._path} {what}", path=str(self._path), fault=fault)

@@ -21,12 +21,21 @@ from torch.distributed.checkpoint.planner import LoadPlanner as Planner
 from torch.futures import Future
 
 from specs.attempt import ResumePoint
-from specs.checkpoint import DCP_METADATA, Manifest, ManifestFile
+from specs.checkpoint import COMMITTED, DCP_METADATA, MANIFEST, Manifest, ManifestFile
+from specs.checkpoint_faults import CheckpointFault
 from trainer.checkpoint.comparison import TensorKind, compare, drop_aliases, refuse_unless_it_fits
+from trainer.checkpoint.cover import check_cover
 from trainer.checkpoint.load_planner import LoadPlanner
 from trainer.checkpoint.pieces import Piece, read_pieces
 from trainer.checkpoint.shares import share_out
-from trainer.checkpoint.store import check_contents, check_sizes, metadata_digest, read_manifest
+from trainer.checkpoint.store import (
+    check_contents,
+    check_counters,
+    check_links,
+    check_sizes,
+    metadata_digest,
+    read_manifest,
+)
 from trainer.checkpoint.unpickler import load_metadata
 from trainer.errors import CheckpointError
 from trainer.storage import StoragePath
@@ -44,6 +53,7 @@ class CheckedReader(FileSystemReader):
         self,
         folder: StoragePath,
         *,
+        root: StoragePath | None = None,
         tied: Mapping[str, str] | None = None,
         verifies: bool = False,
     ) -> None:
@@ -51,6 +61,7 @@ class CheckedReader(FileSystemReader):
 
         Args:
             folder: the checkpoint's.
+            root: the storage root, which no file may lead out of; the folder when absent.
             tied: further names of tied weights, each with the one that is read, if
                 there are such.
             verifies: whether this rank reads its share of the files whole while it loads, and
@@ -58,6 +69,7 @@ class CheckedReader(FileSystemReader):
         """
         super().__init__(".")  # DCP's own reading of it is not used
         self.folder = folder
+        self._root = folder if root is None else root
         self.bytes_read = 0
         """Bytes of the data files that this rank has read."""
         self._verifies, self._tied = verifies, tied or {}
@@ -89,25 +101,27 @@ class CheckedReader(FileSystemReader):
 
         Raises:
             MismatchError: it does not hold exactly what will be read in these parts.
-            CheckpointError: it names places that are not there.
         """
         path = self.folder / DCP_METADATA
         comparison = compare(self.metadata, wanted, parts=parts)
         refuse_unless_it_fits(comparison, self.manifest, path)
-        _check_places(self.metadata, self.manifest.files, path)
 
     def look(self, resume: ResumePoint) -> None:
-        """Read manifest and metadata, and check that they are whole and those of `resume`.
+        """Read manifest and metadata, and check that they agree and are those of `resume`.
 
         Raises:
             CheckpointError: it is not committed, not the one of `resume`, or damaged.
         """
+        check_links(self.folder, (MANIFEST, COMMITTED), self._root)
         self.manifest = read_manifest(self.folder)
         _check_identity(self.manifest, resume, self.folder)
+        check_counters(self.manifest, self.folder)
+        check_links(self.folder, (file.path for file in self.manifest.files), self._root)
         check_sizes(self.folder, self.manifest.files)
-        self.metadata = load_metadata(
-            self.folder / DCP_METADATA, expected_digest=resume.metadata_digest
-        )
+        path = self.folder / DCP_METADATA
+        self.metadata = load_metadata(path, expected_digest=resume.metadata_digest)
+        _check_places(self.metadata, self.manifest.files, path)
+        check_cover(self.metadata, path)
         drop_aliases(self.metadata, self._tied)
 
     def check_share(self, rank: int, world_size: int) -> None:
@@ -144,10 +158,12 @@ class CheckedReader(FileSystemReader):
             CheckpointError: a byte of the share differs; what was read is of no use then.
         """
         share = set(plan.storage_data or ())
-        digests = {file.path: file.xxh3_128 for file in self.manifest.files if file.path in share}
+        digests = {file.path: file.xxh3_128 for file in self.manifest.files}
         for name in sorted(self._wanted.keys() | share):
             path, pieces = self.folder / name, self._wanted.get(name, [])
-            self.bytes_read += read_pieces(path, pieces, planner, digest=digests.get(name))
+            self.bytes_read += read_pieces(
+                path, pieces, planner, digest=digests[name], verifies=name in share
+            )
         read: Future[None] = Future()
         read.set_result(None)
         return read
@@ -198,6 +214,7 @@ def _check_identity(manifest: Manifest, resume: ResumePoint, folder: StoragePath
             raise CheckpointError(
                 f"{folder} is another checkpoint: its {name} is {is_}, asked for was {should}",
                 path=str(folder),
+                fault=CheckpointFault.ANOTHER_CHECKPOINT,
             )
 
 
@@ -210,5 +227,7 @@ def _check_places(metadata: Metadata, files: Iterable[ManifestFile], path: Stora
         )
         if not inside or place.transform_descriptors:
             raise CheckpointError(
-                f"{path} names a place that is not there: {place}", path=str(path)
+                f"{path} names a place that is not there: {place}",
+                path=str(path),
+                fault=CheckpointFault.METADATA_REFUSED,
             )

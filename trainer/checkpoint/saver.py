@@ -87,6 +87,8 @@ class Saver:
         self._group = group
         self._staging = staging
         self._planner: SavePlanner | None = None
+        self.start: TrainState | None = None
+        """Counters with which the attempt begins, once they are known."""
         self.folder: StoragePath = Path()
         """Folder of the save that runs, or of the last one."""
 
@@ -210,6 +212,7 @@ class Saver:
             attempt=origin.attempt,
             created_at=datetime.now(UTC),
             train_state=save.state,
+            start=self.start,
             layout=origin.layout,
             seed=origin.spec.training.seed,
             spec_digest=origin.spec.digest,

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
 
@@ -21,10 +22,11 @@ from specs.checkpoint import (
     ManifestFile,
     checkpoint_path,
 )
+from specs.checkpoint_faults import CheckpointFault
 from trainer.checkpoint.points import Point, reached
 from trainer.errors import CheckpointError
 from trainer.objects.path import ObjectPath
-from trainer.storage import StoragePath
+from trainer.storage import StoragePath, is_beneath
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 TRANSIENT = (
@@ -72,23 +74,25 @@ def read_manifest(folder: StoragePath) -> Manifest:
         is_committed = marker.exists()
     if not is_committed:
         raise CheckpointError(
-            f"{folder} is no committed checkpoint: {COMMITTED} is missing", path=str(marker)
+            f"{folder} is no committed checkpoint: {COMMITTED} is missing",
+            path=str(marker),
+            fault=CheckpointFault.NOT_COMMITTED,
         )
     with storage_errors("read", path):
         text = path.read_bytes()
         promised = marker.read_bytes()
+    damaged = partial(CheckpointError, path=str(path), fault=CheckpointFault.MANIFEST_DAMAGED)
     if digest(text).encode() != promised.strip():
-        raise CheckpointError(
-            f"{path} was changed: its checksum is {digest(text)}, but {COMMITTED} says otherwise",
-            path=str(path),
+        raise damaged(
+            f"{path} was changed: its checksum is {digest(text)}, but {COMMITTED} says otherwise"
         )
     try:
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
-        raise CheckpointError(f"{path} is no manifest: {error}", path=str(path)) from None
+        raise damaged(f"{path} is no manifest: {error}") from None
     for file in manifest.files:
         if PurePosixPath(file.path).name != file.path:
-            raise CheckpointError(f"{path} names a file elsewhere: {file.path!r}", path=str(path))
+            raise damaged(f"{path} names a file elsewhere: {file.path!r}")
     return manifest
 
 
@@ -101,7 +105,39 @@ def metadata_digest(manifest: Manifest) -> str:
     for file in manifest.files:
         if file.path == DCP_METADATA:
             return file.xxh3_128
-    raise CheckpointError(f"{MANIFEST} of {manifest.checkpoint_id} names no {DCP_METADATA}")
+    raise CheckpointError(
+        f"{MANIFEST} of {manifest.checkpoint_id} names no {DCP_METADATA}",
+        fault=CheckpointFault.MANIFEST_DAMAGED,
+    )
+
+
+def check_counters(manifest: Manifest, folder: StoragePath) -> None:
+    """Refuse counters that no training can have left.
+
+    Raises:
+        CheckpointError: steps, tokens and position in the data disagree.
+    """
+    if found := manifest.disagreement:
+        raise CheckpointError(
+            f"{folder / MANIFEST}: {found}",
+            path=str(folder / MANIFEST),
+            fault=CheckpointFault.COUNTERS_DISAGREE,
+        )
+
+
+def check_links(folder: StoragePath, names: Iterable[str], root: StoragePath) -> None:
+    """Refuse files of a checkpoint that are symbolic links out of the storage root.
+
+    Raises:
+        CheckpointError: one is.
+    """
+    for path in (folder / name for name in names):
+        if not is_beneath(path, root):
+            raise CheckpointError(
+                f"{path} leads through a symbolic link to a place outside the storage root {root}",
+                path=str(path),
+                fault=CheckpointFault.LINKED_OUTSIDE,
+            )
 
 
 def check_sizes(folder: StoragePath, files: Iterable[ManifestFile]) -> None:
@@ -116,7 +152,9 @@ def check_sizes(folder: StoragePath, files: Iterable[ManifestFile]) -> None:
             size = path.stat().st_size
         if size != file.size:
             raise CheckpointError(
-                f"{path} has {size:,} bytes instead of {file.size:,}", path=str(path)
+                f"{path} has {size:,} bytes instead of {file.size:,}",
+                path=str(path),
+                fault=CheckpointFault.FILE_SIZE,
             )
 
 
@@ -127,14 +165,23 @@ def check_contents(folder: StoragePath, files: Iterable[ManifestFile]) -> None:
         CheckpointError: a byte differs.
     """
     for file in files:
-        path = folder / file.path
-        with storage_errors("read", path):
-            found = file_digest(path)
-        if found != file.xxh3_128:
-            raise CheckpointError(
-                f"{path} is damaged: its checksum is {found} instead of {file.xxh3_128}",
-                path=str(path),
-            )
+        check_content(folder / file.path, file.xxh3_128)
+
+
+def check_content(path: StoragePath, expected: str) -> None:
+    """Compare the XXH3-128 of a file with the one expected, reading it whole.
+
+    Raises:
+        CheckpointError: a byte differs.
+    """
+    with storage_errors("read", path):
+        found = file_digest(path)
+    if found != expected:
+        raise CheckpointError(
+            f"{path} is damaged: its checksum is {found} instead of {expected}",
+            path=str(path),
+            fault=CheckpointFault.FILE_DAMAGED,
+        )
 
 
 def create(folder: StoragePath) -> None:
@@ -272,11 +319,13 @@ def storage_errors(verb: str, path: StoragePath) -> Iterator[None]:
         message = f"cannot {verb} {at_fault}: {error.strerror or error}"
         if error.errno in FULL and isinstance(path, Path):
             message += f" ({_free_space(path)})"
+        gone = verb == "read" and error.errno == errno.ENOENT
         raise CheckpointError(
             message,
             path=at_fault,
             of_storage=error.errno not in OF_CONTENT,
             transient=error.errno in TRANSIENT,
+            fault=CheckpointFault.FILE_MISSING if gone else None,
         ) from error
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import pickle
+from functools import partial
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint import filesystem, metadata
 
+from specs.checkpoint_faults import CheckpointFault
 from trainer.checkpoint.store import digest, storage_errors
 from trainer.errors import CheckpointError
 from trainer.storage import StoragePath
@@ -49,6 +51,7 @@ def load_metadata(path: StoragePath, *, expected_digest: str) -> metadata.Metada
             f"{path} is another file than the one that was committed: its checksum is "
             f"{digest(content)} instead of {expected_digest}",
             path=str(path),
+            fault=CheckpointFault.FILE_DAMAGED,
         )
     return read_metadata(content, path)
 
@@ -59,12 +62,13 @@ def read_metadata(content: bytes, path: StoragePath) -> metadata.Metadata:
     Raises:
         CheckpointError: as `load_metadata`.
     """
+    refused = partial(CheckpointError, path=str(path), fault=CheckpointFault.METADATA_REFUSED)
     try:
         found = _Unpickler(io.BytesIO(content)).load()
     except Exception as error:  # damaged pickles raise whatever they like
-        raise CheckpointError(f"{path} is refused: {error}", path=str(path)) from error
+        raise refused(f"{path} is refused: {error}") from error
     if not isinstance(found, metadata.Metadata):
-        raise CheckpointError(f"{path} holds no checkpoint metadata", path=str(path))
+        raise refused(f"{path} holds no checkpoint metadata")
     return found
 
 

@@ -15,16 +15,15 @@ import torch.distributed.tensor as sharded
 import torch.multiprocessing as mp
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import (
-    Metadata,
-    MetadataIndex,
     TensorStorageMetadata,
 )
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from specs.attempt import ResumePoint
 from specs.checkpoint import DCP_METADATA
-from specs.chores import CheckpointFault
+from specs.checkpoint_faults import CheckpointFault
 from trainer.checkpoint.comparison import kinds_of
+from trainer.checkpoint.cover import check_cover
 from trainer.checkpoint.load_planner import LoadPlanner
 from trainer.checkpoint.reader import CheckedReader
 from trainer.checkpoint.unpickler import load_metadata
@@ -88,10 +87,11 @@ def _refusal(error: BaseException) -> CheckpointError | None:
 
 
 def _entries(folder: StoragePath, point: ResumePoint) -> Entries:
-    """Return what the metadata says of each tensor, after all pieces were found to be there."""
+    """Return what the metadata says of each tensor, all of which must be whole."""
     path = folder / DCP_METADATA
     try:
         metadata = load_metadata(path, expected_digest=point.metadata_digest)
+        check_cover(metadata, path)
     except CheckpointError as error:
         raise fault_of(CheckpointFault.METADATA_REFUSED, error) from error
     found: Entries = {}
@@ -99,20 +99,8 @@ def _entries(folder: StoragePath, point: ResumePoint) -> Entries:
         if not isinstance(entry, TensorStorageMetadata):
             message = f"{path}: {name} is no tensor"
             raise FaultFoundError(CheckpointFault.METADATA_REFUSED, message)
-        _check_whole(name, entry, metadata)
         found[name] = entry
     return found
-
-
-def _check_whole(name: str, entry: TensorStorageMetadata, metadata: Metadata) -> None:
-    """Refuse a tensor whose pieces leave a hole: DCP would leave that as it was, without a word."""
-    held = sum(prod(chunk.sizes) for chunk in entry.chunks)
-    stored = all(
-        MetadataIndex(name, chunk.offsets) in metadata.storage_data for chunk in entry.chunks
-    )
-    if held != prod(entry.size) or not stored:
-        message = f"{name} has {prod(entry.size):,} elements, its pieces hold {held:,}"
-        raise FaultFoundError(CheckpointFault.TENSOR_INCOMPLETE, message)
 
 
 def _open(folder: StoragePath, point: ResumePoint, entries: Entries) -> CheckedReader:

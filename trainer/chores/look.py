@@ -7,9 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from specs.attempt import ResumePoint
-from specs.checkpoint import COMMITTED, Manifest, ManifestFile
-from specs.chores import CheckpointFault, ChoreKind, ChoreOrder, ChoreOutcome, Verification
+from specs.checkpoint import COMMITTED, MANIFEST, Manifest, ManifestFile
+from specs.checkpoint_faults import CheckpointFault
+from specs.chores import ChoreKind, ChoreOrder, ChoreOutcome, Verification
 from trainer.checkpoint.store import (
+    check_counters,
+    check_links,
     file_digest,
     metadata_digest,
     read_manifest,
@@ -17,7 +20,7 @@ from trainer.checkpoint.store import (
 )
 from trainer.chores.main import Progress, checkpoint_of
 from trainer.errors import CheckpointError
-from trainer.storage import StoragePath
+from trainer.storage import StoragePath, storage_root
 
 
 class FaultFoundError(Exception):
@@ -38,7 +41,8 @@ def look_at(order: ChoreOrder, chore: Path) -> ChoreOutcome:
     folder, point = checkpoint_of(order)
     loads = order.task.kind == ChoreKind.VERIFY
     try:
-        manifest = check_manifest(folder, point)
+        root = storage_root(order.root_path)
+        manifest = check_manifest(folder, point, root)
         progress = Progress(chore, total=manifest.size * (2 if loads else 1))
         for file in manifest.files:
             progress.begin(f"compares {file.path}")
@@ -53,21 +57,22 @@ def look_at(order: ChoreOrder, chore: Path) -> ChoreOutcome:
 
 
 def fault_of(fault: CheckpointFault, error: CheckpointError) -> FaultFoundError:
-    """Return the fault that an error tells of.
+    """Return the fault that an error names, else the one given.
 
     Raises:
         CheckpointError: the error itself, where storage refuses and so nothing is known.
     """
     if error.of_storage:
         raise error
-    return FaultFoundError(fault, str(error))
+    return FaultFoundError(error.fault or fault, str(error))
 
 
-def check_manifest(folder: StoragePath, point: ResumePoint) -> Manifest:
+def check_manifest(folder: StoragePath, point: ResumePoint, root: StoragePath) -> Manifest:
     """Return the manifest of the very checkpoint that is meant.
 
     Raises:
-        FaultFoundError: it is not committed, damaged, or another one.
+        FaultFoundError: it is not committed, damaged, or another one, its counters disagree, or a
+            file leads out of the storage root.
         CheckpointError: storage refuses.
     """
     with storage_errors("read", folder):
@@ -75,7 +80,10 @@ def check_manifest(folder: StoragePath, point: ResumePoint) -> Manifest:
     if not committed:
         raise FaultFoundError(CheckpointFault.NOT_COMMITTED, f"{folder} has no {COMMITTED}")
     try:
+        check_links(folder, (MANIFEST, COMMITTED), root)
         manifest = read_manifest(folder)
+        check_counters(manifest, folder)
+        check_links(folder, (file.path for file in manifest.files), root)
         found = (manifest.checkpoint_id, manifest.train_state.step, metadata_digest(manifest))
     except CheckpointError as error:
         raise fault_of(CheckpointFault.MANIFEST_DAMAGED, error) from error

@@ -16,7 +16,8 @@ from server.chores.service import apply_retention
 from server.lifecycle import lock_job
 from server.tables import checkpoints, chores, events
 from specs.api.chores import ChoreView
-from specs.chores import CheckpointFault, ChoreOutcome, ChoreProgress, Verification
+from specs.checkpoint_faults import CheckpointFault
+from specs.chores import ChoreOutcome, ChoreProgress, Verification
 from specs.reports import PROTOCOL, ChoreClaimReply, ChoreReport, ChoreReportReply
 from tests.server.harness import AnyRow, Harness
 

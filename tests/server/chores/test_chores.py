@@ -12,7 +12,8 @@ from server.scheduler.chore_placement import Wanted, choose
 from server.scheduler.placement import Offer
 from server.telemetry.catalog import newest_checkpoint
 from specs.api.chores import SampleRequest
-from specs.chores import CheckpointFault, ChoreKind, ChoreOutcome
+from specs.checkpoint_faults import CheckpointFault
+from specs.chores import ChoreKind, ChoreOutcome
 from specs.states import ChoreState
 from tests.server.chores.conftest import Yard
 from tests.server.harness import Harness

@@ -15,7 +15,8 @@ from server.jobs.service import stop
 from server.tables import checkpoints, jobs
 from specs.api.fork import ForkRequest
 from specs.api.resume import ResumeRequest
-from specs.chores import CheckpointFault, ChoreKind, ChoreOutcome
+from specs.checkpoint_faults import CheckpointFault
+from specs.chores import ChoreKind, ChoreOutcome
 from specs.states import ChoreState
 from tests.server.chores.conftest import Yard
 

@@ -13,7 +13,8 @@ from server.errors import ConflictError, InvalidRequestError
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
 from specs.api.chores import ExportRequest
-from specs.chores import CheckpointFault, ChoreKind, ChoreOutcome, ExportResult, ExportTask
+from specs.checkpoint_faults import CheckpointFault
+from specs.chores import ChoreKind, ChoreOutcome, ExportResult, ExportTask
 from specs.states import ChoreState
 from tests.server.chores.conftest import Yard
 from tests.server.harness import Harness, Supervisor

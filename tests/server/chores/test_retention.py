@@ -17,7 +17,7 @@ from server.jobs.service import stop
 from server.telemetry.metrics import store_points
 from server.telemetry.points import Points
 from specs.api.resume import ResumeRequest
-from specs.chores import CheckpointFault
+from specs.checkpoint_faults import CheckpointFault
 from specs.failures import FailureReason
 from specs.sections.checkpoint import CheckpointSection
 from tests.server.chores.conftest import Yard

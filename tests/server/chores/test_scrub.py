@@ -9,7 +9,8 @@ import pytest
 from server.chores import service
 from server.context import Context
 from server.scheduler.chores import ChoreKeeper
-from specs.chores import CheckpointFault, ChoreKind
+from specs.checkpoint_faults import CheckpointFault
+from specs.chores import ChoreKind
 from tests.server.chores.conftest import Yard
 
 DAY = 86_400

@@ -47,6 +47,29 @@ def _flip_a_bit(folder: Path) -> None:
     (folder / DATA).write_bytes(content)
 
 
+def _flip_a_bit_of_a_header(folder: Path) -> None:
+    content = bytearray((folder / DATA).read_bytes())
+    content[5] ^= 4
+    (folder / DATA).write_bytes(content)
+
+
+def _link_data_outside(folder: Path) -> None:
+    root = folder.parents[2]
+    outside = (folder / DATA).rename(root.with_name(f"outside-{root.name}"))
+    (folder / DATA).symlink_to(outside)
+
+
+def _link_marker_outside(folder: Path) -> None:
+    root = folder.parents[2]
+    outside = (folder / COMMITTED).rename(root.with_name(f"outside-{root.name}"))
+    (folder / COMMITTED).symlink_to(outside)
+
+
+def _link_data_inside(folder: Path) -> None:
+    inside = (folder / DATA).rename(folder.parents[2] / "inside")
+    (folder / DATA).symlink_to(inside)
+
+
 def _truncate(folder: Path) -> None:
     os.truncate(folder / DATA, (folder / DATA).stat().st_size - 1)
 
@@ -115,6 +138,26 @@ def _point_elsewhere(folder: Path) -> None:
     _commit_again(folder)
 
 
+def _cover_rows_twice(folder: Path) -> None:
+    """Let the second rank's rows lie where the first's do: as many elements, and a hole."""
+    path = folder / DCP_METADATA
+    metadata = read_metadata(path.read_bytes(), path)
+    chunks = metadata.state_dict_metadata["model.norm.weight"].chunks
+    first, second = sorted(chunks, key=lambda chunk: chunk.sizes, reverse=True)
+    second.sizes = first.sizes
+    second.offsets = first.offsets
+    path.write_bytes(pickle.dumps(metadata))
+    _commit_again(folder)
+
+
+def _commit_another_position(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    data = manifest.train_state.data.model_copy(update={"position": 5})
+    state = manifest.train_state.model_copy(update={"data": data})
+    store.write_manifest(folder, manifest.model_copy(update={"train_state": state}))
+    store.commit(folder)
+
+
 def _commit_again(folder: Path) -> None:
     """Commit what lies in the folder, as one who can write there would."""
     manifest = read_manifest(folder)
@@ -131,6 +174,11 @@ def _commit_again(folder: Path) -> None:
 # gives a resume point of the planted metadata: then only the unpickler stands in the way.
 CASES: list[tuple[Callable[[Path], None], bool, str, str]] = [
     (_flip_a_bit, False, "is damaged", DATA),
+    (_flip_a_bit_of_a_header, False, "is damaged: its checksum is", DATA),
+    (_link_data_outside, False, "leads through a symbolic link", DATA),
+    (_link_marker_outside, False, "leads through a symbolic link", COMMITTED),
+    (_commit_another_position, False, "position 5, but 0 consumed sequences", MANIFEST),
+    (_cover_rows_twice, True, "model.norm.weight has 5 elements, but two of its", DCP_METADATA),
     (_truncate, False, "bytes instead of", DATA),
     (_remove_data, False, "No such file", DATA),
     (_remove_marker, False, "COMMITTED is missing", COMMITTED),
@@ -175,12 +223,15 @@ def test_every_damage_is_refused_on_every_rank(tmp_path: Path) -> None:
         resumes.append((root, resume_point(read_manifest(folder)) if catalog_fooled else resume))
     clean = tmp_path / "clean"
     resumes.append((clean, resume_point(read_manifest(clean / JOB / "a1" / "step-2"))))
+    _copy(clean, linked := tmp_path / "linked")
+    _link_data_inside(linked / JOB / "a1" / "step-2")
+    resumes.append((linked, resumes[-1][1]))
 
     for rank, answers in enumerate(run_ranks(2, _load_all, resumes)):
-        *refused, undamaged = answers
-        assert undamaged is None
+        *refused, undamaged, linked_inside = answers
+        assert undamaged is linked_inside is None
         for (damage, _, text, file), answer, (root, _) in zip(
-            CASES, refused, resumes[:-1], strict=True
+            CASES, refused, resumes[:-2], strict=True
         ):
             case = (rank, damage.__name__, answer)
             assert answer is not None, case

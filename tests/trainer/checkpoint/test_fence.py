@@ -44,12 +44,23 @@ def test_attempts_that_raise_it_at_the_same_time_never_lower_it(tmp_path: Path) 
     assert read_fence(tmp_path) == 100
 
 
-@pytest.mark.parametrize("text", ["", "two\n", "-3\n", "\x00\x00"])
+@pytest.mark.parametrize(
+    "text", ["", "two\n", "-3\n", "\x00\x00", f"{2**31}\n", "9" * 5000, "1" * 21]
+)
 def test_a_fence_that_holds_no_number_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / FENCE).write_text(text)
     with pytest.raises(CheckpointError, match="no attempt number") as caught:
         _raise(tmp_path, 1)
     assert caught.value.path == str(tmp_path / FENCE)
+    assert caught.value.reason == "checkpoint_error"
+    assert "legal: 0 to 2147483647" in str(caught.value)
+
+
+def test_the_highest_attempt_can_raise_it(tmp_path: Path) -> None:
+    assert _raise(tmp_path, 2**31 - 1) == 2**31 - 1
+    assert read_fence(tmp_path) == 2**31 - 1
+    (tmp_path / FENCE).write_text(f"{0:019}7\n")
+    assert read_fence(tmp_path) == 7
 
 
 @pytest.fixture
