@@ -48,6 +48,9 @@ class Settings(BaseSettings):
     """Pause between two heartbeats of a worker; after six without one its node is offline."""
     claim_seconds: Annotated[float, Field(gt=0)] = 120.0
     """Time within which an attempt must be claimed by all of its nodes."""
+    recovery_seconds: Annotated[float, Field(ge=0)] = 120.0
+    """Longest wait of a job until the commits of its lost attempt are found, once a node sees its
+    storage."""
     resend_seconds: Annotated[float, Field(gt=0)] = 5.0
     """Pause before an unclaimed launch message is sent again."""
     log_quota_bytes: Annotated[int, Field(ge=1_000_000)] = 64 * 1024 * 1024

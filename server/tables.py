@@ -15,7 +15,6 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    false,
 )
 
 from server.columns import Json, Record, UtcDateTime
@@ -132,14 +131,13 @@ attempts = Table(
     Column("micro_batch_size", Integer, nullable=False),
     Column("parent_checkpoint_id", String(200)),
     Column("start_step", Integer, nullable=False, default=0),
-    # Whether the own model's code may differ from what wrote the parent checkpoint.
-    Column("allow_code_change", Boolean, nullable=False, default=False, server_default=false()),
+    Column("parent_named", Boolean, nullable=False, default=False, server_default="0"),
+    Column("allow_code_change", Boolean, nullable=False, default=False, server_default="0"),
     # Windows of the stream that are left out up to here, those of the checkpoint included.
     Column("skip", Json, nullable=False, default=(), server_default="[]"),
     Column("last_step", Integer, nullable=False, default=0),
     Column("rendezvous_port", Integer, nullable=False),
-    # Why it is to save and leave although its job is to run on.
-    Column("preempted", Text),
+    Column("preempted", Text),  # why it is to save and leave although its job is to run on
     Column("provenance", Json),
     Column("continuity", Record(Continuity)),
     Column("save_failed", Record(SaveFailed)),
@@ -291,6 +289,7 @@ chores = Table(
     Column("sent_at", UtcDateTime),  # when the last message was sent
     Column("given_at", UtcDateTime),  # when the node was chosen
     Column("waiting", Text),  # why it has not begun, while it is queued
+    Column("awaited_since", UtcDateTime),  # since when its job waits for it, though it could run
     Column("last_report_at", UtcDateTime),
     Column("progress", Record(ChoreProgress)),
     Column("outcome", Record(ChoreOutcome)),

@@ -42,16 +42,20 @@ class ChoreKind(StrEnum):
     """Write the weights as Hugging Face's libraries read them."""
     SAMPLE = "sample"
     """Draw a text from it."""
+    RECOVER = "recover"
+    """Fence off a lost attempt, and find what it committed unheard."""
 
 
-LOOKS = frozenset({ChoreKind.VERIFY, ChoreKind.SCRUB})
-"""Looks at a checkpoint, which are taken back when it is to be deleted."""
+LOOKS = frozenset({ChoreKind.VERIFY, ChoreKind.SCRUB, ChoreKind.RECOVER})
+"""Looks at checkpoints, which are taken back when these are to be deleted."""
 USES = frozenset({ChoreKind.EXPORT, ChoreKind.SAMPLE})
 """What somebody wants of a checkpoint: it stays until that has ended."""
 
 EXPORTS = "exports"
 """Folder of a storage root beneath which exports are written."""
 SHARD_GIB = 4.0
+MAX_RECOVERED_BYTES = 512 * 1024
+"""Manifests that one report of a search carries, in all."""
 SAMPLE_SECONDS = 120.0
 """Time after which a sample ends with what it has."""
 
@@ -156,6 +160,17 @@ class SampleResult(RecordModel):
     """Why it goes no further."""
 
 
+class RecoverTask(SpecModel):
+    """A lost attempt whose commits are searched for."""
+
+    attempt: Annotated[int, Field(ge=1)]
+    """Its number."""
+    fence: Annotated[int, Field(ge=1)]
+    """Number to which the storage's fence is raised first: that of the next attempt."""
+    after_step: Annotated[int, Field(ge=-1)]
+    """Newest step of it that the catalog holds; -1 without."""
+
+
 class ChoreTask(RecordModel):
     """All that a node needs to know to do a chore."""
 
@@ -173,9 +188,10 @@ class ChoreTask(RecordModel):
     """The checkpoint to read, with the digest that its metadata must have."""
     export: ExportTask | None = None
     """What to export."""
-
     sample: SampleTask | None = None
     """What to draw."""
+    recover: RecoverTask | None = None
+    """Whose commits to search for."""
 
     @property
     def other_roots(self) -> frozenset[str]:
@@ -227,3 +243,5 @@ class ChoreOutcome(RecordModel):
     """What was exported."""
     sample: SampleResult | None = None
     """What was drawn."""
+    commits: tuple[str, ...] = ()
+    """Texts of the manifests of commits that were found, the newest first."""

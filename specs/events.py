@@ -54,6 +54,9 @@ class EventKind(StrEnum):
     """Training takes note of the end of a save: `checkpoint_id`, `stall_seconds`. Transient."""
     SAVE_FAILED = "save_failed"
     """A save failed for a reason that may pass, and is tried again: a `SaveFailed`."""
+    CHECKPOINT_DAMAGED = "checkpoint_damaged"
+    """An attempt could not load its checkpoint, which is proved to be damaged: `checkpoint_id`,
+    `fault`."""
     CHECKPOINT_PINNED = "checkpoint_pinned"
     """A checkpoint is kept whatever retention says, or no longer: `checkpoint_id`, `pinned`."""
     CHORE_QUEUED = "chore_queued"

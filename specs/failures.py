@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from specs.base import RecordModel
+from specs.checkpoint_faults import CheckpointFault
 from specs.stream import BadWindow
 
 
@@ -83,6 +84,15 @@ class MemoryUse(RecordModel):
     """All that is left: activations, what is gathered, buffers; on a CPU the program too."""
 
 
+class LoadFailure(RecordModel):
+    """The checkpoint that an attempt could not load."""
+
+    checkpoint_id: str
+    """Its id."""
+    fault: CheckpointFault | None
+    """What proves that it cannot be used; absent where storage refused, which may pass."""
+
+
 class Failure(RecordModel):
     """The first failure of an attempt, as `error.json` and the server keep it."""
 
@@ -111,6 +121,8 @@ class Failure(RecordModel):
     nothing of the job was at fault."""
     memory: MemoryUse | None = None
     """What took the memory, where it ran out."""
+    load: LoadFailure | None = None
+    """The checkpoint that could not be loaded, where the failure says something of it."""
 
     @property
     def is_free(self) -> bool:

@@ -15,7 +15,7 @@ RunError
 from __future__ import annotations
 
 from specs.checkpoint_faults import CheckpointFault
-from specs.failures import FailureReason, MemoryUse
+from specs.failures import FailureReason, LoadFailure, MemoryUse
 from specs.stream import BadWindow
 
 MEMORY_RAN_OUT = (
@@ -56,7 +56,8 @@ class CheckpointError(RunError):
 
     `of_storage` is set where storage refuses, which says nothing about what lies there, and
     `transient` where it may take the same later: it is full, read-only, or fails. `fault` is set
-    where the checkpoint itself is proved to be unusable.
+    where the checkpoint itself is proved to be unusable, and `load` where the one that the attempt
+    resumes from cannot be loaded.
     """
 
     reason = FailureReason.CHECKPOINT_ERROR
@@ -74,6 +75,7 @@ class CheckpointError(RunError):
         self.of_storage = of_storage
         self.transient = transient
         self.fault = fault
+        self.load: LoadFailure | None = None
 
 
 class MismatchError(CheckpointError):

@@ -21,7 +21,13 @@ from specs.rundir import (
     RunDirectory,
     RunEventKind,
 )
-from trainer.errors import GuardError, OutOfMemoryError, RunError, is_out_of_memory
+from trainer.errors import (
+    CheckpointError,
+    GuardError,
+    OutOfMemoryError,
+    RunError,
+    is_out_of_memory,
+)
 
 HEARTBEAT_SECONDS = 1.0
 TRACEBACK_CHARACTERS = 20_000
@@ -135,6 +141,7 @@ def failure_of(error: BaseException, *, rank: int | None, step: int | None) -> F
         traceback=text[-TRACEBACK_CHARACTERS:],
         bad_window=error.bad_window if isinstance(error, GuardError) else None,
         memory=error.memory if isinstance(error, OutOfMemoryError) else None,
+        load=error.load if isinstance(error, CheckpointError) else None,
     )
 
 

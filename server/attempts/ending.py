@@ -7,9 +7,11 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, exists, func, select, update
 
+from server.attempts.fallback import find_fallback
 from server.attempts.launch import Launch, read_launch
 from server.attempts.rollback import find_rollback, tell_rollback
-from server.attempts.verdict import FollowUp, NodeEnd, Rollback, follow_up, verdict
+from server.attempts.verdict import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
+from server.chores.recovery import queue_recovery
 from server.context import Context
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
 from server.tables import attempts, checkpoints, requests
@@ -214,7 +216,9 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
     )
     _answer_what_is_left(connection, attempt.id, attempt.last_step)
     rollback = find_rollback(connection, launch, failure)
-    follow = _follow_up(connection, launch, outcome, failure, rollback)
+    queue_recovery(context, connection, launch)
+    fallback = find_fallback(context, connection, launch, failure)
+    follow = _follow_up(connection, launch, outcome, failure, rollback, fallback)
     _move_job(context, connection, launch, follow)
     if failure is not None and rollback is not None and follow.rolls_back:
         tell_rollback(context, connection, launch, rollback, failure)
@@ -226,8 +230,10 @@ def _follow_up(
     outcome: AttemptOutcome,
     failure: Failure | None,
     rollback: Rollback | None,
+    fallback: Fallback | None,
 ) -> FollowUp:
     job, attempt = launch.job, launch.attempt
+    saved = _has_saved(connection, attempt.id)
     started_by_a_person = connection.scalar(
         select(func.max(attempts.c.number)).where(
             attempts.c.job_id == job.id, attempts.c.cause != AttemptCause.RETRY
@@ -243,10 +249,12 @@ def _follow_up(
             actor=SERVER,
             overrides=attempt.overrides,
             layout=attempt.layout,
-            # What it has saved itself was written by the code that was allowed.
-            allow_code_change=attempt.allow_code_change and not _has_saved(connection, attempt.id),
+            # Of what it has saved itself nobody chose the checkpoint, nor allowed other code.
+            allow_code_change=attempt.allow_code_change and not saved,
+            parent_named=attempt.parent_named and not saved,
         ),
         rollback=rollback,
+        fallback=fallback,
         retry=launch.spec.retry,
         retries_used=job.retries_used,
         failures_in_a_row=attempt.number - (started_by_a_person or attempt.number) + 1,

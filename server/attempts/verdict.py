@@ -45,6 +45,31 @@ class Rollback:
 
 
 @dataclass(frozen=True)
+class Fallback:
+    """What follows a parent checkpoint that could not be loaded."""
+
+    damaged: str | None
+    """The checkpoint, where damage is proved; None where storage refused, which may pass."""
+    named: bool
+    """Whether a person chose it."""
+    replacement: str | None
+    """Checkpoint that the next attempt loads; None when the lineage has no usable one."""
+
+    @property
+    def hopeless(self) -> str | None:
+        """Why no attempt can follow, with advice; None when one can."""
+        if self.damaged is None:
+            return None
+        if self.named:
+            return (
+                f"{self.damaged} was named, so no other one replaces it: resume from another one."
+            )
+        if self.replacement is None:
+            return "The lineage has no older checkpoint that is usable."
+        return None
+
+
+@dataclass(frozen=True)
 class FollowUp:
     """What an attempt's end makes of its job."""
 
@@ -104,6 +129,7 @@ def follow_up(
     resize: PendingLaunch | None,
     again: PendingLaunch,
     rollback: Rollback | None,
+    fallback: Fallback | None = None,
     retry: RetrySection,
     retries_used: int,
     failures_in_a_row: int,
@@ -118,6 +144,7 @@ def follow_up(
         resize: launch that was asked for while the attempt ran.
         again: launch of the same once more.
         rollback: where a guard sends the job back to.
+        fallback: what replaces a checkpoint that could not be loaded.
         retry: the rules for retries.
         retries_used: failures that used up the budget since a person last started the job.
         failures_in_a_row: failures since then, this one included.
@@ -132,7 +159,9 @@ def follow_up(
         return FollowUp(JobState.FAILED, reason=f"{what} (on the way to its end)")
     if resize is not None and resize.checkpoint_id is not None:
         rollback = None  # somebody has chosen where to go on
-    hopeless = _why_hopeless(failure, rollback, retry, retries_used)
+    if fallback is not None and fallback.damaged is not None:
+        return _fall_back(fallback, resize or again, what)
+    hopeless = _why_hopeless(failure, rollback, retry, retries_used, passing=fallback is not None)
     if hopeless is not None:
         return FollowUp(JobState.FAILED, reason=f"{_sentence(what)} {hopeless}")
     following = resize or again
@@ -150,14 +179,33 @@ def follow_up(
     )
 
 
+def _fall_back(fallback: Fallback, following: PendingLaunch, what: str) -> FollowUp:
+    """Take an older checkpoint at once; one less is left each time, so no budget is needed."""
+    asked_for = following.checkpoint_id is not None  # by a resize, while the attempt was loading
+    if fallback.hopeless is not None and not asked_for:
+        return FollowUp(JobState.FAILED, reason=f"{_sentence(what)} {fallback.hopeless}")
+    origin = following.checkpoint_id or fallback.replacement
+    return FollowUp(
+        JobState.QUEUED, reason=f"goes on from {origin} after {what}", pending=following
+    )
+
+
 def _why_hopeless(
-    failure: Failure, rollback: Rollback | None, retry: RetrySection, retries_used: int
+    failure: Failure,
+    rollback: Rollback | None,
+    retry: RetrySection,
+    retries_used: int,
+    *,
+    passing: bool,
 ) -> str | None:
-    """Return why no attempt follows, with advice; None when one does."""
+    """Return why no attempt follows, with advice; None when one does.
+
+    A failure that is `passing` is worth another attempt whatever `retry.on` names.
+    """
     if rollback is not None:
         return _why_not_back(rollback, retry, retries_used)
     reason = failure.reason
-    if reason in NEVER_RETRIED or reason not in retry.on:
+    if not passing and (reason in NEVER_RETRIED or reason not in retry.on):
         return ADVICE[reason]
     spent = not failure.is_free and retries_used >= retry.max_retries
     return ADVICE[reason] if spent else None

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, select, update
 
 from server.chores.queue import describe, end_chore, identity
+from server.chores.recovery import enter_recovered
 from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
@@ -147,6 +148,9 @@ def _end(context: Context, connection: Connection, chore: AnyRow, outcome: Chore
         elif outcome.verification is not None:
             _note_verification(context, connection, chore.checkpoint_id, outcome.verification)
             data = {"ok": outcome.verification.ok}
+    if state == ChoreState.SUCCEEDED and chore.kind == ChoreKind.RECOVER:
+        enter_recovered(context, connection, chore, outcome.commits)
+        outcome = outcome.model_copy(update={"commits": ()})  # the catalog holds them now
     end_chore(
         context,
         connection,

@@ -108,9 +108,12 @@ class ChoreKeeper:
             )
 
     def _queue(self, connection: Connection) -> Sequence[AnyRow]:
-        """Return the queued chores, the oldest first; samples before the others, scrubs last."""
+        """Return the queued chores: those that a job or a person waits for first, scrubs last."""
+        kind = chores.c.kind
         turn = case(
-            (chores.c.kind == ChoreKind.SAMPLE, 0), (chores.c.kind == ChoreKind.SCRUB, 2), else_=1
+            *((kind == ChoreKind.RECOVER, 0), (kind == ChoreKind.SAMPLE, 1)),
+            (kind == ChoreKind.SCRUB, 3),
+            else_=2,
         )
         columns = (
             *(chores.c.id, chores.c.kind, chores.c.task, chores.c.storage, chores.c.node),

@@ -19,13 +19,14 @@ from server.scheduler.dispatch import Dispatcher
 from server.scheduler.offers import read_offers
 from server.scheduler.placement import Offer, decide
 from server.scheduler.queue import JobQueue
+from server.scheduler.recoveries import Recoveries
 from server.tables import attempt_nodes, attempts, checkpoints, jobs
 from server.telemetry.catalog import newest_checkpoint
 from specs.api.jobs import PendingLaunch, Progress
 from specs.attempt import NodeAllocation
 from specs.events import EventKind
 from specs.reports import LaunchMessage
-from specs.states import AttemptNodeState, AttemptState, DesiredState, JobState
+from specs.states import AttemptCause, AttemptNodeState, AttemptState, DesiredState, JobState
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +46,13 @@ class Placer:
         self._context = context
         self._dispatcher = dispatcher
         self._queue = JobQueue(context)
+        self._recoveries = Recoveries(context)
         # What could not be placed in the last round cannot be while no group loses or gains a job.
         self._hopeless: tuple[dict[str, int], list[Offer]] | None = None
 
     def run(self) -> int:
         """Place what can be placed, store why the rest waits, and return how many were placed."""
-        new = self._queue.group()
+        new = self._queue.group(without=self._recoveries.held_back())
         with self._context.database.read() as connection:
             sizes = self._queue.sizes(connection)
             if not sizes:
@@ -153,6 +155,7 @@ def _write_attempt(
         "parent_checkpoint_id": parent,
         "start_step": start_step,
         "allow_code_change": pending.allow_code_change,
+        "parent_named": _is_named(pending),
         "skip": windows_left_out(connection, job, pending, parent),
         "last_step": start_step,
         "rendezvous_port": rendezvous_port(attempt_id),
@@ -217,3 +220,9 @@ def _origin(connection: Connection, job: AnyRow, pending: PendingLaunch) -> tupl
     if newest is not None:
         return newest.id, newest.step
     return job.forked_from, job.fork_step or 0
+
+
+def _is_named(pending: PendingLaunch) -> bool:
+    """Return whether a person chose the checkpoint; a rollback's is chosen by the server."""
+    by_a_person = pending.checkpoint_id is not None and pending.cause != AttemptCause.RETRY
+    return pending.parent_named or by_a_person

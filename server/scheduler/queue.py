@@ -56,8 +56,12 @@ class JobQueue:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def group(self) -> Sequence[AnyRow]:
-        """Give jobs that have just come into the queue their group, and return them."""
+    def group(self, *, without: Collection[str] = ()) -> Sequence[AnyRow]:
+        """Give jobs that have just come into the queue their group, and return them.
+
+        Args:
+            without: jobs that must not be placed yet; they are looked at again in the next round.
+        """
         due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= self._context.now())
         columns = (
             *(jobs.c.id, jobs.c.name, jobs.c.queued_at, jobs.c.spec, jobs.c.pending),
@@ -67,6 +71,7 @@ class JobQueue:
         new = (
             select(*columns)
             .where(jobs.c.state == JobState.QUEUED, jobs.c.demand.is_(None), due)
+            .where(jobs.c.id.not_in(without))
             .order_by(*_ORDER)
             .limit(GROUPED_AT_ONCE)
         )

@@ -143,6 +143,16 @@ def metadata_digest(manifest: Manifest) -> str:
 
 def _manifest(line: EventLine, *, job_id: str, attempt: int) -> Manifest:
     manifest = Manifest.model_validate(line.data)
+    check_manifest(manifest, job_id=job_id, attempt=attempt)
+    return manifest
+
+
+def check_manifest(manifest: Manifest, *, job_id: str, attempt: int) -> None:
+    """Refuse a manifest of another attempt, or with what the catalog cannot hold.
+
+    Raises:
+        ValueError: naming what is wrong.
+    """
     step = manifest.train_state.step
     mine = checkpoint_id(job_id, attempt, step)
     if (manifest.checkpoint_id, manifest.job_id, manifest.attempt) != (mine, job_id, attempt):
@@ -155,7 +165,6 @@ def _manifest(line: EventLine, *, job_id: str, attempt: int) -> Manifest:
         raise ValueError(f"{DCP_METADATA} without a checksum")
     if manifest.size > MAX_OFFSET or manifest.created_at.tzinfo is None:
         raise ValueError("a size or a time that cannot be")
-    return manifest
 
 
 @lru_cache(maxsize=4096)  # every line of a run holds the same names

@@ -104,6 +104,8 @@ class PendingLaunch(RecordModel):
     """Windows of the stream that it leaves out beside those that the job leaves out already."""
     allow_code_change: bool = False
     """Whether `model.code` may differ from what wrote the checkpoint."""
+    parent_named: bool = False
+    """Whether it repeats an attempt that has saved nothing and whose checkpoint a person named."""
 
 
 class JobView(JobSummary):

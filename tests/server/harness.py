@@ -33,7 +33,7 @@ from specs.checkpoint import (
     checkpoint_id,
     checkpoint_path,
 )
-from specs.failures import Failure, FailureReason
+from specs.failures import Failure, FailureReason, LoadFailure
 from specs.job import parse_job_spec
 from specs.reports import PROTOCOL, Hardware, Identity, Report, WorkerIdentity
 from specs.rundir import ExitRecord, Heartbeat, Phase
@@ -299,10 +299,16 @@ class Supervisor:
         reason: FailureReason | None = None,
         *,
         bad_window: BadWindow | None = None,
+        load: LoadFailure | None = None,
     ) -> None:
         """Send the last report."""
         failure = (
-            Failure(reason=reason, message=f"{reason} on {self.node}", bad_window=bad_window)
+            Failure(
+                reason=reason,
+                message=f"{reason} on {self.node}",
+                bad_window=bad_window,
+                load=load,
+            )
             if reason
             else None
         )

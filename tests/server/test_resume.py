@@ -328,21 +328,23 @@ def test_a_changed_code_is_allowed_for_one_resume_until_it_has_saved(
     resume(context, stopped, request(allow_code_change=True), actor="bob")
     assert harness.place() == 1
     (supervisor,) = harness.claim_all(stopped)
-    assert supervisor.reply.attempt.resume.allow_code_change
+    point = supervisor.reply.attempt.resume
+    assert point is not None
+    assert point.allow_code_change
     # It fails before it has saved: the retry loads the same checkpoint.
     supervisor.end("failed", FailureReason.TRAINER_ERROR)
     harness.clock.advance(60)
     assert harness.place() == 1
     (supervisor,) = harness.claim_all(stopped)
-    assert supervisor.reply.attempt.resume.allow_code_change
+    assert harness.attempt(stopped).allow_code_change
     supervisor.train(60)
     harness.commit_checkpoint(stopped, 60)
     supervisor.end("failed", FailureReason.TRAINER_ERROR)
     harness.clock.advance(60)
     assert harness.place() == 1
     (supervisor,) = harness.claim_all(stopped)
-    assert supervisor.reply.attempt.resume.step == 60
-    assert not supervisor.reply.attempt.resume.allow_code_change
+    assert harness.attempt(stopped).start_step == 60
+    assert not harness.attempt(stopped).allow_code_change
     stop(context, stopped, actor="ada", reason="")
     supervisor.end("stopped")
     resume(context, stopped, request(), actor="bob")

@@ -96,7 +96,8 @@ def test_of_older_manifests_only_the_position_is_known() -> None:
 def test_windows_that_are_left_out_on_the_way_always_agree(
     legs: list[tuple[int, int, int]],
 ) -> None:
-    position, consumed, windows = 0, 0, ((0, 0),)[:0]
+    position, consumed = 0, 0
+    windows: tuple[tuple[int, int], ...] = ()
     for steps, ahead, length in legs:
         windows = merged([*windows, (position + ahead, position + ahead + length)])
         position = advanced(position, 0, windows)

@@ -216,6 +216,14 @@ class SmallJob:
         """The job's checkpoints by id."""
         return {m.checkpoint_id: m for m in store.committed(self.storage, JOB)}
 
+    def older(self, manifest: Manifest) -> Manifest:
+        """Make a checkpoint one of an older version, which a job of other settings may load."""
+        folder = self.storage / checkpoint_path(JOB, manifest.attempt, manifest.train_state.step)
+        forgotten = manifest.model_copy(update={"spec": None, "model": None})
+        store.write_manifest(folder, forgotten)
+        store.commit(folder)
+        return forgotten
+
     def resume_point(self, manifest: Manifest) -> ResumePoint:
         step = manifest.train_state.step
         return ResumePoint(

@@ -164,7 +164,7 @@ def test_a_window_that_was_trained_on_cannot_be_left_out(tmp_path: Path) -> None
         tmp_path, training={"steps": 2}, lr_schedule={"warmup_steps": 1}
     )
     done = job.launch(1, Layout())
-    more = job.changed(tmp_path, training={"steps": 4})
+    more = job.changed(tmp_path, training={"steps": 4}, lr_schedule={"total_steps": 2})
     last = job.committed()[str(done.outcome.checkpoint_id)]
     with pytest.raises(RankError, match=r"\[31, 40\) begins before position 32"):
         more.launch(2, Layout(), resume=last, skip=((31, 40),))

@@ -9,6 +9,8 @@ import pytest
 
 from specs.attempt import Overrides
 from specs.checkpoint import Manifest
+from specs.checkpoint_faults import CheckpointFault
+from specs.failures import LoadFailure
 from specs.layout import Layout
 from specs.parts import CheckpointPart
 from specs.sections.checkpoint import CheckpointSection
@@ -35,7 +37,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 
 
 def resuming(
-    folder: Path, manifest: Manifest, overrides: Overrides | None = None, **sections: dict[str, Any]
+    folder: Path, manifest: Manifest, overrides: Overrides | None = None, **sections: Any
 ) -> Run:
     """Return an attempt of a job with changed sections that resumes from a checkpoint."""
     job = SmallJob(folder).changed(folder, training={"steps": 5})
@@ -84,7 +86,8 @@ def test_the_manifest_holds_the_spec_that_held_without_env(saved: Manifest) -> N
 def test_what_the_result_depends_on_is_refused_with_both_values(
     tmp_path: Path, saved: Manifest, section: str, field: str, value: object, words: str
 ) -> None:
-    run = resuming(tmp_path, saved, **{section: {field: value}})
+    changes: dict[str, Any] = {section: {field: value}}
+    run = resuming(tmp_path, saved, **changes)
     with pytest.raises(MismatchError, match="was written under other settings") as refused:
         compare(saved, run)
     assert words in str(refused.value)
@@ -132,7 +135,8 @@ def test_an_older_manifest_is_compared_by_what_it_holds(tmp_path: Path, saved: M
     for section, field, value in (
         ("model", "dropout", 0.2), ("training", "seed", 7), ("training", "seq_len", 64)
     ):  # fmt: skip
-        run = resuming(tmp_path / field, saved, **{section: {field: value}})
+        changes: dict[str, Any] = {section: {field: value}}
+        run = resuming(tmp_path / field, saved, **changes)
         with pytest.raises(MismatchError, match=rf"{section}\.{field}: "):
             compare(old, run)
 
@@ -152,9 +156,8 @@ def test_other_code_is_refused_unless_it_is_allowed(tmp_path: Path, saved: Manif
 
 
 def test_other_data_are_refused(tmp_path: Path, saved: Manifest) -> None:
-    run = resuming(tmp_path, saved)
+    run, other = resuming(tmp_path, saved), "e" * 32
     with pytest.raises(DataError, match="was trained on data with digest"):
-        other = "e" * 32
         check_takeover(saved, run, dataset_digest=other, same_order={other}, code_digest=None)
 
 
@@ -167,10 +170,28 @@ def test_a_run_is_refused_before_a_tensor_is_read(tmp_path: Path) -> None:
     error = Attempt(tmp_path / "runs" / "2").error
     assert error.reason == "checkpoint_error"
     assert "optimizer.lr: 0.001 -> 0.002" in error.message
+    assert error.load is None, "it says nothing of the checkpoint"
     attempt = job.launch(3, ONE, resume=saved, overrides=Overrides(steps=6))
     (resumed,) = (event for event in attempt.events if event.kind == "resumed")
     assert resumed.data["changed"] == ["training.steps: 5 -> 6"]
     assert resumed.data["compared"] == ["spec"]
+
+
+def test_a_checkpoint_that_cannot_be_loaded_is_a_typed_fault(tmp_path: Path) -> None:
+    job = SmallJob(tmp_path).changed(tmp_path, training={"steps": 5})
+    job.launch(1, ONE)
+    (job.storage / ".trainyard-root").write_text("one")
+    saved = job.committed()["job-1.a1.step-5"]
+    data = job.storage / "job-1/a1/step-5/__0_0.distcp"
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    with pytest.raises(RankError):
+        job.launch(2, ONE, resume=saved, overrides=Overrides(steps=6))
+    error = Attempt(tmp_path / "runs" / "2").error
+    assert error.reason == "checkpoint_error"
+    damaged = LoadFailure(checkpoint_id="job-1.a1.step-5", fault=CheckpointFault.FILE_DAMAGED)
+    assert error.load == damaged
 
 
 def test_a_run_with_other_code_is_refused(tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 from specs.attempt import ResumePoint
 from specs.checkpoint import Manifest
 from specs.checkpoint_faults import CheckpointFault
+from specs.failures import LoadFailure
 from specs.layout import Layout
 from specs.parts import CheckpointPart
+from specs.places import ROOT_FILE
 from trainer.checkpoint.comparison import TensorKind, kinds_of
 from trainer.checkpoint.load_planner import LoadPlanner
 from trainer.checkpoint.reader import CheckedReader
@@ -28,6 +30,9 @@ from trainer.storage import StoragePath, is_beneath
 
 PREFIXES = {CheckpointPart.MODEL: WEIGHTS, CheckpointPart.OPTIMIZER: OPTIMIZER}
 """Beginnings of the names of the parts that are tensors."""
+
+
+MISSING = (CheckpointFault.NOT_COMMITTED, CheckpointFault.FILE_MISSING)
 
 
 class Loaded(NamedTuple):
@@ -80,6 +85,22 @@ def load(
         admit(reader.manifest)
         reader.fit(wanted, parts=parts)
 
+    try:
+        return _load(tensors, reader, check, group=group, layout=layout, reads=reads)
+    except CheckpointError as error:
+        error.load = _what_failed(error, resume, root)
+        raise
+
+
+def _load(
+    tensors: Mapping[str, Tensor],
+    reader: CheckedReader,
+    check: Callable[[], None],
+    *,
+    group: dist.ProcessGroup,
+    layout: Layout,
+    reads: bool,
+) -> Loaded:
     on_every_rank(group, check)
     try:
         planner = LoadPlanner(tensors if reads else {})
@@ -89,6 +110,29 @@ def load(
     if layout.dp_replicate > 1:
         broadcast(tensors, layout, group)
     return Loaded(reader.manifest, reader.bytes_read)
+
+
+def _what_failed(
+    error: CheckpointError, resume: ResumePoint, root: StoragePath
+) -> LoadFailure | None:
+    """Return what a failed load says of its checkpoint; None where it says nothing of it.
+
+    What is missing proves something only where the storage itself is there: a folder on which it is
+    not mounted holds nothing either.
+    """
+    fault = error.fault
+    if fault in MISSING and not _is_storage(root):
+        fault = None
+    elif fault is None and not (error.of_storage or error.transient):
+        return None
+    return LoadFailure(checkpoint_id=resume.checkpoint_id, fault=fault)
+
+
+def _is_storage(root: StoragePath) -> bool:
+    try:
+        return (root / ROOT_FILE).exists()
+    except OSError:
+        return False
 
 
 def _wanted_together(

@@ -101,10 +101,13 @@ class CheckedReader(FileSystemReader):
 
         Raises:
             MismatchError: it does not hold exactly what will be read in these parts.
+            CheckpointError: its chunks do not cover each tensor once, or lie where nothing is.
         """
         path = self.folder / DCP_METADATA
         comparison = compare(self.metadata, wanted, parts=parts)
         refuse_unless_it_fits(comparison, self.manifest, path)
+        _check_places(self.metadata, self.manifest.files, path)
+        check_cover(self.metadata, path)
 
     def look(self, resume: ResumePoint) -> None:
         """Read manifest and metadata, and check that they agree and are those of `resume`.
@@ -118,10 +121,9 @@ class CheckedReader(FileSystemReader):
         check_counters(self.manifest, self.folder)
         check_links(self.folder, (file.path for file in self.manifest.files), self._root)
         check_sizes(self.folder, self.manifest.files)
-        path = self.folder / DCP_METADATA
-        self.metadata = load_metadata(path, expected_digest=resume.metadata_digest)
-        _check_places(self.metadata, self.manifest.files, path)
-        check_cover(self.metadata, path)
+        self.metadata = load_metadata(
+            self.folder / DCP_METADATA, expected_digest=resume.metadata_digest
+        )
         drop_aliases(self.metadata, self._tied)
 
     def check_share(self, rank: int, world_size: int) -> None:

@@ -45,13 +45,15 @@ NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)
 READ_SIZE = 8 * 2**20  # bytes; large enough that the disk, not Python, is the limit
 
 
-def committed(root: StoragePath, job_id: str) -> list[Manifest]:
-    """Return the manifests of a job's committed checkpoints, by attempt and step.
+def committed(root: StoragePath, job_id: str, *, attempt: int | None = None) -> list[Manifest]:
+    """Return the manifests of a job's committed checkpoints, or of one attempt's, in order.
 
     Whatever is half-written, does not match its marker or lies in another one's place is left out.
     """
     found = []
     for folder in _folders(root, job_id):
+        if attempt is not None and folder.parent.name != f"a{attempt}":
+            continue
         try:
             manifest = read_manifest(folder)
         except CheckpointError:
@@ -132,6 +134,9 @@ def check_links(folder: StoragePath, names: Iterable[str], root: StoragePath) ->
         CheckpointError: one is.
     """
     for path in (folder / name for name in names):
+        with storage_errors("read", path):
+            if isinstance(path, Path) and path.is_symlink():
+                path.stat()  # a loop cannot be followed
         if not is_beneath(path, root):
             raise CheckpointError(
                 f"{path} leads through a symbolic link to a place outside the storage root {root}",

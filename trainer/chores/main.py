@@ -153,6 +153,10 @@ def _command(kind: ChoreKind) -> Callable[[ChoreOrder, Path], ChoreOutcome]:
         from trainer.chores.sample import draw
 
         return draw
+    if kind == ChoreKind.RECOVER:
+        from trainer.chores.recover import recover
+
+        return recover
     from trainer.chores.look import look_at
 
     return look_at

@@ -287,4 +287,4 @@ def test_changed_code_is_named_in_the_badge_and_changed_fields_in_the_event(
     assert broken(harness.attempt(job_id).continuity) == ["code"]
     with context.database.read() as connection:
         message = connection.scalar(select(events.c.message).where(events.c.kind == "resumed"))
-    assert message.endswith("step-30; changed: parallelism.dp_shard: 2 -> 4")
+    assert str(message).endswith("step-30; changed: parallelism.dp_shard: 2 -> 4")

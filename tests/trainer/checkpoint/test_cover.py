@@ -35,7 +35,11 @@ def metadata_of(size: tuple[int, ...], *boxes: Box, unstored: int | None = None)
         for index, chunk in enumerate(chunks)
         if index != unstored or name == "w"
     }
-    known = {"w": entry, "v": entry, "object": BytesStorageMetadata()}
+    known: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {
+        "w": entry,
+        "v": entry,
+        "object": BytesStorageMetadata(),
+    }
     return Metadata(state_dict_metadata=known, storage_data=stored)
 
 

@@ -13,11 +13,11 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from specs.attempt import ResumePoint
 from specs.checkpoint import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
+from specs.checkpoint_faults import CheckpointFault
 from specs.chores import (
     OUTCOME,
     PROGRESS,
     TASK,
-    CheckpointFault,
     ChoreKind,
     ChoreOrder,
     ChoreOutcome,

@@ -1465,10 +1465,10 @@ export interface components {
         };
         /**
          * CheckpointFault
-         * @description Why a checkpoint is not verified.
+         * @description What proves that a checkpoint cannot be used.
          * @enum {string}
          */
-        CheckpointFault: "not_committed" | "manifest_damaged" | "another_checkpoint" | "file_missing" | "file_size" | "file_damaged" | "metadata_refused" | "tensor_incomplete" | "load_failed";
+        CheckpointFault: "not_committed" | "manifest_damaged" | "another_checkpoint" | "file_missing" | "file_size" | "file_damaged" | "metadata_refused" | "tensor_incomplete" | "load_failed" | "counters_disagree" | "linked_outside";
         /**
          * CheckpointPart
          * @description A part of a checkpoint.
@@ -1793,7 +1793,7 @@ export interface components {
          * @description What is done; also the command of `python -m trainer`.
          * @enum {string}
          */
-        ChoreKind: "verify" | "scrub" | "delete" | "export" | "sample";
+        ChoreKind: "verify" | "scrub" | "delete" | "export" | "sample" | "recover";
         /**
          * ChoreOutcome
          * @description `outcome.json`: how a chore ended on its node.
@@ -1822,6 +1822,12 @@ export interface components {
             export: components["schemas"]["ExportResult"] | null;
             /** @description What was drawn. */
             sample: components["schemas"]["SampleResult"] | null;
+            /**
+             * Commits
+             * @description Texts of the manifests of commits that were found, the newest first.
+             * @default []
+             */
+            commits: string[];
         };
         /**
          * ChoreOutcome
@@ -1851,6 +1857,12 @@ export interface components {
             export?: components["schemas"]["ExportResult"] | null;
             /** @description What was drawn. */
             sample?: components["schemas"]["SampleResult"] | null;
+            /**
+             * Commits
+             * @description Texts of the manifests of commits that were found, the newest first.
+             * @default []
+             */
+            commits?: string[];
         };
         /**
          * ChoreProgress
@@ -1950,6 +1962,8 @@ export interface components {
             export: components["schemas"]["ExportTask"] | null;
             /** @description What to draw. */
             sample: components["schemas"]["SampleTask"] | null;
+            /** @description Whose commits to search for. */
+            recover: components["schemas"]["RecoverTask"] | null;
         };
         /**
          * ChoreView
@@ -2811,6 +2825,8 @@ export interface components {
             free_retry: boolean;
             /** @description What took the memory, where it ran out. */
             memory: components["schemas"]["MemoryUse"] | null;
+            /** @description The checkpoint that could not be loaded, where the failure says something of it. */
+            load: components["schemas"]["LoadFailure"] | null;
         };
         /**
          * Failure
@@ -2870,6 +2886,8 @@ export interface components {
             free_retry?: boolean;
             /** @description What took the memory, where it ran out. */
             memory?: components["schemas"]["MemoryUse"] | null;
+            /** @description The checkpoint that could not be loaded, where the failure says something of it. */
+            load?: components["schemas"]["LoadFailure"] | null;
         };
         /**
          * FailureReason
@@ -3912,6 +3930,19 @@ export interface components {
             fits: boolean | null;
         };
         /**
+         * LoadFailure
+         * @description The checkpoint that an attempt could not load.
+         */
+        LoadFailure: {
+            /**
+             * Checkpoint Id
+             * @description Its id.
+             */
+            checkpoint_id: string;
+            /** @description What proves that it cannot be used; absent where storage refused, which may pass. */
+            fault: components["schemas"]["CheckpointFault"] | null;
+        };
+        /**
          * LogLine
          * @description One line of a rank's output.
          */
@@ -4151,6 +4182,8 @@ export interface components {
             created_at: string;
             /** @description Counters and data position. */
             train_state: components["schemas"]["TrainState"];
+            /** @description Counters with which the attempt began; absent in checkpoints of older versions. */
+            start: components["schemas"]["TrainState"] | null;
             /** @description Layout that wrote it; any other one may load it. */
             layout: components["schemas"]["Layout"];
             /**
@@ -5406,6 +5439,12 @@ export interface components {
              * @default false
              */
             allow_code_change: boolean;
+            /**
+             * Parent Named
+             * @description Whether it repeats an attempt that has saved nothing and whose checkpoint a person named.
+             * @default false
+             */
+            parent_named: boolean;
         };
         /**
          * PendingRequest
@@ -5729,6 +5768,27 @@ export interface components {
              * @description Unix time, seconds.
              */
             time: number;
+        };
+        /**
+         * RecoverTask
+         * @description A lost attempt whose commits are searched for.
+         */
+        RecoverTask: {
+            /**
+             * Attempt
+             * @description Its number.
+             */
+            attempt: number;
+            /**
+             * Fence
+             * @description Number to which the storage's fence is raised first: that of the next attempt.
+             */
+            fence: number;
+            /**
+             * After Step
+             * @description Newest step of it that the catalog holds; -1 without.
+             */
+            after_step: number;
         };
         /**
          * Registration

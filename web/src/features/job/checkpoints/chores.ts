@@ -84,6 +84,7 @@ const DOING: Record<Chore["kind"], string> = {
   delete: "deleting",
   export: "exporting",
   sample: "sampling",
+  recover: "searching",
 };
 
 export function choreWords(chore: Chore): string {

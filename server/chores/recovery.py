@@ -1,0 +1,113 @@
+"""Commits that a lost attempt made unheard: their search, and their way into the catalog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select, update
+
+from server.attempts.launch import Launch, effective_spec
+from server.chores.queue import queue_chore
+from server.chores.service import apply_retention
+from server.context import Context
+from server.events.store import append_event
+from server.tables import attempts, checkpoints
+from server.telemetry.catalog import record_commit
+from server.telemetry.lines import check_manifest
+from specs.checkpoint import Manifest
+from specs.chores import ChoreKind, ChoreTask, RecoverTask
+from specs.events import EventKind
+
+RECOVERY = "recovery"
+"""Actor of the search for unheard commits."""
+NOTHING = -1
+"""The step before the first that can be saved."""
+
+
+def queue_recovery(context: Context, connection: Connection, launch: Launch) -> None:
+    """Search for commits of an attempt whose rank 0 was not heard to its end; the job is locked.
+
+    Commits are reported in order, so what is unknown lies after the newest that is known.
+    """
+    job, attempt = launch.job, launch.attempt
+    first = launch.nodes[0]
+    if first.claimed_at is None or first.exit is not None or job.storage is None:
+        return
+    known = select(func.max(checkpoints.c.step)).where(checkpoints.c.attempt_id == attempt.id)
+    step = connection.scalar(known)
+    task = ChoreTask(
+        kind=ChoreKind.RECOVER,
+        job_id=job.id,
+        root=launch.spec.checkpoint.root,
+        paths=(),
+        recover=RecoverTask(
+            attempt=attempt.number,
+            fence=attempt.number + 1,
+            after_step=NOTHING if step is None else step,
+        ),
+    )
+    reason = f"attempt {attempt.number} was lost on {first.node}"
+    queue_chore(
+        context, connection, task, job=job, checkpoint_id=None, actor=RECOVERY, reason=reason
+    )
+
+
+def enter_recovered(
+    context: Context, connection: Connection, chore: Row[Any], texts: tuple[str, ...]
+) -> None:
+    """Enter the commits that a search has found; the job is locked, where it is still there."""
+    task: RecoverTask = chore.task.recover
+    of_attempt = (attempts.c.job_id == chore.job_id, attempts.c.number == task.attempt)
+    attempt_id = connection.scalar(select(attempts.c.id).where(*of_attempt))
+    if attempt_id is None:
+        return  # the job was deleted meanwhile
+    found = [m for text in texts if (m := _manifest(text, chore.job_id, task.attempt)) is not None]
+    for manifest in sorted(found, key=lambda manifest: manifest.train_state.step):
+        _enter(context, connection, chore, attempt_id, manifest)
+    if found:
+        last = max(manifest.train_state.step for manifest in found)
+        connection.execute(
+            update(attempts)
+            .where(attempts.c.id == attempt_id, attempts.c.last_step < last)
+            .values(last_step=last)
+        )
+        section = effective_spec(connection, attempt_id).checkpoint
+        apply_retention(context, connection, chore.job_id, section)
+
+
+def _manifest(text: str, job_id: str, attempt: int) -> Manifest | None:
+    """Return a manifest of the attempt; None where it is none that the catalog can hold."""
+    try:
+        manifest = Manifest.model_validate_json(text)
+        check_manifest(manifest, job_id=job_id, attempt=attempt)
+    except ValueError:
+        return None
+    return manifest
+
+
+def _enter(
+    context: Context,
+    connection: Connection,
+    chore: Row[Any],
+    attempt_id: str,
+    manifest: Manifest,
+) -> None:
+    if not record_commit(connection, attempt_id, manifest, root=chore.task.root):
+        return
+    step = manifest.train_state.step
+    append_event(
+        context,
+        connection,
+        kind=EventKind.CHECKPOINT_COMMITTED,
+        message=f"step {step} saved ({manifest.kind}), found on storage by {chore.node}",
+        actor=RECOVERY,
+        job_id=chore.job_id,
+        attempt=manifest.attempt,
+        node=chore.node,
+        data={
+            "checkpoint_id": manifest.checkpoint_id,
+            "step": step,
+            "size": manifest.size,
+            "kind": manifest.kind,
+        },
+    )

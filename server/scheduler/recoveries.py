@@ -1,0 +1,90 @@
+"""Jobs that wait until the unheard commits of a lost attempt are found (lifecycle, 25)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, Select, bindparam, or_, select, update
+
+from server.context import Context
+from server.events.store import append_waiting
+from server.liveness import up_since
+from server.scheduler.offers import read_offers
+from server.scheduler.placement import Offer
+from server.tables import chores, jobs
+from specs.chores import ChoreKind
+from specs.states import OPEN_CHORE_STATES, JobState
+
+
+class Recoveries:
+    """Holds jobs back while the search can still end in time."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def held_back(self) -> frozenset[str]:
+        """Return the ids of due jobs whose search is open.
+
+        The wait begins when a node that sees the storage is online, and ends with the search or
+        after `recovery_seconds` in which an API server was up. Without such a node no job waits.
+        """
+        now = self._context.now()
+        with self._context.database.read() as connection:
+            searches = connection.execute(_open_searches(now)).all()
+            if not searches:
+                return frozenset()
+            offers, since = read_offers(connection), up_since(connection, now)
+        able = [row for row in searches if _is_seen(row, offers)]
+        starting = [row for row in able if row.awaited_since is None]
+        if starting:
+            self._begin(starting, now)
+        limit = now - timedelta(seconds=self._context.settings.recovery_seconds)
+        # While no API server is up nothing can be found, and no time counts.
+        began = {row.job_id: max(row.awaited_since or now, since or now) for row in able}
+        return frozenset(job_id for job_id, at in began.items() if at > limit)
+
+    def _begin(self, searches: Sequence[Row[Any]], now: datetime) -> None:
+        """Store since when jobs wait, and why."""
+        ordered = sorted(searches, key=lambda row: str(row.job_id))
+        told = [
+            {"job": row.job_id, "because": _reason(row), "search": row.id, "since": now}
+            for row in ordered
+        ]
+        waits = (jobs.c.id == bindparam("job")) & (jobs.c.state == JobState.QUEUED)
+        with self._context.database.write() as connection:
+            # Out of its group, which it may have come into while no node saw the storage.
+            held = update(jobs).where(waits).values(reason=bindparam("because"), demand=None)
+            connection.execute(held, told)
+            begun = update(chores).where(chores.c.id == bindparam("search"))
+            connection.execute(begun.values(awaited_since=bindparam("since")), told)
+            still = select(jobs.c.id, jobs.c.name, jobs.c.reason).where(
+                jobs.c.id.in_([row.job_id for row in ordered]), jobs.c.state == JobState.QUEUED
+            )
+            append_waiting(
+                self._context, connection, connection.execute(still.order_by(jobs.c.id)).all()
+            )
+
+
+def _reason(search: Row[Any]) -> str:
+    return f"waits until the checkpoints of attempt {search.task.recover.attempt} are found"
+
+
+def _open_searches(now: datetime) -> Select[Any]:
+    due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= now)
+    columns = (chores.c.id, chores.c.job_id, chores.c.task, chores.c.storage)
+    return (
+        select(*columns, chores.c.awaited_since)
+        .join(jobs, jobs.c.id == chores.c.job_id)
+        .where(
+            chores.c.kind == ChoreKind.RECOVER,
+            chores.c.state.in_(sorted(OPEN_CHORE_STATES)),
+            jobs.c.state == JobState.QUEUED,
+            due,
+        )
+    )
+
+
+def _is_seen(row: Row[Any], offers: Sequence[Offer]) -> bool:
+    return any(offer.roots.get(row.task.root) == row.storage for offer in offers)
