@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from benchmarks.trainer import FLOAT8_GAIN, ON_CUDA, Line, float8_gain, spec_of
+from benchmarks.report import Line
+from benchmarks.trainer import FLOAT8_GAIN, ON_CUDA, float8_gain, spec_of
 from planner.plan import plan
 from specs.hardware import Slot
 from specs.rules import check_job_spec

@@ -184,7 +184,7 @@ def test_a_chosen_option_is_a_legal_plan() -> None:
 
 
 def test_float8_without_compiled_blocks_is_warned_of_on_gpus() -> None:
-    recipe = {
+    recipe: dict[str, Any] = {
         "quantization": {"recipe": "float8_tensorwise"},
         "model": {"dim": 128, "n_heads": 4, "n_kv_heads": 2, "ffn_dim": 192},
     }

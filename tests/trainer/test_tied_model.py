@@ -175,7 +175,7 @@ def test_a_tie_between_stages_is_refused_by_name(tmp_path: Path) -> None:
 def test_tied_buffers_stay_one_where_they_are_moved(tmp_path: Path) -> None:
     job = tied_job(tmp_path / "job")
     run = open_run(job.prepare(1, Layout()), world_size=1, roots={})
-    model = build_model(run.spec, run.attempt.roots)
+    model: Any = build_model(run.spec, run.attempt.roots)
     allocate(model, weights="cpu", buffers="meta")  # `meta` stands for the GPU
     first, second = model.net.blocks
     assert first.kernel is second.kernel

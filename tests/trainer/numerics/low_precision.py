@@ -109,4 +109,4 @@ def _train(precision: Precision, layout: Layout) -> tuple[Course, dict[str, Tens
 
 
 def _apart(weight: Tensor, expected: Tensor) -> float:
-    return ((weight - expected).norm() / expected.norm()).item()
+    return float((weight - expected).norm() / expected.norm())
