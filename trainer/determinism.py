@@ -26,7 +26,7 @@ def compute_deterministically() -> None:
     # Attention too: flash and memory-efficient backward then add up in one order, cuDNN's is left.
     torch.use_deterministic_algorithms(True)
     # It would write NaN into every new tensor, a pass over memory for what is overwritten anyway.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
     # Kernels that are chosen by their time may be others in the next run, and add up otherwise.

@@ -12,9 +12,9 @@ import pytest
 from server.chores.carrying import claim_chore, report_chore
 from server.telemetry.catalog import record_stall
 from specs.checkpoint import ManifestFile, ManifestWriter, SaveSettled
+from specs.checkpoint_faults import CheckpointFault
 from specs.chores import (
     LOOKS,
-    CheckpointFault,
     ChoreOutcome,
     ExportResult,
     ExportTask,

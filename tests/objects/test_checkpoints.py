@@ -12,15 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from specs.checkpoint import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
-from specs.chores import (
-    OUTCOME,
-    TASK,
-    CheckpointFault,
-    ChoreKind,
-    ChoreOrder,
-    ChoreOutcome,
-    ChoreTask,
-)
+from specs.checkpoint_faults import CheckpointFault
+from specs.chores import OUTCOME, TASK, ChoreKind, ChoreOrder, ChoreOutcome, ChoreTask
 from specs.job import JobSpec
 from specs.layout import Layout
 from specs.sections.checkpoint import CheckpointSection

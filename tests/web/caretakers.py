@@ -5,13 +5,8 @@ from __future__ import annotations
 from server.chores import service, uses
 from server.chores.carrying import claim_chore, report_chore
 from specs.api.chores import ExportRequest
-from specs.chores import (
-    CheckpointFault,
-    ChoreOutcome,
-    ChoreProgress,
-    ExportResult,
-    Verification,
-)
+from specs.checkpoint_faults import CheckpointFault
+from specs.chores import ChoreOutcome, ChoreProgress, ExportResult, Verification
 from specs.reports import PROTOCOL, ChoreReport
 from tests.web.actors import Stage
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
 
 from specs.attempt import ResumePoint
 from specs.checkpoint import COMMITTED, DCP_METADATA, MANIFEST, ManifestFile, checkpoint_id
@@ -142,7 +142,9 @@ def _cover_rows_twice(folder: Path) -> None:
     """Let the second rank's rows lie where the first's do: as many elements, and a hole."""
     path = folder / DCP_METADATA
     metadata = read_metadata(path.read_bytes(), path)
-    chunks = metadata.state_dict_metadata["model.norm.weight"].chunks
+    stored = metadata.state_dict_metadata["model.norm.weight"]
+    assert isinstance(stored, TensorStorageMetadata)
+    chunks = stored.chunks
     first, second = sorted(chunks, key=lambda chunk: chunk.sizes, reverse=True)
     second.sizes = first.sizes
     second.offsets = first.offsets
