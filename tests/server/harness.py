@@ -183,6 +183,7 @@ class Harness:
             layout=attempt.layout,
             seed=0,
             spec_digest="s" * 64,
+            spec=spec.model_copy(update={"env": {}}),
             parent=attempt.parent_checkpoint_id,
             kind="interval",
             param_dtype="float32",

@@ -190,6 +190,7 @@ class Run:
             layout=self._layout,
             seed=self.spec.training.seed,
             spec_digest="5" * 64,
+            spec=self.spec.model_copy(update={"env": {}}),
             parent=self._parent,
             kind=kind,
             param_dtype="float32",

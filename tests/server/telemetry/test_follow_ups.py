@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from server.telemetry.csv import csv_rows
 from server.telemetry.logs import page
 from server.views import job_view
 from specs.api.attempts import AttemptView
+from specs.job import parse_job_spec
 from specs.rundir import ExitRecord, Heartbeat, Phase, Request, RequestAnswer
 from specs.states import DesiredState, JobState
 from tests.server.harness import Harness
@@ -110,7 +112,11 @@ def committed(job_id: str, step: int, changes: Mapping[str, Any] | None = None) 
 
 def test_commits_enter_the_catalog_once(context: Context, launched: Launched) -> None:
     job_id, supervisor = launched
-    lines = json_lines([committed(job_id, 0, {"kind": "preflight"}), committed(job_id, 50)])
+    spec = parse_job_spec({"training": {"steps": 90}})
+    as_trained = {"spec": json.loads(spec.model_dump_json())}
+    lines = json_lines(
+        [committed(job_id, 0, {"kind": "preflight"}), committed(job_id, 50, as_trained)]
+    )
     for _ in range(2):
         send(context, supervisor, chunk("events", lines))
     again = json_lines([committed(job_id, 50)])  # the trainer may say it again
@@ -122,7 +128,8 @@ def test_commits_enter_the_catalog_once(context: Context, launched: Launched) ->
     ]
     assert views[0].place == f"checkpoints:{job_id}/a1/step-50"
     assert list_checkpoints(context, job_id, after=views[0].id) == views[1:]
-    assert read_checkpoint(context, views[0].id).manifest.train_state.step == 50
+    manifest = read_checkpoint(context, views[0].id).manifest
+    assert (manifest.train_state.step, manifest.spec) == (50, spec)
     assert [event["step"] for event in kept_events(context, "checkpoint_committed")] == [0, 50]
     with context.database.read() as connection:
         newest = newest_checkpoint(connection, supervisor.attempt_id)
