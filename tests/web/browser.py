@@ -27,7 +27,7 @@ PATIENCE_MS = 60_000
 
 PAINTED = """(figure, colour) => {
   const canvas = figure.querySelector('canvas');
-  if (!canvas) return 0;
+  if (!canvas) return { pixels: 0, spread: 0 };
   const copy = document.createElement('canvas');
   copy.width = canvas.width;
   copy.height = canvas.height;
@@ -38,18 +38,29 @@ PAINTED = """(figure, colour) => {
   context.clearRect(0, 0, 1, 1);
   context.drawImage(canvas, 0, 0);
   const { data } = context.getImageData(0, 0, copy.width, copy.height);
-  let painted = 0;
+  let [pixels, top, bottom] = [0, copy.height, 0];
   for (let at = 0; at < data.length; at += 4) {
     const far = Math.abs(data[at] - red) + Math.abs(data[at + 1] - green)
       + Math.abs(data[at + 2] - blue);
-    if (data[at + 3] > 200 && far < 24) painted += 1;
+    if (data[at + 3] <= 200 || far >= 24) continue;
+    const row = Math.floor(at / 4 / copy.width);
+    [pixels, top, bottom] = [pixels + 1, Math.min(top, row), Math.max(bottom, row)];
   }
-  return painted;
+  return { pixels, spread: Math.max(bottom - top, 0) / copy.height };
 }"""
-"""Pixels of a chart's canvas in a colour of the theme: a blank chart has none."""
+"""How many pixels of a chart's canvas have a colour, and the share of its height they span."""
 
 SETTLED = """() => document.querySelector('main h1, dialog h2, main h2') &&
   !document.querySelector('.skeleton, [aria-busy="true"]')"""
+
+OVERFLOW = """() => {
+  const shown = [document.documentElement, ...document.querySelectorAll('dialog[open]')];
+  const most = document.documentElement.clientWidth;
+  return Math.max(...shown.flatMap(element => [
+    element.scrollWidth - element.clientWidth,
+    Math.ceil(element.getBoundingClientRect().right) - most,
+  ]));
+}"""
 
 NAMELESS = """() => [...document.querySelectorAll('button, a[href], input, select, textarea')]
   .filter(element => element.checkVisibility() && !(
@@ -99,8 +110,13 @@ class Watched:
 
     def painted(self, series: str, colour: str = "--accent") -> int:
         """Return how many pixels of a chart have a colour of the theme, that of its line."""
-        count: int = self.figure(series).evaluate(PAINTED, colour)
+        count: int = self.figure(series).evaluate(PAINTED, colour)["pixels"]
         return count
+
+    def spread(self, series: str, colour: str) -> float:
+        """Return the share of a chart's height that a colour spans, from 0 to 1."""
+        share: float = self.figure(series).evaluate(PAINTED, colour)["spread"]
+        return share
 
     def settle(self) -> None:
         """Wait until what the page asked for is there."""
@@ -113,10 +129,8 @@ class Watched:
         return found
 
     def overflow(self) -> int:
-        """Return by how many pixels the page is wider than its window."""
-        width: int = self.page.evaluate(
-            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        )
+        """Return by how many pixels the page, or a dialog over it, is wider than its room."""
+        width: int = self.page.evaluate(OVERFLOW)
         return width
 
     def forgive(self, status: str) -> None:

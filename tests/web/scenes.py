@@ -125,6 +125,7 @@ def _stopped(stage: Stage) -> str:
     job = stage.submit(
         name="debug",
         training={"steps": 400, "global_batch_size": 16, "micro_batch_size": 4},
+        checkpoint={"keep_latest_k": 0},
         resources={"world_size": 2},
     )
     run = stage.start(job)

@@ -211,6 +211,52 @@ def test_nan_is_counted_and_marked(theatre: Theatre, visit: Visit, eight: list[s
     watched.keep("compare-nan")
 
 
+@pytest.fixture
+def diverging(theatre: Theatre) -> Iterator[str]:
+    """A job whose loss grows beyond all bounds over its last 150 of 1,000 steps."""
+    context = theatre.scenes.running.context
+    job_id = add_job(context, spec=JobSpec(name="diverging"))
+    with context.database.write() as connection:
+        ended = {"layout": "FSDP 8", "state": "failed", "world_size": 8, "attempt": 1}
+        connection.execute(update(jobs).where(jobs.c.id == job_id).values(ended))
+    attempt_id = add_attempt(context, job_id)
+    steps = range(1, 1001)
+    losses = [curve(step, 3) * 1.15 ** max(step - 850, 0) for step in steps]
+    points = Points.of(steps, [START + step for step in steps], losses)
+    with context.database.write() as connection:
+        store_points(connection, attempt_id, {LOSS: points})
+    yield job_id
+    with context.database.write() as connection:
+        connection.execute(delete(jobs).where(jobs.c.id == job_id))
+
+
+def test_a_run_that_diverges_does_not_flatten_the_others(
+    theatre: Theatre, visit: Visit, eight: list[str], diverging: str
+) -> None:
+    watched = visit(f"/compare?jobs={eight[0]},{diverging}&names={LOSS}")
+    page = watched.page
+    outside = watched.figure(LOSS).locator(".chart-outside")
+    switch = page.get_by_role("button", name="full range")
+    watched.settle()
+    patiently(outside).to_have_text(re.compile("^▲ to "))
+    assert watched.spread(LOSS, "--job-1") > 0.4, "the frame is for the usual values"
+    watched.keep("compare-diverging")
+    switch.click()
+    page.wait_for_url("**&full=1")
+    page.reload()
+    watched.settle()
+    expect(switch).to_have_attribute("aria-pressed", "true")
+    expect(outside).to_have_count(0)
+    assert watched.spread(LOSS, "--job-1") < 0.1, "a flat line at the bottom"
+    page.goto(f"{theatre.url}/jobs/{diverging}")
+    watched.settle()
+    patiently(outside).to_have_text(re.compile("^▲ to "))
+    watched.keep("charts-diverging")
+    switch.click()
+    page.wait_for_url("**?full=1")
+    expect(outside).to_have_count(0)
+
+
 def test_running_jobs_are_followed(theatre: Theatre, visit: Visit, eight: list[str]) -> None:
     run = theatre.scenes.running
     watched = visit(f"/compare?jobs={theatre.scenes.tale},{eight[0]}&names={LOSS}")

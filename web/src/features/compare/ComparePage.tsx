@@ -169,6 +169,7 @@ function Charts({ view, change, names, drawn, focus, onFocus, isPending }: Chart
           curves={drawn.get(name) ?? NO_CURVES}
           axis={view.axis}
           isLog={view.isLog}
+          isFull={view.isFull}
           isSmoothed={view.smoothing > 0}
           range={range}
           isZoomed={view.range !== null}

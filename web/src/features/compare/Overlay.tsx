@@ -1,13 +1,23 @@
 // One chart of a comparison: the curves of several jobs over one axis, with one cursor for all charts.
-import { type KeyboardEvent, type RefObject, useEffect, useId, useRef, useState } from "react";
+import {
+  type KeyboardEvent,
+  type RefObject,
+  useEffect,
+  useId,
+  useMemo,
+  useRef,
+  useState,
+} from "react";
 import uPlot from "uplot";
 import { Button } from "@/shared/ui/Button";
 import { type ChartCursor, useCursorPlace } from "@/shared/ui/chart/cursor";
+import { type Frame, frameOfValues } from "@/shared/ui/chart/frame";
 import type { Extent } from "@/shared/ui/chart/lines";
+import { Outside } from "@/shared/ui/chart/Outside";
 import { watchTheme } from "@/shared/ui/theme";
 import { placeText } from "./axis";
-import { type Curve, curveReadingAt, neighbourPlace, newestReading } from "./curves";
-import { frameOf, optionsOf, type Shown, wholeStretch } from "./plot";
+import { bucketsWithin, type Curve, curveReadingAt, neighbourPlace, newestReading } from "./curves";
+import { dataOf, optionsOf, type Shown, wholeStretch } from "./plot";
 import { Tip } from "./Tip";
 import type { Axis } from "./view";
 import "uplot/dist/uPlot.min.css";
@@ -18,6 +28,8 @@ export interface OverlayProps {
   curves: readonly Curve[];
   axis: Axis;
   isLog: boolean;
+  /** Whether the y axis holds values far from the usual ones too. */
+  isFull: boolean;
   isSmoothed: boolean;
   /** Stretch that is shown; the same for all charts. */
   range: Extent;
@@ -38,7 +50,12 @@ export function Overlay(props: OverlayProps) {
   const { name, curves, height, empty, onRemove, cursor, axis, format, isSmoothed, focus } = props;
   const id = useId();
   const element = useRef<HTMLDivElement>(null);
-  const chart = usePlot(element, { ...props, id });
+  const [first, last] = props.range;
+  const frame = useMemo(() => {
+    const visible = curves.map((curve) => bucketsWithin(curve, [first, last]));
+    return frameOfValues(visible, props.isFull);
+  }, [curves, first, last, props.isFull]);
+  const chart = usePlot(element, { ...props, id, frame });
   const isEmpty = curves.length === 0;
   return (
     <figure
@@ -49,6 +66,7 @@ export function Overlay(props: OverlayProps) {
     >
       <figcaption className="chart-caption">
         <h2 className="chart-title">{name}</h2>
+        <Outside frame={frame} format={format} />
         <Button look="quiet" small aria-label={`Take ${name} away`} onClick={onRemove}>
           ✕
         </Button>
@@ -116,9 +134,9 @@ function wordsOf(
 /** Keep a uPlot in an element, true to what is to be shown. */
 function usePlot(
   element: RefObject<HTMLDivElement | null>,
-  props: OverlayProps & { id: string },
+  props: OverlayProps & { id: string; frame: Frame },
 ): uPlot | null {
-  const { id, curves, axis, isLog, isSmoothed, range, focus, cursor, height } = props;
+  const { id, curves, axis, isLog, isSmoothed, range, frame, focus, cursor, height } = props;
   const [chart, setChart] = useState<uPlot | null>(null);
   const shown = useRef<Shown>(null as unknown as Shown);
   shown.current = {
@@ -126,6 +144,7 @@ function usePlot(
     focus,
     isSmoothed,
     range,
+    frame,
     onZoom: props.onZoom,
     onPoint: (place, top) => {
       if (place !== null) cursor.move({ step: place, source: id });
@@ -146,7 +165,7 @@ function usePlot(
       axis,
       isLog,
     });
-    const made = new uPlot(options, frameOf(shown.current), parent);
+    const made = new uPlot(options, dataOf(shown.current), parent);
     setChart(made);
     const resized = new ResizeObserver(() => made.setSize({ width: parent.clientWidth, height }));
     resized.observe(parent);
@@ -160,8 +179,8 @@ function usePlot(
   }, [element, height, axis, isLog]);
   const [first, last] = range;
   useEffect(() => {
-    chart?.setData(frameOf({ curves, range: [first, last] }));
-  }, [chart, curves, first, last]);
+    chart?.setData(dataOf({ range: [first, last], frame }));
+  }, [chart, frame, first, last]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: another job stands out now
   useEffect(() => chart?.redraw(false, false), [chart, focus]);
   useEffect(() => {

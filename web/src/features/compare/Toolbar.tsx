@@ -2,6 +2,7 @@
 import { useEffect, useId, useState } from "react";
 import { plural } from "@/shared/format/numbers";
 import { Button } from "@/shared/ui/Button";
+import { FullRange } from "@/shared/ui/chart/FullRange";
 import { Popover } from "@/shared/ui/Popover";
 import { AXIS_WORDS, stretchText } from "./axis";
 import { type Axis, type ChangeView, type CompareView, MOST_NAMES, MOST_SMOOTHING } from "./view";
@@ -27,6 +28,7 @@ export function Toolbar({ view, change, known, names }: ToolbarProps) {
       >
         log y
       </Button>
+      <FullRange isFull={view.isFull} onChange={(isFull) => change({ isFull })} />
       <Smoothing weight={view.smoothing} onChange={(smoothing) => change({ smoothing })} />
       <Popover
         button={`Metrics: ${names.length} of ${known.length}`}

@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { ComparedJob } from "@/shared/api/types";
 import {
+  bucketsWithin,
   type Curve,
   curveReadingAt,
   curvesOf,
@@ -9,7 +10,6 @@ import {
   newestValue,
   smoothed,
   strangeTotal,
-  valuesWithin,
 } from "./curves";
 import { runsOf } from "./draw";
 
@@ -67,15 +67,17 @@ describe("curves", () => {
     expect(curveReadingAt(curve("step"), 31)).toBeNull();
   });
 
-  it("give the frame its ends, extremes included", () => {
+  it("give the frame its ends", () => {
     const curves = [curve("step"), curve("step", { steps: [5, 15, 40] })];
     expect(extentOfCurves(curves)).toEqual([5, 40]);
     expect(extentOfCurves([])).toBeNull();
-    expect(valuesWithin(curves, [5, 40])).toEqual([1, 9]);
-    expect(valuesWithin([curve("step")], [0, 10])).toEqual([3, 9]);
-    // The bucket of step 30 reaches into this stretch.
-    expect(valuesWithin([curve("step")], [22, 25])).toEqual([1, 5]);
-    expect(valuesWithin([curve("step")], [31, 40])).toBeNull();
+  });
+
+  it("have in a stretch the buckets that reach into it", () => {
+    expect(bucketsWithin(curve("step"), [5, 40])).toEqual({ min: [3, null, 1], max: [9, null, 5] });
+    expect(bucketsWithin(curve("step"), [0, 10])).toEqual({ min: [3, null], max: [9, null] });
+    expect(bucketsWithin(curve("step"), [22, 25])).toEqual({ min: [1], max: [5] });
+    expect(bucketsWithin(curve("step"), [31, 40])).toEqual({ min: [], max: [] });
   });
 
   it("are walked bucket by bucket, over all jobs", () => {

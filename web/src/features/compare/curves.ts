@@ -1,5 +1,6 @@
 // Curves of several jobs over one axis: places, values, a moving average, the values at a place.
 import type { ComparedJob, ComparedLine } from "@/shared/api/types";
+import type { Buckets } from "@/shared/ui/chart/frame";
 import { type Extent, firstAtOrAfter } from "@/shared/ui/chart/lines";
 import type { Axis } from "./view";
 
@@ -114,19 +115,13 @@ export function extentOfCurves(curves: readonly Curve[]): Extent | null {
   return first <= last ? [first, last] : null;
 }
 
-/** Least and greatest finite value of the buckets in a stretch; null where there is none. */
-export function valuesWithin(curves: readonly Curve[], [from, to]: Extent): Extent | null {
-  let low = Number.POSITIVE_INFINITY;
-  let high = Number.NEGATIVE_INFINITY;
-  for (const { x, min, max } of curves) {
-    // The bucket that ends just after the stretch reaches into it.
-    for (let at = firstAtOrAfter(x, from); at < x.length; at += 1) {
-      low = Math.min(low, min[at] ?? low);
-      high = Math.max(high, max[at] ?? high);
-      if ((x[at] ?? to) > to) break;
-    }
-  }
-  return low <= high ? [low, high] : null;
+/** The buckets of a curve in a stretch. */
+export function bucketsWithin({ x, min, max }: Curve, [from, to]: Extent): Buckets {
+  const first = firstAtOrAfter(x, from);
+  // Buckets may end at the same place; the one that ends just after the stretch reaches into it.
+  const after = x.findIndex((place, at) => at >= first && place > to);
+  const end = after < 0 ? x.length : after + 1;
+  return { min: min.slice(first, end), max: max.slice(first, end) };
 }
 
 /** The bucket that ends nearest to a place; null beside the curve. */

@@ -1,6 +1,7 @@
 // Draws curves on a chart's canvas: colour and dashes tell jobs apart, one of them may stand out.
 import uPlot from "uplot";
-import { inFrame } from "@/shared/ui/chart/draw";
+import { drawOutside, inFrame } from "@/shared/ui/chart/draw";
+import type { Frame } from "@/shared/ui/chart/frame";
 import type { Curve, Values } from "./curves";
 
 /** Dashes by place, in pixels: jobs can be told apart without colours. */
@@ -20,6 +21,8 @@ export interface DrawnCurves {
   /** Place of the job that stands out, if any does. */
   focus: number | null;
   isSmoothed: boolean;
+  /** Which values the y axis holds. */
+  frame: Frame;
 }
 
 /** Return the colour of a place, as the theme has it where an element stands. */
@@ -30,7 +33,8 @@ export function colourOf(element: Element, slot: number): string {
 }
 
 /** Draw all curves, the one that stands out last and with the band of its extremes. */
-export function drawCurves(chart: uPlot, { curves, focus, isSmoothed }: DrawnCurves): void {
+export function drawCurves(chart: uPlot, shown: DrawnCurves): void {
+  const { curves, focus, isSmoothed, frame } = shown;
   const colours = new Map(curves.map(({ slot }) => [slot, colourOf(chart.root, slot)]));
   const chosen = curves.find(({ slot }) => slot === focus);
   const others = curves.filter((curve) => curve !== chosen);
@@ -47,6 +51,12 @@ export function drawCurves(chart: uPlot, { curves, focus, isSmoothed }: DrawnCur
     if (chosen) draw(chosen, { opacity: 1, hasBand: true });
     drawStrange(chart, context, curves, colours);
   });
+  curves
+    .filter((curve) => isOutside(curve, frame))
+    .forEach((curve, lane) => {
+      const line = { places: curve.x, min: curve.min, max: curve.max };
+      drawOutside(chart, line, { frame, colour: colours.get(curve.slot) ?? "", lane });
+    });
 }
 
 interface Look {
@@ -160,9 +170,23 @@ function drawStrange(
   });
 }
 
+function isOutside({ min, max }: Curve, { values }: Frame): boolean {
+  if (!values) return false;
+  const [low, high] = values;
+  return (
+    max.some((value) => value !== null && value > high) ||
+    min.some((value) => value !== null && value < low)
+  );
+}
+
 /** On a logarithmic axis what is not positive lies below the frame. */
 function pixel(chart: uPlot, place: number, value: number): [number, number] {
+  const { top, height } = chart.bbox;
   const isBelow = chart.scales.y?.distr === 3 && value <= 0;
-  const top = isBelow ? chart.bbox.top + 2 * chart.bbox.height : chart.valToPos(value, "y", true);
-  return [chart.valToPos(place, "x", true), top];
+  const found = isBelow ? top + 2 * height : chart.valToPos(value, "y", true);
+  // A canvas draws nothing true at places that are millions of pixels away.
+  const far = MOST_HEIGHTS * height;
+  return [chart.valToPos(place, "x", true), Math.min(Math.max(found, top - far), top + far)];
 }
+
+const MOST_HEIGHTS = 100;

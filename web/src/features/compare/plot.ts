@@ -4,7 +4,6 @@ import { paletteOf } from "@/shared/ui/chart/draw";
 import type { Extent } from "@/shared/ui/chart/lines";
 import { axis as axisOf, framed, valueAxis } from "@/shared/ui/chart/options";
 import { gapsOf, tickOf } from "./axis";
-import { valuesWithin } from "./curves";
 import { type DrawnCurves, drawCurves } from "./draw";
 import type { Axis } from "./view";
 
@@ -38,7 +37,7 @@ export function optionsOf({ shown, width, height, axis, isLog }: Setup): uPlot.O
       x: { time: false, range: () => roomy(shown().range) },
       y: {
         distr: isLog ? 3 : 1,
-        range: () => framed(valuesWithin(shown().curves, shown().range), scale),
+        range: () => framed(shown().frame.values, scale),
       },
     },
     axes: [
@@ -71,8 +70,8 @@ export function optionsOf({ shown, width, height, axis, isLog }: Setup): uPlot.O
 }
 
 /** What uPlot is given to make its scales of; it draws none of it. */
-export function frameOf(shown: Pick<Shown, "curves" | "range">): uPlot.AlignedData {
-  return [[...shown.range], [...(valuesWithin(shown.curves, shown.range) ?? [0, 1])]];
+export function dataOf({ range, frame }: Pick<Shown, "range" | "frame">): uPlot.AlignedData {
+  return [[...range], [...(frame.values ?? [0, 1])]];
 }
 
 /** At least some room around a single point. */

@@ -23,6 +23,7 @@ const view: CompareView = {
   names: ["train/loss", "perf/mfu"],
   axis: "tokens",
   isLog: true,
+  isFull: true,
   smoothing: 0.6,
   range: [1000, 2500],
 };
@@ -31,7 +32,7 @@ describe("the comparison in the URL", () => {
   it("survives the way there and back, and can be read", () => {
     expect(readView(writeView(view))).toEqual(view);
     expect(writeView(view)).toBe(
-      `?jobs=${A},,${C}&names=train/loss,perf/mfu&x=tokens&y=log&smooth=0.6&from=1000&to=2500`,
+      `?jobs=${A},,${C}&names=train/loss,perf/mfu&x=tokens&y=log&full=1&smooth=0.6&from=1000&to=2500`,
     );
     expect(writeView(readView(""))).toBe("");
     expect(readView(writeView({ ...view, names: [] })).names).toEqual([]);
@@ -46,6 +47,7 @@ describe("the comparison in the URL", () => {
       names: ["ok"],
       axis: "step",
       isLog: false,
+      isFull: false,
       smoothing: 0.99,
       range: null,
     });

@@ -15,6 +15,8 @@ export interface CompareView {
   names: readonly string[] | null;
   axis: Axis;
   isLog: boolean;
+  /** Whether the axes hold values far from the usual ones too. */
+  isFull: boolean;
   /** Weight of the past in the moving average, 0 to `MOST_SMOOTHING`; 0 is none. */
   smoothing: number;
   /** Stretch of the axis that is shown; all of it when null. */
@@ -41,6 +43,7 @@ export function readView(search: string): CompareView {
     names: names && unique(names.filter((name) => NAME.test(name))).slice(0, MOST_NAMES),
     axis,
     isLog: params.get("y") === "log",
+    isFull: params.get("full") === "1",
     smoothing: Math.min(smoothing, MOST_SMOOTHING),
     range: rangeIn(params),
   };
@@ -54,6 +57,7 @@ export function writeView(view: CompareView): string {
   if (view.names) params.set("names", view.names.join(","));
   if (view.axis !== "step") params.set("x", view.axis);
   if (view.isLog) params.set("y", "log");
+  if (view.isFull) params.set("full", "1");
   if (view.smoothing > 0) params.set("smooth", String(view.smoothing));
   if (view.range) {
     params.set("from", String(view.range[0]));

@@ -14,6 +14,7 @@ import { count, plural } from "../format/numbers";
 import { ChartTip } from "./chart/ChartTip";
 import { type ChartCursor, useCursorPlace } from "./chart/cursor";
 import type { StepMark } from "./chart/draw";
+import type { Frame } from "./chart/frame";
 import {
   columnsOf,
   courseOf,
@@ -24,7 +25,8 @@ import {
   type Reading,
   readingAt,
 } from "./chart/lines";
-import { optionsOf, type Shown, stepRange, type ValueScale } from "./chart/options";
+import { Outside } from "./chart/Outside";
+import { frameOfLines, optionsOf, type Shown, stepRange, type ValueScale } from "./chart/options";
 import { cx } from "./cx";
 import { watchTheme } from "./theme";
 import "uplot/dist/uPlot.min.css";
@@ -45,19 +47,22 @@ export interface ChartProps {
   /** What is worth a line in the tooltip beside the values, such as the attempt. */
   describe?: (step: number) => string | null;
   scale?: ValueScale;
+  /** Whether the y axis holds values far from the usual ones too. */
+  isFull?: boolean;
   height?: number;
   /** What stands there without points. */
   empty?: string;
 }
 
 export function Chart({ title, lines, scale = "linear", height = 176, ...rest }: ChartProps) {
-  const { cursor, format, describe, empty = "No points" } = rest;
+  const { cursor, format, describe, range, isFull = false, empty = "No points" } = rest;
   const id = useId();
   const course = courseOf(lines);
   const isEmpty = lines.length === 0;
   const total = course?.count.reduce((sum, some) => sum + some, 0) ?? 0;
   const plot = useRef<HTMLDivElement>(null);
-  const chart = usePlot(plot, { id, lines, scale, height, ...rest });
+  const frame = useMemo(() => frameOfLines({ lines, range }, isFull), [lines, range, isFull]);
+  const chart = usePlot(plot, { id, lines, scale, height, frame, ...rest });
   return (
     <figure
       className="chart"
@@ -67,6 +72,7 @@ export function Chart({ title, lines, scale = "linear", height = 176, ...rest }:
     >
       <figcaption className="chart-caption">
         <h2 className="chart-title">{title}</h2>
+        <Outside frame={frame} format={format} />
         {course && <Readout line={course} cursor={cursor} format={format} />}
       </figcaption>
       <div className={cx("chart-plot", isEmpty && "chart-bare")} style={{ height }}>
@@ -153,16 +159,21 @@ function readingText(reading: Reading, format: (value: number) => string): strin
   return `step ${count(reading.lastStep)}: ${value}${strange}`;
 }
 
-type PlotSetup = Omit<ChartProps, "title" | "format" | "describe"> & { id: string; height: number };
+type PlotSetup = Omit<ChartProps, "title" | "format" | "describe"> & {
+  id: string;
+  height: number;
+  frame: Frame;
+};
 
 /** Keep a uPlot in an element, true to what is to be shown. */
 function usePlot(element: RefObject<HTMLDivElement | null>, setup: PlotSetup): uPlot | null {
-  const { id, lines, marks, range, onZoom, cursor, scale = "linear", height } = setup;
+  const { id, lines, marks, range, onZoom, cursor, scale = "linear", height, frame } = setup;
   const [chart, setChart] = useState<uPlot | null>(null);
   const present: Shown = {
     lines,
     marks,
     range,
+    frame,
     onZoom,
     onMove: (step) => cursor.move(step === null ? null : { step, source: id }),
   };
@@ -186,10 +197,10 @@ function usePlot(element: RefObject<HTMLDivElement | null>, setup: PlotSetup): u
     };
   }, [element, height, scale]);
   const columns = useMemo(() => columnsOf(courseOf(lines)), [lines]);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: marks and range are drawn anew too
+  // biome-ignore lint/correctness/useExhaustiveDependencies: marks and axes are drawn anew too
   useEffect(() => {
     chart?.setData(columns);
-  }, [chart, columns, marks, range?.[0], range?.[1]]);
+  }, [chart, columns, marks, frame, range?.[0], range?.[1]]);
   useEffect(() => {
     if (!chart) return;
     const follow = () => {

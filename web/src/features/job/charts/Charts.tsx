@@ -9,6 +9,7 @@ import { Button, ButtonLink } from "@/shared/ui/Button";
 import { Chart } from "@/shared/ui/Chart";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { ChartCursor } from "@/shared/ui/chart/cursor";
+import { FullRange } from "@/shared/ui/chart/FullRange";
 import type { Extent } from "@/shared/ui/chart/lines";
 import { EmptyState, ErrorState } from "@/shared/ui/Notice";
 import { attemptsQuery } from "../api";
@@ -115,6 +116,7 @@ function Panel({ name, lines, marks, range, view, cursor, isPending }: PanelProp
       format={format}
       describe={(step) => describeAttempt(marks, step)}
       scale={view.get("y") === "log" ? "log" : "linear"}
+      isFull={view.get("full") === "1"}
       empty={isPending ? "" : "No points in these steps"}
     />
   );
@@ -127,6 +129,7 @@ function describeAttempt(marks: readonly AttemptMark[], step: number): string | 
 
 function Toolbar({ job, view, range }: { job: Job; view: View; range: Extent | null }) {
   const isLog = view.get("y") === "log";
+  const isFull = view.get("full") === "1";
   const reference = useReference(job);
   return (
     <div className="charts-toolbar">
@@ -138,6 +141,7 @@ function Toolbar({ job, view, range }: { job: Job; view: View; range: Extent | n
       >
         log y
       </Button>
+      <FullRange isFull={isFull} onChange={(full) => view.set({ full: full ? 1 : null })} />
       {range ? (
         <>
           <span>

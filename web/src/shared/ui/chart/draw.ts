@@ -1,6 +1,7 @@
 // What a chart draws beside its line: attempts, abandoned branches, points that are not finite.
 import uPlot from "uplot";
 import type { MetricLine } from "@/shared/api/types";
+import type { Buckets, Frame } from "./frame";
 
 /** A hairline at a step, with a word at its right. */
 export interface StepMark {
@@ -125,6 +126,50 @@ export function drawNonFinite(chart: uPlot, lines: readonly MetricLine[], palett
         const height = TICK.height * ratio;
         context.fillRect((left + right - width) / 2, bottom - height, width, height);
       });
+    }
+  });
+}
+
+const WEDGE = { width: 4, height: 6, margin: 3, lane: 9, gap: 9 };
+
+interface OutsideLook {
+  frame: Frame;
+  colour: string;
+  /** Row of wedges, counted from the edge of the frame. */
+  lane: number;
+}
+
+/** Wedges at the edge of the frame that point to buckets with values outside the axis. */
+export function drawOutside(
+  chart: uPlot,
+  { places, min, max }: Buckets & { places: readonly number[] },
+  { frame, colour, lane }: OutsideLook,
+): void {
+  const { values, above, below } = frame;
+  if (!values || (above === null && below === null)) return;
+  const ratio = uPlot.pxRatio;
+  const { top, height } = chart.bbox;
+  const inset = (WEDGE.margin + lane * WEDGE.lane) * ratio;
+  const [low, high] = values;
+  inFrame(chart, (context) => {
+    context.fillStyle = colour;
+    const edges = [
+      { tip: top + inset, down: 1, isOut: (at: number) => (max[at] ?? high) > high },
+      { tip: top + height - inset, down: -1, isOut: (at: number) => (min[at] ?? low) < low },
+    ];
+    for (const { tip, down, isOut } of edges) {
+      const base = tip + down * WEDGE.height * ratio;
+      let last = Number.NEGATIVE_INFINITY;
+      for (const [at, place] of places.entries()) {
+        const x = chart.valToPos(place, "x", true);
+        if (!isOut(at) || x - last < WEDGE.gap * ratio) continue;
+        last = x;
+        context.beginPath();
+        context.moveTo(x, tip);
+        context.lineTo(x - WEDGE.width * ratio, base);
+        context.lineTo(x + WEDGE.width * ratio, base);
+        context.fill();
+      }
     }
   });
 }

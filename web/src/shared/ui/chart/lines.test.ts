@@ -2,13 +2,13 @@ import { describe, expect, test } from "vitest";
 import type { MetricLine } from "@/shared/api/types";
 import {
   branchReadingAt,
+  bucketsBetween,
   columnsOf,
   courseOf,
   extentOf,
   neighbourStep,
   nonFiniteTotal,
   readingAt,
-  valueRange,
 } from "./lines";
 
 /** A line of buckets of ten steps: 1-10, 11-20, ... whose values are given. */
@@ -45,17 +45,17 @@ describe("lines of a chart", () => {
     expect(columnsOf(undefined).every((column) => column.length === 0)).toBe(true);
   });
 
-  test("the steps and values of branches count in the ranges of the axes", () => {
+  test("the steps of branches count in the range of the axis", () => {
     expect(extentOf([course, branch])).toEqual([10, 40]);
-    expect(valueRange([course, branch], 0, 100)).toEqual([2, 51]);
     expect(extentOf([])).toBeNull();
   });
 
-  test("only buckets that overlap the shown steps set the range, and NaN sets none", () => {
-    expect(valueRange([course], 12, 15)).toEqual([3, 5]);
-    expect(valueRange([course], 10, 11)).toEqual([3, 6]);
-    expect(valueRange([course], 22, 28)).toBeNull();
-    expect(valueRange([course], 200, 300)).toBeNull();
+  test("only buckets that overlap the shown steps are visible", () => {
+    expect(bucketsBetween(course, [0, 100])).toEqual({ min: course.min, max: course.max });
+    expect(bucketsBetween(course, [12, 15])).toEqual({ min: [3], max: [5] });
+    expect(bucketsBetween(course, [10, 11])).toEqual({ min: [4, 3], max: [6, 5] });
+    expect(bucketsBetween(course, [22, 28])).toEqual({ min: [null], max: [null] });
+    expect(bucketsBetween(course, [200, 300])).toEqual({ min: [], max: [] });
   });
 
   test("a reading is that of the bucket which holds the step", () => {

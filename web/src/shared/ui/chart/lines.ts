@@ -1,6 +1,7 @@
 // What a chart reads from its lines: columns to draw, ranges of its axes, the values at a step.
 import type { AlignedData } from "uplot";
 import type { MetricLine } from "@/shared/api/types";
+import type { Buckets } from "./frame";
 
 /** Name of the line that a chart draws whole, with its band; all others are abandoned branches. */
 export const COURSE = "lineage";
@@ -38,18 +39,11 @@ export function extentOf(lines: readonly MetricLine[]): Extent | null {
   return first <= last ? [first, last] : null;
 }
 
-/** Least and greatest finite value of the buckets between two steps; null where there is none. */
-export function valueRange(lines: readonly MetricLine[], from: number, to: number): Extent | null {
-  let low = Number.POSITIVE_INFINITY;
-  let high = Number.NEGATIVE_INFINITY;
-  for (const line of lines) {
-    for (let at = firstAtOrAfter(line.steps, from); at < line.steps.length; at += 1) {
-      if ((line.first_steps[at] ?? to) > to) break;
-      low = Math.min(low, line.min[at] ?? low);
-      high = Math.max(high, line.max[at] ?? high);
-    }
-  }
-  return low <= high ? [low, high] : null;
+/** The buckets of a line that overlap a stretch of steps, both ends included. */
+export function bucketsBetween(line: MetricLine, [from, to]: Extent): Buckets {
+  const first = firstAtOrAfter(line.steps, from);
+  const end = firstAtOrAfter(line.first_steps, to + 1);
+  return { min: line.min.slice(first, end), max: line.max.slice(first, end) };
 }
 
 /** The bucket of a line that is nearest to a step; null where the line has none near it. */

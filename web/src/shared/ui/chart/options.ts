@@ -6,11 +6,13 @@ import {
   drawBranches,
   drawMarks,
   drawNonFinite,
+  drawOutside,
   type Palette,
   paletteOf,
   type StepMark,
 } from "./draw";
-import { courseOf, type Extent, extentOf, valueRange } from "./lines";
+import { type Frame, frameOfValues } from "./frame";
+import { bucketsBetween, courseOf, type Extent, extentOf } from "./lines";
 
 export type ValueScale = "linear" | "log";
 
@@ -20,6 +22,8 @@ export interface Shown {
   marks: readonly StepMark[];
   /** Steps that are shown; all of them when null. */
   range: Extent | null;
+  /** Which values the y axis holds. */
+  frame: Frame;
   onMove: (step: number | null) => void;
   onZoom: (range: Extent | null) => void;
 }
@@ -44,7 +48,7 @@ export function optionsOf({ shown, width, height, scale }: Setup): uPlot.Options
     legend: { show: false },
     scales: {
       x: { time: false, range: () => [...stepRange(shown())] },
-      y: { distr: scale === "log" ? 3 : 1, range: () => visibleValues(shown(), scale) },
+      y: { distr: scale === "log" ? 3 : 1, range: () => framed(shown().frame.values, scale) },
     },
     axes: [
       axis(palette, { size: STEP_AXIS, space: 64, values: (_, splits) => splits.map(wholeStep) }),
@@ -69,7 +73,7 @@ export function optionsOf({ shown, width, height, scale }: Setup): uPlot.Options
     },
     hooks: {
       drawAxes: [(chart) => drawMarks(chart, shown().marks, palette(chart))],
-      draw: [(chart) => drawBeside(chart, shown().lines, palette(chart))],
+      draw: [(chart) => drawBeside(chart, shown(), palette(chart))],
       setCursor: [(chart) => shown().onMove(stepUnder(chart))],
       setSelect: [(chart) => selected(chart, shown().onZoom)],
     },
@@ -88,8 +92,13 @@ export function padded([low, high]: Extent): [number, number] {
   return [low >= 0 ? Math.max(0, low - margin) : low - margin, high + margin];
 }
 
-function visibleValues(shown: Shown, scale: ValueScale): [number, number] {
-  return framed(valueRange(shown.lines, ...stepRange(shown)), scale);
+/** The values of the y axis for the steps that are shown. */
+export function frameOfLines(shown: Pick<Shown, "lines" | "range">, isFull: boolean): Frame {
+  const steps = stepRange(shown);
+  return frameOfValues(
+    shown.lines.map((line) => bucketsBetween(line, steps)),
+    isFull,
+  );
 }
 
 /** The y axis around the values that are shown; on a logarithmic one only positive ones fit. */
@@ -182,7 +191,7 @@ function withoutZeros(text: string): string {
   return text.replace(/\.(\d*?)0+(?=[kMGTP]$)/, (_, kept: string) => (kept ? `.${kept}` : ""));
 }
 
-function drawBeside(chart: uPlot, lines: readonly MetricLine[], palette: Palette): void {
+function drawBeside(chart: uPlot, { lines, frame }: Shown, palette: Palette): void {
   const course = courseOf(lines);
   drawBranches(
     chart,
@@ -190,6 +199,8 @@ function drawBeside(chart: uPlot, lines: readonly MetricLine[], palette: Palette
     palette,
   );
   drawNonFinite(chart, lines, palette);
+  const marked = lines.map(({ steps, min, max }) => ({ places: steps, min, max }));
+  for (const line of marked) drawOutside(chart, line, { frame, colour: palette.bad, lane: 0 });
 }
 
 function stepUnder(chart: uPlot): number | null {
