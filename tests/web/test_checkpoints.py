@@ -39,6 +39,22 @@ def test_each_says_what_is_known_of_it(shown: Watched) -> None:
     expect(row_of(shown, "5,600").get_by_role("progressbar")).to_have_attribute("value", "45")
 
 
+def test_columns_stay_where_they_are_while_rows_come_and_go(shown: Watched) -> None:
+    widths = "() => [...document.querySelectorAll('.checkpoints th')].map(th => th.offsetWidth)"
+    top = shown.page.evaluate(widths)
+    first = row_of(shown, "5,600")
+    expect(first).to_have_count(1)
+    shown.page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+    expect(first).to_have_count(0)
+    assert shown.page.evaluate(widths) == top
+
+
+def test_cells_hold_what_they_show(shown: Watched) -> None:
+    spilt = """() => [...document.querySelectorAll('.checkpoints td')]
+      .filter(cell => cell.scrollWidth > cell.clientWidth).map(cell => cell.textContent)"""
+    assert shown.page.evaluate(spilt) == []
+
+
 def test_who_wrote_it_is_shown_on_demand(shown: Watched) -> None:
     row = row_of(shown, "5,200").first
     expect(row).to_contain_text("stall 0.02 s")
