@@ -61,8 +61,7 @@ def test_from_init_over_plan_to_submit(yard: Yard, run: Run, tmp_path: Path) -> 
     assert "16 sequences a step: 4 micro-batches of 4" in plan.stdout
     assert json.loads(run("plan", str(file), "--json").stdout)["world_size"] == 2
 
-    submitted = run("submit", str(file), "--set", "training.steps=17", "--json")
-    job = json.loads(submitted.stdout)
+    job = json.loads(run("submit", str(file), "--set", "training.steps=17", "--json").stdout)
     assert (job["name"], job["state"], job["progress"]["steps"]) == ("my-job", "queued", 17)
 
 
