@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, ViewportSize, expect
 
+from tests.web.browser import Watched
 from tests.web.conftest import Theme, Visit
 from tests.web.theatre import Theatre
 
+NARROW: ViewportSize = {"width": 390, "height": 844}
 PAGES = {
     "jobs": "/jobs",
     "submit": "/jobs/new",
@@ -30,6 +32,9 @@ PAGES = {
     "spec": "/jobs/{tale}?tab=spec",
     "resize": "/jobs/{tale}?do=resize",
     "cancel": "/jobs/{tale}?do=cancel",
+    "stop": "/jobs/{tale}?do=stop",
+    "delete": "/jobs/{done}?do=delete",
+    "resume": "/jobs/{stopped}?do=resume",
     "failed": "/jobs/{oom}",
     "traceback": "/jobs/{oom}?tab=attempts",
     "remedy": "/jobs/{oom}?do=resume&aim=memory",
@@ -54,6 +59,39 @@ def test_every_page_is_whole(theatre: Theatre, visit: Visit, theme: Theme, width
         assert watched.overflow() == 0, name
         assert watched.nameless() == [], name
         assert skips(headings(watched.page)) == [], name
+
+
+def test_login_and_tokens_fit_a_narrow_window(
+    theatre: Theatre, visit: Visit, live: Watched
+) -> None:
+    live.page.set_viewport_size(NARROW)
+    live.page.goto(f"{theatre.url}/login")
+    live.settle()
+    live.keep("login-390")
+    assert live.overflow() == 0
+    live.forgive("401")
+    watched = visit("/tokens", admin=True, **NARROW)
+    watched.settle()
+    watched.keep("tokens-390")
+    assert watched.overflow() == 0
+    watched.page.get_by_role("button", name="New token").click()
+    expect(watched.page.get_by_role("dialog")).to_be_visible()
+    watched.keep("tokens-new-390")
+    assert watched.overflow() == 0
+
+
+@pytest.mark.parametrize("verb", ["Fork", "Verify", "Export", "Unpin", "Delete", "Resume from"])
+def test_dialogs_of_a_checkpoint_fit_a_narrow_window(
+    theatre: Theatre, visit: Visit, verb: str
+) -> None:
+    watched = visit(f"/jobs/{theatre.scenes.tale}?tab=checkpoints", **NARROW)
+    watched.settle()
+    watched.page.get_by_role("button", name=f"{verb} step 5200 of attempt 9").click()
+    expect(watched.page.get_by_role("dialog")).to_be_visible()
+    watched.settle()
+    watched.keep(f"checkpoint-{verb.split()[0].lower()}-390")
+    assert watched.overflow() == 0
+    assert watched.nameless() == []
 
 
 def headings(page: Page) -> list[int]:
