@@ -53,6 +53,9 @@ def test_cells_hold_what_they_show(shown: Watched) -> None:
     spilt = """() => [...document.querySelectorAll('.checkpoints td')]
       .filter(cell => cell.scrollWidth > cell.clientWidth).map(cell => cell.textContent)"""
     assert shown.page.evaluate(spilt) == []
+    ends = """() => [...document.querySelectorAll('.checkpoint-actions > :last-child')]
+      .map(button => Math.round(button.getBoundingClientRect().right))"""
+    assert len(set(shown.page.evaluate(ends))) == 1, "no row needs more room than its column has"
 
 
 def test_who_wrote_it_is_shown_on_demand(shown: Watched) -> None:
