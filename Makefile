@@ -19,7 +19,8 @@ NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --logle
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo up generate check test test-all test-torch bench soak clean
+.PHONY: help setup browser demo up generate check test test-all test-torch bench soak mutate audit \
+	clean
 
 ifneq ($(shell uname -s),Linux)
 $(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
@@ -100,6 +101,30 @@ test-torch: ## Run the trainer's tests that are not slow on another torch (TORCH
 soak: setup ## Kill training at random moments, resume, compare the curves (KILLS, 200; SEED; DATA)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.trainer.soak $(if $(KILLS),--kills $(KILLS)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(DATA),--data $(DATA))
+
+# The mutation tool lies in a folder of its own: setproctitle, which it brings, would rename the
+# processes of Celery in every other environment.
+MUTMUT = .venv-mutate/.mutmut-3.8.1
+
+$(MUTMUT): | $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --target $(@D) mutmut==3.8.1
+	@touch $@
+
+mutate: setup $(MUTMUT) ## Change the modules that decide most, and count the changes that tests notice
+	OMP_NUM_THREADS=1 PYTHONPATH=.venv-mutate $(BIN)/python -m tools.mutation
+
+# In an environment of its own, since what it reads is constraints.txt and not what is installed.
+AUDIT = .venv-audit/.pip-audit-2.10.1
+
+$(AUDIT):
+	@test -x $(@D)/bin/pip || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet pip-audit==2.10.1
+	@touch $@
+
+audit: setup $(AUDIT) ## Look up known vulnerabilities of every pinned package (needs the internet)
+	@# Strict: a package that the advisory service does not know fails, and is not passed over.
+	.venv-audit/bin/pip-audit --strict --no-deps --disable-pip -r constraints.txt
+	$(NPM) audit --audit-level=high
 
 bench: setup ## Measure what is promised, one JSON object per figure (half an hour on two cores)
 	@$(BIN)/python -m benchmarks

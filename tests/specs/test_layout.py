@@ -62,6 +62,36 @@ def test_axes_that_do_not_fill_the_slots(world_size: int, dp_shard: int, message
 
 
 @pytest.mark.parametrize(
+    ("world_size", "axes", "message"),
+    [
+        (  # the largest axis that could have another size is named, not the first
+            12,
+            {"dp_replicate": 2, "dp_shard": -1, "cp": 1, "tp": 5, "pp": 1},
+            "/parallelism/tp: tp=5 makes dp_replicate x cp x tp x pp = 10, which does not divide "
+            "world_size=12; nearest legal: 3, 6, or as world_size: 10, 20",
+        ),
+        (  # no other size of one axis alone would do
+            7,
+            {"dp_replicate": 2, "dp_shard": -1, "cp": 2, "tp": 1, "pp": 1},
+            "/resources/world_size: world_size=7 is no multiple of dp_replicate x cp x tp x pp = "
+            "4; nearest legal: 4, 8",
+        ),
+        (
+            7,
+            {"dp_replicate": 2, "dp_shard": 2, "cp": 1, "tp": 1, "pp": 1},
+            "/resources/world_size: world_size=7, but dp_replicate x dp_shard x cp x tp x pp = 4; "
+            "legal: 4, or other axes",
+        ),
+    ],
+)
+def test_the_axis_or_the_world_size_is_named(
+    world_size: int, axes: dict[str, int], message: str
+) -> None:
+    with pytest.raises(SpecError, match=f"^{re.escape(message)}$"):
+        Layout.fill(world_size=world_size, **axes)
+
+
+@pytest.mark.parametrize(
     ("layout", "name"),
     [
         (Layout(), "1 rank"),

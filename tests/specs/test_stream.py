@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -59,3 +60,33 @@ def test_a_window_may_be_covered_by_two_that_touch() -> None:
 def test_a_window_that_is_none_is_refused(window: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="skip"):
         AttemptSpec(job_id="j", layout=Layout(), skip=(window,))
+
+
+@pytest.mark.parametrize("window", [(5, 5), (6, 5)])
+def test_the_refusal_of_a_window_names_its_bounds(window: tuple[int, int]) -> None:
+    start, end = window
+    with pytest.raises(ValueError, match=re.escape(f"window [{start}, {end}) holds nothing")):
+        AttemptSpec(job_id="j", layout=Layout(), skip=(window,))
+
+
+def test_only_windows_that_the_stream_reached_are_left_out() -> None:
+    """Sequences 0 to 4 lie at positions 0 to 4; the sixth jumps over the window at 5."""
+    assert left_out([(5, 7)], sequences=5) == ()
+    assert left_out([(5, 7)], sequences=6) == ((5, 7),)
+    assert left_out([(0, 2)], sequences=1) == ((0, 2),)
+    assert left_out([(0, 2)], sequences=0) == ()
+
+
+def test_a_position_after_a_window_stays() -> None:
+    assert advanced(7, 0, [(5, 7)]) == 7
+    assert advanced(7, 2, [(5, 7), (8, 9)]) == 10
+
+
+@pytest.mark.parametrize("window", [(5, 8), (5, 6), (7, 8)])
+def test_a_window_covers_itself_and_its_parts(window: tuple[int, int]) -> None:
+    assert covered(window, [(5, 8)])
+
+
+@pytest.mark.parametrize("window", [(4, 8), (5, 9)])
+def test_a_window_that_reaches_out_is_not_covered(window: tuple[int, int]) -> None:
+    assert not covered(window, [(5, 8)])

@@ -1,0 +1,110 @@
+"""What is legal among the fields that decide which checkpoints are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from specs.job import parse_job_spec
+from specs.problems import Problem
+from specs.retention import RETENTION
+
+WITHOUT_LATEST = "keep_latest_k, without which every checkpoint is kept"
+LEGAL = "legal: 0, or keep_latest_k from 1 on"
+
+
+def problems(checkpoint: dict[str, Any], validation: int = 0) -> list[Problem]:
+    sections = {"checkpoint": checkpoint, "validation": {"interval_steps": validation}}
+    spec = parse_job_spec(sections)
+    return [problem for rule in RETENTION for problem in rule(spec)]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "validation", "pointer", "detail"),
+    [
+        (
+            {"keep_latest_k": 0, "keep_every_steps": 100},
+            0,
+            "keep_every_steps",
+            f"keep_every_steps=100 goes with {WITHOUT_LATEST}; {LEGAL}",
+        ),
+        (
+            {"keep_latest_k": 2, "keep_every_steps": 250, "interval_steps": 100},
+            0,
+            "keep_every_steps",
+            "keep_every_steps=250 is no multiple of interval_steps=100; nearest legal: 200, 300",
+        ),
+        (
+            {"keep_latest_k": 2, "keep_every_steps": 30, "interval_steps": 100},
+            0,
+            "keep_every_steps",
+            "keep_every_steps=30 is no multiple of interval_steps=100; nearest legal: 100",
+        ),
+        (
+            {"keep_latest_k": 0, "keep_best_k": 3, "keep_best_metric": "train/loss"},
+            0,
+            "keep_best_k",
+            f"keep_best_k=3 goes with {WITHOUT_LATEST}; {LEGAL}",
+        ),
+        (
+            {"keep_latest_k": 1, "keep_best_k": 1, "keep_best_metric": "validation/loss"},
+            0,
+            "keep_best_metric",
+            "keep_best_metric='validation/loss' is never measured; legal: train/loss, or "
+            "validation.interval_steps from 1 on",
+        ),
+        (
+            {
+                "keep_latest_k": 1,
+                "keep_best_k": 1,
+                "keep_best_metric": "validation/loss",
+                "interval_steps": 50,
+            },
+            20,
+            "interval_steps",
+            "interval_steps=50 is no multiple of validation.interval_steps=20, so that hardly a "
+            "checkpoint has a validation/loss; nearest legal: 40, 60",
+        ),
+        (
+            {
+                "keep_latest_k": 1,
+                "keep_best_k": 1,
+                "keep_best_metric": "validation/loss",
+                "interval_steps": 5,
+            },
+            20,
+            "interval_steps",
+            "interval_steps=5 is no multiple of validation.interval_steps=20, so that hardly a "
+            "checkpoint has a validation/loss; nearest legal: 20",
+        ),
+    ],
+)
+def test_a_refusal_names_field_value_and_the_nearest_legal_values(
+    checkpoint: dict[str, Any], validation: int, pointer: str, detail: str
+) -> None:
+    assert problems(checkpoint, validation) == [
+        Problem(pointer=f"/checkpoint/{pointer}", detail=detail)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "validation"),
+    [
+        ({"keep_latest_k": 0}, 0),
+        ({"keep_latest_k": 0, "keep_best_metric": "validation/loss"}, 0),
+        ({"keep_latest_k": 2, "keep_every_steps": 300, "interval_steps": 100}, 0),
+        ({"keep_latest_k": 2, "keep_best_k": 1, "keep_best_metric": "train/loss"}, 0),
+        (
+            {
+                "keep_latest_k": 2,
+                "keep_best_k": 1,
+                "keep_best_metric": "validation/loss",
+                "interval_steps": 40,
+            },
+            20,
+        ),
+    ],
+)
+def test_what_goes_together_is_accepted(checkpoint: dict[str, Any], validation: int) -> None:
+    assert problems(checkpoint, validation) == []

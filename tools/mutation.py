@@ -1,0 +1,77 @@
+"""Mutation testing: changes the modules that decide most, and counts the changes that tests notice.
+
+`make mutate` runs it. Modules and tests are listed in `pyproject.toml` under `[tool.mutmut]`;
+`docs/mutation.md` gives the reason of every change that no test notices.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+LEAST_KILLED = 0.9
+KILLED = frozenset({"killed", "timeout", "segfault", "caught by type check"})
+MUTMUT = (sys.executable, "-m", "mutmut")
+
+
+def main() -> int:
+    """Run the tool, print a JSON line per module and per survivor; 1 where too many survive."""
+    ran = subprocess.run([*MUTMUT, "run"], check=False)
+    if ran.returncode:
+        return ran.returncode
+    results = list(_results(_read("results", "--all", "true").splitlines()))
+    for line in report(results):
+        print(json.dumps(line))
+    for name, status in results:
+        if status not in KILLED:
+            print(json.dumps({"survivor": name, "status": status, "change": _change(name)}))
+    return int(killed_share(results) < LEAST_KILLED)
+
+
+def report(results: Iterable[tuple[str, str]]) -> Iterator[dict[str, object]]:
+    """Yield the mutants and the killed ones of each module, and of all together."""
+    mutants: Counter[str] = Counter()
+    killed: Counter[str] = Counter()
+    for name, status in results:
+        for group in (name.rpartition(".")[0], "all"):
+            mutants[group] += 1
+            killed[group] += status in KILLED
+    for group in sorted(mutants, key=lambda group: (group == "all", group)):
+        share = round(killed[group] / mutants[group], 3)
+        yield {
+            "module": group,
+            "mutants": mutants[group],
+            "killed": killed[group],
+            "share": share,
+        }
+
+
+def killed_share(results: Iterable[tuple[str, str]]) -> float:
+    """Return the share of mutants that are killed; 0 where none was made."""
+    statuses = [status in KILLED for _, status in results]
+    return sum(statuses) / len(statuses) if statuses else 0.0
+
+
+def _results(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for line in lines:
+        name, colon, status = line.strip().rpartition(": ")
+        if colon:
+            yield name, status
+
+
+def _change(name: str) -> list[str]:
+    """Return the lines that a mutant removes and adds."""
+    lines = _read("show", name).splitlines()
+    return [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+
+
+def _read(*arguments: str) -> str:
+    command = [*MUTMUT, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
