@@ -1,0 +1,167 @@
+"""What a node's failure record holds, field by field, and how the trainer's last words are read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specs.failures import Failure, FailureReason
+from specs.rundir import Outcome, RankExit
+from specs.states import DesiredState
+from worker.node import WorkerRun
+from worker.verdict import Findings, judge, last_words
+
+SEEN = Findings(node="n", started=True)
+SAVED = Outcome(outcome="stopped", step=7, checkpoint_id="a1.step-7")
+UNSAVED = Outcome(outcome="stopped", step=7, checkpoint_id=None)
+NAN = Failure(reason=FailureReason.NON_FINITE_LOSS, message="NaN", rank=1, step=4)
+
+
+def end(rank: int, *, code: int | None = None, signal: str | None = None) -> RankExit:
+    return RankExit(rank=rank, pid=rank + 100, exit_code=code, signal=signal, time=float(rank))
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (
+            {"outcome": SAVED, "preempted": True},
+            {
+                "reason": FailureReason.PREEMPTED,
+                "message": "node n was told to end its work; saved as a1.step-7",
+                "node": "n",
+                "step": 7,
+            },
+        ),
+        (
+            {"outcome": UNSAVED, "preempted": True},
+            {
+                "reason": FailureReason.PREEMPTED,
+                "message": "node n was told to end its work; nothing was saved",
+                "node": "n",
+                "step": 7,
+            },
+        ),
+        (
+            {"started": False, "preempted": True},
+            {
+                "reason": FailureReason.PREEMPTED,
+                "message": "node n was told to end its work; nothing was saved",
+                "node": "n",
+            },
+        ),
+        (
+            {},
+            {
+                "reason": FailureReason.TRAINER_ERROR,
+                "message": "the ranks ended without an outcome",
+                "node": "n",
+            },
+        ),
+        (
+            {"ranks": (end(0, signal="SIGKILL"),)},
+            {
+                "reason": FailureReason.TRAINER_ERROR,
+                "message": "rank 0 (pid 100) was ended by SIGKILL",
+                "rank": 0,
+                "node": "n",
+                "signal": "SIGKILL",
+            },
+        ),
+        (
+            {"ranks": (end(0, signal="SIGKILL"),), "memory_ran_out": True},
+            {
+                "reason": FailureReason.OUT_OF_MEMORY,
+                "message": "rank 0 (pid 100) was ended by SIGKILL while the kernel ended "
+                "processes for want of memory",
+                "rank": 0,
+                "node": "n",
+                "signal": "SIGKILL",
+            },
+        ),
+        (
+            {"ranks": (end(0, signal="SIGABRT"),), "flight_record": "/run/f"},
+            {
+                "reason": FailureReason.HANG,
+                "message": "rank 0 (pid 100) was ended by SIGABRT by NCCL's watchdog: a "
+                "collective had timed out or failed",
+                "rank": 0,
+                "node": "n",
+                "signal": "SIGABRT",
+                "path": "/run/f",
+            },
+        ),
+        (  # the record of another failure than an abort is not its cause
+            {"ranks": (end(0, signal="SIGSEGV"),), "flight_record": "/run/f"},
+            {
+                "reason": FailureReason.TRAINER_ERROR,
+                "message": "rank 0 (pid 100) was ended by SIGSEGV",
+                "rank": 0,
+                "node": "n",
+                "signal": "SIGSEGV",
+            },
+        ),
+        (
+            {"ranks": (end(2, code=5),)},
+            {
+                "reason": FailureReason.TRAINER_ERROR,
+                "message": "rank 2 (pid 102) ended with exit code 5",
+                "rank": 2,
+                "node": "n",
+                "exit_code": 5,
+            },
+        ),
+        (  # SIGTERM without a notice is a failure, and a notice without SIGTERM is not its cause
+            {"ranks": (end(0, signal="SIGTERM"),)},
+            {
+                "reason": FailureReason.TRAINER_ERROR,
+                "message": "rank 0 (pid 100) was ended by SIGTERM",
+                "rank": 0,
+                "node": "n",
+                "signal": "SIGTERM",
+            },
+        ),
+        (
+            {"ranks": (end(0, signal="SIGSEGV"),), "preempted": True},
+            {
+                "reason": FailureReason.TRAINER_ERROR,
+                "message": "rank 0 (pid 100) was ended by SIGSEGV",
+                "rank": 0,
+                "node": "n",
+                "signal": "SIGSEGV",
+            },
+        ),
+    ],
+)
+def test_a_failure_names_what_ended_and_how(seen: dict[str, Any], expected: dict[str, Any]) -> None:
+    failure = judge(replace(SEEN, **seen), time=1.0).failure
+    assert failure is not None
+    assert failure.model_dump(exclude_none=True, exclude_defaults=True) == expected
+
+
+def test_the_exit_code_of_another_rank_is_not_that_of_the_error() -> None:
+    """Rank 0 ended first, but rank 1 wrote the error: its exit code was not seen yet."""
+    failure = judge(replace(SEEN, ranks=(end(0, code=9),), error=NAN), time=1.0).failure
+    assert failure == NAN.model_copy(update={"node": "n", "exit_code": None})
+    own = judge(replace(SEEN, ranks=(end(1, code=9),), error=NAN), time=1.0).failure
+    assert own == NAN.model_copy(update={"node": "n", "exit_code": 9})
+
+
+def test_an_error_without_an_abnormal_end_is_the_failure() -> None:
+    assert judge(replace(SEEN, ranks=(end(1, code=0),), error=NAN), time=1.0).failure == NAN
+
+
+def test_a_cancel_outlasts_a_save() -> None:
+    record = judge(replace(SEEN, outcome=SAVED, desired=DesiredState.CANCEL), time=3.5)
+    assert (record.outcome, record.failure, record.time) == ("cancelled", None, 3.5)
+
+
+def test_last_words_are_those_of_the_run(tmp_path: Path) -> None:
+    run = WorkerRun(tmp_path)
+    assert last_words(run) == (None, None)
+    Path(run.outcome).write_text(SAVED.model_dump_json())
+    Path(run.error).write_text(NAN.model_dump_json())
+    assert last_words(run) == (SAVED, NAN)
