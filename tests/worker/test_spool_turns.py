@@ -1,0 +1,140 @@
+"""Which bytes a report takes from which file, and which disk space comes back, to the byte."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import zlib
+from pathlib import Path
+
+import pytest
+
+from specs.reports import Chunk
+from worker.node import WorkerRun
+from worker.spool import CHUNK_BYTES, REPORT_CHUNKS, Spool, SpoolFile, _punch_hole
+
+BLOCK = 4096
+
+
+def content(chunk: Chunk) -> bytes:
+    return zlib.decompress(base64.b64decode(chunk.content))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> WorkerRun:
+    made = WorkerRun(tmp_path)
+    Path(made.logs).mkdir()
+    return made
+
+
+def test_logs_that_fill_a_report_take_turns(run: WorkerRun) -> None:
+    """A report holds two whole chunks: of three logs each is left out once in three reports."""
+    for rank in range(3):
+        Path(run.log(rank)).write_bytes(b"x" * (CHUNK_BYTES + 1))
+    spool = Spool(run, ranks=range(3))
+    taken = [[chunk.file for chunk in spool.chunks()] for _ in range(4)]
+    assert taken == [
+        ["log:0", "log:1"],
+        ["log:1", "log:2"],
+        ["log:2", "log:0"],
+        ["log:0", "log:1"],
+    ]
+
+
+def test_the_last_bytes_of_a_report_go_to_the_next_log(run: WorkerRun) -> None:
+    for rank, size in enumerate((CHUNK_BYTES, CHUNK_BYTES - 3, 7, 5)):
+        Path(run.log(rank)).write_bytes(b"x" * size)
+    chunks = Spool(run, ranks=range(4)).chunks()
+    sizes = {chunk.file: chunk.end - chunk.start for chunk in chunks}
+    assert sizes == {"log:0": CHUNK_BYTES, "log:1": CHUNK_BYTES - 3, "log:2": 3}
+
+
+def test_a_report_has_a_largest_number_of_chunks(run: WorkerRun) -> None:
+    ranks = range(REPORT_CHUNKS + 9)
+    for rank in ranks:
+        Path(run.log(rank)).write_bytes(b"x")
+    spool = Spool(run, ranks=ranks)
+    assert [c.file for c in spool.chunks()] == [f"log:{rank}" for rank in ranks[:REPORT_CHUNKS]]
+    assert len(spool.chunks()) == REPORT_CHUNKS
+
+
+def test_records_are_halved_and_doubled(run: WorkerRun) -> None:
+    Path(run.metrics).write_bytes(b"{} \n" * 8)
+    spool = Spool(run, ranks=[])
+    sizes = [chunk.end - chunk.start for chunk in spool.chunks()]
+    while spool.narrow():
+        sizes += [chunk.end - chunk.start for chunk in spool.chunks()]
+    assert sizes == [32, 16, 8, 4, 4, 4]  # a line goes whole, whatever the limit
+    for size in (4, 4, 8, 16, 32, 32):
+        spool.widen()
+        assert [chunk.end - chunk.start for chunk in spool.chunks()] == [size]
+
+
+def test_without_a_record_in_the_last_report_it_cannot_be_shorter(run: WorkerRun) -> None:
+    Path(run.log(0)).write_bytes(b"x" * 100)
+    spool = Spool(run, ranks=[0])
+    spool.chunks()
+    assert not spool.narrow()
+
+
+def test_progress_is_more_than_the_server_had(run: WorkerRun) -> None:
+    spool = Spool(run, ranks=range(2))
+    assert spool.acknowledge({"from another version": 9, "log:0": 5})
+    assert not spool.acknowledge({"log:0": 5})
+    assert not spool.acknowledge({"log:0": 3, "log:1": 0})
+    assert spool.acknowledge({"log:1": 4, "log:0": 3})
+    assert not spool.acknowledge({})
+
+
+def zeros(path: Path) -> int:
+    """Bytes at the start of a file that read as zeros."""
+    return len(path.read_bytes()) - len(path.read_bytes().lstrip(b"\0"))
+
+
+def test_space_comes_back_in_stretches_of_what_is_kept(run: WorkerRun) -> None:
+    path, kept = Path(run.log(0)), 4 * BLOCK
+    path.write_bytes(b"x" * 20 * BLOCK)
+    spool = Spool(run, ranks=[0], log_kept_bytes=kept)
+    freed = []
+    for acknowledged in (3, 4, 7, 8, 9, 20):
+        spool.acknowledge({"log:0": acknowledged * BLOCK})
+        freed.append(zeros(path) // BLOCK)
+    assert freed == [0, 4, 4, 8, 8, 16]
+    assert path.stat().st_size == 20 * BLOCK
+
+
+def test_records_keep_every_byte(run: WorkerRun) -> None:
+    path = Path(run.metrics)
+    path.write_bytes(b"{}\n" * 20 * BLOCK)
+    spool = Spool(run, ranks=[], log_kept_bytes=BLOCK, log_held_bytes=BLOCK)
+    spool.acknowledge({"metrics": path.stat().st_size})
+    assert zeros(path) == 0
+
+
+def test_a_log_is_cut_in_the_middle_of_a_line(run: WorkerRun) -> None:
+    Path(run.log(0)).write_bytes(b"unfinished")
+    (chunk,) = Spool(run, ranks=[0]).chunks()
+    assert content(chunk) == b"unfinished"
+
+
+def test_a_file_system_without_holes_keeps_the_bytes(
+    run: WorkerRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path, _offset: int, _length: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no holes")
+
+    monkeypatch.setattr("worker.spool._punch_hole", refuse)
+    path = Path(run.log(0))
+    path.write_bytes(b"x" * 4 * BLOCK)
+    file = SpoolFile("log:0", path, whole_lines=False)
+    file.acknowledged = 4 * BLOCK
+    file.free(kept=BLOCK, held=8 * BLOCK)
+    assert zeros(path) == 0
+
+
+def test_a_hole_that_cannot_be_made_is_an_error_with_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * BLOCK)
+    with pytest.raises(OSError, match=f"fallocate {path}") as raised:
+        _punch_hole(path, 0, 0)
+    assert raised.value.errno == errno.EINVAL
