@@ -19,8 +19,8 @@ NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --logle
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo up generate check test test-all test-torch bench soak mutate audit \
-	clean
+.PHONY: help setup browser demo up generate check test test-all test-torch bench soak attack mutate \
+	audit clean
 
 ifneq ($(shell uname -s),Linux)
 $(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
@@ -101,6 +101,9 @@ test-torch: ## Run the trainer's tests that are not slow on another torch (TORCH
 soak: setup ## Kill training at random moments, resume, compare the curves (KILLS, 200; SEED; DATA)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.trainer.soak $(if $(KILLS),--kills $(KILLS)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(DATA),--data $(DATA))
+
+attack: setup ## Attack a whole control plane: each test is an attack with its predicted outcome
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -v tests/attack
 
 # The mutation tool lies in a folder of its own: setproctitle, which it brings, would rename the
 # processes of Celery in every other environment.

@@ -1,0 +1,1 @@
+"""Attacks on a whole control plane, each with the outcome that is predicted: `make attack`."""

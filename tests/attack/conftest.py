@@ -1,0 +1,28 @@
+"""A control plane that runs no code of jobs, one for each file of attacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from client.sdk import Trainyard
+from tests.e2e.control_plane import ControlPlane, cancel_all
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Broker, server, scheduler and worker on a folder of their own."""
+    made = ControlPlane(tmp_path_factory.mktemp("attack"), TRAINYARD_ALLOW_CODE="false")
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture
+def yard(plane: ControlPlane) -> Iterator[Trainyard]:
+    """A connection with the admin token; jobs that are left when the test ends are cancelled."""
+    with plane.connect() as connection:
+        yield connection
+        cancel_all(connection)
