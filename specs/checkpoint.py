@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 from pydantic import AwareDatetime, Field
 
@@ -171,6 +173,18 @@ class Manifest(RecordModel):
     """Every data file, `.metadata` included."""
     writers: tuple[ManifestWriter, ...] = ()
     """The ranks that wrote tensors, in order; none in checkpoints of older versions."""
+
+    @classmethod
+    def of_event(cls, data: Mapping[str, Any]) -> Self:
+        """Return the manifest that a line of `events.jsonl` carries, as plain JSON values.
+
+        By way of JSON text: from Python values the spec is read strictly, and would refuse the
+        texts that stand for its enums.
+
+        Raises:
+            ValueError: it is none.
+        """
+        return cls.model_validate_json(json.dumps(data))
 
     @property
     def disagreement(self) -> str | None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, TypeVar
 
-import orjson
 from pydantic import ValidationError
 
 from server.errors import InvalidRequestError
@@ -143,8 +142,7 @@ def metadata_digest(manifest: Manifest) -> str:
 
 
 def _manifest(line: EventLine, *, job_id: str, attempt: int) -> Manifest:
-    # As JSON: the spec that it holds is read strictly, and a list of texts is none of enums then.
-    manifest = Manifest.model_validate_json(orjson.dumps(line.data))
+    manifest = Manifest.of_event(line.data)
     check_manifest(manifest, job_id=job_id, attempt=attempt)
     return manifest
 

@@ -59,7 +59,7 @@ class Attempt:
     def committed(self) -> list[Manifest]:
         """Return what it has committed so far, in order."""
         events = (e for e in self._read("events.jsonl") if '"checkpoint_committed"' in e)
-        return [Manifest.model_validate(EventLine.model_validate_json(e).data) for e in events]
+        return [Manifest.of_event(EventLine.model_validate_json(e).data) for e in events]
 
     def answer(self, request: str) -> RequestAnswer | None:
         """Return what became of a request, once it is known."""
