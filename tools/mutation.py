@@ -1,7 +1,6 @@
 """Mutation testing: changes the modules that decide most, and counts the changes that tests notice.
 
-`make mutate` runs it. Modules and tests are listed in `pyproject.toml` under `[tool.mutmut]`;
-`docs/mutation.md` gives the reason of every change that no test notices.
+`make mutate` runs it. Modules and tests are listed in `pyproject.toml` under `[tool.mutmut]`.
 """
 
 from __future__ import annotations
