@@ -19,8 +19,7 @@ NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --logle
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo up generate check test test-all test-torch bench soak attack mutate \
-	audit clean
+.PHONY: help setup browser demo up generate check test test-all test-torch bench soak attack mutate audit clean
 
 ifneq ($(shell uname -s),Linux)
 $(error Trainyard runs on Linux only (torchrun supervision uses pidfd, subreapers and /proc). \
