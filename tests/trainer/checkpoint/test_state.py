@@ -72,14 +72,16 @@ def test_names_and_memory_are_those_of_pytorch(family: str, axes: dict[str, int]
 
 
 def test_frozen_and_tied_parameters_and_buffers() -> None:
-    """A tied weight has its state once, a frozen one what there is, a buffer is a weight."""
+    """A tied weight is there once, a frozen one has what there is, a buffer is a weight."""
     model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2), "c": nn.BatchNorm1d(2)})
     cast(nn.Linear, model["b"]).weight = cast(nn.Linear, model["a"]).weight
     cast(nn.Linear, model["b"]).bias.requires_grad_(False)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     materialize_state(optimizer)
     ours = train_tensors(model, optimizer)
-    assert memory(ours) == memory(by_pytorch(model, optimizer))
+    theirs = by_pytorch(model, optimizer)
+    del theirs["model.b.weight"]  # that of `a`, which PyTorch stores twice
+    assert memory(ours) == memory(theirs)
     assert "optimizer.b.weight.exp_avg" not in ours
     assert "model.c.running_mean" in ours
 
