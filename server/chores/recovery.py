@@ -10,13 +10,11 @@ from server.attempts.launch import Launch, effective_spec
 from server.chores.queue import queue_chore
 from server.chores.service import apply_retention
 from server.context import Context
-from server.events.store import append_event
 from server.tables import attempts, checkpoints
 from server.telemetry.catalog import record_commit
 from server.telemetry.lines import check_manifest
 from specs.checkpoint import Manifest
 from specs.chores import ChoreKind, ChoreTask, RecoverTask
-from specs.events import EventKind
 
 RECOVERY = "recovery"
 """Actor of the search for unheard commits."""
@@ -63,7 +61,15 @@ def enter_recovered(
         return  # the job was deleted meanwhile
     found = [m for text in texts if (m := _manifest(text, chore.job_id, task.attempt)) is not None]
     for manifest in sorted(found, key=lambda manifest: manifest.train_state.step):
-        _enter(context, connection, chore, attempt_id, manifest)
+        record_commit(
+            context,
+            connection,
+            attempt_id,
+            manifest,
+            root=chore.task.root,
+            actor=RECOVERY,
+            found_by=chore.node,
+        )
     if found:
         last = max(manifest.train_state.step for manifest in found)
         connection.execute(
@@ -83,31 +89,3 @@ def _manifest(text: str, job_id: str, attempt: int) -> Manifest | None:
     except ValueError:
         return None
     return manifest
-
-
-def _enter(
-    context: Context,
-    connection: Connection,
-    chore: Row[Any],
-    attempt_id: str,
-    manifest: Manifest,
-) -> None:
-    if not record_commit(connection, attempt_id, manifest, root=chore.task.root):
-        return
-    step = manifest.train_state.step
-    append_event(
-        context,
-        connection,
-        kind=EventKind.CHECKPOINT_COMMITTED,
-        message=f"step {step} saved ({manifest.kind}), found on storage by {chore.node}",
-        actor=RECOVERY,
-        job_id=chore.job_id,
-        attempt=manifest.attempt,
-        node=chore.node,
-        data={
-            "checkpoint_id": manifest.checkpoint_id,
-            "step": step,
-            "size": manifest.size,
-            "kind": manifest.kind,
-        },
-    )

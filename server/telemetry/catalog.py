@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, or_, select, update
 
 from server.context import Context
 from server.errors import NotFoundError
+from server.events.store import append_event
 from server.tables import attempts, checkpoints, jobs
 from server.telemetry.lineage import Lineage, attempts_of, lineage_of
 from server.telemetry.lines import metadata_digest
@@ -17,6 +18,7 @@ from server.views import check_job
 from specs.api.fork import DescendantView
 from specs.api.telemetry import CheckpointDetails, CheckpointView
 from specs.checkpoint import Manifest, SaveSettled, checkpoint_path, split_checkpoint_id
+from specs.events import EventKind
 
 MOST_DESCENDANTS = 100
 SEGMENTS_AT_ONCE = 100
@@ -24,9 +26,26 @@ SEGMENTS_AT_ONCE = 100
 
 
 def record_commit(
-    connection: Connection, attempt_id: str, manifest: Manifest, *, root: str
+    context: Context,
+    connection: Connection,
+    attempt_id: str,
+    manifest: Manifest,
+    *,
+    root: str,
+    actor: str,
+    found_by: str | None = None,
 ) -> bool:
-    """Enter a commit of an attempt; return whether it was new."""
+    """Enter a commit of an attempt with its event; return whether it was new.
+
+    Args:
+        context: the server's surroundings.
+        connection: a transaction.
+        attempt_id: the attempt that made it.
+        manifest: what was committed.
+        root: the storage root where it lies.
+        actor: who reports it.
+        found_by: the node that found it on storage, where the attempt did not report it itself.
+    """
     step = manifest.train_state.step
     row = {
         "id": manifest.checkpoint_id,
@@ -49,7 +68,26 @@ def record_commit(
         "manifest": manifest,
         "created_at": manifest.created_at,
     }
-    return insert_if_absent(connection, checkpoints, row)
+    if not insert_if_absent(connection, checkpoints, row):
+        return False
+    found = f", found on storage by {found_by}" if found_by else ""
+    append_event(
+        context,
+        connection,
+        kind=EventKind.CHECKPOINT_COMMITTED,
+        message=f"step {step} saved ({manifest.kind}){found}",
+        actor=actor,
+        job_id=manifest.job_id,
+        attempt=manifest.attempt,
+        node=found_by,
+        data={
+            "checkpoint_id": manifest.checkpoint_id,
+            "step": step,
+            "size": manifest.size,
+            "kind": manifest.kind,
+        },
+    )
+    return True
 
 
 def record_stall(connection: Connection, attempt_id: str, settled: SaveSettled) -> bool:

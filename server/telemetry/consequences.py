@@ -206,26 +206,12 @@ def _commit(
     context: Context, connection: Connection, reporter: Reporter, manifest: Manifest
 ) -> None:
     section = effective_spec(connection, reporter.attempt_id).checkpoint
-    if not record_commit(connection, reporter.attempt_id, manifest, root=section.root):
+    if not record_commit(
+        context, connection, reporter.attempt_id, manifest, root=section.root, actor=TRAINER
+    ):
         return
-    step = manifest.train_state.step
     mine = attempts.c.id == reporter.attempt_id
     connection.execute(update(attempts).where(mine).values(save_failed=None))
-    append_event(
-        context,
-        connection,
-        kind=EventKind.CHECKPOINT_COMMITTED,
-        message=f"step {step} saved ({manifest.kind})",
-        actor=TRAINER,
-        job_id=reporter.job_id,
-        attempt=reporter.number,
-        data={
-            "checkpoint_id": manifest.checkpoint_id,
-            "step": step,
-            "size": manifest.size,
-            "kind": manifest.kind,
-        },
-    )
     apply_retention(context, connection, reporter.job_id, section)
 
 

@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from tests.e2e.control_plane import (
     REPOSITORY,
     ControlPlane,
     assert_each_once,
+    disk_of,
     finished,
     spec,
     wait_for,
@@ -91,18 +90,6 @@ def test_a_broker_that_hangs_delays_launches_and_nothing_else(
         assert (job.state, job.attempt) == ("succeeded", 1)
 
 
-@contextmanager
-def small_disk(place: Path) -> Iterator[None]:
-    """Put a disk at a folder that has room for a few checkpoints of the small job."""
-    place.mkdir()
-    mount = ("mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place))
-    subprocess.run(mount, check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(("umount", "--lazy", str(place)), check=True)
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_a_full_disk_that_is_cleared_again_costs_no_attempt(
     plane: ControlPlane, yard: Trainyard
@@ -111,7 +98,7 @@ def test_a_full_disk_that_is_cleared_again_costs_no_attempt(
     yard.drain(node)
     job_id = yard.submit(spec("full", training={"steps": 60})).id
     place = plane.folders.checkpoints / job_id
-    with small_disk(place):
+    with disk_of("64m", place):
         yard.undrain(node)
         run = plane.run(job_id)
         run.hold_at(2)

@@ -61,6 +61,18 @@ def wait_for(look: Callable[[], Found | None], what: str, *, seconds: float = SE
     raise AssertionError(f"no {what} after {seconds:g} s")
 
 
+@contextlib.contextmanager
+def disk_of(size: str, place: Path) -> Iterator[None]:
+    """Put a disk of so many bytes, such as `256k`, at a folder until the block ends."""
+    place.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place))
+    subprocess.run(mount, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(("umount", "--lazy", str(place)), check=True)
+
+
 def processes_with(*marks: str) -> list[int]:
     """Return the processes that live and have all of these `NAME=value` in their environment."""
     wanted = {mark.encode() for mark in marks}

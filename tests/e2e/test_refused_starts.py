@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from specs.ids import make_id
 from tests.e2e.control_plane import (
     ControlPlane,
     assert_each_once,
+    disk_of,
     finished,
     processes_with,
     spec,
@@ -27,18 +28,6 @@ from tests.e2e.control_plane import (
 pytestmark = pytest.mark.timeout(400)
 SECONDS_TO_FAIL = 60.0  # a few on an idle machine, most of them torch's import
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-
-
-@contextmanager
-def full_disk(place: Path) -> Iterator[None]:
-    """Put a disk at a folder that has no room for a checkpoint."""
-    place.mkdir()
-    mount = ("mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place))
-    subprocess.run(mount, check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(("umount", "--lazy", str(place)), check=True)
 
 
 def taken_by_a_file(place: Path) -> AbstractContextManager[None]:
@@ -59,7 +48,7 @@ def drained(yard: Trainyard) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("spoil", "cause"),
     [
-        pytest.param(full_disk, "No space left on device", marks=needs_root),
+        pytest.param(partial(disk_of, "256k"), "No space left on device", marks=needs_root),
         (taken_by_a_file, "File exists"),
     ],
 )
