@@ -1,0 +1,43 @@
+"""The connections to PostgreSQL: how long they wait for a peer that is silent."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import OperationalError
+
+from server.database import PATIENCE, Database
+
+
+def parameters(url: URL) -> dict[str, str]:
+    """Return what libpq was given for a connection."""
+    database = Database(url.render_as_string(hide_password=False))
+    try:
+        with database.engine.connect() as connection:
+            driver = connection.connection.dbapi_connection
+            assert driver is not None
+            return dict(driver.info.get_parameters())
+    finally:
+        database.dispose()
+
+
+def test_both_ends_look_for_a_peer_that_is_gone_without_a_word(postgres_url: URL) -> None:
+    assert parameters(postgres_url).items() >= PATIENCE.items()
+
+
+def test_what_the_url_names_wins(postgres_url: URL) -> None:
+    named = postgres_url.update_query_dict({"keepalives_idle": "7"})
+    assert parameters(named).items() >= (PATIENCE | {"keepalives_idle": "7"}).items()
+
+
+def test_a_server_that_answers_nothing_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        url = make_url(f"postgresql://somebody@127.0.0.1:{port}/db?connect_timeout=2")
+        began = time.monotonic()
+        with pytest.raises(OperationalError, match="timeout"):
+            parameters(url)
+        assert time.monotonic() - began < 20
