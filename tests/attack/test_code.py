@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from client.errors import TrainyardError
 from client.sdk import Trainyard
 from tests.e2e.control_plane import ControlPlane, finished, spec
+from tests.e2e.workers import joined_node
 from tests.exploits import BAD_VALUES, COUSINS, shell_by_warnings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -27,15 +29,36 @@ def test_the_server_refuses_the_exploit_and_each_of_its_cousins(
     assert not touched.exists()
 
 
-def test_the_node_refuses_what_a_server_once_accepted(
+def test_a_node_refuses_what_the_server_allows(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The job is stored while code is allowed; its node takes it on when code no longer is."""
+    touched = tmp_path / "touched"
+    careless = ControlPlane(tmp_path_factory.mktemp("careless"), TRAINYARD_ALLOW_CODE="true")
+    try:
+        with careless.connect() as yard:
+            yard.drain(careless.node)
+            with joined_node(careless, yard, tmp_path / "strict", TRAINYARD_ALLOW_CODE="false"):
+                env = shell_by_warnings(f"touch {touched}")
+                job = finished(yard, yard.submit({**spec("allowed"), "env": env}).id)
+                (attempt,) = yard.attempts(job.id)
+    finally:
+        careless.end()
+    assert job.state == "failed"
+    assert attempt.failure is not None
+    assert attempt.failure.reason == "not_allowed"
+    assert {"PYTHONWARNINGS", "BROWSER"} <= set(re.findall(r"[A-Z]+", attempt.failure.message))
+    assert not touched.exists()
+
+
+def test_what_a_server_once_accepted_starts_no_process(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The job is stored while code is allowed; it is placed when code no longer is."""
     root, touched = tmp_path_factory.mktemp("stored"), tmp_path / "touched"
     careless = ControlPlane(root, TRAINYARD_ALLOW_CODE="true")
     try:
         with careless.connect() as yard:
-            yard.drain(next(yard.nodes()).name)
+            yard.drain(careless.node)
             env = shell_by_warnings(f"touch {touched}")
             job_id = yard.submit({**spec("stored"), "env": env}).id
     finally:
@@ -43,13 +66,13 @@ def test_the_node_refuses_what_a_server_once_accepted(
     careful = ControlPlane(root, TRAINYARD_ALLOW_CODE="false")
     try:
         with careful.connect() as yard:
-            yard.undrain(next(yard.nodes()).name)
+            yard.undrain(careful.node)
             job = finished(yard, job_id)
-            failure = list(yard.attempts(job_id))[-1].failure
+            attempts = list(yard.attempts(job_id))
     finally:
         careful.end()
-    assert job.state == "failed"
-    assert failure is not None
-    assert "PYTHONWARNINGS" in failure.message
-    assert "BROWSER" in failure.message
+    assert (job.state, attempts) == ("failed", [])
+    assert job.reason is not None
+    assert job.reason.startswith("not_allowed: env.")
+    assert {"PYTHONWARNINGS", "BROWSER"} <= set(re.findall(r"[A-Z]+", job.reason))
     assert not touched.exists()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,7 +13,6 @@ import pytest
 from client.sdk import Trainyard
 from tests.e2e.control_plane import (
     LEASE_SECONDS,
-    REPOSITORY,
     ControlPlane,
     assert_each_once,
     disk_of,
@@ -23,6 +20,7 @@ from tests.e2e.control_plane import (
     spec,
     wait_for,
 )
+from tests.e2e.workers import started_worker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -40,23 +38,10 @@ def test_a_second_worker_with_the_token_of_a_node_is_refused(
     else:
         copy.mkdir()
         shutil.copy2(plane.folders.node / "node.token", copy)
-    environ = Path(f"/proc/{plane.part('worker').pid}/environ").read_bytes().decode()
-    known = dict(pair.partition("=")[::2] for pair in environ.split("\0") if pair)
-    log = tmp_path / "second.log"
-    with log.open("wb") as output:
-        second = subprocess.Popen(
-            [sys.executable, "-m", "worker"],
-            env={**known, "TRAINYARD_DATA_DIR": str(copy)},
-            cwd=REPOSITORY,
-            stdout=output,
-            stderr=output,
-        )
-    try:
+    with started_worker(plane, copy, name=plane.node) as second:
+        log = second.log
         wait_for(lambda: "another data folder" in log.read_text(), "refusal of the second worker")
-        assert second.poll() is None, log.read_text()  # it waits until the first one is gone
-    finally:
-        second.terminate()
-        second.wait(60)
+        assert second.process.poll() is None, log.read_text()  # it waits until the first is gone
     run.go_on()
     job = finished(yard, job_id)
     assert (job.state, job.attempt) == ("succeeded", 1)

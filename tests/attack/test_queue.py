@@ -18,7 +18,11 @@ SECONDS_TO_START = 60.0
 def test_a_thousand_jobs_that_fit_nowhere_keep_no_job_from_its_slot(
     plane: ControlPlane, yard: Trainyard
 ) -> None:
-    large = spec("older", resources={"world_size": 2 * SLOTS})
+    large = spec(
+        "older",
+        resources={"world_size": 2 * SLOTS},
+        training={"micro_batch_size": 16 // SLOTS // 2},
+    )
     for _ in range(OLDER):
         yard.submit(large)
     begun = time.monotonic()

@@ -1,0 +1,90 @@
+"""Further workers of a control plane, next to the one that `up` keeps running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from client.sdk import Trainyard
+from tests.e2e.control_plane import REPOSITORY, ControlPlane, processes_with, wait_for
+from worker.processes import NODE_MARKER
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker of a node, and what it left on its machine."""
+
+    name: str
+    data: Path
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    def processes(self) -> list[int]:
+        """Return every process of the node: the worker, its supervisors and their ranks."""
+        marks = (f"TRAINYARD_NODE_NAME={self.name}", f"{NODE_MARKER}={self.name}")
+        return [pid for mark in marks for pid in processes_with(mark)]
+
+    def kill_all(self) -> None:
+        """End every process of the node at once, as a machine does that loses its power."""
+
+        def gone() -> bool:
+            for pid in (left := self.processes()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.poll()  # reaps it
+            return not left
+
+        wait_for(gone, f"end of all processes of {self.name}")
+
+
+@contextlib.contextmanager
+def started_worker(
+    plane: ControlPlane, data: Path, *, name: str, **environment: str
+) -> Iterator[Worker]:
+    """Run a worker with the settings of the plane's own, but this data folder and these changes."""
+    own = Path(f"/proc/{plane.part('worker').pid}/environ").read_bytes().decode()
+    known = dict(pair.partition("=")[::2] for pair in own.split("\0") if pair)
+    changes = {"TRAINYARD_DATA_DIR": str(data), "TRAINYARD_NODE_NAME": name, **environment}
+    log = data.with_suffix(".log")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "worker"],
+            env={**known, **changes},
+            cwd=REPOSITORY,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield Worker(name, data, log, process)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@contextlib.contextmanager
+def joined_node(
+    plane: ControlPlane, yard: Trainyard, data: Path, **environment: str
+) -> Iterator[Worker]:
+    """Add a node that sees the plane's storage, and empty it when the block ends."""
+    name = f"{plane.node}-{data.name}"
+    data.mkdir()
+    secret = yard.create_token(name, kind="join").secret
+    assert secret is not None
+    joining = {"TRAINYARD_JOIN_TOKEN": secret, **environment}
+    with started_worker(plane, data, name=name, **joining) as worker:
+
+        def online() -> bool:
+            assert worker.process.poll() is None, worker.log.read_text()
+            return any(node.online for node in yard.nodes() if node.name == name)
+
+        wait_for(online, f"node {name}")
+        try:
+            yield worker
+        finally:
+            worker.kill_all()
