@@ -85,6 +85,7 @@ describe("series", () => {
   it("values are written in the unit that the name carries", () => {
     expect(formatOf("checkpoint/stall_seconds")(90)).toBe("1 min 30 s");
     expect(formatOf("memory/peak_reserved_gib")(61.25)).toBe("61.3 GiB");
+    expect(formatOf("memory/peak_rss_gib")(0.38125)).toBe("0.381 GiB");
     expect(formatOf("train/tokens")(1_234_567)).toBe("1.23M");
     expect(formatOf("train/loss")(2.34567)).toBe("2.3457");
   });
