@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import logging
 import zlib
+from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -111,16 +112,15 @@ class Spool:
         log_held_bytes: int = LOG_HELD_BYTES,
     ) -> None:
         self._kept, self._held = log_kept_bytes, log_held_bytes
-        files = [
+        self._records = [
             SpoolFile("metrics", Path(run.metrics), owner=run.writer, whole_lines=True),
             SpoolFile("events", Path(run.events), owner=run.writer, whole_lines=True),
-            *(
-                SpoolFile(f"log:{r}", Path(run.log(r)), owner=run.log_owner, whole_lines=False)
-                for r in ranks
-            ),
         ]
-        self._files = {file.name: file for file in files}
-        self._turn = 0
+        self._logs = deque(
+            SpoolFile(f"log:{r}", Path(run.log(r)), owner=run.log_owner, whole_lines=False)
+            for r in ranks
+        )
+        self._files = {file.name: file for file in [*self._records, *self._logs]}
         self._record_limit = CHUNK_BYTES
         self._largest_record = 0
 
@@ -129,16 +129,15 @@ class Spool:
 
         Metrics and events come first, logs in turn: a rank that prints without end delays neither.
         """
-        records, logs = list(self._files.values())[:2], list(self._files.values())[2:]
-        turn = self._turn % max(1, len(logs))
-        self._turn += 1
+        files = [*self._records, *self._logs]
+        self._logs.rotate(-1)
         chosen: list[Chunk] = []
         left = REPORT_BYTES
         self._largest_record = 0
-        for file in [*records, *logs[turn:], *logs[:turn]]:
+        for file in files:
             if left <= 0 or len(chosen) == REPORT_CHUNKS:
                 break
-            is_record = file in records
+            is_record = file in self._records
             chunk = file.next_chunk(min(left, self._record_limit if is_record else CHUNK_BYTES))
             if chunk is not None:
                 size = chunk.end - chunk.start

@@ -24,8 +24,9 @@ from tests.worker.fake_server import FakeAttempt, FakeServer
 from worker.hardware import Devices
 from worker.identity import is_alive
 from worker.launch import Launcher
-from worker.node import Node, WorkerRun, identity_of
+from worker.node import LaunchRecord, Node, WorkerRun, identity_of
 from worker.processes import MARKER, NODE_MARKER
+from worker.users import RankUser
 
 HERE = Path(__file__).parent
 STAND_IN = (sys.executable, str(HERE / "stand_in.py"))
@@ -227,6 +228,24 @@ def environment(**more: str) -> dict[str, str]:
     """Return the environment of a process that a test starts."""
     root = str(HERE.parents[1])
     return {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", **more}
+
+
+@pytest.fixture
+def run_of_another_user(tmp_path: Path) -> WorkerRun:
+    """A run directory whose ranks run as another user than the supervisor."""
+    record = LaunchRecord(
+        attempt_id="a",
+        node="n",
+        node_rank=0,
+        rendezvous="n:1",
+        report_seconds=1,
+        data_dir="/d",
+        environment={},
+        user=RankUser(uid=os.geteuid() + 1, groups=()),
+    )
+    run = WorkerRun(tmp_path)
+    run.launch.write_text(record.model_dump_json())
+    return run
 
 
 @pytest.fixture

@@ -165,3 +165,10 @@ def test_last_words_are_those_of_the_run(tmp_path: Path) -> None:
     Path(run.outcome).write_text(SAVED.model_dump_json())
     Path(run.error).write_text(NAN.model_dump_json())
     assert last_words(run) == (SAVED, NAN)
+
+
+def test_last_words_count_only_from_the_user_of_the_ranks(run_of_another_user: WorkerRun) -> None:
+    run = run_of_another_user
+    Path(run.outcome).write_text(SAVED.model_dump_json())
+    Path(run.error).write_text(NAN.model_dump_json())
+    assert last_words(run) == (None, None)

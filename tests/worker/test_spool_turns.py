@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ctypes
 import errno
 import os
 import zlib
@@ -12,7 +13,14 @@ import pytest
 
 from specs.reports import Chunk
 from worker.node import WorkerRun
-from worker.spool import CHUNK_BYTES, REPORT_CHUNKS, Spool, SpoolFile, _punch_hole
+from worker.spool import (
+    CHUNK_BYTES,
+    REPORT_BYTES,
+    REPORT_CHUNKS,
+    Spool,
+    SpoolFile,
+    _punch_hole,
+)
 
 BLOCK = 4096
 
@@ -42,12 +50,46 @@ def test_logs_that_fill_a_report_take_turns(run: WorkerRun) -> None:
     ]
 
 
-def test_the_last_bytes_of_a_report_go_to_the_next_log(run: WorkerRun) -> None:
-    for rank, size in enumerate((CHUNK_BYTES, CHUNK_BYTES - 3, 7, 5)):
-        Path(run.log(rank)).write_bytes(b"x" * size)
-    chunks = Spool(run, ranks=range(4)).chunks()
-    sizes = {chunk.file: chunk.end - chunk.start for chunk in chunks}
-    assert sizes == {"log:0": CHUNK_BYTES, "log:1": CHUNK_BYTES - 3, "log:2": 3}
+@pytest.mark.parametrize("short", [1, 3])
+@pytest.mark.parametrize("acknowledged", [0, 1000])
+def test_the_last_bytes_of_a_report_go_to_the_next_log(
+    run: WorkerRun, short: int, acknowledged: int
+) -> None:
+    for rank, size in enumerate((CHUNK_BYTES, CHUNK_BYTES - short, 7, 5)):
+        Path(run.log(rank)).write_bytes(b"x" * (acknowledged + size))
+    spool = Spool(run, ranks=range(4))
+    spool.acknowledge({f"log:{rank}": acknowledged for rank in range(4)})
+    sizes = {chunk.file: chunk.end - chunk.start for chunk in spool.chunks()}
+    assert sizes == {"log:0": CHUNK_BYTES, "log:1": CHUNK_BYTES - short, "log:2": short}
+
+
+def test_a_line_that_fills_a_report_comes_alone(run: WorkerRun) -> None:
+    Path(run.metrics).write_bytes(b"x" * (REPORT_BYTES - 1) + b"\n")
+    Path(run.events).write_bytes(b"{}\n")
+    spool = Spool(run, ranks=[])
+    assert [(chunk.file, chunk.end) for chunk in spool.chunks()] == [("metrics", REPORT_BYTES)]
+
+
+def test_only_files_of_their_writer_are_reported_and_freed(
+    run_of_another_user: WorkerRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The ranks run as another user, who writes the records; the supervisor makes the logs."""
+    run = run_of_another_user
+    Path(run.logs).mkdir()
+    for path in (run.metrics, run.events, run.log(0)):
+        Path(path).write_bytes(b"{}\n" * 4 * BLOCK)
+    spool = Spool(run, ranks=[0], log_kept_bytes=BLOCK)
+    for _ in range(3):
+        assert [chunk.file for chunk in spool.chunks()] == ["log:0"]
+        named = [record.getMessage().split(": [Errno 1] ") for record in caplog.records]
+        assert named == [
+            [f"{path} is not reported", f"no regular file of its writer: '{path}'"]
+            for path in (run.metrics, run.events)
+        ], "each is named once"
+    foreign = SpoolFile("log:0", Path(run.log(0)), owner=os.geteuid() + 1, whole_lines=False)
+    foreign.acknowledged = 12 * BLOCK
+    foreign.free(kept=BLOCK, held=100 * BLOCK)
+    assert zeros(Path(run.log(0))) == 0
 
 
 def test_a_report_has_a_largest_number_of_chunks(run: WorkerRun) -> None:
@@ -136,6 +178,20 @@ def test_a_file_system_without_holes_keeps_the_bytes(
 def test_a_hole_that_cannot_be_made_is_an_error_with_its_number(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"x" * BLOCK)
-    with path.open("r+b") as file, pytest.raises(OSError, match="fallocate") as raised:
+    ctypes.set_errno(0)
+    with path.open("r+b") as file, pytest.raises(OSError, match=r"fallocate$") as raised:
         _punch_hole(file.fileno(), 0, 0)
     assert raised.value.errno == errno.EINVAL
+
+
+def test_a_hole_beyond_four_gibibytes_lies_where_it_should(tmp_path: Path) -> None:
+    path, far = tmp_path / "log", 2**32
+    with path.open("w+b") as file:  # sparse: two blocks on disk
+        for start in (0, far):
+            file.seek(start)
+            file.write(b"x" * BLOCK)
+        file.flush()
+        _punch_hole(file.fileno(), far, BLOCK)
+        for start, expected in ((0, b"x"), (far, b"\0")):
+            file.seek(start)
+            assert file.read(BLOCK) == expected * BLOCK
