@@ -180,7 +180,8 @@ def _reason(
         return "no node is online that takes new work"
     needs = f"needs {demand.world_size} {'' if demand.device == 'auto' else demand.device + ' '}"
     needs += "slot" if demand.world_size == 1 else "slots"
-    needs += "" if demand.nodes is None else f" on {demand.nodes} nodes"
+    if demand.nodes is not None:
+        needs += f" on {demand.nodes} node{'' if demand.nodes == 1 else 's'}"
     if not groups:
         return f"{needs}; no node that is online {_missing(demand, offers)}"
     enough = [g for g in groups if _spread(demand, g, free=lambda o: o.slots) is not None]

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.scheduler.placement import Decisions, Demand, Offer, decide, fits
+from specs.attempt import NodeAllocation
 
 ROOTS = {"checkpoints": "uuid-1"}
 
@@ -253,10 +254,129 @@ def test_auto_takes_the_gpus_where_there_are_any() -> None:
             [offer("a", 8)],
             "needs 1 slot; no node that is online sees its checkpoints",
         ),
+        (
+            demand("j", 1, device="cpu", storage=("checkpoints", "uuid-9")),
+            [offer("a", 8), offer("b", 8, device="cuda", roots={"checkpoints": "uuid-9"})],
+            "needs 1 cpu slot; no node that is online has such slots and sees its checkpoints",
+        ),
+        (  # what nodes of the other kind see does not count
+            demand("j", 1, device="cuda", roots=("checkpoints", "data")),
+            [offer("a", 8, roots={"checkpoints": "u", "data": "v"}), offer("b", 8, device="cuda")],
+            "needs 1 cuda slot; no node that is online has such slots and sees the root data",
+        ),
+        (  # of storages that could hold the job, that with the most free slots
+            demand("j", 4),
+            [
+                offer("a", 4, 1, held_by="x"),
+                offer("b", 4, 3, roots={"checkpoints": "uuid-2"}, held_by="y"),
+                offer("c", 3, 3, roots={"checkpoints": "uuid-3"}),
+            ],
+            "needs 4 slots, 3 free, 1 held by y",
+        ),
+        (  # none could
+            demand("j", 9),
+            [
+                offer("a", 8, 1),
+                offer("b", 4, 2, roots={"checkpoints": "uuid-2"}),
+                offer("c", 3, 2, roots={"checkpoints": "uuid-2"}),
+            ],
+            "needs 9 slots, 7 are online (4 + 3)",
+        ),
+        (
+            demand("j", 23),
+            [offer(f"n{slots}", slots) for slots in range(1, 11)],
+            "needs 23 slots, 55 are online (10 + 9 + 8 + 7 + 6 + 5 + 4 + 3)",
+        ),
+        (  # a node without a free slot is no part of the sum
+            demand("j", 4),
+            [offer("a", 4, 0, held_by="x"), offer("b", 4, 2, held_by="y"), offer("c", 4, 1)],
+            "needs 4 slots, 3 free (2 + 1), 4 held by x, 3 held by other, 2 held by y",
+        ),
+        (
+            demand("j", 8),
+            [
+                Offer("a", "cpu", 8, (7,), ROOTS, {"v": 1, "w": 2, "x": 1, "y": 1, "z": 2}),
+            ],
+            "needs 8 slots, 1 free, 2 held by w, 2 held by z, 1 held by v, 2 by others",
+        ),
+        (
+            demand("j", 4),
+            [offer("a", 4, 0, held_by="x"), offer("b", 2, 0, held_by="x")],
+            "needs 4 slots, 0 free, 6 held by x",
+        ),
     ],
 )
 def test_reasons(wanted: Demand, offers: list[Offer], reason: str) -> None:
     assert decide([wanted], offers).waiting["j"] == reason
+
+
+def test_slots_that_are_free_and_those_that_are_kept_are_told_apart() -> None:
+    """Only `a` and `b` see the data that the first two jobs need; the third could go anywhere."""
+    both = {**ROOTS, "data": "uuid-2"}
+    offers = [
+        offer("a", 4, 3, roots=both),
+        offer("b", 2, 1, roots={**ROOTS, "data": "uuid-3"}),
+        offer("c", 2, 1),
+        offer("d", 2, 0),
+    ]
+    large = demand("large", 4, roots=("checkpoints", "data"))
+    pair = demand("pair", 2, roots=("checkpoints", "data"), nodes=1)
+    decisions = decide([large, pair, demand("j", 2)], offers)
+    assert decisions.placed == {}
+    assert decisions.waiting == {
+        "large": "needs 4 slots, 3 free, 1 held by other",
+        "pair": "needs 2 slots on 1 node, 3 free, kept for large, which is ahead, 1 held by other",
+        "j": (
+            "needs 2 slots, 1 free, 3 free, kept for large, which is ahead, 1 free, kept for "
+            "pair, which is ahead, 5 held by other"
+        ),
+    }
+
+
+def test_what_is_placed_is_held_by_its_name() -> None:
+    offers = [offer("a", 4, 4), offer("b", 2, 2)]
+    decisions = decide([demand("one", 3), demand("two", 2), demand("j", 4)], offers)
+    assert nodes_of(decisions, "one") == {"a": 3}
+    assert nodes_of(decisions, "two") == {"b": 2}
+    assert decisions.waiting["j"] == "needs 4 slots, 1 free, 3 held by one, 2 held by two"
+    more = [offer("a", 4, 3, held_by="one")]
+    assert decide([demand("one", 1), demand("j", 4)], more).waiting["j"] == (
+        "needs 4 slots, 2 free, 2 held by one"
+    )
+
+
+def test_slots_are_taken_from_the_front_and_ranks_follow_the_names() -> None:
+    offers = [offer("b", 4, 3), offer("a", 4, 2)]
+    first, second = demand("first", 4, nodes=2), demand("second", 1)
+    placed = decide([first, second], offers).placed
+    assert placed["first"] == (
+        NodeAllocation(node="a", node_rank=0, slots=(2, 3)),
+        NodeAllocation(node="b", node_rank=1, slots=(1, 2)),
+    )
+    assert placed["second"] == (NodeAllocation(node="b", node_rank=0, slots=(3,)),)
+
+
+def test_of_equal_storages_the_fuller_one_is_taken() -> None:
+    other = {"checkpoints": "uuid-0"}
+    offers = [offer("a", 4, 4, roots=other), offer("b", 4, 3), offer("c", 4, 2), offer("d", 4, 2)]
+    assert nodes_of(decide([demand("j", 2)], offers), "j") == {"c": 2}
+    assert nodes_of(decide([demand("j", 4)], offers), "j") == {"a": 4}
+    spread = [offer("a", 2, roots=other), offer("b", 2, roots=other), offer("c", 8, 6)]
+    assert nodes_of(decide([demand("j", 4)], spread), "j") == {"c": 4}
+
+
+def test_nodes_of_several_kinds_and_storages_are_never_mixed() -> None:
+    offers = [
+        offer("a", 2, roots={"checkpoints": "u", "data": "v"}),
+        offer("b", 2, roots={"checkpoints": "u", "data": "w"}),
+        offer("c", 2, device="cuda", roots={"checkpoints": "u", "data": "v"}),
+    ]
+    both = ("checkpoints", "data")
+    assert not fits(demand("j", 4, device="cpu", roots=both), offers)
+    assert fits(demand("j", 4, device="cpu"), offers)
+    assert fits(demand("j", 2, roots=both, storage=("data", "v")), offers)
+    assert not fits(demand("j", 2, device="cpu", roots=both, storage=("data", "x")), offers)
+    assert not fits(demand("j", 3, device="cpu"), offers), "not in equal shares"
 
 
 def test_who_is_held_back_says_by_whom() -> None:
