@@ -70,10 +70,7 @@ def attempts_of(connection: Connection, job_id: str) -> dict[int, AttemptKey]:
     query = select(
         attempts.c.id, attempts.c.number, attempts.c.parent_checkpoint_id, attempts.c.start_step
     ).where(attempts.c.job_id == job_id)
-    return {
-        row.number: _key(row, job_id)
-        for row in connection.execute(query.order_by(attempts.c.number))
-    }
+    return {row.number: _key(row, job_id) for row in connection.execute(query)}
 
 
 def lineage_of(keys: Mapping[int, AttemptKey], number: int | None = None) -> Lineage:

@@ -6,14 +6,23 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from sqlalchemy import select, update
 
 from server.context import Context
-from server.tables import checkpoints
+from server.tables import attempts, checkpoints
 from server.telemetry import csv, series
 from server.telemetry.catalog import list_checkpoints, newest_checkpoint
 from server.telemetry.charts import chart
 from server.telemetry.csv import csv_rows
-from server.telemetry.lineage import NEVER, AttemptKey, Segment, branches_of, lineage_of
+from server.telemetry.lineage import (
+    NEVER,
+    AttemptKey,
+    Segment,
+    attempts_of,
+    branches_of,
+    lineage_of,
+    own_steps,
+)
 from server.telemetry.metrics import read_tails, store_lines, store_points
 from server.telemetry.points import Points
 from specs.checkpoint import checkpoint_id
@@ -45,18 +54,58 @@ def test_the_course_takes_of_each_attempt_what_the_next_one_came_from() -> None:
     assert not found.holds(number=1, step=61)
     assert found.holds(number=2, step=60)  # saved again before its first step
     assert not found.holds(number=3, step=60)
+    assert found.holds(number=1, step=0)
+    assert not found.holds(number=1, step=-1)
+    assert not found.holds(number=2, step=59)
+    assert not found.holds(number=2, step=81)
+    assert [found.reaches(number) for number in range(5)] == [False, True, True, True, False]
+
+
+def test_an_attempt_that_comes_from_itself_or_a_later_one_has_no_earlier_steps() -> None:
+    found = lineage_of(keys((1, 10), (3, 20), None), 2)
+    assert found.segments == (Segment("id-2", 2, 20, NEVER),)
+    assert lineage_of(keys((1, 10))).segments == (Segment("id-1", 1, 10, NEVER),)
+    assert lineage_of(keys(None), 2).segments == ()
+
+
+def test_a_part_of_a_segment_holds_the_first_and_the_last_step() -> None:
+    whole = Segment("id-1", 1, 10, 20)
+    assert whole.between(12, 18) == Segment("id-1", 1, 11, 18)
+    assert whole.between(11, 20) == whole.between(0, 30) == whole
+
+
+def test_a_checkpoint_of_another_job_is_no_parent_within_the_job(context: Context) -> None:
+    other, job_id = add_job(context), add_job(context)
+    add_attempt(context, other)
+    add_attempts(context, job_id, [None, (1, 20)])
+    foreign = checkpoint_id(other, 1, 30)
+    with context.database.write() as connection:
+        connection.execute(
+            update(attempts)
+            .where(attempts.c.job_id == job_id, attempts.c.number == 1)
+            .values(parent_checkpoint_id=foreign, start_step=30)
+        )
+        found = attempts_of(connection, job_id)
+        rows = connection.execute(select(attempts).where(attempts.c.job_id == job_id)).all()
+    ids = {row.number: row.id for row in rows}
+    assert found == {
+        1: AttemptKey(ids[1], 1, None, 30),
+        2: AttemptKey(ids[2], 2, checkpoint_id(job_id, 1, 20), 20),
+    }
+    assert own_steps(found[1]) == Segment(ids[1], 1, -1, NEVER)
+    assert own_steps(found[2]) == Segment(ids[2], 2, 20, NEVER)
 
 
 def test_a_branch_leaves_out_what_it_did_not_come_from() -> None:
-    attempts = keys(None, (1, 60), (1, 30))
-    found = lineage_of(attempts)
+    made = keys(None, (1, 60), (1, 30))
+    found = lineage_of(made)
     assert [segment.number for segment in found.segments] == [1, 3]
     assert not found.reaches(2)
-    assert branches_of(attempts, found) == [
+    assert branches_of(made, found) == [
         Segment("id-2", 2, 60, NEVER),
         Segment("id-1", 1, 30, NEVER),
     ]
-    assert lineage_of(attempts, 2).segments[-1] == Segment("id-2", 2, 60, NEVER)
+    assert lineage_of(made, 2).segments[-1] == Segment("id-2", 2, 60, NEVER)
 
 
 def test_a_job_without_attempts_has_an_empty_course() -> None:
