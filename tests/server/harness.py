@@ -22,7 +22,7 @@ from server.scheduler.dispatch import RecordingDispatcher
 from server.scheduler.emptying import Emptier
 from server.scheduler.place import Placer
 from server.scheduler.reconcile import Reconciler
-from server.tables import attempt_nodes, attempts, checkpoints, events, jobs, nodes
+from server.tables import attempt_nodes, attempts, checkpoints, chores, events, jobs, nodes
 from server.telemetry.ingest import store_report
 from specs.checkpoint import (
     DataState,
@@ -251,7 +251,7 @@ class Harness:
         with self.context.database.read() as connection:
             return {
                 table.name: sorted(map(repr, connection.execute(select(table))))
-                for table in (jobs, attempts, attempt_nodes, events)
+                for table in (jobs, attempts, attempt_nodes, chores, events)
             }
 
 

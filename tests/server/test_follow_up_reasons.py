@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from server.attempts.verdict import FollowUp, NodeEnd, Rollback, follow_up, verdict
+from server.attempts.verdict import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
 from specs.api.jobs import PendingLaunch
 from specs.failures import ADVICE, Failure, FailureReason
 from specs.layout import Layout
@@ -109,6 +110,75 @@ def test_why_no_rollback_follows(rollback: Rollback, used: int, words: str) -> N
 def test_the_last_rollback_of_the_budget_is_made() -> None:
     result = follow(FailureReason.NON_FINITE_LOSS, rollback=BACK, retries_used=8)
     assert (result.state, result.rolls_back, result.uses_retry) == (JobState.QUEUED, True, True)
+
+
+NAMED = AGAIN.model_copy(update={"checkpoint_id": "chosen"})
+
+
+@pytest.mark.parametrize(
+    ("fallback", "changes", "expected"),
+    [
+        (
+            Fallback("c8", named=False, replacement="c4"),
+            {},
+            FollowUp(JobState.QUEUED, "goes on from c4 after {what}", AGAIN),
+        ),
+        (  # no budget is needed: one checkpoint less is left each time
+            Fallback("c8", named=False, replacement="c4"),
+            {"retries_used": 9, "retry": RetrySection(on=(), max_retries=0)},
+            FollowUp(JobState.QUEUED, "goes on from c4 after {what}", AGAIN),
+        ),
+        (
+            Fallback("c8", named=False, replacement=None),
+            {},
+            FollowUp(
+                JobState.FAILED, "{what}. The lineage has no older checkpoint that is usable."
+            ),
+        ),
+        (
+            Fallback("c8", named=True, replacement="c4"),
+            {},
+            FollowUp(
+                JobState.FAILED,
+                "{what}. c8 was named, so no other one replaces it: resume from another one.",
+            ),
+        ),
+        (  # a resize that was asked for while the attempt was loading names another checkpoint
+            Fallback("c8", named=True, replacement="c4"),
+            {"resize": NAMED, "desired": STOP},
+            FollowUp(JobState.QUEUED, "goes on from chosen after {what}", NAMED),
+        ),
+        (
+            Fallback("c8", named=False, replacement=None),
+            {"resize": NAMED, "desired": STOP},
+            FollowUp(JobState.QUEUED, "goes on from chosen after {what}", NAMED),
+        ),
+        (
+            Fallback("c8", named=False, replacement="c4"),
+            {"resize": RESIZE},
+            FollowUp(JobState.QUEUED, "goes on from c4 after {what}", RESIZE),
+        ),
+    ],
+)
+def test_what_follows_a_damaged_checkpoint(
+    fallback: Fallback, changes: dict[str, Any], expected: FollowUp
+) -> None:
+    result = follow(FailureReason.CHECKPOINT_ERROR, fallback=fallback, **changes)
+    what = "checkpoint_error: it broke"
+    assert expected.reason is not None
+    assert result == replace(expected, reason=expected.reason.format(what=what))
+
+
+def test_storage_that_refuses_is_tried_again_on_the_budget() -> None:
+    refused = Fallback(None, named=True, replacement=None)
+    unlisted = RetrySection(on=(), backoff_seconds=5, max_retries=9)
+    result = follow(FailureReason.CHECKPOINT_ERROR, fallback=refused, retry=unlisted)
+    assert (result.state, result.uses_retry, result.pending) == (JobState.QUEUED, True, AGAIN)
+    spent = follow(FailureReason.CHECKPOINT_ERROR, fallback=refused, retry=unlisted, retries_used=9)
+    assert spent == FollowUp(
+        JobState.FAILED,
+        f"checkpoint_error: it broke. {ADVICE[FailureReason.CHECKPOINT_ERROR]}",
+    )
 
 
 def test_the_nodes_that_ended_unasked_are_named() -> None:

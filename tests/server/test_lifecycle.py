@@ -7,20 +7,33 @@ from enum import StrEnum
 from typing import Any
 
 import pytest
-from sqlalchemy import Table, func, select, update
+from sqlalchemy import Table, func, insert, select, update
 
 from server.context import Context
 from server.errors import NotFoundError
-from server.lifecycle import IllegalMoveError, Move, attempt_to, job_to, lock_job, move, node_to
-from server.tables import attempt_nodes, attempts, events, jobs
+from server.lifecycle import (
+    IllegalMoveError,
+    Move,
+    attempt_to,
+    chore_to,
+    job_to,
+    lock_job,
+    lock_job_of,
+    move,
+    node_to,
+)
+from server.tables import attempt_nodes, attempts, chores, events, jobs
+from specs.chores import ChoreKind, ChoreTask
 from specs.events import EventKind
 from specs.states import (
     ATTEMPT_MOVES,
     ATTEMPT_NODE_MOVES,
+    CHORE_MOVES,
     JOB_MOVES,
     TERMINAL_JOB_STATES,
     AttemptNodeState,
     AttemptState,
+    ChoreState,
     JobState,
 )
 from tests.server.harness import Harness
@@ -35,20 +48,34 @@ RECORDS: list[tuple[Table, type[StrEnum], Moves, Callable[[str, str, Any], Move]
         ATTEMPT_NODE_MOVES,
         lambda _job, attempt, to: node_to(attempt, "node-1", to),
     ),
+    (chores, ChoreState, CHORE_MOVES, lambda job, _attempt, to: chore_to(f"of-{job}", to)),
 ]
 
 
 @pytest.fixture
-def placed(harness: Harness) -> tuple[str, str]:
-    """Ids of a job and of its attempt."""
+def placed(context: Context, harness: Harness) -> tuple[str, str]:
+    """Ids of a job and of its attempt; the job has a chore, `of-` and its id."""
     harness.add_node()
     job_id = harness.submit()
     harness.place()
+    chore = {
+        "id": f"of-{job_id}",
+        "kind": "delete",
+        "state": ChoreState.QUEUED,
+        "job_id": job_id,
+        "job_name": "tiny",
+        "actor": "test",
+        "reason": "because",
+        "task": ChoreTask(kind=ChoreKind.DELETE, job_id=job_id, root="checkpoints", paths=()),
+        "created_at": context.now(),
+    }
+    with context.database.write() as connection:
+        connection.execute(insert(chores).values(chore))
     return job_id, harness.attempt(job_id).id
 
 
 @pytest.mark.parametrize(
-    ("table", "states", "moves", "make"), RECORDS, ids=["job", "attempt", "attempt-node"]
+    ("table", "states", "moves", "make"), RECORDS, ids=["job", "attempt", "attempt-node", "chore"]
 )
 def test_every_move(
     context: Context,
@@ -91,18 +118,106 @@ def test_moves_that_belong_together_happen_together(
 
 def test_a_caller_may_narrow_a_move(context: Context, placed: tuple[str, str]) -> None:
     job_id, _ = placed
+    narrowed = job_to(job_id, JobState.QUEUED, only_from=TERMINAL_JOB_STATES)
     with pytest.raises(IllegalMoveError):  # legal for a retry, not for a resume
-        try_move(context, job_id, job_to(job_id, JobState.QUEUED, only_from=TERMINAL_JOB_STATES))
+        try_move(context, job_id, narrowed)
+    put(context, jobs, JobState.FAILED)
+    try_move(context, job_id, narrowed)
+    assert state_of(context, jobs) == JobState.QUEUED
+    running = chore_to(
+        f"of-{job_id}", ChoreState.CANCELLED, only_from=frozenset({ChoreState.RUNNING})
+    )
+    with pytest.raises(IllegalMoveError):
+        try_move(context, job_id, running)
+    put(context, chores, ChoreState.RUNNING)
+    try_move(context, job_id, running)
+    assert state_of(context, chores) == ChoreState.CANCELLED
+
+
+def test_a_move_changes_the_columns_that_it_names(
+    context: Context, harness: Harness, placed: tuple[str, str]
+) -> None:
+    job_id, attempt_id = placed
+    now = harness.clock.advance(7)
+    try_move(
+        context,
+        job_id,
+        job_to(job_id, JobState.QUEUED, reason="again"),
+        attempt_to(attempt_id, AttemptState.ENDED, ended_at=now),
+        node_to(attempt_id, "node-1", AttemptNodeState.ENDED, last_report_at=now),
+        chore_to(f"of-{job_id}", ChoreState.RUNNING, node="node-1"),
+    )
+    job = harness.job(job_id)
+    assert (job.reason, job.demand) == ("again", None), "the next launch may need something else"
+    assert harness.attempt(job_id).ended_at == now
+    assert harness.shares(job_id)[0].last_report_at == now
+    with context.database.read() as connection:
+        assert connection.scalar(select(chores.c.node)) == "node-1"
+
+
+def test_a_job_keeps_its_group_unless_it_is_queued_again(
+    context: Context, harness: Harness, placed: tuple[str, str]
+) -> None:
+    job_id, _ = placed
+    with context.database.write() as connection:
+        connection.execute(update(jobs).values(demand="group"))
+    try_move(context, job_id, job_to(job_id, JobState.RUNNING))
+    assert harness.job(job_id).demand == "group"
+
+
+def test_the_event_of_a_move_has_every_field_that_is_given(
+    context: Context, harness: Harness, placed: tuple[str, str]
+) -> None:
+    job_id, _ = placed
+    with context.database.write() as connection:
+        move(
+            context,
+            connection,
+            job_to(job_id, JobState.RUNNING),
+            kind=EventKind.CLAIMED,
+            message="node-1 took it",
+            actor="ada",
+            job_id=job_id,
+            attempt=3,
+            node="node-1",
+            data={"step": 5},
+        )
+        stored = connection.execute(select(events).order_by(events.c.id.desc()).limit(1)).one()
+    fields = {"kind", "message", "actor", "job_id", "attempt", "node", "data"}
+    assert {name: stored._mapping[name] for name in fields} == {
+        "kind": "claimed",
+        "message": "node-1 took it",
+        "actor": "ada",
+        "job_id": job_id,
+        "attempt": 3,
+        "node": "node-1",
+        "data": {"step": 5},
+    }
+
+
+def test_a_job_is_locked_by_the_id_of_its_attempt(
+    context: Context, placed: tuple[str, str]
+) -> None:
+    job_id, attempt_id = placed
+    with context.database.write() as connection:
+        assert lock_job_of(connection, attempt_id) == job_id
+        with pytest.raises(NotFoundError, match="no attempt has the id 'nothing'"):
+            lock_job_of(connection, "nothing")
 
 
 def test_what_is_not_there_cannot_move(context: Context, placed: tuple[str, str]) -> None:
     job_id, attempt_id = placed
-    for missing in (
-        job_to("nothing", JobState.RUNNING),
-        attempt_to("nothing", AttemptState.ENDED),
-        node_to(attempt_id, "nowhere", AttemptNodeState.ENDED),
+    for missing, what in (
+        (job_to("nothing", JobState.RUNNING), "job nothing"),
+        (attempt_to("nothing", AttemptState.ENDED), "attempt nothing"),
+        (
+            node_to(attempt_id, "nowhere", AttemptNodeState.ENDED),
+            f"node nowhere of attempt {attempt_id}",
+        ),
+        (node_to("nothing", "node-1", AttemptNodeState.ENDED), "node node-1 of attempt nothing"),
+        (chore_to("nothing", ChoreState.FAILED), "chore nothing"),
     ):
-        with pytest.raises(NotFoundError, match="there is no"):
+        with pytest.raises(NotFoundError, match=f"there is no {what}$"):
             try_move(context, job_id, missing)
     with (
         pytest.raises(NotFoundError, match="no job has the id 'nothing'"),

@@ -45,7 +45,7 @@ class Site:
         assert reply.node_token is not None
         self.own = authenticate_token(self.context, reply.node_token)
 
-    def register(self, worker: WorkerIdentity) -> None:
+    def register(self, worker: WorkerIdentity | None) -> None:
         """Register again, with the node's token."""
         self._register(worker, self.own)
 
@@ -54,7 +54,7 @@ class Site:
         heartbeat = NodeHeartbeat(protocol=PROTOCOL, node=NODE, worker=worker, gone=gone)
         return node_heartbeat(self.context, heartbeat).expected
 
-    def _register(self, worker: WorkerIdentity, principal: Principal) -> Any:
+    def _register(self, worker: WorkerIdentity | None, principal: Principal) -> Any:
         return register(
             self.context,
             Registration(
@@ -123,6 +123,60 @@ def test_a_supervisor_that_reports_keeps_its_node_from_strangers(
             site.register(stranger)
     site.register(FIRST)
     assert site.beat(FIRST) == (harness.attempt(job_id).id,)
+
+
+@pytest.mark.parametrize(
+    ("stranger", "what"), [(COPY, "another data folder"), (CLONE, "another boot"), (None, None)]
+)
+def test_a_refused_worker_is_told_when_it_can_register(
+    site: Site, harness: Harness, stranger: WorkerIdentity | None, what: str | None
+) -> None:
+    what = what or "another data folder"  # an old worker does not name its folder
+    _, (supervisor,) = harness.running(**ONCE)
+    with pytest.raises(ConflictError) as by_heartbeat:
+        site.register(stranger)
+    assert str(by_heartbeat.value) == (
+        f"a worker of {what} serves node 'gpu-01'; this one can register 30 s after that one's "
+        "last heartbeat, or under another name"
+    )
+    for _ in range(4):
+        harness.reconcile(seconds=10)
+        supervisor.train(2)
+    with pytest.raises(ConflictError) as by_lease:
+        site.register(stranger)
+    assert str(by_lease.value) == (
+        f"an attempt that a worker of {what} launched on node 'gpu-01' has a lease; this one can "
+        "register 30 s after its last report, or under another name"
+    )
+
+
+def test_a_claim_without_a_report_keeps_its_node_from_strangers(
+    site: Site, harness: Harness
+) -> None:
+    harness.reconcile(seconds=20)
+    harness.launched(**ONCE)
+    harness.reconcile(seconds=15)
+    with pytest.raises(ConflictError, match="has a lease"):
+        site.register(COPY)
+    harness.reconcile(seconds=LEASE + 1)
+    site.register(COPY)
+
+
+def test_the_leases_of_other_nodes_bar_nobody(site: Site, harness: Harness) -> None:
+    harness.reconcile(seconds=HEARTBEATS_OLD)
+    harness.add_node("other", device="cuda")
+    job_id, _ = harness.running(resources={"device": "cuda"})
+    assert [share.node for share in harness.shares(job_id)] == ["other"]
+    site.register(COPY)
+
+
+def test_a_worker_of_another_boot_is_told_why_its_word_does_not_count(site: Site) -> None:
+    with pytest.raises(ConflictError) as refused:
+        site.beat(CLONE)
+    assert str(refused.value) == (
+        "node 'gpu-01' was registered by a worker with another data folder or after another "
+        "boot; end one of the two, or register again"
+    )
 
 
 def test_a_worker_that_was_restarted_registers_at_once(site: Site, harness: Harness) -> None:

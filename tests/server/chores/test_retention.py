@@ -92,6 +92,40 @@ def test_what_nothing_speaks_for_goes(
     assert kept <= protected + section.keep_latest_k + 1
 
 
+def test_of_equal_values_the_newer_one_is_the_better() -> None:
+    section = CheckpointSection(keep_latest_k=1, keep_best_k=1)
+    values = {2: 3.0, 4: 1.0, 6: 1.0, 8: 2.0}
+    candidates = [Candidate(f"c{step}", 1, step, value=value) for step, value in values.items()]
+    assert [candidate.id for candidate in let_go(section, candidates)] == ["c2", "c4"]
+
+
+def test_every_step_but_the_first_is_a_multiple_of_one() -> None:
+    section = CheckpointSection(keep_latest_k=1, keep_every_steps=1)
+    candidates = [Candidate(f"c{step}", 1, step) for step in range(4)]
+    assert [candidate.id for candidate in let_go(section, candidates)] == ["c0"]
+
+
+def test_one_verified_checkpoint_is_enough() -> None:
+    section = CheckpointSection(keep_latest_k=1)
+    pinned = Candidate("c2", 1, 2, verified=True, protected=True)
+    verified = [Candidate(f"c{step}", 1, step, verified=True) for step in (4, 6)]
+    newest = Candidate("c8", 1, 8)
+    assert let_go(section, [pinned, *verified, newest]) == verified
+    assert let_go(section, [*verified, newest]) == verified[:1]
+
+
+def test_of_one_step_the_newest_attempt_counts() -> None:
+    section = CheckpointSection(keep_latest_k=1)
+    candidates = [Candidate(f"a{attempt}", attempt, 4) for attempt in (2, 3, 1)]
+    assert [candidate.id for candidate in let_go(section, candidates)] == ["a1", "a2"]
+
+
+def test_of_damaged_ones_alone_the_newest_stays_for_a_person_to_decide() -> None:
+    section = CheckpointSection(keep_latest_k=3)
+    candidates = [Candidate(f"c{step}", 1, step, verified=False) for step in (6, 2, 4)]
+    assert [candidate.id for candidate in let_go(section, candidates)] == ["c2", "c4"]
+
+
 def keeping(latest: int, every: int = 0) -> dict[str, Any]:
     section = {"interval_steps": 1, "keep_latest_k": latest, "keep_every_steps": every}
     return {"checkpoint": section}
