@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from specs.job import JobSpec, parse_job_spec
+from specs.layout import Layout
 from specs.problems import Problem, SpecError
 
 
@@ -249,3 +250,54 @@ def test_gradients_are_clipped_to_a_norm_or_never(value: float | None) -> None:
     assert parse_job_spec({"training": {"max_grad_norm": value}}).training.max_grad_norm == value
     with pytest.raises(SpecError, match="greater than or equal to 0"):
         parse_job_spec({"training": {"max_grad_norm": -1}})
+
+
+PIPELINE: dict[str, Any] = {
+    "pp": 2,
+    "pp_microbatches": 4,
+    "pp_layers_per_stage": 3,
+    "pp_stage_modules": [["a"], ["b"]],
+}
+FOUR = {"training": {"global_batch_size": 16}, "resources": {"world_size": 4}}
+
+
+@pytest.mark.parametrize(
+    ("layout", "kept"),
+    [
+        (Layout(dp_shard=2, pp=2), set(PIPELINE)),
+        (Layout(dp_shard=2, tp=2, pp=2), set(PIPELINE)),  # as many pipelines, of wider stages
+        (Layout(dp_shard=4, pp=2), {"pp", "pp_layers_per_stage", "pp_stage_modules"}),
+        (Layout(dp_shard=2, pp=4), set()),
+        (Layout(dp_shard=2), set()),
+    ],
+)
+def test_another_pipeline_derives_its_stages_and_micro_batches_anew(
+    layout: Layout, kept: set[str]
+) -> None:
+    moved = parse_job_spec(FOUR | {"parallelism": PIPELINE}).on_layout(layout)
+    assert moved.layout() == layout
+    assert moved.resources.world_size == layout.world_size
+    derived = {"pp_microbatches": None, "pp_layers_per_stage": None, "pp_stage_modules": ()}
+    given = parse_job_spec({"parallelism": PIPELINE}).parallelism
+    for field, value in derived.items():
+        expected = getattr(given, field) if field in kept else value
+        assert getattr(moved.parallelism, field) == expected
+
+
+def test_axes_that_do_not_fill_the_slots_give_no_pipelines() -> None:
+    spec = parse_job_spec({"parallelism": PIPELINE, "resources": {"world_size": 3}})
+    assert spec.on_layout(Layout(dp_shard=2, pp=2)).parallelism.pp_microbatches is None
+
+
+@pytest.mark.parametrize(("tp", "kept"), [(4, True), (3, True), (1, False)])
+def test_asynchronous_tensor_parallelism_ends_with_its_axis(tp: int, kept: bool) -> None:
+    spec = parse_job_spec(FOUR | {"parallelism": {"tp": 4, "async_tp": True}})
+    assert spec.on_layout(Layout(tp=tp)).parallelism.async_tp is kept
+
+
+def test_a_choice_that_never_applied_is_no_fault_of_the_move() -> None:
+    spec = parse_job_spec({"parallelism": {"async_tp": True}})
+    assert spec.on_layout(Layout(dp_shard=2)).parallelism.async_tp
+    untouched = spec.on_layout(Layout())
+    assert untouched.parallelism.dp_shard == 1
+    assert untouched.model_copy(update={"parallelism": spec.parallelism}) == spec

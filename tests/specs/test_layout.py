@@ -70,6 +70,12 @@ def test_axes_that_do_not_fill_the_slots(world_size: int, dp_shard: int, message
             "/parallelism/tp: tp=5 makes dp_replicate x cp x tp x pp = 10, which does not divide "
             "world_size=12; nearest legal: 3, 6, or as world_size: 10, 20",
         ),
+        (
+            4,
+            {"dp_replicate": 2, "dp_shard": -1, "cp": 1, "tp": 4, "pp": 1},
+            "/parallelism/tp: tp=4 makes dp_replicate x cp x tp x pp = 8, which does not divide "
+            "world_size=4; nearest legal: 2, or as world_size: 8",
+        ),
         (  # no other size of one axis alone would do
             7,
             {"dp_replicate": 2, "dp_shard": -1, "cp": 2, "tp": 1, "pp": 1},

@@ -8,7 +8,7 @@ import pytest
 
 from specs.job import parse_job_spec
 from specs.problems import Problem
-from specs.retention import RETENTION
+from specs.retention import RETENTION, most_kept
 
 WITHOUT_LATEST = "keep_latest_k, without which every checkpoint is kept"
 LEGAL = "legal: 0, or keep_latest_k from 1 on"
@@ -108,3 +108,38 @@ def test_a_refusal_names_field_value_and_the_nearest_legal_values(
 )
 def test_what_goes_together_is_accepted(checkpoint: dict[str, Any], validation: int) -> None:
     assert problems(checkpoint, validation) == []
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "step", "most"),
+    [
+        ({"interval_steps": 0}, 0, 1),  # the last step alone
+        ({"interval_steps": 10}, 0, 10),
+        ({"interval_steps": 10}, 99, 1),
+        ({"interval_steps": 10}, 100, 0),
+        ({"interval_steps": 30}, 0, 4),  # 30, 60, 90 and 100
+        ({"interval_steps": 30}, 30, 3),
+        ({"interval_steps": 30}, 29, 4),
+        ({"interval_steps": 33}, 0, 4),
+        ({"interval_steps": 0}, 100, 0),
+        ({"interval_steps": 10, "keep_latest_k": 2}, 0, 3),
+        ({"interval_steps": 10, "keep_latest_k": 2}, 90, 1),
+        ({"interval_steps": 10, "keep_latest_k": 2, "keep_every_steps": 20}, 0, 8),
+        ({"interval_steps": 10, "keep_latest_k": 2, "keep_every_steps": 20}, 70, 3),
+        ({"interval_steps": 10, "keep_latest_k": 2, "keep_every_steps": 50}, 49, 5),
+        ({"interval_steps": 10, "keep_latest_k": 2, "keep_every_steps": 50}, 50, 4),
+        ({"interval_steps": 10, "keep_latest_k": 2, "keep_every_steps": 30}, 0, 6),
+        ({"interval_steps": 10, "keep_latest_k": 2, "keep_best_k": 3}, 0, 6),
+    ],
+)
+def test_how_many_checkpoints_a_job_of_100_steps_holds_at_once(
+    checkpoint: dict[str, Any], step: int, most: int
+) -> None:
+    whole = {"keep_latest_k": 0, "keep_best_metric": "train/loss"} | checkpoint
+    spec = parse_job_spec({"checkpoint": whole, "training": {"steps": 100}})
+    assert most_kept(spec, step=step) == most
+
+
+def test_from_the_start_is_where_no_step_is_named() -> None:
+    spec = parse_job_spec({"checkpoint": {"keep_latest_k": 0, "interval_steps": 1}})
+    assert most_kept(spec) == most_kept(spec, step=0) > most_kept(spec, step=1)

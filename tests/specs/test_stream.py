@@ -62,6 +62,10 @@ def test_a_window_that_is_none_is_refused(window: tuple[int, int]) -> None:
         AttemptSpec(job_id="j", layout=Layout(), skip=(window,))
 
 
+def test_the_smallest_window_holds_one_position() -> None:
+    assert AttemptSpec(job_id="j", layout=Layout(), skip=((5, 6),)).skip == ((5, 6),)
+
+
 @pytest.mark.parametrize("window", [(5, 5), (6, 5)])
 def test_the_refusal_of_a_window_names_its_bounds(window: tuple[int, int]) -> None:
     start, end = window
