@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.objects.store import Server, serving
+from trainer.objects import client
 from trainer.objects.path import ObjectPath
 
 _numbers = itertools.count()
@@ -18,6 +19,7 @@ def running() -> Iterator[Server]:
     with serving() as server, pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment.items():
             patch.setenv(name, value)
+        client._system.cache_clear()  # an earlier run of tests in this process had another server
         yield server
 
 

@@ -31,11 +31,10 @@ from tests.trainer.checkpoint.toy import (
 )
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import store
-from trainer.checkpoint.fence import raised_fence, read_fence
 from trainer.checkpoint.room import check_room
 from trainer.checkpoint.storage_kind import is_shared
 from trainer.chores.main import main
-from trainer.errors import CheckpointError, OutrunError, RunError
+from trainer.errors import CheckpointError, RunError
 from trainer.identify import identity
 from trainer.objects import client
 from trainer.objects.path import ObjectPath
@@ -157,17 +156,6 @@ def test_nodes_that_come_at_once_see_the_same_storage(bucket: ObjectPath) -> Non
     found = {identity(bucket / "prefix") for _ in range(3)}
     assert len(found) == 1
     assert found != {identity(bucket / "another")}
-
-
-def test_the_fence_only_rises(bucket: ObjectPath) -> None:
-    job = bucket / JOB
-    assert read_fence(job) == 0
-    with raised_fence(job, 2), raised_fence(job, 10):
-        assert read_fence(job) == 10
-    with pytest.raises(OutrunError, match=r"outrun: .*FENCE belongs to attempt 10"):
-        raised_fence(job, 9).__enter__()
-    with raised_fence(job, 10):
-        pass
 
 
 def test_leftovers_of_attempts_that_are_over_are_collected(

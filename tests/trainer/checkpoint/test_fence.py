@@ -4,7 +4,7 @@ import errno
 import fcntl
 import random
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -45,15 +45,55 @@ def test_attempts_that_raise_it_at_the_same_time_never_lower_it(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "two\n", "-3\n", "\x00\x00", f"{2**31}\n", "9" * 5000, "1" * 21]
+    ("content", "shown"),
+    [
+        (b"", ""),
+        (b"two\n", "two\n"),
+        (b"-3\n", "-3\n"),
+        (b"\x00\x00", "\x00\x00"),
+        (b"\xb2", "\N{REPLACEMENT CHARACTER}"),  # no digit, and no ASCII
+        ("\N{ARABIC-INDIC DIGIT THREE}".encode(), "\N{REPLACEMENT CHARACTER}" * 2),
+        (f"{2**31}\n".encode(), f"{2**31}\n"),
+        (b"9" * 5000, "9" * 40),
+        (b"1" * 21, "1" * 21),
+        (b"0" * 20 + b"7", "0" * 20 + "7"),
+    ],
 )
-def test_a_fence_that_holds_no_number_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / FENCE).write_text(text)
-    with pytest.raises(CheckpointError, match="no attempt number") as caught:
+def test_a_fence_that_holds_no_number_is_named(tmp_path: Path, content: bytes, shown: str) -> None:
+    path = tmp_path / FENCE
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
         _raise(tmp_path, 1)
-    assert caught.value.path == str(tmp_path / FENCE)
+    assert caught.value.path == str(path)
     assert caught.value.reason == "checkpoint_error"
-    assert "legal: 0 to 2147483647" in str(caught.value)
+    assert str(caught.value) == (
+        f"{path} holds {shown!r}, no attempt number; legal: 0 to 2147483647"
+    )
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(("name", "verb"), [(FENCE, "read"), (LOCK, "lock")])
+def test_a_folder_in_the_place_of_the_fence_or_its_lock_is_named(
+    tmp_path: Path, name: str, verb: str
+) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(CheckpointError, match=f"cannot {verb} .*{name}: Is a directory") as caught:
+        _raise(tmp_path, 1)
+    assert caught.value.path == str(tmp_path / name)
+
+
+def test_a_file_in_the_place_of_the_jobs_folder_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.write_text("")
+    with pytest.raises(CheckpointError, match=r"cannot create .*job: File exists") as caught:
+        _raise(folder, 1)
+    assert caught.value.path == str(folder)
+
+
+def test_the_folder_of_a_job_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "several" / "levels" / "job"
+    assert _raise(folder, 3) == 3
+    assert (folder / FENCE).read_bytes() == b"3\n"
 
 
 def test_the_highest_attempt_can_raise_it(tmp_path: Path) -> None:
@@ -75,9 +115,32 @@ def test_a_lock_that_is_never_released_is_named(
 ) -> None:
     with (tmp_path / LOCK).open("ab") as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
-        with pytest.raises(CheckpointError, match=r"FENCE\.lock was locked by another process"):
+        words = r"FENCE\.lock was locked by another process for 0 s$"
+        with pytest.raises(CheckpointError, match=words) as caught:
             _raise(tmp_path, 1)
+        assert caught.value.path == str(tmp_path / LOCK)
     assert _raise(tmp_path, 1) == 1
+
+
+def test_a_lock_that_is_released_in_time_is_waited_for(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool, (tmp_path / LOCK).open("ab") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        raised = pool.submit(_raise, tmp_path, 1)
+        assert not wait([raised], timeout=0.2).done
+        fcntl.flock(holder, fcntl.LOCK_UN)
+        assert raised.result() == 1
+
+
+def test_a_lock_that_fails_otherwise_is_named(
+    tmp_path: Path, impatient: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    impatient.setattr(fcntl, "flock", refuse)
+    with pytest.raises(CheckpointError, match=r"cannot lock .*: Input/output error") as caught:
+        _raise(tmp_path, 1)
+    assert caught.value.path == str(tmp_path / LOCK)
 
 
 def test_a_storage_without_locks_still_has_a_fence(
