@@ -112,8 +112,8 @@ $(MUTMUT): | $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt --target $(@D) mutmut==3.8.1
 	@touch $@
 
-mutate: setup $(MUTMUT) ## Change the modules that decide most, and count the changes that tests notice
-	OMP_NUM_THREADS=1 PYTHONPATH=.venv-mutate $(BIN)/python -m tools.mutation
+mutate: setup $(MUTMUT) ## Change the modules that decide most, count what tests notice (MODULES)
+	OMP_NUM_THREADS=1 PYTHONPATH=.venv-mutate $(BIN)/python -m tools.mutation $(MODULES)
 
 # In an environment of its own, since what it reads is constraints.txt and not what is installed.
 AUDIT = .venv-audit/.pip-audit-2.10.1

@@ -7,12 +7,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from tests.watchdog import watch
 
 # Same examples on every run, and no time limit per example: the machine may be busy.
 settings.register_profile("trainyard", deadline=None, derandomize=True)
+# `make mutate` takes it: which example fails is of no interest there, and to find the smallest one
+# of each mutant would take most of the time.
+settings.register_profile(
+    "mutation",
+    parent=settings.get_profile("trainyard"),
+    phases=(Phase.explicit, Phase.generate),
+)
 settings.load_profile("trainyard")
 
 

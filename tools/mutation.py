@@ -1,27 +1,44 @@
 """Mutation testing: changes the modules that decide most, and counts the changes that tests notice.
 
-`make mutate` runs it. Modules and tests are listed in `pyproject.toml` under `[tool.mutmut]`.
+`make mutate` runs it (docs/mutation.md). Modules and tests are listed in `pyproject.toml` under
+`[tool.mutmut]`.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 LEAST_KILLED = 0.9
 KILLED = frozenset({"killed", "timeout", "segfault", "caught by type check"})
 MUTMUT = (sys.executable, "-m", "mutmut")
+RESULTS = Path("mutants")
 
 
-def main() -> int:
-    """Run the tool, print a JSON line per module and per survivor; 1 where too many survive."""
-    ran = subprocess.run([*MUTMUT, "run"], check=False)
+def main(chosen: Sequence[str]) -> int:
+    """Run the tool, print a JSON line per module and per survivor; 1 where too many survive.
+
+    Args:
+        chosen: modules to change, such as `worker.spool`; all that are listed when empty.
+    """
+    legal = listed_modules(Path("pyproject.toml"))
+    if unknown := set(chosen) - set(legal):
+        print(f"{', '.join(sorted(unknown))}: not mutated; legal: {', '.join(legal)}")
+        return 2
+    shutil.rmtree(RESULTS, ignore_errors=True)  # else the tool keeps the verdicts of former tests
+    ran = subprocess.run([*MUTMUT, "run", *(f"{module}.*" for module in chosen)], check=False)
     if ran.returncode:
         return ran.returncode
-    results = list(_results(_read("results", "--all", "true").splitlines()))
+    everything = _results(_read("results", "--all", "true").splitlines())
+    results = [
+        (name, status) for name, status in everything if module_of(name) in (chosen or legal)
+    ]
     for line in report(results):
         print(json.dumps(line))
     for name, status in results:
@@ -30,12 +47,23 @@ def main() -> int:
     return int(killed_share(results) < LEAST_KILLED)
 
 
+def listed_modules(project: Path) -> list[str]:
+    """Return the modules that a `pyproject.toml` lists, in its order."""
+    paths = tomllib.loads(project.read_text())["tool"]["mutmut"]["only_mutate"]
+    return [path.removesuffix(".py").replace("/", ".") for path in paths]
+
+
+def module_of(mutant: str) -> str:
+    """Return the module of a mutant, such as `specs.batch` of `specs.batch.x_deal__mutmut_1`."""
+    return mutant.rpartition(".")[0]
+
+
 def report(results: Iterable[tuple[str, str]]) -> Iterator[dict[str, object]]:
     """Yield the mutants and the killed ones of each module, and of all together."""
     mutants: Counter[str] = Counter()
     killed: Counter[str] = Counter()
     for name, status in results:
-        for group in (name.rpartition(".")[0], "all"):
+        for group in (module_of(name), "all"):
             mutants[group] += 1
             killed[group] += status in KILLED
     for group in sorted(mutants, key=lambda group: (group == "all", group)):
@@ -73,4 +101,4 @@ def _read(*arguments: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

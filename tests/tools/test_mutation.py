@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from tools.mutation import LEAST_KILLED, killed_share, report
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tools.mutation import LEAST_KILLED, killed_share, listed_modules, main, report
+
+ROOT = Path(__file__).parents[2]
 
 RESULTS = [
     ("specs.batch.x_deal__mutmut_1", "killed"),
@@ -24,3 +31,19 @@ def test_each_module_and_all_together_are_counted() -> None:
 
 def test_a_run_that_tried_nothing_is_no_success() -> None:
     assert killed_share([]) < LEAST_KILLED
+
+
+def test_every_module_and_test_that_is_listed_is_there() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
+    paths = [*listed["only_mutate"], *listed["pytest_add_cli_args_test_selection"]]
+    assert [path for path in paths if not (ROOT / path).is_file()] == []
+    assert "worker.spool" in listed_modules(ROOT / "pyproject.toml")
+
+
+def test_a_module_that_is_not_listed_is_refused_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pyproject.toml").write_text('[tool.mutmut]\nonly_mutate = ["a/b.py", "c.py"]\n')
+    assert main(["a.b", "a.x"]) == 2
+    assert capsys.readouterr().out == "a.x: not mutated; legal: a.b, c\n"
