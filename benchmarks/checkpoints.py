@@ -33,6 +33,7 @@ from torch import Tensor
 
 from benchmarks.report import emit
 from specs.attempt import ResumePoint
+from specs.auto import resolved
 from specs.checkpoint import DataState, Manifest, TrainState, checkpoint_path
 from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
@@ -244,7 +245,7 @@ class Bench:
             job_id=JOB,
             attempt=1,
             spec=self._spec,
-            settings=settings,
+            settings=resolved(settings, "cpu"),
             layout=self._layout,
             parent=None,
         )

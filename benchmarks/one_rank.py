@@ -195,7 +195,7 @@ def _cost_in_process(spec: JobSpec, rank: int) -> StepCost:
     layout = spec.layout()
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=layout.world_size)
     axes = spec.parallelism.model_copy(update={"async_tp": False})
-    plain = spec.model_copy(update={"compile": CompileSection(), "parallelism": axes})
+    plain = spec.model_copy(update={"compile": CompileSection(enabled=False), "parallelism": axes})
     return _cost(plain.on_layout(layout), layout)
 
 

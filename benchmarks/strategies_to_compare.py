@@ -65,6 +65,7 @@ def strategies(devices: int, *, cuda: bool) -> list[Strategy]:
             "training": base["training"] | {"global_batch_size": batch},
             "resources": {"world_size": ranks, "device": kind},
             "parallelism": axes,
+            "compile": {"enabled": False},
         }
         for section in sections:
             document |= section

@@ -39,7 +39,7 @@ def hardware_warnings(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Proble
 
 def _eager(spec: JobSpec) -> Iterator[Problem]:
     wanted = number_format(spec)
-    if wanted is not None and not spec.compile.enabled:
+    if wanted is not None and spec.compile.enabled is not True:
         yield Problem(
             pointer="/compile/enabled",
             detail=f"compile.enabled=false with recipe={spec.quantization.recipe!r}: scales and "

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from planner.batch import chosen_micro_batch_size, legal_micro_batch_size, plan_batch
 from planner.memory import estimate_memory
 from planner.pipeline import plan_pipeline
+from specs.auto import AUTO, expected_device, resolved
 from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.layout import Layout
@@ -28,11 +29,14 @@ class LegalLayouts:
     """The legal layouts of a job on any number of slots.
 
     No rule ties the ranks that share a sequence (cp, tp) to those that share out sequences and
-    layers (dp, pp), so each pair is asked about once, on however many slots.
+    layers (dp, pp), so each pair is asked about once, on however many slots. One `auto` does:
+    whether blocks are compiled, which `async_tp` needs and some pipelines refuse.
     """
 
     def __init__(self, spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
         self._spec, self._slots = spec, slots
+        self._device = expected_device(spec, slots)
+        self._is_tied = spec.parallelism.async_tp and spec.compile.enabled == AUTO
         self._known: dict[tuple[int, int, int, int], tuple[str, ...]] = {}
 
     def on(self, world_size: int, *, at_most: int = MOST_LISTED) -> ResumeOption:
@@ -72,6 +76,8 @@ class LegalLayouts:
             yield Layout(**dict(zip(AXES, sizes, strict=True)))
 
     def _problems(self, layout: Layout) -> tuple[str, ...]:
+        if self._is_tied:
+            return self._problems_of((layout.dp, layout.pp, layout.cp, layout.tp))
         rest, sequence = (layout.dp, layout.pp, 1, 1), (1, 1, layout.cp, layout.tp)
         return self._problems_of(rest) + self._problems_of(sequence)
 
@@ -81,7 +87,7 @@ class LegalLayouts:
             dp, pp, cp, tp = axes
             layout = Layout(dp_shard=dp, pp=pp, cp=cp, tp=tp)
             try:
-                problems = layout_problems(_candidate(self._spec, layout), layout)
+                problems = layout_problems(self._candidate(layout), layout)
                 found = tuple(problem.detail for problem in problems)
             except ValueError as error:
                 found = (str(error),)
@@ -89,7 +95,10 @@ class LegalLayouts:
         return found
 
     def _option(self, layout: Layout) -> LayoutOption:
-        return option(_candidate(self._spec, layout), layout, slots=self._slots)
+        return option(self._candidate(layout), layout, slots=self._slots)
+
+    def _candidate(self, layout: Layout) -> JobSpec:
+        return resolved(_on_layout(self._spec, layout), self._device)
 
 
 def option(spec: JobSpec, layout: Layout, *, slots: Collection[Slot] = ()) -> LayoutOption:
@@ -136,7 +145,7 @@ def _factorizations(product: int, factors: int) -> Iterator[tuple[int, ...]]:
             yield (first, *rest)
 
 
-def _candidate(spec: JobSpec, layout: Layout) -> JobSpec:
+def _on_layout(spec: JobSpec, layout: Layout) -> JobSpec:
     """Return the job on another layout.
 
     Raises:

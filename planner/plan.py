@@ -17,6 +17,7 @@ from planner.layouts import (
 )
 from planner.parameters import count_parameters
 from planner.pipeline import microbatches_that_fit
+from specs.auto import auto_values, expected_device, explicit, resolved
 from specs.flops import training_flops_per_step, training_flops_per_token
 from specs.hardware import Slot
 from specs.job import JobSpec
@@ -44,6 +45,9 @@ def plan(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan:
         SpecError: the job cannot run; every problem is named.
     """
     check_job_spec(spec, slots=slots)
+    device = expected_device(spec, slots)
+    auto = auto_values(spec, device)
+    spec = resolved(spec, device)
     chosen = option(spec, spec.layout(), slots=slots)
     parameters = count_parameters(spec.architecture)
     steps = spec.training.steps
@@ -56,6 +60,8 @@ def plan(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan:
         world_size=chosen.layout.world_size,
         layout=chosen.layout,
         name=chosen.name,
+        device=device,
+        auto=auto,
         batch=chosen.batch,
         pipeline=chosen.pipeline,
         steps=steps,
@@ -197,7 +203,7 @@ def _warmup(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
 
 
 def _checkpoints(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
-    interval = spec.checkpoint.interval_steps
+    interval = explicit(spec.checkpoint.interval_steps)
     if interval > draft.steps:
         yield Problem(
             pointer="/checkpoint/interval_steps",

@@ -127,6 +127,7 @@ attempts = Table(
     Column("outcome", String(16)),
     Column("failure", Record(Failure)),
     Column("layout", Record(Layout), nullable=False),
+    Column("device", String(8), nullable=False, server_default="cpu"),  # kind of its slots
     Column("overrides", Record(Overrides), nullable=False),
     Column("micro_batch_size", Integer, nullable=False),
     Column("parent_checkpoint_id", String(200)),

@@ -14,6 +14,7 @@ from server.tables import attempt_nodes, attempts, jobs, requests
 from server.telemetry.lineage import attempts_of, lineage_of
 from specs.api.attempts import AttemptNodeView, AttemptView
 from specs.api.jobs import JobRequestView, JobView
+from specs.auto import auto_values
 from specs.failures import ADVICE
 from specs.job import JobSpec, parse_job_spec
 from specs.masks import has_credentials, hide_credentials
@@ -54,7 +55,7 @@ def job_view(context: Context, connection: Connection, job_id: str) -> JobView:
     """
     job = job_row(connection, job_id)
     newest = select(attempts).where(attempts.c.job_id == job_id, attempts.c.number == job.attempt)
-    views = attempt_views(connection, job_id, connection.execute(newest).all())
+    views = attempt_views(connection, job_id, job.spec, connection.execute(newest).all())
     current = views[0] if views else None
     return JobView(
         id=job.id,
@@ -105,30 +106,31 @@ def list_attempts(
     Raises:
         NotFoundError: no job has this id.
     """
-    check_job(connection, job_id)
+    spec = job_row(connection, job_id).spec
     query = select(attempts).where(attempts.c.job_id == job_id)
     if before is not None:
         query = query.where(attempts.c.number < before)
     rows = connection.execute(query.order_by(attempts.c.number.desc()).limit(limit)).all()
-    return attempt_views(connection, job_id, rows)
+    return attempt_views(connection, job_id, spec, rows)
 
 
 def attempt_views(
-    connection: Connection, job_id: str, rows: Sequence[Row[Any]]
+    connection: Connection, job_id: str, spec: JobSpec, rows: Sequence[Row[Any]]
 ) -> list[AttemptView]:
-    """Return the views of some attempts of a job."""
+    """Return the views of some attempts of a job with this spec."""
     nodes: dict[str, list[AttemptNodeView]] = {row.id: [] for row in rows}
     shares = select(attempt_nodes).where(attempt_nodes.c.attempt_id.in_(nodes))
     for share in connection.execute(shares.order_by(attempt_nodes.c.node_rank)):
         nodes[share.attempt_id].append(_node_view(share))
     lineage = lineage_of(attempts_of(connection, job_id))
     return [
-        _attempt_view(row, nodes[row.id], on_lineage=lineage.reaches(row.number)) for row in rows
+        _attempt_view(row, spec, nodes[row.id], on_lineage=lineage.reaches(row.number))
+        for row in rows
     ]
 
 
 def _attempt_view(
-    row: Row[Any], nodes: Sequence[AttemptNodeView], *, on_lineage: bool
+    row: Row[Any], spec: JobSpec, nodes: Sequence[AttemptNodeView], *, on_lineage: bool
 ) -> AttemptView:
     return AttemptView(
         id=row.id,
@@ -141,6 +143,8 @@ def _attempt_view(
         advice=row.failure and ADVICE[row.failure.reason],
         layout=row.layout,
         layout_name=str(row.layout),
+        device=row.device,
+        auto=auto_values(row.overrides.apply(spec), row.device, row.layout),
         overrides=row.overrides,
         micro_batch_size=row.micro_batch_size,
         parent_checkpoint_id=row.parent_checkpoint_id,

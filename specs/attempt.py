@@ -114,7 +114,8 @@ class AttemptSpec(SpecModel):
     overrides: Overrides = Overrides()
     """What this attempt changes against the job's spec."""
     device: Literal["cpu", "cuda"] | None = None
-    """Kind of the slots that it has; `resources.device` holds for a bare launch."""
+    """Kind of the slots that it has, by which each `auto` gets its value; `resources.device` holds
+    for a bare launch."""
     allocation: Annotated[tuple[NodeAllocation, ...], Field(strict=False)] = ()
     """The nodes, by node rank; empty for a bare launch."""
     resume: ResumePoint | None = None

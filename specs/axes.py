@@ -69,7 +69,7 @@ def asynchronous(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
             spec.parallelism.sequence_parallel
         ),
         "the compiler, but compile.enabled=false; legal: false, or compile.enabled=true": (
-            spec.compile.enabled
+            spec.compile.enabled is True
         ),
         "CUDA with symmetric memory, but device='cpu'; legal: false, or device='cuda'": (
             spec.resources.device != "cpu"
@@ -137,7 +137,7 @@ def pipeline_parallel(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
 def _split_backward(spec: JobSpec) -> Iterator[Problem]:
     """Blocks can be gone backward through twice, as the schedule does."""
     unable = {
-        "compile.enabled=false": ("compiled blocks", spec.compile.enabled),
+        "compile.enabled=false": ("compiled blocks", spec.compile.enabled is True),
         "activation_checkpoint.mode='full' or 'none'": (
             "selective activation checkpointing",
             spec.activation_checkpoint.mode == "selective",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -58,4 +58,6 @@ Tokens = Annotated[int, Field(ge=1, le=10**15, json_schema_extra={"unit": "token
 Ranks = Annotated[int, Field(ge=1, le=65_536, json_schema_extra={"unit": "ranks"})]
 Seconds = Annotated[float, Field(ge=0, le=10**8, json_schema_extra={"unit": "s"})]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Auto = Literal["auto"]
+"""Left to the device: `specs.auto` puts a value in its place once an attempt has its slots."""
 Seed = Annotated[int, Field(ge=0, lt=2**63)]

@@ -35,7 +35,14 @@ JobName = Annotated[str, Field(pattern=NAME, max_length=80, examples=["llama-7"]
 Tag = Annotated[str, Field(pattern=TAG, max_length=64)]
 
 
-FIRST_DEFAULTS: dict[tuple[str, str], Any] = {("checkpoint", "keep_latest_k"): 0}
+FIRST_DEFAULTS: dict[tuple[str, str], Any] = {
+    ("checkpoint", "keep_latest_k"): 0,
+    ("checkpoint", "interval_steps"): 100,
+    ("checkpoint", "interval_seconds"): 0.0,
+    ("checkpoint", "async_mode"): "disabled",
+    ("compile", "enabled"): False,
+    ("training", "log_every_steps"): 1,
+}
 """Defaults that a later version changed, by section and field: digests go on to leave these out."""
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from specs.auto import AutoValues, DeviceKind
 from specs.base import RecordModel
 from specs.layout import Layout
 from specs.problems import Problem
@@ -137,6 +138,10 @@ class Plan(RecordModel):
     """The parallel axes, resolved."""
     name: str
     """The layout in words, as in `HSDP 2x2`."""
+    device: DeviceKind
+    """Kind of slot that is expected: the spec's own, else GPUs, unless all nodes have CPUs only."""
+    auto: AutoValues
+    """What each field that is `auto` stands for on such slots; an attempt goes by its own."""
     batch: BatchPlan
     """How the global batch is dealt."""
     pipeline: PipelinePlan | None

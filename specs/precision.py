@@ -131,7 +131,7 @@ def _quantized_layers(spec: JobSpec) -> Iterator[tuple[str, int]]:
 
 def memory_budget(spec: JobSpec, _: Layout) -> Iterator[Problem]:
     """The budget is a setting of the compiler, which decides what is kept for backward."""
-    if spec.activation_checkpoint.mode == "memory_budget" and not spec.compile.enabled:
+    if spec.activation_checkpoint.mode == "memory_budget" and spec.compile.enabled is not True:
         yield Problem(
             pointer="/activation_checkpoint/mode",
             detail="mode='memory_budget' needs compile.enabled=true: torch.compile decides what is "
@@ -144,7 +144,7 @@ def compiled_recomputation(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
 
     torch 2.13 then saves a device mesh beside the tensors of a block, and miscounts them.
     """
-    if layout.tp > 1 and spec.compile.enabled and spec.activation_checkpoint.mode == "full":
+    if layout.tp > 1 and spec.compile.enabled is True and spec.activation_checkpoint.mode == "full":
         yield Problem(
             pointer="/activation_checkpoint/mode",
             detail=f"mode='full' with compile.enabled=true and tp={layout.tp}: the compiler cannot "

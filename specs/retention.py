@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from specs.auto import explicit
 from specs.job import JobSpec
 from specs.problems import Problem
 
@@ -11,15 +12,22 @@ from specs.problems import Problem
 def most_kept(spec: JobSpec, *, step: int = 0) -> int:
     """Return how many checkpoints a job holds at once from a step on, counted by its steps.
 
-    Saves by the clock and on request are not counted: their number is not known. With
-    `keep_latest_k` one more than are kept lies there: the oldest goes when the newest is there.
+    Saves on request are not counted, and without `keep_latest_k` neither are those by the clock:
+    their number is not known. With `keep_latest_k` one more than are kept lies there: the oldest
+    goes when the newest is there.
+
+    Args:
+        spec: the job, resolved.
+        step: completed steps.
     """
     section = spec.checkpoint
     if step >= spec.training.steps:
         return 0
-    saves = saves_to_come(section.interval_steps, spec, step=step)
+    saves = saves_to_come(explicit(section.interval_steps), spec, step=step)
     if not section.keep_latest_k:
         return saves
+    if explicit(section.interval_seconds):
+        saves = spec.training.steps - step  # by the clock at most one a step
     others = kept_for_good(spec, step=step) + section.keep_best_k
     return min(saves, section.keep_latest_k + 1 + others)
 
@@ -38,7 +46,7 @@ def kept_for_good(spec: JobSpec, *, step: int) -> int:
 
 def _retention(spec: JobSpec) -> Iterator[Problem]:
     section = spec.checkpoint
-    every, interval = section.keep_every_steps, section.interval_steps
+    every, interval = section.keep_every_steps, explicit(section.interval_steps)
     if every and not section.keep_latest_k:
         yield Problem(
             pointer="/checkpoint/keep_every_steps",
@@ -56,6 +64,7 @@ def _retention(spec: JobSpec) -> Iterator[Problem]:
 
 def _best(spec: JobSpec) -> Iterator[Problem]:
     section, validated = spec.checkpoint, spec.validation.interval_steps
+    interval = explicit(section.interval_steps)
     if not section.keep_best_k:
         return
     if not section.keep_latest_k:
@@ -72,8 +81,7 @@ def _best(spec: JobSpec) -> Iterator[Problem]:
             detail="keep_best_metric='validation/loss' is never measured; legal: train/loss, or "
             "validation.interval_steps from 1 on",
         )
-    elif section.interval_steps % validated:
-        interval = section.interval_steps
+    elif interval % validated:
         nearest = sorted({max(validated, interval // validated * validated),
                           interval + -interval % validated})  # fmt: skip
         yield Problem(

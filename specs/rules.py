@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from specs.architectures import ARCHITECTURES, Architecture
+from specs.auto import expected_device, resolved
 from specs.axes import AXES
 from specs.hardware import Slot
 from specs.job import JobSpec
@@ -27,7 +28,8 @@ def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
     """Refuse what cannot run: unknown models, shapes or axes that disagree.
 
     Args:
-        spec: the job, or an attempt's `Overrides.apply` of it.
+        spec: the job, or an attempt's `Overrides.apply` of it. Each `auto` is checked as the value
+            that it stands for on the expected device; which one that is leads to no refusal.
         slots: what the nodes offer; nothing is refused because of hardware when that is not known.
 
     Raises:
@@ -57,6 +59,7 @@ def check_beside_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
 
 
 def _check(spec: JobSpec, rules: Iterable[Rule], slots: Collection[Slot]) -> None:
+    spec = resolved(spec, expected_device(spec, slots))
     problems = [problem for rule in rules for problem in rule(spec)]
     problems += [*hardware(spec, slots), *accelerator(spec, slots)]
     if problems:

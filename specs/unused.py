@@ -21,7 +21,11 @@ EMBEDDING, HEAD = "tok_embeddings", "output"
 
 def overlap(spec: JobSpec) -> Iterator[Problem]:
     """Only inductor knows how to fuse communication with products."""
-    if spec.parallelism.async_tp and spec.compile.enabled and spec.compile.backend != "inductor":
+    if (
+        spec.parallelism.async_tp
+        and spec.compile.enabled is True
+        and spec.compile.backend != "inductor"
+    ):
         yield Problem(
             pointer="/parallelism/async_tp",
             detail=f"async_tp=true does nothing with compile.backend={spec.compile.backend!r}; "

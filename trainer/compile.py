@@ -29,7 +29,7 @@ def compile_blocks(
         section: whether, and by which backend.
         recipe: that of `quantization`.
     """
-    if not section.enabled:
+    if section.enabled is not True:
         return
     if recipe.startswith("float8_rowwise"):
         # A fused kernel would scale by numbers that it has not rounded to bfloat16, as eager code
@@ -48,7 +48,7 @@ def waiting_for_compilers(
     It ends when all ranks are through, if the job compiles at all: on CUDA a collective counts the
     time that it waits for those before it, so those of the next step must not be posted earlier.
     """
-    if not spec.compile.enabled:
+    if spec.compile.enabled is not True:
         yield
         return
     hang = spec.guard.hang_seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
+from trainer.devices import device_kind
 from trainer.errors import LaunchError
 from trainer.provenance import cuda_driver
 
@@ -112,21 +113,8 @@ def record_collectives(folder: Path) -> None:
         os.environ.setdefault(name, value)
 
 
-def gpus_are_given(
-    environment: Mapping[str, str] = os.environ, *, devices: Path = Path("/dev")
-) -> bool:
-    """Return whether this process has GPUs, by what its launcher or the machine says of it.
-
-    What torch can use is another question: it counts none where the driver is too old for it.
-    """
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return visible.strip() not in ("", "-1")
-    return any(devices.glob("nvidia[0-9]*"))
-
-
 def _local_device(kind: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    if kind == "cpu" or (kind == "auto" and not gpus_are_given()):
+    if device_kind(kind) == "cpu":
         return torch.device("cpu")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from specs.auto import explicit
 from specs.checkpoint import TrainState
 from specs.job import JobSpec
 from specs.rundir import Outcome, Phase
@@ -211,7 +212,7 @@ class Loop:
             run.directory,
             recorder,
             group=ranks.cpu_group,
-            interval_seconds=run.spec.checkpoint.interval_seconds,
+            interval_seconds=explicit(run.spec.checkpoint.interval_seconds),
         )
         self._recording = Recording(run.directory, ranks)
         self._saving = Saving(
@@ -278,7 +279,7 @@ class Loop:
         collect: Callable[[int], None],
     ) -> None:
         self._report.pace.restart()
-        if self._spec.compile.enabled:
+        if self._spec.compile.enabled is True:
             # In the first step; nobody can beat meanwhile, so it has a limit of silence of its own.
             self._recorder.beat(Phase.COMPILING)
         while self._state.step < self._spec.training.steps:
@@ -333,6 +334,8 @@ class Loop:
             return "request"
         if self._saving.failed_kind is not None:  # the next try saves for whatever is due till then
             return self._saving.failed_kind if Decision.SAVE_RETRY in decision else None
-        interval = self._spec.checkpoint.interval_steps
+        interval = explicit(self._spec.checkpoint.interval_steps)
         by_steps = interval > 0 and self._state.step % interval == 0
-        return "interval" if by_steps or Decision.SAVE_DUE in decision else None
+        # By the clock none begins while one is being written: training would wait for its end.
+        by_clock = Decision.SAVE_DUE in decision and not self._saving.under_way
+        return "interval" if by_steps or by_clock else None

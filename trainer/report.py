@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from specs.auto import explicit
 from specs.batch import BatchDeal
 from specs.checkpoint import TrainState
 from specs.lr_schedule import learning_rate
@@ -35,6 +36,7 @@ class Report:
         """Begin with the counters before the first step of the attempt."""
         self._spec = run.spec
         self._ranks = ranks
+        self._log_every_steps = explicit(run.spec.training.log_every_steps)
         self._first_step = start.step + 1
         self._guard = Guard(run.spec, start)
         self._log = StepLog(
@@ -81,8 +83,8 @@ class Report:
             self._tensorboard.close()
 
     def _is_logged(self, step: int) -> bool:
-        training = self._spec.training
-        return step in (self._first_step, training.steps) or step % training.log_every_steps == 0
+        steps, every = self._spec.training.steps, self._log_every_steps
+        return step in (self._first_step, steps) or step % every == 0
 
     def _write_values(self, state: TrainState, result: StepResult) -> None:
         measured = self._losses(result)

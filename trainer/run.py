@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from specs.attempt import AttemptSpec
+from specs.auto import resolved
 from specs.batch import BatchDeal
 from specs.job import JobSpec, parse_job_spec
 from specs.layout import Layout
@@ -17,6 +18,7 @@ from specs.places import is_object_store
 from specs.problems import spec_error
 from specs.rules import check_job_spec, check_new_job
 from specs.rundir import RunDirectory
+from trainer.devices import device_kind
 from trainer.errors import LaunchError
 from trainer.storage import StoragePath, storage_root
 from trainer.tensorboard import refuse_without_tensorboard
@@ -31,7 +33,7 @@ class Run:
     submitted: JobSpec
     """The job's spec as it was submitted."""
     spec: JobSpec
-    """The same with the overrides of this attempt: what holds now."""
+    """The same with the overrides of this attempt, and a value for each `auto`: what holds now."""
     attempt: AttemptSpec
     """Number, layout and resume point; that of a bare launch when the directory names none."""
     checkpoint_root: StoragePath
@@ -69,6 +71,8 @@ def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) 
     attempt = attempt.model_copy(update={"roots": attempt.roots | dict(roots)})
     _check_world_size(attempt, world_size)
     spec = attempt.overrides.apply(submitted)
+    device = device_kind(attempt.device or spec.resources.device)
+    spec = resolved(spec, device, attempt.layout)
     try:
         check = check_new_job if bare else check_job_spec
         check(_as_launched(spec, attempt.layout))

@@ -62,6 +62,11 @@ class Saving:
         self._stalled = 0.0
 
     @property
+    def under_way(self) -> bool:
+        """Whether a save is not settled yet; alike on all ranks, between two steps."""
+        return self._save is not None
+
+    @property
     def ended(self) -> bool:
         """Whether a save has ended, on this rank, that is not settled yet."""
         return self._save is not None and self._save.ended
@@ -79,7 +84,7 @@ class Saving:
         Raises:
             RunError: a save has failed for good.
         """
-        under_way = self._save is not None
+        under_way = self.under_way
         self.settle()
         if under_way and self.failed_kind is not None:
             return

@@ -132,13 +132,12 @@ class Launcher:
         """Return the kind of the slots that were allocated here: ranks take no other.
 
         Raises:
-            ValueError: the job wants GPUs, and this node offers none.
+            ValueError: GPUs were allocated, and this node offers none.
         """
-        wanted = claim.attempt.overrides.apply(claim.spec).resources.device
-        offered = self.devices.hardware.device
-        if wanted == "cuda" and offered == "cpu":
-            raise ValueError(f"resources.device={wanted!r}, but this node offers CPU slots")
-        return "cpu" if wanted == "cpu" else offered
+        allocated, offered = claim.attempt.device, self.devices.hardware.device
+        if allocated == "cuda" and offered == "cpu":
+            raise ValueError(f"device={allocated!r} was allocated, but this node offers CPU slots")
+        return allocated or offered
 
     def _environment(self, claim: ClaimReply) -> dict[str, str]:
         """Return the variables that depend on the node and the slots: GPUs, threads."""

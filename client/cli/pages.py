@@ -47,6 +47,8 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
             ("phase", job.progress.phase if running else None),
             ("saves", _failed_save(attempt)),
             ("runs as", f"{job.layout} on {job.world_size} slot{_s(job.world_size)}"),
+            ("device", attempt.device if attempt else None),
+            ("auto", words.auto(attempt.auto) if attempt else None),
             ("forked from", _ancestor(job)),
             ("submitted", f"{words.date(job.created_at)} ({words.age(job.created_at)} ago)"),
             ("ended", words.date(job.ended_at) if job.ended_at else None),

@@ -37,6 +37,7 @@ def draw_plan(plan: Plan) -> RenderableType:
             ("memory", _memory(plan.memory, plan.fits)),
             ("checkpoint", f"{words.size(plan.checkpoint_bytes)} each, up to "
              f"{plan.checkpoints_kept:,} kept: {words.size(plan.checkpoints_bytes)}"),
+            (f"auto on {plan.device}", words.auto(plan.auto)),
         ]
     )  # fmt: skip
     slots = f"{plan.world_size} slot{'s' if plan.world_size != 1 else ''}"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
+from specs.auto import AutoValues
+from specs.problems import named
+
 DASH = "-"
 
 
@@ -60,6 +63,11 @@ def duration(seconds: float | None) -> str:
     if not days:
         return f"{hours}h {minutes % 60:02d}m"
     return f"{days}d {hours % 24}h"
+
+
+def auto(values: AutoValues) -> str:
+    """Return what fields stand for that are `auto`: `compile.enabled=true, ...`."""
+    return ", ".join(named(path, value) for path, value in values.items())
 
 
 def age(moment: datetime | None) -> str:

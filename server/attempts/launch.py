@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, select
 
 from server.tables import attempt_nodes, attempts, jobs
+from specs.auto import resolved
 from specs.job import JobSpec
 from specs.states import AttemptNodeState
 
@@ -33,9 +34,9 @@ class Launch:
 
     @property
     def spec(self) -> JobSpec:
-        """The job's spec with what this attempt changes."""
+        """The job's spec with what this attempt changes, and a value for each `auto`."""
         changed: JobSpec = self.attempt.overrides.apply(self.job.spec)
-        return changed
+        return resolved(changed, self.attempt.device, self.attempt.layout)
 
 
 def read_launch(connection: Connection, attempt_id: str) -> Launch:
@@ -51,14 +52,13 @@ def read_launch(connection: Connection, attempt_id: str) -> Launch:
 
 
 def effective_spec(connection: Connection, attempt_id: str) -> JobSpec:
-    """Return the job's spec with what an attempt changes."""
-    spec, overrides = connection.execute(
-        select(jobs.c.spec, attempts.c.overrides)
+    """Return the job's spec with what an attempt changes, and a value for each `auto`."""
+    row = connection.execute(
+        select(jobs.c.spec, attempts.c.overrides, attempts.c.device, attempts.c.layout)
         .join(attempts, attempts.c.job_id == jobs.c.id)
         .where(attempts.c.id == attempt_id)
     ).one()
-    changed: JobSpec = overrides.apply(spec)
-    return changed
+    return resolved(row.overrides.apply(row.spec), row.device, row.layout)
 
 
 def newest_attempt_id(connection: Connection, job_id: str) -> str | None:

@@ -28,6 +28,7 @@ def claim_reply(
             attempt=attempt.number,
             layout=attempt.layout,
             overrides=attempt.overrides,
+            device=attempt.device,
             allocation=tuple(
                 NodeAllocation(node=n.node, node_rank=n.node_rank, slots=tuple(n.slots))
                 for n in launch.nodes

@@ -5,11 +5,13 @@ from __future__ import annotations
 from planner.plan import plan
 from server.jobs.target import Baseline, Target
 from specs.api.resume import Change
+from specs.auto import resolved
 from specs.checkpoint import TrainState
 from specs.job import JobSpec
 from specs.lr_schedule import learning_rate
 from specs.plan import Plan
 from specs.problems import SpecError
+from specs.sections.checkpoint import CheckpointSection
 
 GIB = 2**30
 
@@ -31,14 +33,17 @@ def compare(
         state: counters of the checkpoint to go on from; none for a fresh start.
         saves_first: whether the attempt that runs saves, and the job goes on from that save.
     """
-    before, after = baseline.effective, target.effective
+    now = target.plan.device
+    was = baseline.device or now
+    before = resolved(baseline.effective, was, baseline.layout)
+    after = resolved(target.effective, now)
     try:
         old = plan(before)
     except SpecError:  # accepted by an earlier version, refused by this one
         old = None
     step = last_step if saves_first else state.step if state is not None else 0
     left, right = _lines(before, old, step), _lines(after, target.plan, step)
-    lines = [("step", str(last_step), str(step))]
+    lines = [("step", str(last_step), str(step)), ("device", was, now)]
     lines += [(name, left[name], right[name]) for name in left]
     position = str(state.data.position if state is not None else 0)
     tokens = f"{state.tokens if state is not None else 0:,}"
@@ -51,7 +56,7 @@ def compare(
 
 def _lines(spec: JobSpec, planned: Plan | None, step: int) -> dict[str, str]:
     batch = planned.batch if planned is not None else None
-    compiled = spec.compile.backend if spec.compile.enabled else "off"
+    compiled = spec.compile.backend if spec.compile.enabled is True else "off"
     return {
         "world size": str(spec.resources.world_size),
         "layout": planned.name if planned is not None else "unknown",
@@ -63,7 +68,9 @@ def _lines(spec: JobSpec, planned: Plan | None, step: int) -> dict[str, str]:
         "steps": str(spec.training.steps),
         "activation checkpointing": spec.activation_checkpoint.mode,
         "compilation": compiled,
-        "checkpoint interval": f"{spec.checkpoint.interval_steps} steps",
+        "checkpoint interval": _interval(spec.checkpoint),
+        "asynchronous saves": spec.checkpoint.async_mode,
+        "steps between logged values": str(spec.training.log_every_steps),
         "retries": str(spec.retry.max_retries),
         "global batch size": str(spec.training.global_batch_size),
         "sequence length": str(spec.training.seq_len),
@@ -71,3 +78,8 @@ def _lines(spec: JobSpec, planned: Plan | None, step: int) -> dict[str, str]:
         "end of the schedule": f"step {spec.schedule_steps}",
         "seed": str(spec.training.seed),
     }
+
+
+def _interval(section: CheckpointSection) -> str:
+    given = {"steps": section.interval_steps, "s": section.interval_seconds}
+    return " or ".join(f"{value:g} {unit}" for unit, value in given.items() if value) or "none"

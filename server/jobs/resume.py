@@ -173,10 +173,11 @@ def _baseline(connection: Connection, job: Row[Any]) -> tuple[Baseline, str | No
     attempt_id = newest_attempt_id(connection, job.id)
     if attempt_id is None:
         return Baseline(job.spec, Overrides(), job.spec.layout()), None, 0
-    columns = (attempts.c.overrides, attempts.c.layout, attempts.c.last_step, attempts.c.start_step)
+    held = (attempts.c.overrides, attempts.c.layout, attempts.c.device)
+    columns = (*held, attempts.c.last_step, attempts.c.start_step)
     row = connection.execute(select(*columns).where(attempts.c.id == attempt_id)).one()
     reached = max(row.last_step, row.start_step)
-    return Baseline(job.spec, row.overrides, row.layout), attempt_id, reached
+    return Baseline(job.spec, row.overrides, row.layout, row.device), attempt_id, reached
 
 
 def _origin(

@@ -10,6 +10,7 @@ from planner.plan import plan, resume_options
 from server.errors import InvalidRequestError
 from specs.api.resume import ResumeRequest
 from specs.attempt import SECTIONS, SINGLE_FIELDS, Overrides
+from specs.auto import DeviceKind
 from specs.hardware import Slot
 from specs.job import JobSpec
 from specs.layout import Layout
@@ -27,10 +28,12 @@ class Baseline:
     """As submitted."""
     overrides: Overrides
     layout: Layout
+    device: DeviceKind | None = None
+    """Kind of the newest attempt's slots; None before the first."""
 
     @property
     def effective(self) -> JobSpec:
-        """The spec with the overrides."""
+        """The spec with the overrides; what is `auto` stays so."""
         return self.overrides.apply(self.spec)
 
 
@@ -41,7 +44,7 @@ class Target:
     overrides: Overrides
     """All that it changes against the job's spec."""
     effective: JobSpec
-    """The spec with the overrides."""
+    """The spec with the overrides; what is `auto` stays so."""
     plan: Plan
 
 

@@ -140,6 +140,7 @@ def _write_attempt(
     pending: PendingLaunch = job.pending
     spec = pending.overrides.apply(job.spec)
     parent, start_step = _origin(connection, job, pending)
+    first = next(offer for offer in offers if offer.node == allocation[0].node)
     now, attempt_id, number = context.now(), context.new_id(), job.attempt + 1
     attempt = {
         "id": attempt_id,
@@ -150,6 +151,7 @@ def _write_attempt(
         "state": AttemptState.PLACED.value,
         "desired": DesiredState.RUN.value,
         "layout": pending.layout,
+        "device": first.device,
         "overrides": pending.overrides,
         "micro_batch_size": spec.training.micro_batch_size,
         "parent_checkpoint_id": parent,
@@ -174,7 +176,6 @@ def _write_attempt(
         for share in allocation
     ]
     connection.execute(insert(attempt_nodes), shares)
-    roots = next(offer.roots for offer in offers if offer.node == allocation[0].node)
     values: dict[str, Any] = {
         "pending": None,
         "reason": None,
@@ -183,7 +184,7 @@ def _write_attempt(
         "attempt": number,
         "world_size": pending.layout.world_size,
         "layout": str(pending.layout),
-        "storage": roots.get(spec.checkpoint.root),
+        "storage": first.roots.get(spec.checkpoint.root),
         "started_at": job.started_at or now,
         "progress": Progress(step=start_step, steps=spec.training.steps),
     }

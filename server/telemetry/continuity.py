@@ -14,6 +14,7 @@ from server.tables import attempts, checkpoints, events, jobs, metric_series, st
 from server.telemetry.lineage import AttemptKey, attempts_of, lineage_of
 from server.telemetry.series import read_values
 from specs.api.attempts import Continuity, ContinuityCheck
+from specs.auto import explicit
 from specs.checkpoint import TrainState
 from specs.events import EventKind
 from specs.job import JobSpec
@@ -82,7 +83,8 @@ def check(
     keys = attempts_of(connection, attempt.job_id)
     sequences = step * spec.training.global_batch_size
     same = _same_data(connection, attempt.job_id, attempt.number, sequences)
-    past = _past(connection, keys, keys[attempt.number], step, spec.training.log_every_steps, same)
+    every = explicit(spec.training.log_every_steps)
+    past = _past(connection, keys, keys[attempt.number], step, every, same)
     job = connection.execute(
         select(jobs.c.forked_from, jobs.c.fork_parts).where(jobs.c.id == attempt.job_id)
     ).one()

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from specs.attempt import Overrides
+from specs.auto import AutoValues, DeviceKind
 from specs.base import RecordModel
 from specs.checkpoint import SaveFailed
 from specs.failures import Failure
@@ -84,6 +85,10 @@ class AttemptView(RecordModel):
     """Parallel axes."""
     layout_name: str
     """The axes in words."""
+    device: DeviceKind
+    """Kind of its slots."""
+    auto: AutoValues
+    """What each field that is `auto` stands for in it."""
     overrides: Overrides
     """What it changes against the job's spec."""
     micro_batch_size: int

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from specs.base import Ranks, Seconds, SpecModel, Steps
+from specs.base import Auto, Ranks, Seconds, SpecModel, Steps
 from specs.places import RootName
 
 
@@ -15,17 +15,22 @@ class CheckpointSection(SpecModel):
 
     root: RootName = "checkpoints"
     """Storage root, by its name in the settings, that holds the job's checkpoints."""
-    interval_steps: Steps = 100
-    """Steps between two saves; only on request, on stop and at the end when 0."""
-    interval_seconds: Seconds = 0.0
-    """Seconds between two saves, beside `interval_steps`; never by time when 0."""
+    interval_steps: Steps | Auto = "auto"
+    """Steps between two saves; only on request, on stop and at the end when 0. `auto` is 100 on
+    CPUs, or the nearest number that `keep_every_steps` and `keep_best_k` allow, and so it is on
+    GPUs where one of them counts in steps; else 0 there, and saves go by the clock."""
+    interval_seconds: Seconds | Auto = "auto"
+    """Seconds between two saves, in addition to `interval_steps`; never by time when 0. None begins
+    by the clock while one is being written. `auto` is 600 on GPUs where `interval_steps` is `auto`
+    and comes to 0; else 0."""
     preflight: bool = True
     """Save completely right after initialisation or loading, before the first step: a path or a
     disk that cannot take a checkpoint fails the job at once."""
-    async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = "disabled"
+    async_mode: Literal["auto", "disabled", "async", "async_with_pinned_mem"] = "auto"
     """Whether training goes on while a checkpoint is written. The tensors are copied beside the
     next forward and backward pass, into memory of the host that is taken once; with
-    `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast."""
+    `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast. `auto` is
+    that on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`."""
     give_up_after_seconds: Seconds = 3600.0
     """How long saves may fail for a reason that may pass (a full or read-only disk, an I/O error, a
     bucket that fails) before the attempt ends. Training goes on meanwhile, and each new try saves

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from specs.base import Fraction, Ranks, SpecModel
+from specs.base import Auto, Fraction, Ranks, SpecModel
 
 PipelineSchedule = Literal[
     "GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"
@@ -59,8 +59,10 @@ class ActivationCheckpointSection(SpecModel):
 class CompileSection(SpecModel):
     """torch.compile."""
 
-    enabled: bool = False
-    """Compile each transformer block."""
+    enabled: bool | Auto = "auto"
+    """Compile each transformer block. `auto` compiles on GPUs, except own models, deterministic
+    runs, `full` recomputation under tensor parallelism and zero-bubble pipelines; it also compiles
+    where `memory_budget` or `async_tp` needs the compiler."""
     backend: Literal["inductor", "aot_eager"] = "inductor"
     """Compiler backend."""
 

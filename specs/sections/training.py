@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from specs.base import PositiveSteps, Seed, Sequences, SpecModel, Steps, Tokens
+from specs.base import Auto, PositiveSteps, Seed, Sequences, SpecModel, Steps, Tokens
 
 Rate = Annotated[float, Field(gt=0, le=100)]
 
@@ -32,8 +32,9 @@ class TrainingSection(SpecModel):
     """Type in which weights and their gradients are kept; bfloat16 loses the smaller updates."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which gradients are summed over ranks."""
-    log_every_steps: PositiveSteps = 1
-    """Steps between two lines with values; the data digest is written for every step."""
+    log_every_steps: PositiveSteps | Auto = "auto"
+    """Steps between two lines with values; the data digest is written for every step. `auto` is 1
+    on CPUs and 10 on GPUs, where a line with values waits for the device."""
     deterministic: bool = False
     """Repeat a run on the same layout and GPUs to the last bit: slower on GPUs, and nothing new on
     CPUs, where runs repeat anyway."""

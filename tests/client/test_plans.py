@@ -23,3 +23,12 @@ def test_a_pipeline_says_its_runs_and_what_only_fills_them_up() -> None:
     assert isinstance(console.file, StringIO)
     told = console.file.getvalue()
     assert "stages of 1+1+1+1+1+1+1+1 layers, 2 runs of 7 micro-batches (1 empty)," in told
+
+
+def test_a_plan_lists_what_auto_stands_for() -> None:
+    console = Console(file=StringIO(), width=300)
+    console.print(draw_plan(plan(parse_job_spec({"resources": {"device": "cuda"}}))))
+    assert isinstance(console.file, StringIO)
+    told = console.file.getvalue()
+    assert "auto on cuda" in told
+    assert "training.log_every_steps=10, compile.enabled=true" in told

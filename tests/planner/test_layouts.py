@@ -89,6 +89,15 @@ def test_the_list_is_that_of_asking_the_rules_about_every_layout() -> None:
         assert {option.layout for option in found.layouts} <= legal
 
 
+def test_layouts_that_need_and_refuse_the_compiler_at_once_are_not_listed() -> None:
+    """`compile.enabled` is `auto`: tp alone has it on, a zero-bubble pipeline alone off."""
+    axes = {"pp_schedule": "ZBVZeroBubble", "tp": 2, "async_tp": True}
+    spec = job(4, parallelism=axes, model={"n_layers": 8}, resources={"device": "cuda"})
+    names = {option.name for option in layouts_of(spec, 4).layouts}
+    assert {"FSDP 2 x TP 2", "FSDP 2 x PP 2"} <= names
+    assert "TP 2 x PP 2" not in names
+
+
 def test_many_slots_are_answered_at_once() -> None:
     training = {"global_batch_size": 1024, "micro_batch_size": 1, "seq_len": 8192}
     spec = job(8, model={"size": "70B"}, training=training)

@@ -15,7 +15,12 @@ from sqlalchemy import Connection, inspect
 
 from server.database import Database
 from server.migrate import alembic_config, is_current, upgrade
-from server.tables import metadata
+from server.tables import attempts, metadata
+from specs.attempt import Overrides
+from specs.auto import FIELDS, auto_values, resolved
+from specs.job import JobSpec
+from specs.sections.operation import RetrySection
+from specs.sections.parallelism import CompileSection
 from tests.server.harness import Harness
 
 
@@ -89,6 +94,52 @@ def test_jobs_from_before_retention_keep_all_checkpoints(
     upgrade(database)
     assert harness.job(old).spec.checkpoint.keep_latest_k == 0
     assert harness.job(new).spec.checkpoint.keep_latest_k == 3
+
+
+def test_stored_jobs_keep_the_defaults_from_before_auto(
+    database: Database, harness: Harness
+) -> None:
+    """A field that a stored text lacks gets its first default, and an attempt its nodes' device."""
+    harness.add_node("gpu", device="cuda")
+    old = harness.launched()[0]
+    waiting = harness.submit(name="waiting", compile={"enabled": True})
+    overrides = Overrides(compile=CompileSection(enabled=True), retry=RetrySection())
+    with database.write() as connection:
+        connection.execute(sa.update(attempts).values(overrides=overrides))
+        for name, column, path in (
+            ("jobs", "spec", ()),
+            ("jobs", "pending", ("overrides",)),
+            ("attempts", "overrides", ()),
+        ):
+            _forget_fields(connection, name, column, path)
+        command.downgrade(alembic_config(connection), "0016")
+    upgrade(database)
+    for job_id in (old, waiting):
+        spec = harness.job(job_id).spec
+        assert auto_values(spec, "cuda") == {}
+        assert resolved(spec, "cuda") == resolved(JobSpec(name=spec.name), "cpu")
+    attempt = harness.attempt(old)
+    assert attempt.device == "cuda"
+    assert attempt.overrides == overrides.model_copy(
+        update={"compile": CompileSection(enabled=False)}
+    )
+
+
+def _forget_fields(connection: Connection, name: str, column: str, path: tuple[str, ...]) -> None:
+    """Take the fields that are `auto` out of the stored texts."""
+    table = sa.table(name, sa.column("id"), sa.column(column, sa.Text))
+    for row_id, text in connection.execute(sa.select(table.c.id, table.c[column])).all():
+        if text is None:
+            continue
+        document = json.loads(text)
+        holder = document
+        for key in path:
+            holder = holder[key]
+        for field_path in FIELDS:
+            section, _, field = field_path.partition(".")
+            (holder.get(section) or {}).pop(field, None)
+        values = {column: json.dumps(document)}
+        connection.execute(table.update().where(table.c.id == row_id).values(values))
 
 
 def schema_of(connection: Connection) -> dict[str, Any]:

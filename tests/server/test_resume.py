@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from server.attempts.launch import effective_spec, read_launch
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.resume import options, preview, resume
 from server.jobs.service import cancel, stop
 from server.tables import jobs
+from server.views import list_attempts
+from specs.api.attempts import AttemptView
 from specs.api.resume import ResumePreview, ResumeRequest
+from specs.auto import auto_values
 from specs.failures import FailureReason
 from specs.job import parse_job_spec
 from specs.layout import Layout
@@ -50,6 +54,48 @@ def test_nothing_asked_for_changes_nothing(context: Context, stopped: str) -> No
     same = {c.name: c.after for c in shown.changes}
     assert same["data position"] == str(40 * 16)
     assert same["learning rate of the next step"]
+
+
+def test_auto_goes_by_the_slots_of_each_attempt(context: Context, harness: Harness) -> None:
+    """A job that ran on CPUs goes on on GPUs, and the comparison names what follows from it."""
+    harness.add_node("cpus")
+    sections = {"checkpoint": {"keep_latest_k": 2}, "resources": {"device": "cpu"}}
+    job_id, (supervisor,) = harness.running(step=20, training=TRAINING, **sections)
+    assert supervisor.reply.attempt.device == harness.attempt(job_id).device == "cpu"
+    first = _current(context, job_id)
+    assert (first.device, first.auto) == ("cpu", auto_values(harness.job(job_id).spec, "cpu"))
+    harness.commit_checkpoint(job_id, 20)
+    stop(context, job_id, actor="ada", reason="")
+    supervisor.end("stopped")
+    harness.add_node("gpus", device="cuda")
+    resources = {"device": "cuda"}
+    shown = resume(context, job_id, request(overrides={"resources": resources}), actor="ada")
+    assert (shown.plan.device, shown.plan.auto["compile.enabled"]) == ("cuda", True)
+    assert changed(shown) == {
+        "device": ("cpu", "cuda"),
+        "compilation": ("off", "inductor"),
+        "checkpoint interval": ("100 steps", "600 s"),
+        "asynchronous saves": ("disabled", "async_with_pinned_mem"),
+        "steps between logged values": ("1", "10"),
+    }
+    assert harness.place() == 1
+    (supervisor,) = harness.claim_all(job_id)
+    assert supervisor.reply.attempt.device == "cuda"
+    assert supervisor.reply.spec.compile.enabled == "auto", "a job's spec never changes"
+    second = _current(context, job_id)
+    assert (second.device, second.auto["training.log_every_steps"]) == ("cuda", 10)
+    with context.database.read() as connection:
+        held = effective_spec(connection, second.id)
+        launched = read_launch(connection, second.id).spec
+    assert held == launched
+    assert auto_values(held, "cpu") == {}
+    assert (held.compile.enabled, held.checkpoint.keep_latest_k) == (True, 2)
+
+
+def _current(context: Context, job_id: str) -> AttemptView:
+    with context.database.read() as connection:
+        (newest,) = list_attempts(connection, job_id, before=None, limit=1)
+    return newest
 
 
 def test_a_world_size_alone_takes_the_planners_layout(

@@ -182,7 +182,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ),
     (
         "asynchronous without a compiler",
-        job({"async_tp": True, "tp": 2}),
+        job({"async_tp": True, "tp": 2}, compile={"enabled": False}),
         {
             "/parallelism/async_tp": "async_tp=true needs the compiler, but "
             "compile.enabled=false; legal: false, or compile.enabled=true"

@@ -122,7 +122,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     (
         "a budget without a compiler",
-        job("none", activation_checkpoint={"mode": "memory_budget"}),
+        job("none", activation_checkpoint={"mode": "memory_budget"}, compile={"enabled": False}),
         "/activation_checkpoint/mode",
         "mode='memory_budget' needs compile.enabled=true: torch.compile decides what is "
         "kept; legal without it: none, selective, full",

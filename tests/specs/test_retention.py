@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from specs.auto import resolved
 from specs.job import parse_job_spec
 from specs.problems import Problem
 from specs.retention import RETENTION, most_kept
@@ -16,7 +17,7 @@ LEGAL = "legal: 0, or keep_latest_k from 1 on"
 
 def problems(checkpoint: dict[str, Any], validation: int = 0) -> list[Problem]:
     sections = {"checkpoint": checkpoint, "validation": {"interval_steps": validation}}
-    spec = parse_job_spec(sections)
+    spec = resolved(parse_job_spec(sections), "cpu")
     return [problem for rule in RETENTION for problem in rule(spec)]
 
 

@@ -248,7 +248,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "kept; legal: 0, or keep_latest_k from 1 on",
     ),
     (
-        {"checkpoint": {"keep_latest_k": 2, "keep_every_steps": 250}},
+        {"checkpoint": {"keep_latest_k": 2, "keep_every_steps": 250, "interval_steps": 100}},
         "/checkpoint/keep_every_steps",
         "keep_every_steps=250 is no multiple of interval_steps=100; nearest legal: 200, 300",
     ),

@@ -12,7 +12,8 @@ import torch
 
 from tests.trainer.ranks import run_ranks
 from trainer import distributed
-from trainer.distributed import gpus_are_given, joined
+from trainer.devices import gpus_are_given
+from trainer.distributed import joined
 from trainer.errors import LaunchError
 
 TOO_OLD = "The NVIDIA driver on your system is too old (found version 12040)."

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from specs.attempt import AttemptSpec, Overrides
+from specs.auto import auto_values
 from specs.layout import Layout
 from specs.rundir import Outcome, RunDirectory
 from specs.sections.checkpoint import CheckpointSection
@@ -49,6 +50,35 @@ def test_a_bare_launch_is_a_new_job_and_says_nothing_in_vain(tmp_path: Path) -> 
         job_id="job-1", layout=Layout(dp_shard=2), roots={"checkpoints": "/here"}, cache_dir="/c"
     )
     assert opened(write(tmp_path / "stored", idle, stored)).attempt == stored
+
+
+def test_auto_goes_by_the_device_and_the_layout_of_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bare launch goes by its own device: without GPUs that is the CPU."""
+    spec = {"activation_checkpoint": {"mode": "full"}, "checkpoint": {"interval_steps": 20}}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    bare = opened(write(tmp_path / "bare", spec))
+    assert bare.submitted.compile.enabled == "auto"
+    assert auto_values(bare.submitted, "cpu") == _values(bare)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    for layout, compiled in ((Layout(dp_shard=2), True), (Layout(tp=2), False)):
+        placed = AttemptSpec(job_id="j", layout=layout, device="cuda", roots={"checkpoints": "/c"})
+        values = _values(opened(write(tmp_path / str(layout), spec, placed)))
+        assert values == {
+            "training.log_every_steps": 10,
+            "compile.enabled": compiled,
+            "checkpoint.interval_seconds": 0.0,
+            "checkpoint.async_mode": "async_with_pinned_mem",
+        }
+    assert _values(opened(write(tmp_path / "on GPUs", spec)))["training.log_every_steps"] == 10
+
+
+def _values(run: Run) -> dict[str, Any]:
+    """Return what holds in a run of the fields that are `auto` in its spec."""
+    held = run.spec.model_dump()
+    paths = [path.split(".") for path in auto_values(run.submitted, "cpu")]
+    return {".".join(path): held[path[0]][path[1]] for path in paths}
 
 
 def test_roots_may_be_given_on_the_command_line(tmp_path: Path) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from specs.layout import Layout
-from tests.trainer.ranks import RankError
+from specs.rundir import RunDirectory
+from tests.trainer.points import at_points
+from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob
+from trainer.checkpoint.points import Point
+from trainer.loop import train
+from trainer.record import Recorder
+from trainer.run import open_run
 
 TWO = Layout(dp_shard=2)
 HSDP = Layout(dp_replicate=2, dp_shard=2)
@@ -80,3 +87,31 @@ def test_a_save_that_fails_ends_the_run_with_its_reason(tmp_path: Path, mode: st
     assert attempt.error.path == str(folder)
     assert attempt.outcome.checkpoint_id == f"{JOB}.a1.step-0"
     assert list(job.committed()) == [f"{JOB}.a1.step-0"]
+
+
+def test_by_the_clock_no_save_waits_for_the_one_before(tmp_path: Path) -> None:
+    """The save of step 1 is held until step 5: training goes on, and then the next one begins."""
+    job = SmallJob(tmp_path).changed(
+        tmp_path,
+        training={"steps": 8},
+        checkpoint={"interval_seconds": 1e-6, "interval_steps": 0, "async_mode": "async"},
+    )
+    run_ranks(1, _hold_the_save_of_step_1, str(job.prepare(1, Layout())), initialize=False)
+    steps = {manifest.train_state.step for manifest in job.committed().values()}
+    assert {0, 1, 8} < steps <= {0, 1, 5, 6, 7, 8}
+
+
+def _hold_the_save_of_step_1(run_directory: str) -> None:
+    directory, released = Path(run_directory), threading.Event()
+
+    def hold(point: Point, path: Path) -> None:
+        if point is Point.PART_WRITTEN and "step-1" in path.parts:
+            released.wait(20)  # and then the test fails, in place of a deadlock
+
+    def after_step(step: int) -> None:
+        if step == 5:
+            released.set()
+
+    recorder = Recorder(RunDirectory(directory), rank=0, local_rank=0)
+    with at_points(hold):
+        train(open_run(directory, world_size=1, roots={}), recorder, after_step=after_step)

@@ -64,6 +64,25 @@ def test_the_plan_follows_the_form(theatre: Theatre, visit: Visit) -> None:
     patiently(plan.locator(".command-text")).to_have_text(command)
 
 
+def test_what_is_left_to_the_device_can_be_chosen(theatre: Theatre, visit: Visit) -> None:
+    page = visit("/jobs/new").page
+    auto = page.get_by_role("region", name="Auto")
+    patiently(auto).to_contain_text("compile.enabled=true")
+    page.get_by_label("Find a field").fill("Compile each")
+    compiled = page.locator("#field-compile-enabled")
+    patiently(compiled).to_have_value("auto")
+    compiled.select_option("no")
+    command = page.locator(".command-text")
+    patiently(command).to_have_text("$ trainyard submit --set compile.enabled=false")
+    patiently(auto).not_to_contain_text("compile.enabled")
+    compiled.select_option("auto")
+    page.get_by_label("Find a field").fill("log_every")
+    fill(page, "training-log_every_steps", "5")
+    patiently(command).to_have_text("$ trainyard submit --set training.log_every_steps=5")
+    fill(page, "training-log_every_steps", "auto")
+    patiently(command).to_have_text("$ trainyard submit")
+
+
 def test_form_and_text_are_one_draft(theatre: Theatre, visit: Visit) -> None:
     page = visit("/jobs/new").page
     fill(page, "optimizer-lr", "1e-4")

@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from specs.attempt import AttemptSpec
+from specs.auto import DeviceKind
 from specs.ids import make_id
 from specs.places import ROOT_FILE
 from specs.rundir import Heartbeat, Phase
@@ -139,19 +140,21 @@ def test_a_machine_with_gpus_and_no_nvidia_smi_is_no_cpu_node(
         find_gpus(devices=tmp_path)
 
 
-def test_ranks_are_told_the_kind_of_their_slots(place: Place) -> None:
-    def prepared(device: str, *, offers: str) -> AttemptSpec:
+def test_ranks_get_the_kind_of_slot_that_was_allocated(place: Place) -> None:
+    def prepared(allocated: DeviceKind, *, offers: str) -> AttemptSpec:
         hardware = place.launcher.devices.hardware.model_copy(update={"device": offers})
         visible = ("GPU-a", "GPU-b") if offers == "cuda" else ()
         launcher = replace(place.launcher, devices=Devices(hardware, visible))
-        attempt_id = place.grant(spec={"resources": {"device": device}})
-        run = launcher.prepare(attempt_id, place.server.attempts[attempt_id].claim)
+        attempt_id = place.grant()
+        claim = place.server.attempts[attempt_id].claim
+        attempt = claim.attempt.model_copy(update={"device": allocated})
+        run = launcher.prepare(attempt_id, claim.model_copy(update={"attempt": attempt}))
         return AttemptSpec.model_validate_json(Path(run.attempt).read_bytes())
 
-    assert prepared("auto", offers="cuda").device == "cuda"
-    assert prepared("auto", offers="cpu").device == "cpu"
+    assert prepared("cuda", offers="cuda").device == "cuda"
+    assert prepared("cpu", offers="cpu").device == "cpu"
     assert prepared("cpu", offers="cuda").device == "cpu"
-    with pytest.raises(ValueError, match="device='cuda', but this node offers CPU slots"):
+    with pytest.raises(ValueError, match="'cuda' was allocated, but this node offers CPU slots"):
         prepared("cuda", offers="cpu")
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from specs.attempt import ResumePoint
+from specs.auto import explicit
 from specs.checkpoint import Manifest, TrainState
 from trainer.checkpoint import store
 from trainer.checkpoint.fence import raised_fence
@@ -60,7 +61,7 @@ class Checkpointer:
         self._under_way: Save | None = None
         self.bytes_read = 0
         """Bytes of tensors that this rank read from storage in the last load."""
-        self._staging = _staging(origin.settings.checkpoint.async_mode, device)
+        self._staging = _staging(explicit(origin.settings.checkpoint.async_mode), device)
         # Collectives of a save in the background must not meet those of training.
         group = cpu_group
         if self._staging is not None:

@@ -6,6 +6,7 @@ import math
 import shutil
 from pathlib import Path
 
+from specs.auto import explicit
 from specs.checkpoint import TrainState
 from specs.job import JobSpec
 from specs.retention import kept_for_good, most_kept, saves_to_come
@@ -49,7 +50,14 @@ def _reason(spec: JobSpec) -> str:
         kept += f", checkpoint.keep_every_steps = {section.keep_every_steps}"
     if keep and section.keep_best_k:
         kept += f", checkpoint.keep_best_k = {section.keep_best_k}"
-    return f"{kept}, checkpoint.interval_steps = {section.interval_steps}"
+    return f"{kept}, {_interval_given(spec)}"
+
+
+def _interval_given(spec: JobSpec) -> str:
+    section = spec.checkpoint
+    by_steps = f"checkpoint.interval_steps = {section.interval_steps}"
+    seconds = explicit(section.interval_seconds)
+    return f"{by_steps}, checkpoint.interval_seconds = {seconds:g}" if seconds else by_steps
 
 
 def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
@@ -58,7 +66,8 @@ def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
     ways = ["free space", "take another checkpoint.root"]
     if fitting >= 1:
         interval = _interval(fitting, state, spec)
-        if interval > section.interval_steps > 0:
+        by_steps_alone = not explicit(section.interval_seconds)
+        if by_steps_alone and interval > explicit(section.interval_steps) > 0:
             ways.append(f"set checkpoint.interval_steps to {interval:,} or more")
     # `most_kept` counts one more than are kept, and those kept for good or as the best.
     others = kept_for_good(spec, step=state.step) + section.keep_best_k

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from specs.auto import resolved
 from specs.job import JobSpec
 from specs.retention import most_kept
 from specs.sections.checkpoint import CheckpointSection
@@ -21,10 +22,11 @@ Usage = namedtuple("Usage", "total used free")
 
 
 def _spec(steps: int = 1000, **checkpoint: int) -> JobSpec:
-    return JobSpec(
+    spec = JobSpec(
         training=TrainingSection(steps=steps),
         checkpoint=CheckpointSection.model_validate({"keep_latest_k": 0} | checkpoint),
     )
+    return resolved(spec, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,9 @@ def _spec(steps: int = 1000, **checkpoint: int) -> JobSpec:
         (0, {"interval_steps": 100, "keep_latest_k": 2}, 3),
         (0, {"interval_steps": 100, "keep_latest_k": 20}, 10),
         (0, {"interval_steps": 100, "keep_latest_k": 2, "keep_best_k": 3}, 6),
+        (0, {"interval_steps": 0, "interval_seconds": 600, "keep_latest_k": 2}, 3),
+        (998, {"interval_steps": 0, "interval_seconds": 600, "keep_latest_k": 2}, 2),
+        (0, {"interval_steps": 0, "interval_seconds": 600}, 1),
         (0, {"interval_steps": 100, "keep_latest_k": 2, "keep_every_steps": 500}, 5),
     ],
 )

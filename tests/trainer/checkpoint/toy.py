@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 
 from specs.attempt import ResumePoint
+from specs.auto import resolved
 from specs.checkpoint import DataState, Manifest, TrainState, checkpoint_path
 from specs.job import JobSpec
 from specs.layout import Layout
@@ -80,7 +81,7 @@ def checkpointer(
         job_id=JOB,
         attempt=attempt,
         spec=spec or JobSpec(),
-        settings=JobSpec(checkpoint=section) if section else spec or JobSpec(),
+        settings=resolved(JobSpec(checkpoint=section) if section else spec or JobSpec(), "cpu"),
         layout=layout,
         parent=parent,
     )

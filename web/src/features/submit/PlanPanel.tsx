@@ -2,6 +2,7 @@
 import type { ReactNode } from "react";
 import type { ApiError } from "@/shared/api/errors";
 import type { Plan, Problem } from "@/shared/api/types";
+import { autoWords } from "@/shared/format/auto";
 import { bytes, count, plural, short, shortCount } from "@/shared/format/numbers";
 import { Badge } from "@/shared/ui/Badge";
 import { CommandLine } from "@/shared/ui/CommandLine";
@@ -56,6 +57,7 @@ function PlanView({ plan }: { plan: Plan }) {
       `${count(plan.checkpoints_bytes)} bytes`,
     ],
   ];
+  const auto = autoWords(plan.auto);
   return (
     <>
       <header className="plan-part plan-head">
@@ -79,6 +81,14 @@ function PlanView({ plan }: { plan: Plan }) {
           </div>
         ))}
       </dl>
+      {auto && (
+        <section className="plan-part" aria-label="Auto">
+          <h3>
+            Auto <span className="muted">on {plan.device} slots</span>
+          </h3>
+          <p className="plan-note">{auto}</p>
+        </section>
+      )}
       {plan.warnings.length > 0 && (
         <Problems title="Probably not meant" tone="warn" problems={plan.warnings} />
       )}

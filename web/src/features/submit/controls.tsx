@@ -39,24 +39,31 @@ function Switch(props: ControlProps) {
         checked={props.value === true}
         onChange={(event) => props.onChange(event.target.checked)}
       />
-      <span>{props.value === true ? "yes" : "no"}</span>
+      <span>{worded(props.value === true)}</span>
     </label>
   );
 }
 
-function Choice(props: ControlProps & { options: string[] }) {
+function Choice(props: ControlProps & { options: (string | boolean)[] }) {
+  const { options } = props;
   return (
     <select
       {...common(props)}
       className="select"
-      value={String(props.value)}
-      onChange={(event) => props.onChange(event.target.value)}
+      value={worded(props.value)}
+      onChange={(event) => props.onChange(options[event.target.selectedIndex] ?? null)}
     >
-      {props.options.map((option) => (
-        <option key={option}>{option}</option>
+      {options.map((option) => (
+        <option key={String(option)}>{worded(option)}</option>
       ))}
     </select>
   );
+}
+
+/** What is yes or no is written as a switch writes it. */
+function worded(value: Json): string {
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  return String(value);
 }
 
 function Choices(props: ControlProps & { options: string[] }) {

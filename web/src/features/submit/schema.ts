@@ -6,7 +6,7 @@ export type JsonObject = { [key: string]: Json };
 /** How a value is entered. */
 export type Control =
   | { kind: "switch" }
-  | { kind: "choice"; options: string[] }
+  | { kind: "choice"; options: (string | boolean)[] }
   | { kind: "number" }
   /** Free text, perhaps with values to choose from. */
   | { kind: "text"; suggestions: string[]; isLong: boolean }
@@ -119,6 +119,8 @@ function controlOf(values: readonly Schema[], definitions: Record<string, Schema
   const words = values.flatMap(optionsOf);
   const hasNumber = values.some(isNumber);
   if (words.length > 0 && hasNumber) return { kind: "word-or-number", suggestions: words };
+  const isSwitch = values.every((kind) => kind.type === "boolean" || optionsOf(kind).length > 0);
+  if (words.length > 0 && isSwitch) return { kind: "choice", options: [...words, true, false] };
   return { kind: "json" };
 }
 

@@ -40,6 +40,14 @@ describe("the form", () => {
     ["/data/max_tokens", { kind: "number" }, "tokens", null, true],
     ["/checkpoint/preflight", { kind: "switch" }, null, true, false],
     ["/data/corpus", { kind: "choice", options: ["python-stdlib"] }, null, "python-stdlib", false],
+    ["/compile/enabled", { kind: "choice", options: ["auto", true, false] }, null, "auto", false],
+    [
+      "/training/log_every_steps",
+      { kind: "word-or-number", suggestions: ["auto"] },
+      "steps",
+      "auto",
+      false,
+    ],
     ["/tags", { kind: "words" }, null, [], false],
     ["/env", { kind: "pairs" }, null, {}, false],
     [

@@ -1103,7 +1103,8 @@ export interface components {
             overrides: components["schemas"]["Overrides"];
             /**
              * Device
-             * @description Kind of the slots that it has; `resources.device` holds for a bare launch.
+             * @description Kind of the slots that it has, by which each `auto` gets its value; `resources.device` holds
+             *     for a bare launch.
              */
             device: ("cpu" | "cuda") | null;
             /**
@@ -1180,6 +1181,19 @@ export interface components {
              * @description The axes in words.
              */
             layout_name: string;
+            /**
+             * Device
+             * @description Kind of its slots.
+             * @enum {string}
+             */
+            device: "cpu" | "cuda";
+            /**
+             * Auto
+             * @description What each field that is `auto` stands for in it.
+             */
+            auto: {
+                [key: string]: boolean | number | string;
+            };
             /** @description What it changes against the job's spec. */
             overrides: components["schemas"]["Overrides"];
             /**
@@ -1488,16 +1502,20 @@ export interface components {
             root: string;
             /**
              * Interval Steps
-             * @description Steps between two saves; only on request, on stop and at the end when 0.
-             * @default 100
+             * @description Steps between two saves; only on request, on stop and at the end when 0. `auto` is 100 on
+             *     CPUs, or the nearest number that `keep_every_steps` and `keep_best_k` allow, and so it is on
+             *     GPUs where one of them counts in steps; else 0 there, and saves go by the clock.
+             * @default auto
              */
-            interval_steps: number;
+            interval_steps: number | "auto";
             /**
              * Interval Seconds
-             * @description Seconds between two saves, beside `interval_steps`; never by time when 0.
-             * @default 0
+             * @description Seconds between two saves, in addition to `interval_steps`; never by time when 0. None begins
+             *     by the clock while one is being written. `auto` is 600 on GPUs where `interval_steps` is `auto`
+             *     and comes to 0; else 0.
+             * @default auto
              */
-            interval_seconds: number;
+            interval_seconds: number | "auto";
             /**
              * Preflight
              * @description Save completely right after initialisation or loading, before the first step: a path or a
@@ -1509,11 +1527,12 @@ export interface components {
              * Async Mode
              * @description Whether training goes on while a checkpoint is written. The tensors are copied beside the
              *     next forward and backward pass, into memory of the host that is taken once; with
-             *     `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast.
-             * @default disabled
+             *     `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast. `auto` is
+             *     that on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`.
+             * @default auto
              * @enum {string}
              */
-            async_mode: "disabled" | "async" | "async_with_pinned_mem";
+            async_mode: "auto" | "disabled" | "async" | "async_with_pinned_mem";
             /**
              * Give Up After Seconds
              * @description How long saves may fail for a reason that may pass (a full or read-only disk, an I/O error, a
@@ -1578,16 +1597,20 @@ export interface components {
             root?: string;
             /**
              * Interval Steps
-             * @description Steps between two saves; only on request, on stop and at the end when 0.
-             * @default 100
+             * @description Steps between two saves; only on request, on stop and at the end when 0. `auto` is 100 on
+             *     CPUs, or the nearest number that `keep_every_steps` and `keep_best_k` allow, and so it is on
+             *     GPUs where one of them counts in steps; else 0 there, and saves go by the clock.
+             * @default auto
              */
-            interval_steps?: number;
+            interval_steps?: number | "auto";
             /**
              * Interval Seconds
-             * @description Seconds between two saves, beside `interval_steps`; never by time when 0.
-             * @default 0
+             * @description Seconds between two saves, in addition to `interval_steps`; never by time when 0. None begins
+             *     by the clock while one is being written. `auto` is 600 on GPUs where `interval_steps` is `auto`
+             *     and comes to 0; else 0.
+             * @default auto
              */
-            interval_seconds?: number;
+            interval_seconds?: number | "auto";
             /**
              * Preflight
              * @description Save completely right after initialisation or loading, before the first step: a path or a
@@ -1599,11 +1622,12 @@ export interface components {
              * Async Mode
              * @description Whether training goes on while a checkpoint is written. The tensors are copied beside the
              *     next forward and backward pass, into memory of the host that is taken once; with
-             *     `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast.
-             * @default disabled
+             *     `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast. `auto` is
+             *     that on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`.
+             * @default auto
              * @enum {string}
              */
-            async_mode?: "disabled" | "async" | "async_with_pinned_mem";
+            async_mode?: "auto" | "disabled" | "async" | "async_with_pinned_mem";
             /**
              * Give Up After Seconds
              * @description How long saves may fail for a reason that may pass (a full or read-only disk, an I/O error, a
@@ -2260,10 +2284,12 @@ export interface components {
         CompileSection: {
             /**
              * Enabled
-             * @description Compile each transformer block.
-             * @default false
+             * @description Compile each transformer block. `auto` compiles on GPUs, except own models, deterministic
+             *     runs, `full` recomputation under tensor parallelism and zero-bubble pipelines; it also compiles
+             *     where `memory_budget` or `async_tp` needs the compiler.
+             * @default auto
              */
-            enabled: boolean;
+            enabled: boolean | "auto";
             /**
              * Backend
              * @description Compiler backend.
@@ -2279,10 +2305,12 @@ export interface components {
         CompileSectionInput: {
             /**
              * Enabled
-             * @description Compile each transformer block.
-             * @default false
+             * @description Compile each transformer block. `auto` compiles on GPUs, except own models, deterministic
+             *     runs, `full` recomputation under tensor parallelism and zero-bubble pipelines; it also compiles
+             *     where `memory_budget` or `async_tp` needs the compiler.
+             * @default auto
              */
-            enabled?: boolean;
+            enabled?: boolean | "auto";
             /**
              * Backend
              * @description Compiler backend.
@@ -3336,7 +3364,7 @@ export interface components {
              *       "param_dtype": "float32",
              *       "weight_dtype": "float32",
              *       "reduce_dtype": "float32",
-             *       "log_every_steps": 1,
+             *       "log_every_steps": "auto",
              *       "deterministic": false,
              *       "tensorboard": false
              *     }
@@ -3394,7 +3422,7 @@ export interface components {
             activation_checkpoint: components["schemas"]["ActivationCheckpointSection"];
             /**
              * @default {
-             *       "enabled": false,
+             *       "enabled": "auto",
              *       "backend": "inductor"
              *     }
              */
@@ -3414,10 +3442,10 @@ export interface components {
              * @description What is saved, when and where.
              * @default {
              *       "root": "checkpoints",
-             *       "interval_steps": 100,
-             *       "interval_seconds": 0,
+             *       "interval_steps": "auto",
+             *       "interval_seconds": "auto",
              *       "preflight": true,
-             *       "async_mode": "disabled",
+             *       "async_mode": "auto",
              *       "give_up_after_seconds": 3600,
              *       "writers": "auto",
              *       "staging_gib": 4,
@@ -3543,7 +3571,7 @@ export interface components {
              *       "param_dtype": "float32",
              *       "weight_dtype": "float32",
              *       "reduce_dtype": "float32",
-             *       "log_every_steps": 1,
+             *       "log_every_steps": "auto",
              *       "deterministic": false,
              *       "tensorboard": false
              *     }
@@ -3601,7 +3629,7 @@ export interface components {
             activation_checkpoint?: components["schemas"]["ActivationCheckpointSectionInput"];
             /**
              * @default {
-             *       "enabled": false,
+             *       "enabled": "auto",
              *       "backend": "inductor"
              *     }
              */
@@ -3621,10 +3649,10 @@ export interface components {
              * @description What is saved, when and where.
              * @default {
              *       "root": "checkpoints",
-             *       "interval_steps": 100,
-             *       "interval_seconds": 0,
+             *       "interval_steps": "auto",
+             *       "interval_seconds": "auto",
              *       "preflight": true,
-             *       "async_mode": "disabled",
+             *       "async_mode": "auto",
              *       "give_up_after_seconds": 3600,
              *       "writers": "auto",
              *       "staging_gib": 4,
@@ -5520,6 +5548,19 @@ export interface components {
              * @description The layout in words, as in `HSDP 2x2`.
              */
             name: string;
+            /**
+             * Device
+             * @description Kind of slot that is expected: the spec's own, else GPUs, unless all nodes have CPUs only.
+             * @enum {string}
+             */
+            device: "cpu" | "cuda";
+            /**
+             * Auto
+             * @description What each field that is `auto` stands for on such slots; an attempt goes by its own.
+             */
+            auto: {
+                [key: string]: boolean | number | string;
+            };
             /** @description How the global batch is dealt. */
             batch: components["schemas"]["BatchPlan"];
             /** @description Its stages; absent without pipeline parallelism. */
@@ -6599,10 +6640,11 @@ export interface components {
             reduce_dtype: "float32" | "bfloat16";
             /**
              * Log Every Steps
-             * @description Steps between two lines with values; the data digest is written for every step.
-             * @default 1
+             * @description Steps between two lines with values; the data digest is written for every step. `auto` is 1
+             *     on CPUs and 10 on GPUs, where a line with values waits for the device.
+             * @default auto
              */
-            log_every_steps: number;
+            log_every_steps: number | "auto";
             /**
              * Deterministic
              * @description Repeat a run on the same layout and GPUs to the last bit: slower on GPUs, and nothing new on
@@ -6681,10 +6723,11 @@ export interface components {
             reduce_dtype?: "float32" | "bfloat16";
             /**
              * Log Every Steps
-             * @description Steps between two lines with values; the data digest is written for every step.
-             * @default 1
+             * @description Steps between two lines with values; the data digest is written for every step. `auto` is 1
+             *     on CPUs and 10 on GPUs, where a line with values waits for the device.
+             * @default auto
              */
-            log_every_steps?: number;
+            log_every_steps?: number | "auto";
             /**
              * Deterministic
              * @description Repeat a run on the same layout and GPUs to the last bit: slower on GPUs, and nothing new on

@@ -1,6 +1,7 @@
 // One attempt whole: its failure, what it changed, where it ran.
 import type { ReactNode } from "react";
 import type { Attempt, Job } from "@/shared/api/types";
+import { autoWords } from "@/shared/format/auto";
 import { count, NONE, plural } from "@/shared/format/numbers";
 import { moment } from "@/shared/format/time";
 import { Badge, StateBadge } from "@/shared/ui/Badge";
@@ -37,6 +38,8 @@ export function AttemptDetails({ job, attempt }: { job: Job; attempt: Attempt })
         <Fact name="Placed">{moment(attempt.created_at)}</Fact>
         <Fact name="Trains since">{attempt.started_at ? moment(attempt.started_at) : NONE}</Fact>
         <Fact name="Ended">{attempt.ended_at ? moment(attempt.ended_at) : NONE}</Fact>
+        <Fact name="Slots">{attempt.device}</Fact>
+        <Fact name="Auto">{autoWords(attempt.auto) || NONE}</Fact>
         <Fact name="Changes against the spec">
           <Overrides job={job} attempt={attempt} />
         </Fact>

@@ -4,7 +4,7 @@ import { useState } from "react";
 import type { CheckpointView, Chore, Job } from "@/shared/api/types";
 import { bytes, count } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
-import { moment } from "@/shared/format/time";
+import { duration, moment } from "@/shared/format/time";
 import { Badge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
@@ -190,14 +190,25 @@ function Row({ place, job, row, chores, onAsk, onFork }: RowProps) {
 }
 
 function NoCheckpoints({ job }: { job: Job }) {
-  const every = job.spec.checkpoint.interval_steps;
+  const steps = intervalOf(job, "interval_steps");
+  const seconds = intervalOf(job, "interval_seconds");
+  const ways = [
+    steps > 0 && `every ${count(steps)} steps`,
+    seconds > 0 && `every ${duration(seconds)}`,
+    "on request",
+    "on a stop",
+  ].filter((way) => way !== false);
   return (
     <EmptyState title="No checkpoint yet">
-      <p>
-        {every > 0
-          ? `One is saved every ${count(every)} steps, on a stop and at the end.`
-          : "One is saved on request, on a stop and at the end."}
-      </p>
+      <p>One is saved {ways.join(", ")} and at the end.</p>
     </EmptyState>
   );
+}
+
+/** What the newest attempt goes by; 0 where there is none and the slots are to decide. */
+function intervalOf(job: Job, field: "interval_steps" | "interval_seconds"): number {
+  const attempt = job.current_attempt;
+  const section = attempt?.overrides.checkpoint ?? job.spec.checkpoint;
+  const value = attempt?.auto[`checkpoint.${field}`] ?? section[field];
+  return typeof value === "number" ? value : 0;
 }

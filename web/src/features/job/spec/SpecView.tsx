@@ -2,6 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { schemaQuery } from "@/shared/api/queries";
 import type { Job } from "@/shared/api/types";
+import { autoWords } from "@/shared/format/auto";
 import { command } from "@/shared/format/shell";
 import { Button, ButtonLink } from "@/shared/ui/Button";
 import { CommandLine, CopyButton } from "@/shared/ui/CommandLine";
@@ -19,6 +20,7 @@ export function SpecView({ job }: { job: Job }) {
   return (
     <div className="job-stack">
       <Changes job={job} />
+      <Auto job={job} />
       <div className="spec-head">
         <h2>As submitted</h2>
         <CopyButton text={text} label="Copy as JSON" />
@@ -66,6 +68,19 @@ function Changes({ job }: { job: Job }) {
         ))}
       </Table>
     </section>
+  );
+}
+
+/** What `auto` stands for in the newest attempt. */
+function Auto({ job }: { job: Job }) {
+  const attempt = job.current_attempt;
+  const values = attempt ? autoWords(attempt.auto) : "";
+  if (!attempt || values === "") return null;
+  return (
+    <p className="muted">
+      On the {attempt.device} slots of attempt {attempt.number} <code>auto</code> stands for{" "}
+      {values}.
+    </p>
   );
 }
 
