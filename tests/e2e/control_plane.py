@@ -292,9 +292,9 @@ class ControlPlane:
         words = dict(re.findall(r"^(port|requirepass) (.*)$", text, re.MULTILINE))
         return f"redis://:{words['requirepass']}@{LOOPBACK}:{words['port']}/0"
 
-    def run(self, job_id: str, attempt: int = 1) -> Run:
-        """Return an attempt's run, once the node has it."""
-        folder = self.folders.node / "runs" / job_id / str(attempt)
+    def run(self, job_id: str, attempt: int = 1, *, node: Path | None = None) -> Run:
+        """Return an attempt's run, once the node has it: that of this data folder, or the own."""
+        folder = (node or self.folders.node) / "runs" / job_id / str(attempt)
         wait_for((folder / "launch.json").exists, f"launch of attempt {attempt}")
         return Run(RunDirectory(folder))
 

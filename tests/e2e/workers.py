@@ -7,13 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from client.sdk import Trainyard
 from tests.e2e.control_plane import REPOSITORY, ControlPlane, processes_with, wait_for
-from worker.processes import NODE_MARKER
+
+MARK = "E2E_NODE"
+"""Variable that a worker hands down to all that it starts, unlike those of Trainyard."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,7 @@ class Worker:
 
     def processes(self) -> list[int]:
         """Return every process of the node: the worker, its supervisors and their ranks."""
-        marks = (f"TRAINYARD_NODE_NAME={self.name}", f"{NODE_MARKER}={self.name}")
-        return [pid for mark in marks for pid in processes_with(mark)]
+        return processes_with(f"{MARK}={self.name}")
 
     def kill_all(self) -> None:
         """End every process of the node at once, as a machine does that loses its power."""
@@ -45,17 +46,22 @@ class Worker:
 
 @contextlib.contextmanager
 def started_worker(
-    plane: ControlPlane, data: Path, *, name: str, **environment: str
+    plane: ControlPlane,
+    data: Path,
+    *,
+    name: str,
+    python: Sequence[str] = (sys.executable,),
+    **environment: str,
 ) -> Iterator[Worker]:
     """Run a worker with the settings of the plane's own, but this data folder and these changes."""
     own = Path(f"/proc/{plane.part('worker').pid}/environ").read_bytes().decode()
     known = dict(pair.partition("=")[::2] for pair in own.split("\0") if pair)
-    changes = {"TRAINYARD_DATA_DIR": str(data), "TRAINYARD_NODE_NAME": name, **environment}
+    changes = {"TRAINYARD_DATA_DIR": str(data), "TRAINYARD_NODE_NAME": name, MARK: name}
     log = data.with_suffix(".log")
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "worker"],
-            env={**known, **changes},
+            [*python, "-m", "worker"],
+            env={**known, **changes, **environment},
             cwd=REPOSITORY,
             stdout=output,
             stderr=output,
@@ -69,15 +75,20 @@ def started_worker(
 
 @contextlib.contextmanager
 def joined_node(
-    plane: ControlPlane, yard: Trainyard, data: Path, **environment: str
+    plane: ControlPlane,
+    yard: Trainyard,
+    data: Path,
+    *,
+    python: Sequence[str] = (sys.executable,),
+    **environment: str,
 ) -> Iterator[Worker]:
-    """Add a node that sees the plane's storage, and empty it when the block ends."""
+    """Add a node that sees the plane's storage; all its processes end with the block."""
     name = f"{plane.node}-{data.name}"
     data.mkdir()
     secret = yard.create_token(name, kind="join").secret
     assert secret is not None
     joining = {"TRAINYARD_JOIN_TOKEN": secret, **environment}
-    with started_worker(plane, data, name=name, **joining) as worker:
+    with started_worker(plane, data, name=name, python=python, **joining) as worker:
 
         def online() -> bool:
             assert worker.process.poll() is None, worker.log.read_text()
