@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.other_users import needs_root, open_folder, packages, python_for_others
 from tests.worker.conftest import STAND_IN, Place, environment, make_place, wait_for
 from tests.worker.fake_server import FakeServer
 from worker.files import replace_file
 from worker.processes import end_user, reap, spawn_tied
 from worker.users import RankUser, RunAs
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change to other users")
 USER = RankUser(uid=61_901, groups=(61_900, 61_950))
 RUN_AS = "nobody:61900-8"
 ABOUT = """
@@ -29,36 +27,17 @@ grep -E '^(CapPrm|CapEff|CapAmb|NoNewPrivs|Uid)' /proc/self/status
 """
 
 
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that other users can pass through, unlike pytest's own."""
-    folder = Path(tempfile.mkdtemp(prefix="trainyard-users-", dir="/tmp"))
-    folder.chmod(0o711)
-    yield folder
-    shutil.rmtree(folder)
+@pytest.fixture(name="open_folder")
+def made_open_folder() -> Iterator[Path]:
+    """A folder that other users can pass through."""
+    with open_folder() as folder:
+        yield folder
 
 
 @pytest.fixture
 def python() -> str:
-    """An interpreter that any user can start, with our packages in its reach."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for path in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
-        if Path(path).exists() and _starts_for_others(path):
-            return path
-    pytest.skip(f"no {version} that another user can start")
-
-
-def _starts_for_others(path: str) -> bool:
-    # By way of a shell: setpriv itself still passes through folders that are closed to the user.
-    start = ["/bin/sh", "-c", f"exec {path} -c 'import ctypes, ssl'"]
-    words = ["setpriv", "--reuid=61901", "--regid=61901", "--clear-groups", *start]
-    return subprocess.run(words, capture_output=True, check=False).returncode == 0
-
-
-def packages() -> str:
-    """Return the path of our packages and of those that are installed."""
-    installed = [path for path in sys.path if path.endswith("-packages")]
-    return os.pathsep.join([str(Path(__file__).parents[2]), *installed])
+    """An interpreter that any user can start."""
+    return python_for_others()
 
 
 def alive(uid: int) -> list[int]:

@@ -1,0 +1,62 @@
+"""What tests need that run code as other Unix users: a folder, an interpreter, packages."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change to other users")
+
+
+@contextlib.contextmanager
+def open_folder() -> Iterator[Path]:
+    """Make a folder that other users can pass through, unlike pytest's own."""
+    folder = Path(tempfile.mkdtemp(prefix="trainyard-users-", dir="/tmp"))
+    folder.chmod(0o711)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def python_for_others() -> str:
+    """Return an interpreter that any user can start, with our packages in its reach; else skip."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for path in (sys.executable, f"/usr/bin/{version}", f"/usr/local/bin/{version}"):
+        if Path(path).exists() and _starts_for_others(path):
+            return path
+    pytest.skip(f"no {version} that another user can start")
+
+
+def python_in(folder: Path) -> tuple[str, ...]:
+    """Return the words that start this interpreter from a folder that others can pass through.
+
+    It is mounted there for the process alone, and for what that starts: nothing is left to remove.
+    """
+    binary = Path(sys.executable).resolve().name
+    script = (
+        f"mount --bind -o ro {sys.base_prefix} {folder} && "
+        f'LD_LIBRARY_PATH={folder}/lib exec {folder}/bin/{binary} "$@"'
+    )
+    return ("unshare", "--mount", "--propagation=private", "/bin/sh", "-c", script, "sh")
+
+
+def packages() -> str:
+    """Return the path of our packages and of those that are installed."""
+    installed = [path for path in sys.path if path.endswith("-packages")]
+    return os.pathsep.join([str(Path(__file__).parents[1]), *installed])
+
+
+def _starts_for_others(path: str) -> bool:
+    # By way of a shell: setpriv itself still passes through folders that are closed to the user.
+    start = ["/bin/sh", "-c", f"exec {path} -c 'import ctypes, ssl'"]
+    words = ["setpriv", "--reuid=61901", "--regid=61901", "--clear-groups", *start]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
