@@ -162,6 +162,14 @@ def test_a_claim_without_a_report_keeps_its_node_from_strangers(
     site.register(COPY)
 
 
+def test_a_share_that_has_ended_bars_nobody(site: Site, harness: Harness) -> None:
+    _, (supervisor,) = harness.running(**ONCE)
+    harness.reconcile(seconds=HEARTBEATS_OLD - 1)
+    supervisor.end("succeeded")
+    harness.reconcile(seconds=1)
+    site.register(COPY)
+
+
 def test_the_leases_of_other_nodes_bar_nobody(site: Site, harness: Harness) -> None:
     harness.reconcile(seconds=HEARTBEATS_OLD)
     harness.add_node("other", device="cuda")

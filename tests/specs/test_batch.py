@@ -1,5 +1,7 @@
 """The deal of micro-batches: its rule by hand, and what it refuses."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,4 +38,36 @@ def test_micro_batch_i_goes_to_rank_i_modulo_dp(batch: int, size: int, dp: int) 
 @pytest.mark.parametrize("numbers", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (-4, 1, 1)])
 def test_numbers_below_one_are_refused(numbers: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="must be positive"):
+        BatchDeal(*numbers)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        (
+            (16, 4, 8),
+            "dp=8 is more than the 4 micro-batches of global_batch_size=16 with "
+            "micro_batch_size=4; legal: dp up to 4 or micro_batch_size up to 2",
+        ),
+        (  # 3 x 7 = 21: eight ranks with three sequences each would need at least 22
+            (21, 4, 8),
+            "dp=8 is more than the 6 micro-batches of global_batch_size=21 with "
+            "micro_batch_size=4; legal: dp up to 6 or micro_batch_size up to 2",
+        ),
+        (
+            (22, 4, 8),
+            "dp=8 is more than the 6 micro-batches of global_batch_size=22 with "
+            "micro_batch_size=4; legal: dp up to 6 or micro_batch_size up to 3",
+        ),
+        (  # even micro-batches of one sequence are too few
+            (3, 1, 4),
+            "dp=4 is more than the 3 micro-batches of global_batch_size=3 with "
+            "micro_batch_size=1; legal: dp up to 3",
+        ),
+    ],
+)
+def test_a_refusal_names_the_largest_legal_numbers(
+    numbers: tuple[int, int, int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         BatchDeal(*numbers)

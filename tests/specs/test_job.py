@@ -179,6 +179,11 @@ def test_a_place_outside_its_root_is_refused(place: str) -> None:
     assert set(problems_of(document)) == {"/data/path"}
 
 
+def test_a_date_of_toml_or_yaml_is_its_text() -> None:
+    document = {"description": datetime.date(2026, 1, 31)}
+    assert parse_job_spec(document).description == "2026-01-31"
+
+
 def test_a_hang_needs_some_silence() -> None:
     # A limit of 0 would end every run at its first step; it does not mean "never".
     assert set(problems_of({"guard": {"hang_seconds": 0}})) == {"/guard/hang_seconds"}
