@@ -48,18 +48,18 @@ RECORDS: list[tuple[Table, type[StrEnum], Moves, Callable[[str, str, Any], Move]
         ATTEMPT_NODE_MOVES,
         lambda _job, attempt, to: node_to(attempt, "node-1", to),
     ),
-    (chores, ChoreState, CHORE_MOVES, lambda job, _attempt, to: chore_to(f"of-{job}", to)),
+    (chores, ChoreState, CHORE_MOVES, lambda job, _attempt, to: chore_to(job, to)),
 ]
 
 
 @pytest.fixture
 def placed(context: Context, harness: Harness) -> tuple[str, str]:
-    """Ids of a job and of its attempt; the job has a chore, `of-` and its id."""
+    """Ids of a job and of its attempt; the job has a chore with the same id."""
     harness.add_node()
     job_id = harness.submit()
     harness.place()
     chore = {
-        "id": f"of-{job_id}",
+        "id": job_id,
         "kind": "delete",
         "state": ChoreState.QUEUED,
         "job_id": job_id,
@@ -124,9 +124,7 @@ def test_a_caller_may_narrow_a_move(context: Context, placed: tuple[str, str]) -
     put(context, jobs, JobState.FAILED)
     try_move(context, job_id, narrowed)
     assert state_of(context, jobs) == JobState.QUEUED
-    running = chore_to(
-        f"of-{job_id}", ChoreState.CANCELLED, only_from=frozenset({ChoreState.RUNNING})
-    )
+    running = chore_to(job_id, ChoreState.CANCELLED, only_from=frozenset({ChoreState.RUNNING}))
     with pytest.raises(IllegalMoveError):
         try_move(context, job_id, running)
     put(context, chores, ChoreState.RUNNING)
@@ -145,7 +143,7 @@ def test_a_move_changes_the_columns_that_it_names(
         job_to(job_id, JobState.QUEUED, reason="again"),
         attempt_to(attempt_id, AttemptState.ENDED, ended_at=now),
         node_to(attempt_id, "node-1", AttemptNodeState.ENDED, last_report_at=now),
-        chore_to(f"of-{job_id}", ChoreState.RUNNING, node="node-1"),
+        chore_to(job_id, ChoreState.RUNNING, node="node-1"),
     )
     job = harness.job(job_id)
     assert (job.reason, job.demand) == ("again", None), "the next launch may need something else"
