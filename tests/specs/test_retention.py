@@ -131,13 +131,15 @@ def test_what_goes_together_is_accepted(checkpoint: dict[str, Any], validation: 
         ({"interval_steps": 10, "keep_latest_k": 2, "keep_every_steps": 50}, 50, 4),
         ({"interval_steps": 10, "keep_latest_k": 2, "keep_every_steps": 30}, 0, 6),
         ({"interval_steps": 10, "keep_latest_k": 2, "keep_best_k": 3}, 0, 6),
+        ({"interval_seconds": 60.0, "interval_steps": 0, "keep_latest_k": 2}, 0, 3),
+        ({"interval_seconds": 60.0, "interval_steps": 0, "keep_latest_k": 2}, 99, 1),
     ],
 )
 def test_how_many_checkpoints_a_job_of_100_steps_holds_at_once(
     checkpoint: dict[str, Any], step: int, most: int
 ) -> None:
     whole = {"keep_latest_k": 0, "keep_best_metric": "train/loss"} | checkpoint
-    spec = parse_job_spec({"checkpoint": whole, "training": {"steps": 100}})
+    spec = resolved(parse_job_spec({"checkpoint": whole, "training": {"steps": 100}}), "cpu")
     assert most_kept(spec, step=step) == most
 
 
