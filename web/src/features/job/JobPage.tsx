@@ -19,7 +19,6 @@ import { Provenance } from "./provenance/Provenance";
 import { SpecView } from "./spec/SpecView";
 import { useView } from "./view";
 import "./job.css";
-import "./tables.css";
 
 const TABS = [
   { name: "charts", label: "Charts", Panel: Charts },

@@ -8,6 +8,8 @@ export interface Column {
   label: ReactNode;
   /** Numbers stand at the right. */
   number?: boolean;
+  /** In pixels, for tables with fixed columns. */
+  width?: number;
   className?: string;
 }
 
@@ -39,6 +41,7 @@ export function TableHead({ columns }: { columns: readonly Column[] }) {
             key={column.name}
             scope="col"
             className={cx(column.number && "number", column.className)}
+            style={{ width: column.width }}
           >
             {column.label}
           </th>

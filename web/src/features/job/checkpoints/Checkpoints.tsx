@@ -33,17 +33,18 @@ import { ForkDialog } from "./ForkDialog";
 import { useChores } from "./useChores";
 import { Verified } from "./Verified";
 import { Written } from "./Written";
+import "./checkpoints.css";
 
 const COLUMNS = [
-  { name: "step", label: "Step", number: true },
-  { name: "attempt", label: "Attempt", number: true },
+  { name: "step", label: "Step", number: true, width: 74 },
+  { name: "attempt", label: "Attempt", number: true, width: 70 },
   { name: "kind", label: "Kind" },
-  { name: "layout", label: "Layout" },
-  { name: "size", label: "Size", number: true },
-  { name: "written", label: "Written" },
-  { name: "verified", label: "Verified" },
-  { name: "age", label: "Age", number: true },
-  { name: "action", label: "Actions", number: true },
+  { name: "layout", label: "Layout", width: 98 },
+  { name: "size", label: "Size", number: true, width: 80 },
+  { name: "written", label: "Written", width: 146 },
+  { name: "verified", label: "Verified", width: 132 },
+  { name: "age", label: "Age", number: true, width: 70 },
+  { name: "action", label: "Actions", number: true, width: 498 },
 ];
 
 const ROW_HEIGHT = 48;

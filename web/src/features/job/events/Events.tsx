@@ -11,13 +11,14 @@ import { type RowPlace, VirtualTable } from "@/shared/ui/VirtualTable";
 import { eventsQuery } from "../api";
 import { MoreRows } from "../MoreRows";
 import { useReference } from "../reference";
+import "./events.css";
 
 const COLUMNS = [
-  { name: "time", label: "Time" },
-  { name: "kind", label: "Event" },
+  { name: "time", label: "Time", width: 96 },
+  { name: "kind", label: "Event", width: 180 },
   { name: "message", label: "What happened" },
-  { name: "attempt", label: "Attempt", number: true },
-  { name: "actor", label: "By" },
+  { name: "attempt", label: "Attempt", number: true, width: 84 },
+  { name: "actor", label: "By", width: 132 },
 ];
 
 const ROW_HEIGHT = 41;
