@@ -9,7 +9,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from worker.identity import ProcessStat, open_started_at, process_stat
@@ -106,14 +106,11 @@ def end_descendants() -> dict[int, int]:
     then, because whoever holds a slot still must be seen to hold it.
     """
     reaped: dict[int, int] = {}
-    for _ in _patiently("descendants"):
-        left = descendants(os.getpid())
+    for left in _until_none("descendants", lambda: descendants(os.getpid())):
         for stat in left:
             _kill(stat)
         reaped |= reap()
-        if not left:
-            return reaped
-    raise AssertionError("patience has no end")
+    return reaped | reap()
 
 
 def end_marked(attempt_id: str, *, node: str) -> int:
@@ -124,14 +121,13 @@ def end_marked(attempt_id: str, *, node: str) -> int:
     """
     marks = {f"{MARKER}={attempt_id}".encode(), f"{NODE_MARKER}={node}".encode()}
     ended: set[int] = set()
-    for _ in _patiently(f"processes of attempt {attempt_id}"):
-        left = [stat for stat in _all_processes() if not stat.ended and _is_marked(stat.pid, marks)]
+    for left in _until_none(
+        f"processes of attempt {attempt_id}", lambda: _living(lambda pid: _is_marked(pid, marks))
+    ):
         for stat in left:
             _kill(stat)
             ended.add(stat.pid)
-        if not left:
-            return len(ended)
-    raise AssertionError("patience has no end")
+    return len(ended)
 
 
 def end_user(user: RankUser | None) -> int:
@@ -146,25 +142,25 @@ def end_user(user: RankUser | None) -> int:
     if user is None:
         return 0
     ended: set[int] = set()
-    for _ in _patiently(f"processes of user {user.uid}"):
-        left = [
-            stat for stat in _all_processes() if not stat.ended and _runs_as(stat.pid, user.uid)
-        ]
+    for left in _until_none(
+        f"processes of user {user.uid}", lambda: _living(lambda pid: _runs_as(pid, user.uid))
+    ):
         for stat in left:
             if not _kill(stat):
                 raise NotEndedError(f"pid {stat.pid} of user {user.uid} may not be ended")
             ended.add(stat.pid)
         reap()
-        if not left:
-            return len(ended)
-    raise AssertionError("patience has no end")
+    return len(ended)
 
 
-def _patiently(what: str) -> Iterator[None]:
-    """Yield for ever, with growing pauses, and log when it takes long."""
+def _until_none(what: str, find: Callable[[], list[ProcessStat]]) -> Iterator[list[ProcessStat]]:
+    """Yield the processes that are left, with growing pauses, until there are none.
+
+    Logs once when that takes long.
+    """
     pause, started, warned = 0.005, time.monotonic(), False
-    while True:
-        yield
+    while left := find():
+        yield left
         time.sleep(pause)
         pause = min(2 * pause, 0.2)
         if not warned and time.monotonic() - started > STUBBORN_SECONDS:
@@ -193,6 +189,11 @@ def _all_processes() -> Iterator[ProcessStat]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and (stat := process_stat(int(folder.name))):
             yield stat
+
+
+def _living(matches: Callable[[int], bool]) -> list[ProcessStat]:
+    """Return the processes that have not ended and whose pid matches."""
+    return [stat for stat in _all_processes() if not stat.ended and matches(stat.pid)]
 
 
 def _runs_as(pid: int, uid: int) -> bool:
