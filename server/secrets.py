@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from server.errors import UnavailableError
+from server.private_files import create_private, replace_private
 from specs.environment import is_allowed
 from specs.job import JobSpec
 from specs.masks import MASK
@@ -37,15 +37,7 @@ class SecretsBox:
 
     def create(self) -> bool:
         """Write a first key, readable by its owner alone, unless a file is there."""
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = self._draft([_new_key()])
-        try:
-            self.path.hardlink_to(draft)  # whole or not at all, and never over another one's
-        except FileExistsError:
-            return False
-        finally:
-            draft.unlink()
-        return True
+        return create_private(self.path, _text([_new_key()]))
 
     def add_key(self) -> None:
         """Put a new key before those of the file; it encrypts from now on.
@@ -133,16 +125,11 @@ class SecretsBox:
         return self.path.read_text(encoding="ascii").split()
 
     def _replace(self, keys: list[str]) -> None:
-        self._draft(keys).replace(self.path)
+        replace_private(self.path, _text(keys))
 
-    def _draft(self, keys: list[str]) -> Path:
-        draft = self.path.with_name(f".{self.path.name}.{os.urandom(4).hex()}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write("\n".join(keys) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        return draft
+
+def _text(keys: Iterable[str]) -> str:
+    return "\n".join(keys) + "\n"
 
 
 def _new_key() -> str:

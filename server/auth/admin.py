@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 
 from sqlalchemy import delete, insert, select
@@ -11,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
+from server.private_files import create_private
 from server.tables import tokens
 from specs.ids import make_id
 
@@ -28,7 +27,8 @@ def ensure_admin_token(context: Context) -> Path | None:
     if stored is not None:
         return None
     path = context.settings.state_dir / "admin.token"
-    token = _written_once(path)
+    create_private(path, make_token(TokenKind.ADMIN) + "\n")
+    token = path.read_text(encoding="utf-8").strip()
     try:
         _store(context, token)
     except IntegrityError:
@@ -65,19 +65,3 @@ def _row(context: Context, token: str) -> dict[str, object]:
         "hash": hash_token(token),
         "created_at": context.now(),
     }
-
-
-def _written_once(path: Path) -> str:
-    """Write a new token to `path`, readable by its owner alone, or read the one that is there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(make_token(TokenKind.ADMIN) + "\n")
-    try:
-        path.hardlink_to(draft)  # whole or not at all, and never over another one's
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
-    return path.read_text().strip()

@@ -9,11 +9,11 @@ from typing import ClassVar, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from server.problems import MEDIA_TYPE
 from server.wire.connections import Connections
 from specs.api.common import ProblemDetails
 from specs.reports import MAX_REPORT_BYTES
 
-MEDIA_TYPE = "application/problem+json"
 HEADER_OVERHEAD = 4
 """Bytes of a header beside its name and value: colon, space and the end of the line."""
 
