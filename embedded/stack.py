@@ -19,6 +19,7 @@ from embedded.broker import Broker, answers, choose_broker
 from embedded.child import Child
 from embedded.folders import Folders
 from embedded.record import ProcessRecord, end
+from specs.loopback import is_loopback
 
 READY_SECONDS = 90.0
 """Longest wait for one process: a busy machine imports slowly."""
@@ -54,7 +55,7 @@ class Address:
     @property
     def is_loopback(self) -> bool:
         """Whether `url` is one of loopback, from which browsers may write by default."""
-        return EVERYWHERE.get(self.host, self.host) in {"127.0.0.1", "::1", "localhost"}
+        return is_loopback(EVERYWHERE.get(self.host, self.host))
 
 
 class Stack:

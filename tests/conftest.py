@@ -1,6 +1,5 @@
 """What every test gets: none of the caller's settings, and no socket to another machine."""
 
-import ipaddress
 import os
 import socket
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
+from specs.loopback import is_loopback
 from tests.watchdog import watch
 
 # Same examples on every run, and no time limit per example: the machine may be busy.
@@ -75,17 +75,8 @@ def no_sockets_out() -> Iterator[None]:
 
 
 def _refuse_outside(sock: socket.socket, address: Any) -> None:
-    if sock.family in (socket.AF_INET, socket.AF_INET6) and not _is_loopback(address[0]):
+    if sock.family in (socket.AF_INET, socket.AF_INET6) and not is_loopback(address[0]):
         raise OutsideConnectionError(
             f"a test connects to {address!r}; tests reach only loopback and unix sockets, "
             "so give the code under test a fake or a local server"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name: resolving it would already ask another machine
-        return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ from client import settings
 from client.cli.output import complain, say
 from client.sdk import Trainyard
 from client.settings import Connection, resolve, save
+from specs.loopback import is_loopback
 
 USAGE = 2
 
@@ -123,10 +123,4 @@ def login(
 
 def _guessed_scheme(address: str) -> str:
     """Return the scheme of an address without one: only a loopback address is served plainly."""
-    host = urlsplit(f"//{address}").hostname or ""
-    if host == "localhost":
-        return "http"
-    try:
-        return "http" if ip_address(host).is_loopback else "https"
-    except ValueError:
-        return "https"
+    return "http" if is_loopback(urlsplit(f"//{address}").hostname or "") else "https"

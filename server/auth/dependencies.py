@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ipaddress import ip_address
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -20,6 +19,7 @@ from server.auth.tokens import TokenKind, hash_token
 from server.context import Context
 from server.dependencies import ServerContext
 from server.errors import ForbiddenError, UnauthenticatedError
+from specs.loopback import is_loopback
 
 SESSION_COOKIE = "trainyard_session"
 SECURE_SESSION_COOKIE = f"__Host-{SESSION_COOKIE}"
@@ -113,7 +113,7 @@ def check_origin(context: Context, request: Request) -> None:
         own = f"{split.scheme}://{split.netloc}"
     else:
         own = f"{request.url.scheme}://{request.headers.get('host', '')}"
-        if not _is_loopback(request.url.hostname or ""):
+        if not is_loopback(request.url.hostname or ""):
             raise ForbiddenError(
                 f"browsers reach this server at {request.url.hostname!r}: set TRAINYARD_PUBLIC_URL "
                 "to its URL; without it only pages of localhost, 127.0.0.0/8 and [::1] may log in "
@@ -123,15 +123,6 @@ def check_origin(context: Context, request: Request) -> None:
         raise ForbiddenError(
             f"a write by cookie must come from {own}, not from {origin or 'nowhere'}"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 person = Depends(_person)
