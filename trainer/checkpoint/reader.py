@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.planner import LoadPlanner as Planner
 from torch.futures import Future
 
 from specs.attempt import ResumePoint
-from specs.checkpoint import COMMITTED, DCP_METADATA, MANIFEST, Manifest, ManifestFile
+from specs.checkpoint import DCP_METADATA, Manifest, ManifestFile
 from specs.checkpoint_faults import CheckpointFault
 from trainer.checkpoint.comparison import TensorKind, compare, drop_aliases, refuse_unless_it_fits
 from trainer.checkpoint.cover import check_cover
@@ -30,11 +30,9 @@ from trainer.checkpoint.pieces import Piece, read_pieces
 from trainer.checkpoint.shares import share_out
 from trainer.checkpoint.store import (
     check_contents,
-    check_counters,
-    check_links,
     check_sizes,
     metadata_digest,
-    read_manifest,
+    read_checked,
 )
 from trainer.checkpoint.unpickler import load_metadata
 from trainer.errors import CheckpointError
@@ -115,11 +113,7 @@ class CheckedReader(FileSystemReader):
         Raises:
             CheckpointError: it is not committed, not the one of `resume`, or damaged.
         """
-        check_links(self.folder, (MANIFEST, COMMITTED), self._root)
-        self.manifest = read_manifest(self.folder)
-        _check_identity(self.manifest, resume, self.folder)
-        check_counters(self.manifest, self.folder)
-        check_links(self.folder, (file.path for file in self.manifest.files), self._root)
+        self.manifest = read_checked(self.folder, resume, root=self._root)
         check_sizes(self.folder, self.manifest.files)
         self.metadata = load_metadata(
             self.folder / DCP_METADATA, expected_digest=resume.metadata_digest
@@ -206,18 +200,6 @@ def point_at(manifest: Manifest, folder: StoragePath) -> ResumePoint:
         step=manifest.train_state.step,
         metadata_digest=metadata_digest(manifest),
     )
-
-
-def _check_identity(manifest: Manifest, resume: ResumePoint, folder: StoragePath) -> None:
-    found = (manifest.checkpoint_id, manifest.train_state.step, metadata_digest(manifest))
-    wanted = (resume.checkpoint_id, resume.step, resume.metadata_digest)
-    for name, is_, should in zip(("id", "step", "metadata digest"), found, wanted, strict=True):
-        if is_ != should:
-            raise CheckpointError(
-                f"{folder} is another checkpoint: its {name} is {is_}, asked for was {should}",
-                path=str(folder),
-                fault=CheckpointFault.ANOTHER_CHECKPOINT,
-            )
 
 
 def _check_places(metadata: Metadata, files: Iterable[ManifestFile], path: StoragePath) -> None:

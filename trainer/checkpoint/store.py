@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 import xxhash
 from pydantic import ValidationError
 
+from specs.attempt import ResumePoint
 from specs.checkpoint import (
     COMMITTED,
     DCP_METADATA,
@@ -96,6 +97,32 @@ def read_manifest(folder: StoragePath) -> Manifest:
         if PurePosixPath(file.path).name != file.path:
             raise damaged(f"{path} names a file elsewhere: {file.path!r}")
     return manifest
+
+
+def read_checked(folder: StoragePath, resume: ResumePoint, *, root: StoragePath) -> Manifest:
+    """Return the manifest of the checkpoint of `resume`, of which no file leads out of the root.
+
+    Raises:
+        CheckpointError: it is not committed, another one or damaged, or its counters disagree.
+    """
+    check_links(folder, (MANIFEST, COMMITTED), root)
+    manifest = read_manifest(folder)
+    _check_identity(manifest, resume, folder)
+    check_counters(manifest, folder)
+    check_links(folder, (file.path for file in manifest.files), root)
+    return manifest
+
+
+def _check_identity(manifest: Manifest, resume: ResumePoint, folder: StoragePath) -> None:
+    found = (manifest.checkpoint_id, manifest.train_state.step, metadata_digest(manifest))
+    wanted = (resume.checkpoint_id, resume.step, resume.metadata_digest)
+    for name, is_, should in zip(("id", "step", "metadata digest"), found, wanted, strict=True):
+        if is_ != should:
+            raise CheckpointError(
+                f"{folder} is another checkpoint: its {name} is {is_}, asked for was {should}",
+                path=str(folder),
+                fault=CheckpointFault.ANOTHER_CHECKPOINT,
+            )
 
 
 def metadata_digest(manifest: Manifest) -> str:

@@ -14,9 +14,7 @@ import torch.distributed.checkpoint as dcp
 import torch.distributed.tensor as sharded
 import torch.multiprocessing as mp
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import (
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from specs.attempt import ResumePoint
@@ -27,7 +25,6 @@ from trainer.checkpoint.cover import check_cover
 from trainer.checkpoint.load_planner import LoadPlanner
 from trainer.checkpoint.reader import CheckedReader
 from trainer.checkpoint.unpickler import load_metadata
-from trainer.chores.look import FaultFoundError, fault_of
 from trainer.chores.main import Progress
 from trainer.errors import CheckpointError
 from trainer.storage import StoragePath
@@ -51,8 +48,8 @@ def load_everything(
         chore: folder for the meeting of the ranks.
 
     Raises:
-        FaultFoundError: the metadata is refused, a tensor is incomplete, or one cannot be loaded.
-        CheckpointError: storage refuses, or a rank was ended: neither says anything about it.
+        CheckpointError: the metadata is refused, a tensor is incomplete, or one cannot be loaded;
+            without a fault where storage refuses or a rank was ended, which proves nothing.
     """
     entries = _entries(folder, point)
     _open(folder, point, entries)
@@ -63,7 +60,7 @@ def load_everything(
             progress.begin(f"loads {len(entries)} tensors on {ranks} ranks")
             arguments = (ranks, folder, point, chore / "rendezvous")
             mp.spawn(_load_share, arguments, nprocs=ranks)
-    except (FaultFoundError, CheckpointError):
+    except CheckpointError:
         raise
     except mp.ProcessExitedException as error:
         raise CheckpointError(
@@ -74,7 +71,9 @@ def load_everything(
         if refusal := _refusal(error):
             raise refusal from error
         message = str(error).strip().splitlines() or [repr(error)]
-        raise FaultFoundError(CheckpointFault.LOAD_FAILED, message[-1]) from error
+        raise CheckpointError(
+            message[-1], path=str(folder), fault=CheckpointFault.LOAD_FAILED
+        ) from error
     return len(entries)
 
 
@@ -89,16 +88,16 @@ def _refusal(error: BaseException) -> CheckpointError | None:
 def _entries(folder: StoragePath, point: ResumePoint) -> Entries:
     """Return what the metadata says of each tensor, all of which must be whole."""
     path = folder / DCP_METADATA
-    try:
-        metadata = load_metadata(path, expected_digest=point.metadata_digest)
-        check_cover(metadata, path)
-    except CheckpointError as error:
-        raise fault_of(CheckpointFault.METADATA_REFUSED, error) from error
+    metadata = load_metadata(path, expected_digest=point.metadata_digest)
+    check_cover(metadata, path)
     found: Entries = {}
     for name, entry in metadata.state_dict_metadata.items():
         if not isinstance(entry, TensorStorageMetadata):
-            message = f"{path}: {name} is no tensor"
-            raise FaultFoundError(CheckpointFault.METADATA_REFUSED, message)
+            raise CheckpointError(
+                f"{path}: {name} is no tensor",
+                path=str(path),
+                fault=CheckpointFault.METADATA_REFUSED,
+            )
         found[name] = entry
     return found
 
@@ -109,10 +108,7 @@ def _open(folder: StoragePath, point: ResumePoint, entries: Entries) -> CheckedR
         name: torch.empty(entry.size, dtype=entry.properties.dtype, device="meta")
         for name, entry in entries.items()
     }
-    try:
-        reader.open(point, kinds_of(shapes))
-    except CheckpointError as error:
-        raise fault_of(CheckpointFault.METADATA_REFUSED, error) from error
+    reader.open(point, kinds_of(shapes))
     return reader
 
 

@@ -7,28 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from specs.attempt import ResumePoint
-from specs.checkpoint import COMMITTED, MANIFEST, Manifest, ManifestFile
+from specs.checkpoint import Manifest
 from specs.checkpoint_faults import CheckpointFault
 from specs.chores import ChoreKind, ChoreOrder, ChoreOutcome, Verification
-from trainer.checkpoint.store import (
-    check_counters,
-    check_links,
-    file_digest,
-    metadata_digest,
-    read_manifest,
-    storage_errors,
-)
+from trainer.checkpoint.store import check_contents, check_sizes, read_checked
 from trainer.chores.main import Progress, checkpoint_of
 from trainer.errors import CheckpointError
 from trainer.storage import StoragePath, storage_root
-
-
-class FaultFoundError(Exception):
-    """Something is wrong with a checkpoint; what, by name."""
-
-    def __init__(self, fault: CheckpointFault, message: str) -> None:
-        super().__init__(message)
-        self.fault = fault
 
 
 def look_at(order: ChoreOrder, chore: Path) -> ChoreOutcome:
@@ -41,82 +26,32 @@ def look_at(order: ChoreOrder, chore: Path) -> ChoreOutcome:
     folder, point = checkpoint_of(order)
     loads = order.task.kind == ChoreKind.VERIFY
     try:
-        root = storage_root(order.root_path)
-        manifest = check_manifest(folder, point, root)
+        manifest = read_checked(folder, point, root=storage_root(order.root_path))
         progress = Progress(chore, total=manifest.size * (2 if loads else 1))
         for file in manifest.files:
             progress.begin(f"compares {file.path}")
-            check_file(folder / file.path, file)
+            check_sizes(folder, [file])
+            check_contents(folder, [file])
             progress.advance(file.size)
         found = _loaded(folder, point, manifest, progress, chore) if loads else _whole()
-    except FaultFoundError as fault:
-        found = Verification(
-            ok=False, at=datetime.now(UTC), fault=fault.fault, message=str(fault)[:2000]
-        )
+    except CheckpointError as error:
+        fault = _fault_of(error)
+        if fault is None:
+            raise
+        found = Verification(ok=False, at=datetime.now(UTC), fault=fault, message=str(error)[:2000])
     return ChoreOutcome(outcome="succeeded", message=_told(found), verification=found)
 
 
-def fault_of(fault: CheckpointFault, error: CheckpointError) -> FaultFoundError:
-    """Return the fault that an error names, else the one given.
+def _fault_of(error: CheckpointError) -> CheckpointFault | None:
+    """Return what an error proves of the checkpoint; None where it proves nothing.
 
-    Raises:
-        CheckpointError: the error itself, where storage refuses and so nothing is known.
+    A load tries again after an I/O error, which may pass. A look has the time to be strict: a file
+    with sectors that cannot be read is damaged.
     """
-    if error.of_storage:
-        raise error
-    return FaultFoundError(error.fault or fault, str(error))
-
-
-def check_manifest(folder: StoragePath, point: ResumePoint, root: StoragePath) -> Manifest:
-    """Return the manifest of the very checkpoint that is meant.
-
-    Raises:
-        FaultFoundError: it is not committed, damaged, or another one, its counters disagree, or a
-            file leads out of the storage root.
-        CheckpointError: storage refuses.
-    """
-    with storage_errors("read", folder):
-        committed = (folder / COMMITTED).exists()
-    if not committed:
-        raise FaultFoundError(CheckpointFault.NOT_COMMITTED, f"{folder} has no {COMMITTED}")
-    try:
-        check_links(folder, (MANIFEST, COMMITTED), root)
-        manifest = read_manifest(folder)
-        check_counters(manifest, folder)
-        check_links(folder, (file.path for file in manifest.files), root)
-        found = (manifest.checkpoint_id, manifest.train_state.step, metadata_digest(manifest))
-    except CheckpointError as error:
-        raise fault_of(CheckpointFault.MANIFEST_DAMAGED, error) from error
-    if found != (point.checkpoint_id, point.step, point.metadata_digest):
-        message = f"{folder} holds {found[0]} with metadata {found[2]}, not {point.checkpoint_id}"
-        raise FaultFoundError(CheckpointFault.ANOTHER_CHECKPOINT, message)
-    return manifest
-
-
-def check_file(path: StoragePath, file: ManifestFile) -> None:
-    """Compare a file with its line in the manifest, reading it whole.
-
-    Raises:
-        FaultFoundError: it is missing, too short or too long, or a byte differs.
-        CheckpointError: it cannot be read for a reason that is not its own.
-    """
-    with storage_errors("read", path):
-        try:
-            size = path.stat().st_size
-            if size != file.size:
-                message = f"{path} has {size:,} bytes instead of {file.size:,}"
-                raise FaultFoundError(CheckpointFault.FILE_SIZE, message)
-            digest = file_digest(path)
-        except FileNotFoundError as error:
-            raise FaultFoundError(CheckpointFault.FILE_MISSING, f"{path} is missing") from error
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            message = f"{path} cannot be read: {error.strerror}"
-            raise FaultFoundError(CheckpointFault.FILE_DAMAGED, message) from error
-    if digest != file.xxh3_128:
-        message = f"{path} is damaged: its checksum is {digest} instead of {file.xxh3_128}"
-        raise FaultFoundError(CheckpointFault.FILE_DAMAGED, message)
+    cause = error.__cause__
+    if error.fault is None and isinstance(cause, OSError) and cause.errno == errno.EIO:
+        return CheckpointFault.FILE_DAMAGED
+    return error.fault
 
 
 def _whole() -> Verification:

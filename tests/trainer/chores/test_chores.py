@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -131,6 +132,20 @@ def test_what_is_wrong_is_said_by_name(root: Path, name: str) -> None:
         assert (found.ok, found.fault) == (False, fault)
         assert found.message is not None
         assert str(root) in found.message
+
+
+def test_sectors_that_cannot_be_read_are_damage(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = saved(root, 1)
+
+    def refuse(path: Path) -> str:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(store, "file_digest", refuse)
+    found = look(root, manifest, ChoreKind.SCRUB).verification
+    assert found is not None
+    assert (found.ok, found.fault) == (False, CheckpointFault.FILE_DAMAGED)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
