@@ -17,10 +17,10 @@ logger = logging.getLogger(__name__)
 # Key of the advisory lock that keeps the ids of events in commit order on PostgreSQL.
 EVENTS_LOCK = 7_301_001
 
-# Both ends of a connection to PostgreSQL notice within a minute that the other is gone without a
-# word (a host that lost its power, a cut network). With the system's defaults a lock of a dead
+# Both ends of a connection to PostgreSQL notice within a minute that the other is gone without
+# a close (a host that lost its power, a cut network). With the system's defaults a lock of a dead
 # client, the leadership among them, would stay for more than two hours.
-PATIENCE = {
+CONNECT_DEFAULTS = {
     "connect_timeout": "10",
     "keepalives_idle": "30",
     "keepalives_interval": "10",
@@ -105,8 +105,8 @@ def _keep_private(path: Path) -> None:
 def _engine(url: str) -> Engine:
     target = make_url(url)
     if target.get_backend_name() != "sqlite":
-        patient = target.update_query_dict(PATIENCE | dict(target.query))
-        return create_engine(patient, pool_pre_ping=True, pool_size=10, max_overflow=20)
+        completed = target.update_query_dict(CONNECT_DEFAULTS | dict(target.query))
+        return create_engine(completed, pool_pre_ping=True, pool_size=10, max_overflow=20)
     _keep_private(Path(target.database or ""))
     engine = create_engine(url, connect_args={"timeout": 30})
 

@@ -43,7 +43,7 @@ class ChoreKind(StrEnum):
     SAMPLE = "sample"
     """Draw a text from it."""
     RECOVER = "recover"
-    """Fence off a lost attempt, and find what it committed unheard."""
+    """Fence off a lost attempt, and find its unreported commits."""
 
 
 LOOKS = frozenset({ChoreKind.VERIFY, ChoreKind.SCRUB, ChoreKind.RECOVER})

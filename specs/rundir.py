@@ -174,7 +174,7 @@ class EventLine(RecordModel):
     """Completed optimizer steps at that moment."""
     data: dict[str, object] = Field(default_factory=dict)
     """What belongs to it: a `Manifest` for a commit, a `SaveSettled` when its end is taken note of,
-    a `SaveFailed` for a save that is tried again,    a phase name, a request's id."""
+    a `SaveFailed` for a save that is tried again, a phase name, a request's id."""
 
 
 class Outcome(RecordModel):

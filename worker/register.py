@@ -78,15 +78,15 @@ def own_token(node: Node) -> str | None:
 
 
 def _register(api: WorkerApi, registration: Registration) -> RegistrationReply:
-    told = None
+    logged = None
     while True:
         try:
             return persist(lambda: api.register(registration), for_seconds=FOR_EVER)
         except Refused as refusal:
             if refusal.status != ANOTHER_WORKER:
                 raise
-            if str(refusal) != told:
-                told = str(refusal)
+            if str(refusal) != logged:
+                logged = str(refusal)
                 logger.warning("waiting to register: %s", refusal)
         time.sleep(ANOTHER_WORKER_SECONDS)
 

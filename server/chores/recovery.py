@@ -1,4 +1,4 @@
-"""Commits that a lost attempt made unheard: their search, and their way into the catalog."""
+"""Unreported commits of a lost attempt: the search for them, and their entry in the catalog."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from specs.checkpoint import Manifest
 from specs.chores import ChoreKind, ChoreTask, RecoverTask
 
 RECOVERY = "recovery"
-"""Actor of the search for unheard commits."""
+"""Actor of the search for unreported commits."""
 NOTHING = -1
 """The step before the first that can be saved."""
 
 
 def queue_recovery(context: Context, connection: Connection, launch: Launch) -> None:
-    """Search for commits of an attempt whose rank 0 was not heard to its end; the job is locked.
+    """Search for commits of an attempt whose rank 0 reported no exit; the job is locked.
 
     Commits are reported in order, so what is unknown lies after the newest that is known.
     """

@@ -1,4 +1,4 @@
-"""Which worker serves a node, and what its word proves of attempts (docs/lifecycle.md, 45-48)."""
+"""Which worker serves a node, and what its report proves of attempts (docs/lifecycle.md, 45-48)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def proves_gone(
     reported: bool,
     lease_expired: bool,
 ) -> bool:
-    """Return whether a worker's word that an attempt has no process is a proof.
+    """Return whether a worker's report that an attempt has no process is a proof.
 
     Args:
         claimer: the worker that claimed the attempt's share.

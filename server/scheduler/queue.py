@@ -30,8 +30,8 @@ GROUPED_AT_ONCE = 500
 """Jobs that are given their group in one round; each is read whole for it."""
 PLACED_AT_ONCE = 100
 """Jobs of a group that are placed in one round at most."""
-TOLD = 20
-"""Jobs of a group that live views are told of when its reason changes; others read it anew."""
+NOTIFIED = 20
+"""Jobs of a group whose live views get an event when its reason changes; others read it again."""
 
 _GROUPED = (jobs.c.state == JobState.QUEUED) & jobs.c.demand.is_not(None)
 _ORDER = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
@@ -112,7 +112,7 @@ class JobQueue:
             connection: a transaction.
             free_slots: slots of the cluster that nobody holds.
         """
-        most = min(max(free_slots + 1, TOLD), PLACED_AT_ONCE)
+        most = min(max(free_slots + 1, NOTIFIED), PLACED_AT_ONCE)
         turn = func.row_number().over(partition_by=jobs.c.demand, order_by=_ORDER).label("turn")
         ranked = (
             select(jobs.c.id, turn).where(_GROUPED).subquery()  # nothing but what the index has
@@ -134,7 +134,7 @@ class JobQueue:
         )
 
     def explain(self, heads: Heads, waiting: Mapping[str, str], *, new: Collection[AnyRow]) -> None:
-        """Store the reasons that changed, one a group, and tell live views of them.
+        """Store the reasons that changed, one a group, and append events for live views.
 
         Args:
             heads: the next jobs of each group.
@@ -145,8 +145,8 @@ class JobQueue:
         changed = {row.demand: waiting[row.id] for row in waits if waiting[row.id] != row.reason}
         if not changed and not new:
             return
-        told = {row.id for row in waits if row.demand in changed and row.turn <= TOLD}
-        told |= {row.id for row in new}
+        notified = {row.id for row in waits if row.demand in changed and row.turn <= NOTIFIED}
+        notified |= {row.id for row in new}
         with self._context.database.write() as connection:
             if changed:
                 connection.execute(
@@ -156,7 +156,7 @@ class JobQueue:
                     [{"group": key, "because": changed[key]} for key in sorted(changed)],
                 )
             still = select(jobs.c.id, jobs.c.name, demands.c.reason).where(
-                jobs.c.id.in_(told),
+                jobs.c.id.in_(notified),
                 jobs.c.state == JobState.QUEUED,
                 demands.c.key == jobs.c.demand,
                 demands.c.reason.is_not(None),

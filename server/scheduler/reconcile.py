@@ -141,12 +141,12 @@ class Reconciler:
 
     def _judge_silence(self, share: AnyRow, since: datetime) -> None:
         """Mark a silent share as unreachable, and end it when it stays silent for long enough."""
-        unheard = silence(share.heard_at, up_since=since, now=self._context.now())
+        silent_for = silence(share.heard_at, up_since=since, now=self._context.now())
         retry = share.overrides.apply(share.spec).retry
-        if unheard >= timedelta(seconds=retry.node_lost_after_seconds):
-            self._end_lost(share, unheard)
+        if silent_for >= timedelta(seconds=retry.node_lost_after_seconds):
+            self._end_lost(share, silent_for)
         elif share.unreachable_since is None:
-            self._mark_unreachable(share, unheard)
+            self._mark_unreachable(share, silent_for)
 
     def _mark_unreachable(self, share: AnyRow, silence: timedelta) -> None:
         context = self._context

@@ -1,4 +1,4 @@
-"""Jobs that wait until the unheard commits of a lost attempt are found (lifecycle, 25)."""
+"""Jobs that wait until the unreported commits of a lost attempt are found (lifecycle, 25)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Recoveries:
     def _begin(self, searches: Sequence[Row[Any]], now: datetime) -> None:
         """Store since when jobs wait, and why."""
         ordered = sorted(searches, key=lambda row: str(row.job_id))
-        told = [
+        rows = [
             {"job": row.job_id, "because": _reason(row), "search": row.id, "since": now}
             for row in ordered
         ]
@@ -56,9 +56,9 @@ class Recoveries:
         with self._context.database.write() as connection:
             # Out of its group, which it may have come into while no node saw the storage.
             held = update(jobs).where(waits).values(reason=bindparam("because"), demand=None)
-            connection.execute(held, told)
+            connection.execute(held, rows)
             begun = update(chores).where(chores.c.id == bindparam("search"))
-            connection.execute(begun.values(awaited_since=bindparam("since")), told)
+            connection.execute(begun.values(awaited_since=bindparam("since")), rows)
             still = select(jobs.c.id, jobs.c.name, jobs.c.reason).where(
                 jobs.c.id.in_([row.job_id for row in ordered]), jobs.c.state == JobState.QUEUED
             )

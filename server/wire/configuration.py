@@ -1,4 +1,4 @@
-"""How uvicorn serves the application: the protocol with limits, and whose word counts."""
+"""How uvicorn serves the application: the protocol with limits, and the trusted proxies."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from specs.api.common import ProblemDetails
 from specs.reports import MAX_REPORT_BYTES
 
 HEADER_OVERHEAD = 4
-"""Bytes of a header beside its name and value: colon, space and the end of the line."""
+"""Bytes of a header in addition to its name and value: colon, space and the end of the line."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._part == "body" and self.flow.read_paused:
             self._arm(self.limits.body_seconds)
         elif self._part == "head" and not self._fed:
-            self.transport.close()  # nothing was asked, so nothing is answered
+            self.transport.close()  # without a request there is nothing to answer
         else:
             seconds = getattr(self.limits, f"{self._part}_seconds")
             what = "headers" if self._part == "head" else "body"

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import OperationalError
 
-from server.database import PATIENCE, Database
+from server.database import CONNECT_DEFAULTS, Database
 
 
 def parameters(url: URL) -> dict[str, str]:
@@ -25,12 +25,12 @@ def parameters(url: URL) -> dict[str, str]:
 
 
 def test_both_ends_look_for_a_peer_that_is_gone_without_a_word(postgres_url: URL) -> None:
-    assert parameters(postgres_url).items() >= PATIENCE.items()
+    assert parameters(postgres_url).items() >= CONNECT_DEFAULTS.items()
 
 
 def test_what_the_url_names_wins(postgres_url: URL) -> None:
     named = postgres_url.update_query_dict({"keepalives_idle": "7"})
-    assert parameters(named).items() >= (PATIENCE | {"keepalives_idle": "7"}).items()
+    assert parameters(named).items() >= (CONNECT_DEFAULTS | {"keepalives_idle": "7"}).items()
 
 
 def test_a_server_that_answers_nothing_is_given_up() -> None:

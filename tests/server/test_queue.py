@@ -10,7 +10,7 @@ from sqlalchemy import Connection, event, func, insert, select, update
 
 from server.context import Context
 from server.scheduler.place import Placer
-from server.scheduler.queue import PLACED_AT_ONCE, TOLD, forget_groups
+from server.scheduler.queue import NOTIFIED, PLACED_AT_ONCE, forget_groups
 from server.tables import demands, events, jobs, nodes
 from specs.ids import make_id
 from specs.states import JobState
@@ -101,7 +101,7 @@ def test_a_round_costs_the_same_however_many_wait(harness: Harness, context: Con
     with statements(context) as changed:
         assert harness.place() == 0
     assert sum(text.startswith(("UPDATE", "INSERT")) for text in changed) == 2
-    assert waiting_events(context) - told == TOLD
+    assert waiting_events(context) - told == NOTIFIED
     assert harness.job(copies[-1]).reason == "no node is online that takes new work"
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 STAGE_SECONDS = 480.0
-"""Time of one stage on a GPU; a machine may be lent for commands of ten minutes."""
-CPU_PATIENCE = 3.0
+"""Time of one stage on a GPU: below ten minutes, a usual limit of shared machines."""
+CPU_FACTOR = 3.0
 """What all limits are multiplied with on a CPU, whose cores other work may share."""
 
 

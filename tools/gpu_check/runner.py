@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.gpu_check.check import RESULT, DeviceKind
-from tools.gpu_check.plan import CPU_PATIENCE, STAGE_SECONDS, STAGES, Check
+from tools.gpu_check.plan import CPU_FACTOR, STAGE_SECONDS, STAGES, Check
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("specs", "planner", "trainer", "benchmarks", "tools/gpu_check")
@@ -60,15 +60,15 @@ def run_stages(stages: Iterable[str], to: Path, device: DeviceKind) -> bool:
     to.mkdir(parents=True, exist_ok=True)
     lines = to / LINES
     passed = _passed(lines, _versions(), device)
-    patience = CPU_PATIENCE if device == "cpu" else 1.0
+    factor = CPU_FACTOR if device == "cpu" else 1.0
     good = True
     with _scratch() as scratch:
         for stage in stages:
-            deadline = time.monotonic() + STAGE_SECONDS * patience
+            deadline = time.monotonic() + STAGE_SECONDS * factor
             for check in STAGES[stage]:
                 if (stage, check.name) in passed:
                     continue
-                limit = min(check.seconds * patience, deadline - time.monotonic())
+                limit = min(check.seconds * factor, deadline - time.monotonic())
                 folder = scratch / stage / check.name
                 line = _line(stage, check, _result(check, folder, lines, device, limit))
                 _append(lines, line)

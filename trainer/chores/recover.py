@@ -1,4 +1,4 @@
-"""Fences off a lost attempt, and reads the manifests of what it has committed unheard."""
+"""Fences off a lost attempt, and reads the manifests of its unreported commits."""
 
 from __future__ import annotations
 
@@ -40,18 +40,20 @@ def recover(order: ChoreOrder, chore: Path) -> ChoreOutcome:
     # A later attempt may have raised it further: this one is fenced off all the same.
     with suppress(OutrunError), raised_fence(root / job_id, task.fence):
         pass
-    unheard = [m for m in committed(root, job_id, attempt=task.attempt) if _is_unheard(m, task)]
-    progress = Progress(chore, total=len(unheard))
+    unreported = [
+        m for m in committed(root, job_id, attempt=task.attempt) if _is_unreported(m, task)
+    ]
+    progress = Progress(chore, total=len(unreported))
     texts: list[str] = []
     damaged, room = 0, MAX_RECOVERED_BYTES
-    for manifest in reversed(unheard):
+    for manifest in reversed(unreported):
         progress.begin(f"reads step-{manifest.train_state.step}")
         progress.advance(1)
         text = _manifest_if_whole(root, manifest)
         damaged += text is None
         if text is not None and (room := room - len(text)) >= 0:
             texts.append(text)
-    left = len(unheard) - damaged - len(texts)
+    left = len(unreported) - damaged - len(texts)
     return ChoreOutcome(
         outcome="succeeded",
         message=f"{len(texts)} found of attempt {task.attempt} after step {task.after_step}, "
@@ -60,7 +62,7 @@ def recover(order: ChoreOrder, chore: Path) -> ChoreOutcome:
     )
 
 
-def _is_unheard(manifest: Manifest, task: RecoverTask) -> bool:
+def _is_unreported(manifest: Manifest, task: RecoverTask) -> bool:
     return manifest.train_state.step > task.after_step
 
 
