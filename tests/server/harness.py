@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Row, insert, select
 
-from server.attempts.service import (
-    claim,
-)
+from server.attempts.service import claim
 from server.auth.tokens import hash_token
 from server.context import Context
 from server.jobs.reason import shown_reason
@@ -24,21 +22,14 @@ from server.scheduler.place import Placer
 from server.scheduler.reconcile import Reconciler
 from server.tables import attempt_nodes, attempts, checkpoints, chores, events, jobs, nodes
 from server.telemetry.ingest import store_report
-from specs.checkpoint import (
-    DataState,
-    Manifest,
-    ManifestFile,
-    ManifestWriter,
-    TrainState,
-    checkpoint_id,
-    checkpoint_path,
-)
+from specs.checkpoint import ManifestFile, ManifestWriter, checkpoint_path
 from specs.failures import Failure, FailureReason, LoadFailure
 from specs.job import parse_job_spec
 from specs.reports import PROTOCOL, Hardware, Identity, Report, WorkerIdentity
 from specs.rundir import ExitRecord, Heartbeat, Phase
 from specs.states import DesiredState
 from specs.stream import BadWindow
+from tests.manifests import make_manifest, state_at
 
 AnyRow = Row[*tuple[Any, ...]]
 
@@ -170,32 +161,22 @@ class Harness:
         """Put a checkpoint of the newest attempt into the catalog, and return its id."""
         attempt = self.attempt(job_id)
         now = self.context.now()
-        identifier = checkpoint_id(job_id, attempt.number, step)
         spec = self.job(job_id).spec
-        sequences = step * spec.training.global_batch_size
-        data = DataState(position=sequences, consumed=sequences, dataset_digest="d" * 32)
-        manifest = Manifest(
-            checkpoint_id=identifier,
-            job_id=job_id,
-            attempt=attempt.number,
+        manifest = make_manifest(
+            job_id,
+            attempt.number,
+            state_at(step, sequences=spec.training.global_batch_size, tokens=128),
             created_at=now,
-            train_state=TrainState(step=step, tokens=sequences * 128, data=data),
             layout=attempt.layout,
-            seed=0,
-            spec_digest="s" * 64,
             spec=spec.model_copy(update={"env": {}}),
             parent=attempt.parent_checkpoint_id,
-            kind="interval",
-            param_dtype="float32",
             model=spec.model,
             seq_len=spec.training.seq_len,
-            torch_version="2",
-            save_seconds=0.1,
             files=files,
             writers=writers,
         )
         row = {
-            "id": identifier,
+            "id": manifest.checkpoint_id,
             "job_id": job_id,
             "attempt_id": attempt.id,
             "attempt": attempt.number,
@@ -217,7 +198,7 @@ class Harness:
         }
         with self.context.database.write() as connection:
             connection.execute(insert(checkpoints).values(row))
-        return identifier
+        return manifest.checkpoint_id
 
     def job(self, job_id: str) -> AnyRow:
         """Return the job's row, with the reason that people see."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specs.checkpoint import DataState, Manifest, TrainState
 from specs.job import parse_job_spec
-from specs.layout import Layout
 from specs.stream import advanced, merged
+from tests.manifests import make_manifest
 
 SPEC = parse_job_spec({"training": {"global_batch_size": 4, "micro_batch_size": 1, "seq_len": 8}})
 DIGEST = "d" * 32
@@ -32,24 +30,8 @@ def state(step: int, consumed: int, position: int | None = None, tokens: int | N
 
 
 def manifest(train_state: TrainState, start: TrainState | None, *, old: bool = False) -> Manifest:
-    return Manifest(
-        checkpoint_id=f"job.a1.step-{train_state.step}",
-        job_id="job",
-        attempt=1,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
-        train_state=train_state,
-        start=start,
-        layout=Layout(),
-        seed=0,
-        spec_digest="s" * 64,
-        spec=None if old else SPEC,
-        parent=None,
-        kind="interval",
-        param_dtype="float32",
-        torch_version="2",
-        save_seconds=0.1,
-        files=(),
-    )
+    spec = None if old else SPEC
+    return make_manifest("job", 1, train_state, start=start, spec=spec)
 
 
 def test_counters_of_a_training_agree() -> None:

@@ -23,19 +23,16 @@ from specs.api.access import TokenRequest
 from specs.api.resume import ResumeRequest
 from specs.checkpoint import (
     DCP_METADATA,
-    DataState,
-    Manifest,
     ManifestFile,
     ManifestWriter,
     SaveSettled,
-    TrainState,
-    checkpoint_id,
 )
 from specs.failures import Failure
 from specs.job import JobSpec
 from specs.lr_schedule import learning_rate
 from specs.reports import PROTOCOL, Chunk, Hardware, Registration, Report, ReportReply
 from specs.rundir import EventLine, ExitRecord, Heartbeat, MetricLine, Phase, RequestAnswer
+from tests.manifests import make_manifest, state_at
 from tests.server.harness import FakeClock, Harness, Supervisor
 
 CHUNK_LINES = 2000
@@ -173,30 +170,19 @@ class Run:
     def save(self, step: int | None = None, *, kind: str = "interval") -> str:
         """Commit a checkpoint and return its id."""
         step = self.step if step is None else step
-        batch = self.spec.training.global_batch_size
-        identifier = checkpoint_id(self._job_id, self.attempt, step)
-        manifest = Manifest(
-            checkpoint_id=identifier,
-            job_id=self._job_id,
-            attempt=self.attempt,
+        training = self.spec.training
+        manifest = make_manifest(
+            self._job_id,
+            self.attempt,
+            state_at(step, sequences=training.global_batch_size, tokens=training.seq_len),
             created_at=self._stage.clock.now(),
-            train_state=TrainState(
-                step=step,
-                tokens=step * self.spec.tokens_per_step,
-                data=DataState(
-                    position=step * batch, consumed=step * batch, dataset_digest="d" * 32
-                ),
-            ),
             layout=self._layout,
-            seed=self.spec.training.seed,
-            spec_digest="5" * 64,
+            seed=training.seed,
             spec=self.spec.model_copy(update={"env": {}}),
             parent=self._parent,
             kind=kind,
-            param_dtype="float32",
             model=self.spec.model,
-            seq_len=self.spec.training.seq_len,
-            torch_version="2.13.0",
+            seq_len=training.seq_len,
             save_seconds=3.4,
             files=(
                 ManifestFile(path=DCP_METADATA, size=48_112, xxh3_128="a" * 32),
@@ -204,6 +190,7 @@ class Run:
             ),
             writers=(ManifestWriter(rank=0, size=1_900_544_000, files=1, write_seconds=1.5),),
         )
+        identifier = manifest.checkpoint_id
         self.tell("checkpoint_committed", manifest.model_dump(mode="json"), at=step)
         settled = SaveSettled(checkpoint_id=identifier, stall_seconds=0.02)
         self.tell("checkpoint_settled", settled.model_dump(mode="json"), at=step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import update
@@ -11,11 +10,11 @@ from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
 from server.liveness import beat
 from server.tables import nodes
-from specs.checkpoint import DCP_METADATA, DataState, Manifest, ManifestFile, TrainState
+from specs.checkpoint import DCP_METADATA, ManifestFile
 from specs.chores import ChoreKind, ChoreOutcome
 from specs.failures import FailureReason
-from specs.layout import Layout
 from specs.states import ChoreState, JobState
+from tests.manifests import make_manifest, state_at
 from tests.server.chores.conftest import Yard
 from tests.server.harness import AnyRow, Harness
 
@@ -23,21 +22,10 @@ LOST = {"retry": {"node_lost_after_seconds": 60.0}}
 
 
 def manifest(job_id: str, step: int, *, attempt: int = 1, **changes: Any) -> str:
-    data = DataState(position=step * 16, consumed=step * 16, dataset_digest="d" * 32)
-    made = Manifest(
-        checkpoint_id=f"{job_id}.a{attempt}.step-{step}",
-        job_id=job_id,
-        attempt=attempt,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
-        train_state=TrainState(step=step, tokens=step * 16 * 128, data=data),
-        layout=Layout(),
-        seed=0,
-        spec_digest="s" * 64,
-        parent=None,
-        kind="interval",
-        param_dtype="float32",
-        torch_version="2",
-        save_seconds=0.1,
+    made = make_manifest(
+        job_id,
+        attempt,
+        state_at(step, sequences=16, tokens=128),
         files=(ManifestFile(path=DCP_METADATA, size=9, xxh3_128="b" * 32),),
     )
     return made.model_copy(update=changes).model_dump_json()

@@ -4,35 +4,19 @@ import errno
 import os
 import shutil
 import stat
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specs.checkpoint import COMMITTED, DataState, Manifest, TrainState, checkpoint_id
-from specs.layout import Layout
+from specs.checkpoint import COMMITTED, Manifest
+from tests.manifests import make_manifest, state_at
 from trainer.checkpoint import store
 from trainer.errors import CheckpointError
 
 
 def _manifest(attempt: int, step: int) -> Manifest:
-    return Manifest(
-        checkpoint_id=checkpoint_id("job", attempt, step),
-        job_id="job",
-        attempt=attempt,
-        created_at=datetime.now(UTC),
-        train_state=TrainState(step=step, tokens=0, data=DataState(dataset_digest="d")),
-        layout=Layout(),
-        seed=0,
-        spec_digest="s",
-        parent=None,
-        kind="interval",
-        param_dtype="float32",
-        torch_version="2",
-        save_seconds=0.5,
-        files=(),
-    )
+    return make_manifest("job", attempt, state_at(step))
 
 
 def _commit(root: Path, attempt: int, step: int) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,8 @@ from specs.checkpoint import (
     DCP_METADATA,
     FENCE,
     MANIFEST,
-    DataState,
     Manifest,
     ManifestFile,
-    TrainState,
-    checkpoint_id,
     checkpoint_path,
 )
 from specs.chores import (
@@ -28,7 +24,7 @@ from specs.chores import (
     ChoreTask,
     RecoverTask,
 )
-from specs.layout import Layout
+from tests.manifests import make_manifest, state_at
 from trainer.checkpoint import store
 from trainer.checkpoint.fence import raised_fence, read_fence
 from trainer.chores import recover
@@ -51,25 +47,12 @@ def commit(root: Path, attempt: int, step: int, *, position: int | None = None) 
     folder.mkdir(parents=True)
     content = f"metadata of {step}".encode()
     (folder / DCP_METADATA).write_bytes(content)
-    data = DataState(
-        position=step if position is None else position, consumed=step, dataset_digest="d" * 32
-    )
-    manifest = Manifest(
-        checkpoint_id=checkpoint_id(JOB, attempt, step),
-        job_id=JOB,
-        attempt=attempt,
-        created_at=datetime(2026, 1, 1, tzinfo=UTC),
-        train_state=TrainState(step=step, tokens=step, data=data),
-        layout=Layout(),
-        seed=0,
-        spec_digest="s" * 64,
-        parent=None,
-        kind="interval",
-        param_dtype="float32",
-        torch_version="2",
-        save_seconds=0.1,
-        files=(ManifestFile(path=DCP_METADATA, size=len(content), xxh3_128=store.digest(content)),),
-    )
+    state = state_at(step)
+    if position is not None:
+        data = state.data.model_copy(update={"position": position})
+        state = state.model_copy(update={"data": data})
+    file = ManifestFile(path=DCP_METADATA, size=len(content), xxh3_128=store.digest(content))
+    manifest = make_manifest(JOB, attempt, state, files=(file,))
     store.write_manifest(folder, manifest)
     store.commit(folder)
     return folder
