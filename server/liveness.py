@@ -11,7 +11,7 @@ from sqlalchemy import Connection, or_, select, update
 from server.context import Context
 from server.leases import SKEW
 from server.tables import liveness
-from server.upsert import insert_if_absent
+from server.upsert import insert_absent
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def beat(context: Context) -> None:
     now = context.now()
     with context.database.write() as connection:
         first = {"id": 1, "beat_at": now, "up_since": now}
-        if insert_if_absent(connection, liveness, first):
+        if insert_absent(connection, liveness, [first]):
             return
         gap = or_(liveness.c.beat_at < now - GAP, liveness.c.beat_at > now + SKEW)
         connection.execute(update(liveness).where(gap).values(beat_at=now, up_since=now))

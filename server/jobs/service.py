@@ -21,7 +21,7 @@ from server.jobs.checks import check_hardware, check_new, check_world_size
 from server.lifecycle import job_to, lock_job, move
 from server.tables import attempts, jobs, requests
 from server.telemetry.catalog import newest_checkpoint
-from server.upsert import insert_if_absent
+from server.upsert import insert_absent
 from specs.api.jobs import PendingLaunch, Progress
 from specs.events import EventKind
 from specs.job import JobSpec
@@ -317,7 +317,7 @@ def job_of_key(
         "created_at": context.now(),
     }
     keys = tables.idempotency_keys
-    if insert_if_absent(connection, keys, row):
+    if insert_absent(connection, keys, [row]):
         return None
     earlier = connection.execute(
         sa.select(keys.c.request_digest, keys.c.job_id, jobs.c.env)

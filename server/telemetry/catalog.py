@@ -13,7 +13,7 @@ from server.events.store import append_event
 from server.tables import attempts, checkpoints, jobs
 from server.telemetry.lineage import Lineage, attempts_of, lineage_of
 from server.telemetry.lines import metadata_digest
-from server.upsert import insert_if_absent
+from server.upsert import insert_absent
 from server.views import check_job
 from specs.api.fork import DescendantView
 from specs.api.telemetry import CheckpointDetails, CheckpointView
@@ -68,7 +68,7 @@ def record_commit(
         "manifest": manifest,
         "created_at": manifest.created_at,
     }
-    if not insert_if_absent(connection, checkpoints, row):
+    if not insert_absent(connection, checkpoints, [row]):
         return False
     found = f", found on storage by {found_by}" if found_by else ""
     append_event(
