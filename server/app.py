@@ -44,7 +44,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.events.endpoints.router,
     server.auth.endpoints.router,
     server.workers.endpoints.router,
-    reference.api_router,
 )
 
 

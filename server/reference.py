@@ -18,7 +18,6 @@ HTML = "text/html"
 CSS = "text/css"
 
 router = APIRouter(tags=["meta"])
-api_router = APIRouter(tags=["meta"])
 
 
 @dataclass(frozen=True)
@@ -88,15 +87,3 @@ def style(request: Request) -> Response:
 def document(request: Request) -> Response:
     """Return the OpenAPI document."""
     return _reply(request, lambda published: published.document)
-
-
-@api_router.get(
-    "/openapi.json",
-    name="api_document",
-    summary="The OpenAPI document, below the API",
-    response_class=Response,
-    responses=_described(JSON),
-)
-def api_document(request: Request) -> Response:
-    """Return the same as `/openapi.json`."""
-    return document(request)

@@ -22,7 +22,7 @@ from server.tables import tokens
 from tests.server.api.in_process import TestClient
 from tests.server.harness import FakeClock
 
-OPEN = {"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json", "/api/v1/openapi.json"}
+OPEN = {"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"}
 API = "/api/v1"
 URL = "http://127.0.0.1:8470"
 ORIGIN = {"origin": URL}
