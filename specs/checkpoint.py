@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AwareDatetime, Field
 
-from specs.base import RecordModel
+from specs.base import RecordModel, cut_to
 from specs.job import JobSpec
 from specs.layout import Layout
 from specs.sections.model import ModelSection
@@ -111,7 +111,7 @@ class SaveFailed(RecordModel):
 
     kind: str
     """Why it was saved: `interval`, `request`, `stop` or `final`."""
-    message: Annotated[str, Field(max_length=2_000)]
+    message: Annotated[str, Field(max_length=2_000), cut_to(2_000)]
     """What failed, with rank, path and cause."""
     tries: Annotated[int, Field(ge=1)]
     """Saves that failed since the last one that did not."""

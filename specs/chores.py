@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from specs.attempt import ResumePoint
-from specs.base import RecordModel, Seed, SpecModel, Text
+from specs.base import Message, RecordModel, Seed, SpecModel, Text, cut_to
 from specs.checkpoint_faults import CheckpointFault
 from specs.job import JobSpec
 from specs.names import NAME
@@ -79,7 +79,7 @@ class Verification(RecordModel):
     """Tensors that were loaded."""
     fault: CheckpointFault | None = None
     """What is wrong, by name."""
-    message: str | None = None
+    message: Message | None = None
     """What is wrong, as a sentence."""
 
 
@@ -152,7 +152,7 @@ class SampleEnd(StrEnum):
 class SampleResult(RecordModel):
     """A text that was drawn."""
 
-    text: str
+    text: Annotated[str, Field(max_length=200_000), cut_to(200_000)]
     """The prompt and what the model wrote after it."""
     tokens: int
     """Tokens that were drawn."""
@@ -220,7 +220,7 @@ class ChoreOrder(RecordModel):
 class ChoreProgress(RecordModel):
     """How far a chore is."""
 
-    doing: Annotated[str, Field(max_length=200)]
+    doing: Annotated[str, Field(max_length=200), cut_to(200)]
     """What it does now, in a few words."""
     done: Annotated[int, Field(ge=0, lt=2**62)]
     """Bytes read and written, tokens drawn, or files that were deleted."""
@@ -233,7 +233,7 @@ class ChoreOutcome(RecordModel):
 
     outcome: Literal["succeeded", "failed"]
     """Whether the work was done; a damaged checkpoint that was looked at is work done."""
-    message: Annotated[str, Field(max_length=4000)]
+    message: Message
     """What was found or done, or why it could not be."""
     verification: Verification | None = None
     """What a look at a checkpoint found."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
-from specs.base import RecordModel
+from pydantic import Field
+
+from specs.base import Message, Number, RecordModel, WrittenPath, cut_to
 from specs.checkpoint_faults import CheckpointFault
 from specs.stream import BadWindow
 
@@ -66,28 +69,28 @@ ADVICE: dict[FailureReason, str] = {
 class MemoryUse(RecordModel):
     """What a rank held on its device when memory ran out, in bytes."""
 
-    device: str
+    device: Message
     """`cuda` or `cpu`."""
-    total_bytes: int
+    total_bytes: Number
     """Memory of the device, or of the host."""
-    reserved_bytes: int
+    reserved_bytes: Number
     """Held by the allocator; on a CPU the resident set."""
-    allocated_bytes: int
+    allocated_bytes: Number
     """In use by tensors; on a CPU the resident set."""
-    weights_bytes: int
+    weights_bytes: Number
     """Weights, those gathered for the moment apart."""
-    gradients_bytes: int
+    gradients_bytes: Number
     """Gradients, those that are not reduced yet apart."""
-    optimizer_bytes: int
+    optimizer_bytes: Number
     """States of the optimizer."""
-    rest_bytes: int
+    rest_bytes: Number
     """All that is left: activations, what is gathered, buffers; on a CPU the program too."""
 
 
 class LoadFailure(RecordModel):
     """The checkpoint that an attempt could not load."""
 
-    checkpoint_id: str
+    checkpoint_id: Message
     """Its id."""
     fault: CheckpointFault | None
     """What proves that it cannot be used; absent where storage refused, which may pass."""
@@ -98,21 +101,21 @@ class Failure(RecordModel):
 
     reason: FailureReason
     """What kind of failure it is."""
-    message: str
+    message: Message
     """One or two sentences: what was given, what was needed, which path or field."""
-    rank: int | None = None
+    rank: Number | None = None
     """Global rank that failed first; absent when no rank did."""
-    node: str | None = None
+    node: Message | None = None
     """Node of that rank."""
-    signal: str | None = None
+    signal: Message | None = None
     """Signal that ended the rank, such as `SIGKILL`."""
-    exit_code: int | None = None
+    exit_code: Number | None = None
     """Exit code of the rank."""
-    step: int | None = None
+    step: Number | None = None
     """Step at which it happened."""
-    path: str | None = None
+    path: WrittenPath | None = None
     """File or folder that was at fault."""
-    traceback: str | None = None
+    traceback: Annotated[str, Field(max_length=20_000), cut_to(20_000, keep_end=True)] | None = None
     """Python traceback of the rank."""
     bad_window: BadWindow | None = None
     """Sequences to be left out by the attempt that follows, where the guard asks for a rollback."""

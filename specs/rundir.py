@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from specs.base import RecordModel
+from specs.base import Message, Number, RecordModel
 from specs.failures import Failure
 
 STACKS_SIGNAL = signal.SIGUSR1
@@ -182,9 +182,9 @@ class Outcome(RecordModel):
 
     outcome: Literal["succeeded", "stopped", "failed"]
     """How it ended."""
-    step: int
+    step: Number
     """Completed optimizer steps."""
-    checkpoint_id: str | None = None
+    checkpoint_id: Message | None = None
     """Last checkpoint that it committed."""
     failure: Failure | None = None
     """Why it failed."""
@@ -210,7 +210,7 @@ class RequestAnswer(RecordModel):
 
     ok: bool
     """Whether it was done."""
-    message: str
+    message: Message
     """What was done, or why not."""
     step: Annotated[int, Field(ge=0)]
     """Completed optimizer steps at that moment."""
@@ -250,13 +250,13 @@ class Provenance(RecordModel):
 class RankExit(RecordModel):
     """How one rank ended."""
 
-    rank: int
+    rank: Number
     """Global rank."""
-    pid: int
+    pid: Number
     """Process id."""
-    exit_code: int | None
+    exit_code: Number | None
     """Exit code; absent when a signal ended it or nobody could see it."""
-    signal: str | None
+    signal: Message | None
     """Signal that ended it, such as `SIGKILL`."""
     time: float
     """Unix time, seconds."""

@@ -8,8 +8,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from specs.base import RecordModel
+from pydantic import Field
+
+from specs.base import Message, Number, RecordModel
 from specs.rundir import STACKS_SIGNAL, RankExit
 from worker.files import read_record
 from worker.identity import has_ended, open_started_at
@@ -20,13 +23,13 @@ GUARD_SECONDS = 2.0
 
 
 class _Start(RecordModel):
-    pid: int
-    start_time: int
+    pid: Annotated[int, Field(ge=1, lt=2**31)]
+    start_time: Number
 
 
 class _End(RecordModel):
-    exit_code: int | None
-    signal: str | None
+    exit_code: Number | None
+    signal: Message | None
     time: float
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from specs.checkpoint import checkpoint_id, checkpoint_path, split_checkpoint_id
-from specs.failures import ADVICE, FREE_RETRIES, NEVER_RETRIED, FailureReason
+from specs.chores import SampleEnd, SampleResult
+from specs.failures import ADVICE, FREE_RETRIES, NEVER_RETRIED, Failure, FailureReason
 from specs.ids import is_id, make_id
 from specs.job import JobSpec
 from specs.masks import has_credentials, hide_credentials, is_masked
@@ -39,6 +40,26 @@ def test_a_record_keeps_what_is_not_finite(value: float) -> None:
     again = MetricLine.model_validate_json(line.model_dump_json())
     assert "null" not in line.model_dump_json(include={"values"})
     assert repr(again.values["train/loss"]) == repr(value)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "file-\udcff", "\ud83d"])
+def test_text_of_a_program_is_storable_whatever_it_quotes(text: str) -> None:
+    failure = Failure(reason=FailureReason.DATA_ERROR, message=text, path=text, traceback=text)
+    drawn = SampleResult(text=text, tokens=1, ended=SampleEnd.TIME)
+    for stored in (failure.model_dump_json(), drawn.model_dump_json()):
+        assert "\\u0000" not in stored
+        stored.encode()
+
+
+def test_long_text_of_a_program_is_cut() -> None:
+    text = "begin" + "x" * 10**6 + "end"
+    failure = Failure(reason=FailureReason.DATA_ERROR, message=text, traceback=text)
+    assert len(failure.message) == 4_000
+    assert failure.message.startswith("begin")
+    assert failure.traceback is not None
+    assert len(failure.traceback) == 20_000
+    assert failure.traceback.endswith("end")
+    assert Failure.model_validate_json(failure.model_dump_json()) == failure
 
 
 def test_specs_and_records_are_frozen() -> None:

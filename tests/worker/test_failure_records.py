@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
+from server.body import parse_json
 from specs.failures import Failure, FailureReason
+from specs.reports import MAX_REPORT_BYTES, PROTOCOL, Identity, Report
 from specs.rundir import Outcome, RankExit
 from specs.states import DesiredState
 from worker.node import WorkerRun
@@ -172,3 +176,29 @@ def test_last_words_count_only_from_the_user_of_the_ranks(run_of_another_user: W
     Path(run.outcome).write_text(SAVED.model_dump_json())
     Path(run.error).write_text(NAN.model_dump_json())
     assert last_words(run) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"message": "x" * 5_000_000, "traceback": "y" * 5_000_000},
+        {"message": "a NUL\0 of the data", "path": "data/\0"},
+        {"message": "a count", "exit_code": 10**30},
+        {"message": "a step", "step": 10**400},
+    ],
+    ids=["long", "nul", "exit code", "step"],
+)
+def test_an_exit_is_taken_whatever_a_rank_wrote(tmp_path: Path, written: dict[str, Any]) -> None:
+    run = WorkerRun(tmp_path)
+    error = json.dumps({"reason": "data_error", "rank": 0, **written})
+    Path(run.error).write_text(error)
+    Path(run.outcome).write_text(f'{{"outcome": "failed", "step": 3, "failure": {error}}}')
+    outcome, failure = last_words(run)
+    record = judge(replace(SEEN, outcome=outcome, error=failure, ranks=(end(0, code=1),)), time=1.0)
+    identity = Identity(boot_id="b", pid_namespace="n", pid=1, start_time=1)
+    content = Report(protocol=PROTOCOL, node="n", identity=identity, exit=record).model_dump_json()
+    assert len(content) < MAX_REPORT_BYTES
+    taken = parse_json(Report, content.encode()).exit
+    assert taken is not None
+    assert taken.failure is not None
+    orjson.dumps(taken.failure.model_dump(mode="json"))  # as its event is stored

@@ -8,7 +8,7 @@ import io
 import json
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
@@ -26,6 +26,7 @@ BLOCK_BYTES = 1 << 20
 LINE_BYTES = 256 << 20
 """The longest line of JSON lines: it must fit into memory several times."""
 SHOWN_CHARACTERS = 60
+SHOWN_NAMES = 20
 BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError)
 COMPRESSED = (".gz", ".zst")
 
@@ -129,8 +130,9 @@ class JsonLines:
         if record is None:
             return b""
         if self.text_field not in record:
-            there = ", ".join(map(repr, record)) or "none"
-            line.refuse(f"has no field {self.text_field!r} (data.text_field); its fields: {there}")
+            line.refuse(
+                f"has no field {self.text_field!r} (data.text_field); its fields: {listed(record)}"
+            )
         text = record[self.text_field]
         if not isinstance(text, str):
             line.refuse(
@@ -224,6 +226,13 @@ def _line_breaks(file: io.FileIO, end: int) -> int:
         count += block.count(b"\n")
         end -= len(block)
     return count
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names for a message: the first of them, and how many more there are."""
+    every = [repr(_excerpt(name)) for name in names]
+    more = len(every) - SHOWN_NAMES
+    return ", ".join(every[:SHOWN_NAMES]) + (f" and {more:,} more" if more > 0 else "") or "none"
 
 
 def _excerpt(text: str) -> str:

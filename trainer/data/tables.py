@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainer.data.corpus import Corpus, InputFile
+from trainer.data.lines import listed
 from trainer.data.reading import Slice, Text
 
 BATCH_ROWS = 256
@@ -36,10 +37,10 @@ class _Column:
     def _check(self, file: InputFile, schema: pa.Schema) -> int:
         """Return the number of the column."""
         if schema.names.count(self.text_field) != 1:
-            there = ", ".join(map(repr, schema.names)) or "none"
             self.corpus.refuse(
                 file.path,
-                f"has no column {self.text_field!r} (data.text_field); there are: {there}",
+                f"has no column {self.text_field!r} (data.text_field); there are: "
+                f"{listed(schema.names)}",
             )
         number = schema.get_field_index(self.text_field)
         kind = schema.field(number).type
