@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -187,14 +187,16 @@ def _reason(
     enough = [g for g in groups if _spread(demand, g, free=lambda o: o.slots) is not None]
     group = max(enough or groups, key=lambda g: sum(len(o.free) for o in g))
     if not enough:
-        return f"{needs}, {sum(o.slots for o in group)} are online{_by_node(group, 'slots')}"
+        return (
+            f"{needs}, {sum(o.slots for o in group)} are online{_by_node(o.slots for o in group)}"
+        )
     free = [offer for offer in group if offer.free and offer.node not in kept_for]
     count = sum(len(offer.free) for offer in free)
     kept: Counter[str] = Counter()
     for offer in group:
         if offer.free and offer.node in kept_for:
             kept[kept_for[offer.node]] += len(offer.free)
-    parts = [f"{count} free" + (_by_node(free, "free") if count else "")]
+    parts = [f"{count} free{_by_node(len(offer.free) for offer in free)}"]
     if kept and not count:
         parts = []  # no "0 free" next to slots that are free and kept
     parts += [f"{slots} free, kept for {name}, which is ahead" for name, slots in kept.items()]
@@ -214,11 +216,10 @@ def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
     return f"{such}sees its checkpoints"
 
 
-def _by_node(group: Sequence[Offer], what: Literal["slots", "free"]) -> str:
-    if len(group) == 1:
-        return ""
-    counts = [o.slots if what == "slots" else len(o.free) for o in group]
-    return f" ({' + '.join(map(str, sorted(counts, reverse=True)[:8]))})"
+def _by_node(slots: Iterable[int]) -> str:
+    """Return the slots of each of several nodes, the eight largest numbers, as in ` (4 + 2)`."""
+    largest = sorted(slots, reverse=True)[:8]
+    return f" ({' + '.join(map(str, largest))})" if len(largest) > 1 else ""
 
 
 def _held(group: Sequence[Offer], most: int = 3) -> list[str]:

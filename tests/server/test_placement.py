@@ -333,6 +333,13 @@ def test_slots_that_are_free_and_those_that_are_kept_are_told_apart() -> None:
     }
 
 
+def test_slots_that_one_job_keeps_on_several_nodes_are_one_number() -> None:
+    decisions = decide([demand("large", 8), demand("j", 1)], [offer("a", 4, 2), offer("b", 4, 1)])
+    assert decisions.waiting["j"] == (
+        "needs 1 slot, 3 free, kept for large, which is ahead, 5 held by other"
+    )
+
+
 def test_what_is_placed_is_held_by_its_name() -> None:
     offers = [offer("a", 4, 4), offer("b", 2, 2)]
     decisions = decide([demand("one", 3), demand("two", 2), demand("j", 4)], offers)
