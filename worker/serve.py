@@ -19,6 +19,7 @@ from worker.notice import read_notice
 from worker.register import register
 from worker.roots import identify_roots
 from worker.settings import Settings
+from worker.torchrun import check_reach
 from worker.users import RunAs
 
 logger = logging.getLogger(__name__)
@@ -96,5 +97,8 @@ def _prepare_users(settings: Settings, node: Node, *, slots: int) -> RunAs | Non
     node.cache_dir.mkdir(exist_ok=True)
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
-    run_as.prepare_node(slots=slots, data_dir=node.data_dir, shared=[*folders, node.cache_dir])
+    shared = [*folders, node.cache_dir]
+    run_as.prepare_node(slots=slots, data_dir=node.data_dir, shared=shared)
+    runs = node.data_dir / "runs"
+    check_reach(run_as.for_operations(), run_directories=runs, folders=shared)
     return run_as

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +18,22 @@ from worker.files import open_regular
 from worker.interface import interface_environment
 from worker.node import LaunchRecord, WorkerRun
 from worker.processes import GUARD, MARKER, NODE_MARKER
-from worker.users import user_environment
+from worker.users import RankUser, user_environment
 
 TRAINER = (sys.executable, "-m", "trainer")
 RENDEZVOUS_SECONDS = 300
 """Time within which all nodes of an attempt must have come."""
+REACH_SECONDS = 60.0
+REACH = """
+import importlib.util, os, sys
+for name in ("trainer", "torch"):
+    if importlib.util.find_spec(name) is None:
+        raise ModuleNotFoundError(f"no package {name}")
+os.stat(sys.argv[1])
+for folder in sys.argv[2:]:
+    os.listdir(folder)
+"""
+"""What a rank's user must be able to do; looking for a package reads none of it."""
 HIDDEN_PREFIXES = ("TRAINYARD_", "CELERY_", "C_FORCE_ROOT")
 HIDDEN_NAMES = frozenset({"REDIS_URL", "_MP_FORK_LOGLEVEL_"})
 
@@ -153,6 +165,34 @@ def port_is_taken(launch: LaunchRecord) -> bool:
         except OSError as error:
             return error.errno == errno.EADDRINUSE
     return False
+
+
+def check_reach(user: RankUser, *, run_directories: Path, folders: Iterable[Path]) -> None:
+    """Start the interpreter as a user of ranks, and have it look for all that ranks need.
+
+    Raises:
+        ValueError: the user cannot start it, or cannot read a package or a folder.
+    """
+    command = [sys.executable, "-c", REACH, str(run_directories), *map(str, folders)]
+    done = subprocess.run(
+        [*GUARD, "tie", str(os.getpid()), user.word, "--", *command],
+        env={name: value for name, value in os.environ.items() if not hidden_from_ranks(name)},
+        cwd=run_directories,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        timeout=REACH_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise ValueError(
+            f"TRAINYARD_RUN_AS: user {user.uid} cannot use {sys.executable}: {why}. Its users need "
+            "to read the interpreter, the packages and the storage roots, and to pass through all "
+            "folders above these and above the data folder (chmod o+x)"
+        )
 
 
 def hidden_from_ranks(name: str) -> bool:

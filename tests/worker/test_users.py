@@ -17,6 +17,7 @@ from tests.worker.conftest import STAND_IN, Place, environment, make_place, wait
 from tests.worker.fake_server import FakeServer
 from worker.files import replace_file
 from worker.processes import end_user, reap, spawn_tied
+from worker.torchrun import check_reach
 from worker.users import RankUser, RunAs
 
 USER = RankUser(uid=61_901, groups=(61_900, 61_950))
@@ -106,6 +107,7 @@ WORKER = """
 import os, sys
 from pathlib import Path
 from worker.processes import spawn_tied, end_user, NotEndedError
+from worker.torchrun import check_reach
 from worker.users import RankUser, RunAs, capabilities
 user = RankUser(uid=61901, groups=(61900,))
 folder = Path(sys.argv[1])
@@ -119,6 +121,12 @@ elif sys.argv[2] == "end":
         print("ended", end_user(user))
     except NotEndedError as error:
         print("not ended:", error)
+elif sys.argv[2] == "reach":
+    try:
+        check_reach(user, run_directories=folder, folders=map(Path, sys.argv[3:]))
+        print("reached")
+    except ValueError as error:
+        print(error)
 else:
     try:
         RunAs.parse("nobody:61900-8").prepare_node(slots=2, data_dir=folder, shared=[])
@@ -165,6 +173,30 @@ def test_a_worker_that_is_not_root_keeps_four_capabilities_and_ranks_none(
     assert as_worker(python, open_folder, "prepare", caps=FOUR)[-1] == "prepared"
     missing = as_worker(python, open_folder, "prepare", caps=",+setuid,+setgid")[-1]
     assert missing == "TRAINYARD_RUN_AS needs the capabilities CHOWN, KILL"
+
+
+@needs_root
+def test_a_worker_sees_at_its_start_what_its_ranks_cannot_reach(
+    python: str, open_folder: Path
+) -> None:
+    closed = open_folder / "closed"
+    shared = closed / "checkpoints"
+    shared.mkdir(parents=True)
+    assert as_worker(python, open_folder, "reach", str(shared), caps=FOUR)[-1] == "reached"
+    closed.chmod(0o700)
+    said = as_worker(python, open_folder, "reach", str(shared), caps=FOUR)[-1]
+    assert said.startswith(
+        f"TRAINYARD_RUN_AS: user 61901 cannot use {python}: "
+        f"PermissionError: [Errno 13] Permission denied: '{shared}'. Its users need to read"
+    )
+
+
+@needs_root
+def test_a_data_folder_that_ranks_cannot_reach_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / "node" / "runs").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"user 61901 cannot use .*: PermissionError"):
+        check_reach(USER, run_directories=tmp_path / "node" / "runs", folders=[])
 
 
 @needs_root
