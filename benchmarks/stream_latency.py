@@ -21,7 +21,8 @@ from typing import Any
 from benchmarks.report import emit, percentile
 from benchmarks.stack import PACKAGES, Running, stack
 from client.sdk import Trainyard
-from specs.api.telemetry import EventView
+from client.stream import Resync
+from specs.api.event_data import MetricsStored
 from specs.rundir import MetricLine
 
 TARGET_SECONDS = 1.0
@@ -68,9 +69,9 @@ class Listener:
 
     def _listen(self) -> None:
         for item in self._stream:
-            if isinstance(item, EventView) and item.kind == "metrics":
+            if not isinstance(item, Resync) and isinstance(item.data, MetricsStored):
                 self.received_at.append(time.time())
-                self.steps.append(int(str(item.data["step"])))
+                self.steps.append(item.data.step)
                 if self.steps[-1] >= self._last_step:
                     return
 

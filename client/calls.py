@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
-from pydantic import BaseModel
-
 from client.transport import Query, QueryValue, Transport, read, without_none
 from specs.api.common import Page
 
-Item = TypeVar("Item", bound=BaseModel)
+Item = TypeVar("Item")
 
 PAGE_SIZE = 100
 
@@ -21,14 +19,16 @@ class Calls:
     transport: Transport
     """How requests are sent."""
 
-    def _pages(self, model: type[Item], path: str, query: Query | None = None) -> Iterator[Item]:
+    def _pages(
+        self, model: type[Page[Item]], path: str, query: Query | None = None
+    ) -> Iterator[Item]:
         parameters: dict[str, QueryValue] = {
             **without_none(query or {}),
             "page_size": PAGE_SIZE,
         }
         while True:
             response = self.transport.send("GET", path, query=parameters)
-            page = read(Page[model], response)  # type: ignore[valid-type]
+            page = read(model, response)
             yield from page.items
             if page.next_page_token is None:
                 return

@@ -9,6 +9,7 @@ from typing import Any
 from client.calls import Calls
 from client.transport import read
 from specs.api.chores import ChoreView
+from specs.api.common import Page
 from specs.api.fork import ForkReply
 from specs.api.telemetry import CheckpointDetails, CheckpointView
 from specs.states import OPEN_CHORE_STATES
@@ -19,7 +20,7 @@ class CatalogCalls(Calls):
 
     def checkpoints(self, job_id: str) -> Iterator[CheckpointView]:
         """Iterate over the committed checkpoints of a job."""
-        return self._pages(CheckpointView, f"/jobs/{job_id}/checkpoints")
+        return self._pages(Page[CheckpointView], f"/jobs/{job_id}/checkpoints")
 
     def checkpoint(self, checkpoint_id: str) -> CheckpointDetails:
         """Return one checkpoint with its manifest."""
@@ -142,7 +143,7 @@ class CatalogCalls(Calls):
             open_only: only what has not ended.
         """
         query = {"job": job_id, "checkpoint": checkpoint_id, "open": open_only or None}
-        return self._pages(ChoreView, "/chores", query)
+        return self._pages(Page[ChoreView], "/chores", query)
 
     def chore(self, chore_id: str) -> ChoreView:
         """Return one chore."""

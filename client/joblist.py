@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from client.calls import Calls
 from client.transport import QueryValue
+from specs.api.common import Page
 from specs.api.jobs import JobCounts, JobOrder, JobSummary
 from specs.states import JobState
 
@@ -32,7 +33,7 @@ class JobListCalls(Calls):
             order: the newest first, or those that have not ended (`active`) before the others.
         """
         query = _filter(states, tags, name, search) | {"order": str(order)}
-        return self._pages(JobSummary, "/jobs", query)
+        return self._pages(Page[JobSummary], "/jobs", query)
 
     def job_counts(
         self,

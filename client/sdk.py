@@ -18,6 +18,8 @@ from client.transport import QueryValue, Transport, read, unreachable
 from specs.api.access import SessionView, TokenRequest, TokenView
 from specs.api.attempts import AttemptView
 from specs.api.chores import ChoreView, JobDeletedView
+from specs.api.common import Page
+from specs.api.events import AnyEvent
 from specs.api.jobs import (
     CancelReply,
     JobRequest,
@@ -29,7 +31,6 @@ from specs.api.nodes import DrainRequest, NodeView, Running
 from specs.api.resume import ResumeOptions, ResumeReply
 from specs.api.telemetry import (
     ComparisonView,
-    EventView,
     LogLine,
     LogMatches,
     LogPage,
@@ -167,7 +168,7 @@ class Trainyard(CatalogCalls, JobListCalls):
 
     def requests(self, job_id: str) -> Iterator[JobRequestView]:
         """Iterate over what was asked of a job, the newest first, with the answers."""
-        return self._pages(JobRequestView, f"/jobs/{job_id}/requests")
+        return self._pages(Page[JobRequestView], f"/jobs/{job_id}/requests")
 
     def wait_for_answer(
         self,
@@ -219,11 +220,11 @@ class Trainyard(CatalogCalls, JobListCalls):
 
     def attempts(self, job_id: str) -> Iterator[AttemptView]:
         """Iterate over the attempts of a job, the newest first."""
-        return self._pages(AttemptView, f"/jobs/{job_id}/attempts")
+        return self._pages(Page[AttemptView], f"/jobs/{job_id}/attempts")
 
-    def events(self, job_id: str) -> Iterator[EventView]:
+    def events(self, job_id: str) -> Iterator[AnyEvent]:
         """Iterate over the events of a job, the newest first."""
-        return self._pages(EventView, f"/jobs/{job_id}/events")
+        return self._pages(Page[AnyEvent], f"/jobs/{job_id}/events")
 
     def logs(
         self,
@@ -322,7 +323,7 @@ class Trainyard(CatalogCalls, JobListCalls):
 
     def stream(
         self, *, job_id: str | None = None, give_up_seconds: float = 60.0
-    ) -> Iterator[EventView | Resync]:
+    ) -> Iterator[AnyEvent | Resync]:
         """Yield events as they happen, in order and each once; interruptions are caught up.
 
         The first item is a `Resync`: read then what you show, and follow with the events. Another
@@ -335,7 +336,7 @@ class Trainyard(CatalogCalls, JobListCalls):
 
     def nodes(self) -> Iterator[NodeView]:
         """Iterate over the nodes."""
-        return self._pages(NodeView, "/nodes")
+        return self._pages(Page[NodeView], "/nodes")
 
     def drain(self, node: str, *, running: Running = "move") -> NodeView:
         """Place nothing new on a node; what runs there saves and moves, or may finish."""
@@ -351,7 +352,7 @@ class Trainyard(CatalogCalls, JobListCalls):
 
     def tokens(self) -> Iterator[TokenView]:
         """Iterate over the tokens (with the admin token)."""
-        return self._pages(TokenView, "/tokens")
+        return self._pages(Page[TokenView], "/tokens")
 
     def create_token(
         self,

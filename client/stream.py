@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import httpx
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from client.errors import ServerError
 from client.transport import RETRY_PAUSES, Transport, unreachable
-from specs.api.telemetry import EventView
+from specs.api.events import AnyEvent
 
 SILENCE_SECONDS = 45.0
 """Without even a ping for so long, the connection is taken for dead and opened anew."""
+
+
+EVENT: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class EventStream:
         self._last_id: str | None = None
         self._away_since: float | None = None
 
-    def __iter__(self) -> Iterator[EventView | Resync]:
+    def __iter__(self) -> Iterator[AnyEvent | Resync]:
         """Yield events, and a `Resync` wherever what came before was not seen.
 
         Raises:
@@ -78,7 +81,7 @@ class EventStream:
             self._transport.sleep(RETRY_PAUSES[min(tries, len(RETRY_PAUSES) - 1)])
             tries += 1
 
-    def _one_connection(self) -> Iterator[EventView | Resync]:
+    def _one_connection(self) -> Iterator[AnyEvent | Resync]:
         """Yield what one connection brings, until it ends."""
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if self._last_id is not None:
@@ -130,10 +133,10 @@ def parse_events(lines: Iterable[str]) -> Iterator[ServerEvent]:
             event.id = value
 
 
-def _view(event: ServerEvent) -> EventView | None:
+def _view(event: ServerEvent) -> AnyEvent | None:
     if not event.data:
         return None
     try:
-        return EventView.model_validate_json("\n".join(event.data), extra="ignore")
-    except ValidationError:  # a kind of message that only a newer server sends
+        return EVENT.validate_json("\n".join(event.data), extra="ignore")
+    except ValidationError:  # no event at all: a message that only a newer server sends
         return None

@@ -16,7 +16,7 @@ from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
 from server.tables import attempt_nodes, attempts, chores, jobs
-from specs.events import EventKind
+from specs.events import EventData
 from specs.states import (
     ATTEMPT_MOVES,
     ATTEMPT_NODE_MOVES,
@@ -90,13 +90,12 @@ def move(
     context: Context,
     connection: Connection,
     *moves: Move,
-    kind: EventKind,
+    event: EventData,
     message: str,
     actor: str,
     job_id: str,
     attempt: int | None = None,
     node: str | None = None,
-    data: Mapping[str, Any] | None = None,
 ) -> None:
     """Carry out moves that belong together, and store the event that they are.
 
@@ -109,13 +108,12 @@ def move(
     append_event(
         context,
         connection,
-        kind=kind,
+        event,
         message=message,
         actor=actor,
         job_id=job_id,
         attempt=attempt,
         node=node,
-        data=data,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import AwareDatetime, Field
 
 from specs.base import RecordModel, cut_to
+from specs.events import EventData
 from specs.job import JobSpec
 from specs.layout import Layout
 from specs.sections.model import ModelSection
@@ -97,7 +98,7 @@ class ManifestWriter(RecordModel):
     """Time in which it wrote them, what it received from other ranks included."""
 
 
-class SaveSettled(RecordModel):
+class SaveSettled(EventData):
     """What a save cost the training loop, known once the loop has taken note of its end."""
 
     checkpoint_id: str
@@ -106,7 +107,7 @@ class SaveSettled(RecordModel):
     """All the time for which training waited for it."""
 
 
-class SaveFailed(RecordModel):
+class SaveFailed(EventData):
     """A save that failed for a passing reason: it is tried again, and training goes on."""
 
     kind: str

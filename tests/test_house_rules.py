@@ -143,7 +143,10 @@ def spec_models() -> Iterator[type[BaseModel]]:
     for module in _modules_of("specs"):
         for value in vars(module).values():
             is_model = inspect.isclass(value) and issubclass(value, BaseModel)
-            if is_model and value.__module__ == module.__name__:
+            if not is_model or value.__module__ != module.__name__:
+                continue
+            # A parametrized model has no source of its own; its origin is looked at.
+            if not value.__pydantic_generic_metadata__["origin"]:
                 yield value
 
 

@@ -11,10 +11,11 @@ from rich.text import Text
 from client.cli import words
 from client.cli.listing import Listing
 from client.cli.output import state_text
+from specs.api.events import AnyEvent
 from specs.api.jobs import JobSummary
 from specs.api.nodes import NodeView
 from specs.api.resume import ResumeOptions
-from specs.api.telemetry import EventView, MetricsView
+from specs.api.telemetry import MetricsView
 from specs.states import JobState
 
 WHY_COLUMNS = 70
@@ -59,7 +60,7 @@ def draw_counts(counts: Mapping[JobState, int], *, shown: int) -> RenderableType
     return Text("\n") + Text("   ").join(parts)
 
 
-def draw_events(events: Sequence[EventView]) -> RenderableType:
+def draw_events(events: Sequence[AnyEvent]) -> RenderableType:
     """Return events, the oldest first, as they would have been watched."""
     if not events:
         return Text("No events.")

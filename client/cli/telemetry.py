@@ -14,6 +14,7 @@ from client.errors import InvalidRequestError, NotFoundError
 from client.references import resolve_job
 from client.sdk import Trainyard
 from client.stream import Resync
+from specs.api.event_data import LogStored
 from specs.api.telemetry import LogLine
 from specs.events import EventKind
 from specs.states import TERMINAL_JOB_STATES
@@ -110,7 +111,7 @@ def _following(
             newest, ended = job.attempt or None, job.state in TERMINAL_JOB_STATES
         elif item.kind == EventKind.JOB_ENDED:
             ended = True
-        elif item.kind == EventKind.LOG and item.data.get("rank") == rank:
+        elif isinstance(item.data, LogStored) and item.data.rank == rank:
             newest = item.attempt
         else:
             continue

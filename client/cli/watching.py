@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 import typer
-from pydantic import ValidationError
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -22,8 +21,9 @@ from client.cli.pages import progress_words
 from client.references import resolve_job
 from client.sdk import Trainyard
 from client.stream import Resync
-from specs.api.jobs import JobView, Progress
-from specs.api.telemetry import EventView
+from specs.api.event_data import MetricsStored
+from specs.api.events import AnyEvent
+from specs.api.jobs import JobView
 from specs.events import TRANSIENT, EventKind
 from specs.states import TERMINAL_JOB_STATES, JobState
 
@@ -79,7 +79,7 @@ class Screen(Protocol):
     def show(self, job: JobView) -> None:
         """Show the job as it is now."""
 
-    def tell(self, event: EventView, job: JobView) -> None:
+    def tell(self, event: AnyEvent, job: JobView) -> None:
         """Show something that happened, with the job as it is after that."""
 
 
@@ -91,22 +91,16 @@ def follow(yard: Trainyard, job_id: str, screen: Screen) -> JobView:
             screen.show(job)
             ended = job.state in TERMINAL_JOB_STATES
         else:
-            metrics = item.kind == EventKind.METRICS
-            job = _with_progress(job, item) if metrics else yard.job(job_id)
+            if isinstance(item.data, MetricsStored):
+                job = job.model_copy(update={"progress": item.data.progress})
+            else:
+                job = yard.job(job_id)
             screen.tell(item, job)
             # The job may have ended before the events that led to it have come: they are told too.
             ended = item.kind == EventKind.JOB_ENDED and job.state in TERMINAL_JOB_STATES
         if ended:
             return job
     raise AssertionError("the stream ends only by raising")
-
-
-def _with_progress(job: JobView, event: EventView) -> JobView:
-    try:
-        progress = Progress.model_validate(event.data.get("progress"), extra="ignore")
-    except ValidationError:
-        return job
-    return job.model_copy(update={"progress": progress})
 
 
 class JsonLines:
@@ -121,7 +115,7 @@ class JsonLines:
     def show(self, job: JobView) -> None:
         """Write nothing: the stream holds events only."""
 
-    def tell(self, event: EventView, job: JobView) -> None:  # noqa: ARG002 - a Screen
+    def tell(self, event: AnyEvent, job: JobView) -> None:  # noqa: ARG002 - a Screen
         """Write the event."""
         write_json_line(event)
 
@@ -148,7 +142,7 @@ class Lines:
         self._shown = line.plain
         self._next_progress = self._now() + PROGRESS_SECONDS
 
-    def tell(self, event: EventView, job: JobView) -> None:
+    def tell(self, event: AnyEvent, job: JobView) -> None:
         """Write an event, or now and then the progress."""
         if event.kind not in TRANSIENT:
             console().print(event_line(event))
@@ -176,14 +170,14 @@ class Panel:
         """Draw the job."""
         self._live.update(panel(job), refresh=True)
 
-    def tell(self, event: EventView, job: JobView) -> None:
+    def tell(self, event: AnyEvent, job: JobView) -> None:
         """Write an event above the panel, and draw the job."""
         if event.kind not in TRANSIENT:
             self._live.console.print(event_line(event))
         self.show(job)
 
 
-def event_line(event: EventView) -> Text:
+def event_line(event: AnyEvent) -> Text:
     """Return an event with its time of day."""
     return Text.assemble((words.clock(event.at), "dim"), f"  {event.message}")
 

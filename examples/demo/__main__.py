@@ -19,11 +19,13 @@ from typing import Any
 
 from client.errors import TrainyardError
 from client.sdk import Trainyard
+from client.stream import Resync
 from embedded.folders import Folders
 from embedded.record import read_record
 from examples.demo.picture import Segment, draw
+from specs.api.event_data import MetricsStored
+from specs.api.events import AnyEvent
 from specs.api.jobs import JobView
-from specs.api.telemetry import EventView
 from specs.states import JobState
 
 STEPS = 60
@@ -107,7 +109,7 @@ def resume(yard: Trainyard, job_id: str, slots: int) -> None:
 def stop_at_step(yard: Trainyard, job_id: str, step: int) -> None:
     """Ask the job to stop once it has reported a step, and wait until it has saved and left."""
     for event in followed(yard, job_id):
-        if event.kind == "metrics" and int(str(event.data["step"])) >= step:
+        if isinstance(event.data, MetricsStored) and event.data.step >= step:
             break
         refuse_failure(yard.job(job_id) if event.kind == "job_ended" else None)
     yard.stop(job_id, reason="the demonstration resumes it elsewhere")
@@ -124,10 +126,10 @@ def finish(yard: Trainyard, job_id: str) -> None:
     say(f"   {job.state} at step {job.progress.step} on {job.layout}, loss {loss:.4f}")
 
 
-def followed(yard: Trainyard, job_id: str) -> Iterator[EventView]:
+def followed(yard: Trainyard, job_id: str) -> Iterator[AnyEvent]:
     """Yield the job's events as they happen."""
     for item in yard.stream(job_id=job_id):
-        if isinstance(item, EventView):
+        if not isinstance(item, Resync):
             yield item
 
 

@@ -15,8 +15,15 @@ from server.chores.recovery import queue_recovery
 from server.context import Context
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
 from server.tables import attempts, checkpoints, requests
+from specs.api.event_data import (
+    AttemptEnded,
+    CancelRequested,
+    JobEnded,
+    NodeEnded,
+    Queued,
+    StopRequested,
+)
 from specs.api.jobs import PendingLaunch
-from specs.events import EventKind
 from specs.failures import ADVICE, Failure
 from specs.rundir import ExitRecord, RequestAnswer
 from specs.states import (
@@ -77,7 +84,8 @@ def order(
     actor: str,
     reason: str,
     moves: Sequence[Move] = (),
-    data: dict[str, object] | None = None,
+    goes_on: bool = False,
+    lost: str | None = None,
 ) -> None:
     """Order an attempt's nodes to end, and end at once the shares that nobody has claimed.
 
@@ -92,7 +100,8 @@ def order(
         actor: who orders it.
         reason: why.
         moves: what else moves by the same event.
-        data: more details of the event.
+        goes_on: whether the job continues on other nodes after a stop.
+        lost: what a cancel loses.
     """
     unclaimed = launch.unclaimed
     cancelled = launch.attempt.desired == DesiredState.CANCEL  # an order never softens
@@ -108,12 +117,13 @@ def order(
         connection,
         *moves,
         *(attempt_to(attempt.id, state) for state in stopping),
-        kind=EventKind.STOP_REQUESTED if stop else EventKind.CANCEL_REQUESTED,
+        event=StopRequested(reason=reason, goes_on=goes_on)
+        if stop
+        else CancelRequested(reason=reason, lost=lost),
         message=f"{'Save and leave' if stop else 'Leave now'}{': ' if reason else ''}{reason}",
         actor=actor,
         job_id=launch.job.id,
         attempt=attempt.number,
-        data={"reason": reason} | (data or {}),
     )
     if unclaimed:
         outcome = AttemptOutcome.STOPPED if stop else AttemptOutcome.CANCELLED
@@ -142,7 +152,7 @@ def preempt(
         actor=actor,
         reason=because,
         moves=[job_to(launch.job.id, JobState.STOPPING, reason=because)],
-        data={"goes_on": True},
+        goes_on=True,
     )
 
 
@@ -168,13 +178,12 @@ def _end_node(
             exit=exit_record,
             unreachable_since=None,
         ),
-        kind=EventKind.NODE_ENDED,
+        event=NodeEnded(outcome=end.outcome, failure=_brief(end.failure)),
         message=f"{end.node} {end.outcome}{detail}",
         actor=actor,
         job_id=launch.job.id,
         attempt=launch.attempt.number,
         node=end.node,
-        data={"outcome": end.outcome, "failure": _brief(end.failure)},
     )
 
 
@@ -202,17 +211,16 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
             failure=failure,
             ended_at=now,
         ),
-        kind=EventKind.ATTEMPT_ENDED,
+        event=AttemptEnded(
+            outcome=outcome,
+            failure=_brief(failure),
+            advice=ADVICE[failure.reason] if failure else None,
+        ),
         message=f"Attempt {attempt.number} {outcome} at step {attempt.last_step}"
         + (f": {failure.reason}: {failure.message}" if failure else ""),
         actor=SERVER,
         job_id=job.id,
         attempt=attempt.number,
-        data={
-            "outcome": outcome,
-            "failure": _brief(failure),
-            "advice": ADVICE[failure.reason] if failure else None,
-        },
     )
     _answer_what_is_left(connection, attempt.id, attempt.last_step)
     rollback = find_rollback(connection, launch, failure)
@@ -281,12 +289,11 @@ def _move_job(context: Context, connection: Connection, launch: Launch, follow: 
             context,
             connection,
             job_to(job.id, follow.state, ended_at=now, **common),
-            kind=EventKind.JOB_ENDED,
+            event=JobEnded(state=follow.state, reason=follow.reason),
             message=f"{job.name} {follow.state}" + (f": {follow.reason}" if follow.reason else ""),
             actor=SERVER,
             job_id=job.id,
             attempt=launch.attempt.number,
-            data={"state": follow.state, "reason": follow.reason},
         )
         return
     not_before = now + timedelta(seconds=follow.delay_seconds) if follow.delay_seconds else None
@@ -306,16 +313,15 @@ def _move_job(context: Context, connection: Connection, launch: Launch, follow: 
             layout=str(layout),
             **common,
         ),
-        kind=EventKind.QUEUED,
+        event=Queued(
+            cause=follow.pending.cause,
+            not_before=not_before,
+            reason=follow.reason,
+        ),
         message=f"{job.name} is queued again: {follow.reason}",
         actor=SERVER,
         job_id=job.id,
         attempt=launch.attempt.number,
-        data={
-            "cause": follow.pending.cause,
-            "not_before": not_before.isoformat() if not_before else None,
-            "reason": follow.reason,
-        },
     )
 
 
@@ -328,6 +334,6 @@ def _answer_what_is_left(connection: Connection, attempt_id: str, step: int) -> 
     )
 
 
-def _brief(failure: Failure | None) -> dict[str, object] | None:
+def _brief(failure: Failure | None) -> Failure | None:
     """The failure without its traceback, which the attempt keeps."""
-    return failure.model_dump(mode="json", exclude={"traceback"}) if failure else None
+    return failure.model_copy(update={"traceback": None}) if failure else None

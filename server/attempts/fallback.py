@@ -10,8 +10,8 @@ from server.context import Context
 from server.events.store import append_event
 from server.tables import checkpoints
 from server.telemetry.catalog import newest_checkpoint, usable
+from specs.api.event_data import CheckpointDamaged
 from specs.chores import Verification
-from specs.events import EventKind
 from specs.failures import Failure
 
 
@@ -50,6 +50,7 @@ def _mark(context: Context, connection: Connection, launch: Launch, failure: Fai
     """Enter the damage as a verification would, unless the catalog has it already."""
     load, now = failure.load, context.now()
     assert load is not None
+    assert load.fault is not None
     found = Verification(ok=False, at=now, fault=load.fault, message=failure.message[:2000])
     marked = connection.execute(
         update(checkpoints)
@@ -60,10 +61,9 @@ def _mark(context: Context, connection: Connection, launch: Launch, failure: Fai
         append_event(
             context,
             connection,
-            kind=EventKind.CHECKPOINT_DAMAGED,
+            CheckpointDamaged(checkpoint_id=load.checkpoint_id, fault=load.fault),
             message=f"{load.checkpoint_id} cannot be loaded: {load.fault}: {failure.message}",
             actor="server",
             job_id=launch.job.id,
             attempt=launch.attempt.number,
-            data={"checkpoint_id": load.checkpoint_id, "fault": load.fault},
         )

@@ -12,8 +12,8 @@ from server.context import Context
 from server.events.store import append_event
 from server.tables import attempts, checkpoints
 from server.telemetry.catalog import newest_checkpoint
+from specs.api.event_data import RolledBack
 from specs.api.jobs import PendingLaunch
-from specs.events import EventKind
 from specs.failures import Failure
 from specs.stream import covered, merged
 
@@ -45,18 +45,17 @@ def tell_rollback(
     append_event(
         context,
         connection,
-        kind=EventKind.ROLLED_BACK,
+        RolledBack(
+            checkpoint_id=rollback.checkpoint_id,
+            step=rollback.step,
+            window=rollback.window,
+            reason=failure.reason,
+        ),
         message=f"Back to step {rollback.step} ({rollback.checkpoint_id}) after {failure.reason}: "
         f"{end - start} sequences, [{start}, {end}), are left out from now on",
         actor="server",
         job_id=launch.job.id,
         attempt=launch.attempt.number,
-        data={
-            "checkpoint_id": rollback.checkpoint_id,
-            "step": rollback.step,
-            "window": rollback.window,
-            "reason": failure.reason,
-        },
     )
 
 

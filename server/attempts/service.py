@@ -19,7 +19,7 @@ from server.events.store import append_event
 from server.lifecycle import attempt_to, job_to, lock_job_of, move, node_to
 from server.nodes.workers import CLAIMED, check_worker, proves_gone
 from server.tables import attempt_nodes, attempts, jobs, nodes
-from specs.events import EventKind
+from specs.api.event_data import Claimed, NodeDrained, NodeOnline, PhaseEntered, Reachable, Running
 from specs.failures import Failure, FailureReason
 from specs.reports import (
     ClaimReply,
@@ -94,7 +94,7 @@ def claim(
                 claimed_at=context.now(),
             ),
             *([attempt_to(attempt_id, AttemptState.STARTING)] if first else []),
-            kind=EventKind.CLAIMED,
+            event=Claimed(),
             message=f"{node} took on {len(share.slots)} slots",
             actor=node,
             job_id=job_id,
@@ -189,7 +189,7 @@ def record_heartbeat(
             connection,
             attempt_to(row.attempt_id, AttemptState.RUNNING, started_at=context.now()),
             job_to(row.job_id, JobState.RUNNING, reason=None),
-            kind=EventKind.RUNNING,
+            event=Running(),
             message=f"{row.job_name} trains from step {row.start_step}",
             actor="trainer",
             job_id=row.job_id,
@@ -248,13 +248,12 @@ def _renew_lease(
             context,
             connection,
             node_to(row.attempt_id, row.node, AttemptNodeState.RUNNING, **lease),
-            kind=EventKind.PHASE,
+            event=PhaseEntered(phase=Phase.STARTING),
             message=f"the supervisor on {row.node} reports",
             actor=row.node,
             job_id=row.job_id,
             attempt=row.number,
             node=row.node,
-            data={"phase": Phase.STARTING},
         )
         return
     connection.execute(
@@ -266,7 +265,7 @@ def _renew_lease(
         append_event(
             context,
             connection,
-            kind=EventKind.REACHABLE,
+            Reachable(),
             message=f"{row.node} reports again",
             actor=row.node,
             job_id=row.job_id,
@@ -316,17 +315,16 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
         append_event(
             context,
             connection,
-            kind=EventKind.NODE_DRAINED,
+            NodeDrained(draining=notice is not None, notice=notice),
             message=f"{node} {f'is about to go: {notice}' if notice else 'stays after all'}",
             actor=node,
             node=node,
-            data={"draining": notice is not None, "notice": notice},
         )
     if before.offline_since is not None:
         append_event(
             context,
             connection,
-            kind=EventKind.NODE_ONLINE,
+            NodeOnline(),
             message=f"{node} is back",
             actor=node,
             node=node,

@@ -14,8 +14,8 @@ from server.events.store import append_event
 from server.lifecycle import chore_to, lock_job, move
 from server.nodes.workers import check_worker
 from server.tables import checkpoints, chores
+from specs.api.event_data import ChoreProgressed, ChoreStarted
 from specs.chores import ChoreKind, ChoreOutcome, ChoreProgress, Verification
-from specs.events import EventKind
 from specs.reports import ChoreClaimReply, ChoreReport, ChoreReportReply, WorkerIdentity
 from specs.states import ChoreState
 
@@ -52,12 +52,11 @@ def claim_chore(
                 last_report_at=now,
                 progress=None,
             ),
-            kind=EventKind.CHORE_STARTED,
+            event=ChoreStarted(**identity(chore_id, chore.kind, chore.checkpoint_id), fence=fence),
             message=f"{node} begins to {describe(chore.kind, chore.checkpoint_id)}",
             actor=node,
             job_id=chore.job_id,
             node=node,
-            data=identity(chore_id, chore.kind, chore.checkpoint_id) | {"fence": fence},
         )
     return ChoreClaimReply(
         task=chore.task,
@@ -124,18 +123,19 @@ def _note(
         append_event(
             context,
             connection,
-            kind=EventKind.CHORE_PROGRESS,
+            ChoreProgressed(
+                **identity(chore.id, chore.kind, chore.checkpoint_id),
+                progress=progress,
+            ),
             message=f"{chore.kind}: {progress.doing}",
             actor=chore.node,
             job_id=chore.job_id,
             node=chore.node,
-            data=identity(chore.id, chore.kind, chore.checkpoint_id)
-            | {"progress": progress.model_dump()},
         )
 
 
 def _end(context: Context, connection: Connection, chore: AnyRow, outcome: ChoreOutcome) -> None:
-    data: dict[str, object] = {}
+    ok = None
     state = ChoreState(outcome.outcome)
     if state == ChoreState.SUCCEEDED and chore.checkpoint_id is not None:
         if chore.kind == ChoreKind.DELETE:
@@ -147,7 +147,7 @@ def _end(context: Context, connection: Connection, chore: AnyRow, outcome: Chore
             )
         elif outcome.verification is not None:
             _note_verification(context, connection, chore.checkpoint_id, outcome.verification)
-            data = {"ok": outcome.verification.ok}
+            ok = outcome.verification.ok
     if state == ChoreState.SUCCEEDED and chore.kind == ChoreKind.RECOVER:
         enter_recovered(context, connection, chore, outcome.commits)
         outcome = outcome.model_copy(update={"commits": ()})  # the catalog holds them now
@@ -158,7 +158,7 @@ def _end(context: Context, connection: Connection, chore: AnyRow, outcome: Chore
         state,
         message=outcome.message,
         actor=chore.node,
-        data=data,
+        ok=ok,
         outcome=outcome,
         last_report_at=context.now(),
     )

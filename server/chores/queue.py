@@ -13,8 +13,8 @@ from server.events.store import append_event
 from server.lifecycle import chore_to, move
 from server.tables import chores
 from specs.api.chores import ChoreView
+from specs.api.event_data import ChoreEnded, ChoreQueued
 from specs.chores import LOOKS, ChoreKind, ChoreTask
-from specs.events import EventKind
 from specs.states import OPEN_CHORE_STATES, ChoreState
 
 AnyRow = Row[*tuple[Any, ...]]
@@ -62,11 +62,10 @@ def queue_chore(
     append_event(
         context,
         connection,
-        kind=EventKind.CHORE_QUEUED,
+        ChoreQueued(**identity(chore_id, task.kind, checkpoint_id), reason=reason),
         message=describe(task.kind, checkpoint_id) + (reason and f": {reason}"),
         actor=actor,
         job_id=job.id,
-        data=identity(chore_id, task.kind, checkpoint_id) | {"reason": reason},
     )
     return chore_id
 
@@ -76,7 +75,7 @@ def describe(kind: str, checkpoint_id: str | None) -> str:
     return f"{kind} {checkpoint_id or 'all checkpoints'}"
 
 
-def identity(chore_id: str, kind: str, checkpoint_id: str | None) -> dict[str, object]:
+def identity(chore_id: str, kind: str, checkpoint_id: str | None) -> dict[str, Any]:
     """Return the part of an event's data that says which chore it tells of."""
     return {"chore_id": chore_id, "kind": kind, "checkpoint_id": checkpoint_id}
 
@@ -123,10 +122,10 @@ def end_chore(
     *,
     message: str,
     actor: str,
-    data: dict[str, object] | None = None,
+    ok: bool | None = None,
     **values: Any,
 ) -> None:
-    """Move a chore to an end, with its event.
+    """Move a chore to an end, with its event; `ok` is the result of a verification.
 
     Raises:
         IllegalMoveError: it has ended already.
@@ -135,12 +134,11 @@ def end_chore(
         context,
         connection,
         chore_to(chore.id, state, ended_at=context.now(), **values),
-        kind=EventKind.CHORE_ENDED,
+        event=ChoreEnded(**identity(chore.id, chore.kind, chore.checkpoint_id), state=state, ok=ok),
         message=f"{describe(chore.kind, chore.checkpoint_id)} {state}: {message}",
         actor=actor,
         job_id=chore.job_id,
         node=chore.node,
-        data=identity(chore.id, chore.kind, chore.checkpoint_id) | {"state": state} | (data or {}),
     )
 
 

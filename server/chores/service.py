@@ -23,9 +23,9 @@ from server.events.store import append_event
 from server.lifecycle import lock_job
 from server.tables import checkpoints, jobs
 from server.telemetry.lineage import attempts_of, lineage_of
+from specs.api.event_data import CheckpointPinned
 from specs.attempt import ResumePoint
 from specs.chores import ChoreKind, ChoreTask
-from specs.events import EventKind
 from specs.sections.checkpoint import CheckpointSection
 
 AnyRow = Row[*tuple[Any, ...]]
@@ -106,11 +106,10 @@ def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: str) -
         append_event(
             context,
             connection,
-            kind=EventKind.CHECKPOINT_PINNED,
+            CheckpointPinned(checkpoint_id=checkpoint_id, pinned=pinned),
             message=f"{checkpoint_id} is {'pinned' if pinned else 'no longer pinned'}",
             actor=actor,
             job_id=job.id,
-            data={"checkpoint_id": checkpoint_id, "pinned": pinned},
         )
 
 

@@ -22,7 +22,12 @@ EVENT_SCHEMA = {
     "properties": {
         "id": {"type": "string", "description": "Id of the event."},
         "event": {"type": "string", "enum": ["message", "reset"]},
-        "data": {"type": "string", "description": "An `EventView` as JSON."},
+        "data": {
+            "type": "string",
+            "description": "An `EventView` as JSON.",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "#/components/schemas/EventView"},
+        },
         "retry": {"type": "integer"},
     },
 }

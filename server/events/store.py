@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, Row, delete, insert, update
 
 from server.context import Context
 from server.tables import events, jobs
-from specs.events import TRANSIENT, EventKind
+from specs.api.event_data import Waiting
+from specs.api.events import KIND_OF
+from specs.events import TRANSIENT, EventData
 
 TRANSIENT_KEPT = timedelta(hours=1)
 MAX_MESSAGE = 2000
@@ -19,17 +22,15 @@ MAX_MESSAGE = 2000
 def append_event(
     context: Context,
     connection: Connection,
+    event: EventData,
     *,
-    kind: EventKind,
     message: str,
     actor: str,
     job_id: str | None = None,
     attempt: int | None = None,
     node: str | None = None,
-    data: Mapping[str, Any] | None = None,
-    transient: bool = False,
 ) -> int:
-    """Store that something happened, and return the event's id.
+    """Store that something happened, and return the event's id; its data decide its kind.
 
     From here to its end the transaction keeps other writers of events waiting, so that ids follow
     commits and a tail of the table misses nothing. So that two transactions never wait for each
@@ -37,20 +38,18 @@ def append_event(
     (`lifecycle.lock_job`), and touches no second job after it.
     """
     now = context.now()
-    short_lived = transient or kind in TRANSIENT
-    if job_id is not None and not short_lived:
+    stored = _stored(event)
+    if job_id is not None and not stored["transient"]:
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(updated_at=now))
     context.database.lock_events(connection)
     row = {
         "at": now,
-        "kind": kind.value,
-        "transient": short_lived,
         "job_id": job_id,
         "attempt": attempt,
         "node": node,
         "actor": actor,
         "message": message.replace("\0", "�")[:MAX_MESSAGE],  # PostgreSQL's text holds no NUL
-        "data": dict(data or {}),
+        **stored,
     }
     return int(connection.execute(insert(events).values(row).returning(events.c.id)).scalar_one())
 
@@ -66,12 +65,10 @@ def append_waiting(
     rows = [
         {
             "at": now,
-            "kind": EventKind.WAITING.value,
-            "transient": True,
             "job_id": job.id,
             "actor": "scheduler",
             "message": f"{job.name} {job.reason}"[:MAX_MESSAGE],
-            "data": {"reason": job.reason},
+            **_stored(Waiting(reason=job.reason)),
         }
         for job in waiting
     ]
@@ -84,3 +81,12 @@ def prune_transient(context: Context) -> int:
     with context.database.write() as connection:
         old = delete(events).where(events.c.transient.is_(True), events.c.at < limit)
         return connection.execute(old).rowcount
+
+
+def _stored(data: EventData) -> dict[str, Any]:
+    kind = KIND_OF[type(data)]
+    return {
+        "kind": kind.value,
+        "transient": kind in TRANSIENT,
+        "data": orjson.Fragment(data.model_dump_json()),  # pydantic writes NaN as a string
+    }

@@ -29,6 +29,7 @@ from server.views import job_view, list_attempts, list_requests, read_request
 from specs.api.attempts import AttemptView
 from specs.api.chores import JobDeletedView
 from specs.api.common import Page
+from specs.api.events import EventView
 from specs.api.fork import ForkReply, ForkRequest
 from specs.api.jobs import (
     CancelReply,
@@ -41,7 +42,6 @@ from specs.api.jobs import (
     StopRequest,
 )
 from specs.api.resume import ResumeOptions, ResumeReply, ResumeRequest
-from specs.api.telemetry import EventView
 from specs.job import JobSpec, Tag
 from specs.names import NAME
 from specs.plan import Plan

@@ -22,11 +22,11 @@ from server.scheduler.placement import Demand, Offer, fits
 from server.tables import attempts, checkpoints
 from server.telemetry.catalog import newest_checkpoint
 from server.views import job_row
+from specs.api.event_data import ResumeRequested
 from specs.api.jobs import PendingLaunch
 from specs.api.resume import ResumeOptions, ResumeOptionView, ResumePreview, ResumeRequest
 from specs.attempt import Overrides
 from specs.checkpoint import Manifest
-from specs.events import EventKind
 from specs.states import TERMINAL_JOB_STATES, AttemptCause, DesiredState, JobState
 
 EVERY_SIZE_UP_TO = 64
@@ -296,16 +296,15 @@ def _say_so(
         context,
         connection,
         *moves,
-        kind=EventKind.RESUME_REQUESTED,
+        event=ResumeRequested(
+            world_size=planned.world_size,
+            layout=planned.name,
+            checkpoint_id=origin.id,
+            branch=origin.branch,
+        ),
         message=f"Go on {where} with {planned.name}",
         actor=actor,
         job_id=prepared.job.id,
-        data={
-            "world_size": planned.world_size,
-            "layout": planned.name,
-            "checkpoint_id": origin.id,
-            "branch": origin.branch,
-        },
     )
 
 

@@ -22,8 +22,8 @@ from server.lifecycle import job_to, lock_job, move
 from server.tables import attempts, jobs, requests
 from server.telemetry.catalog import newest_checkpoint
 from server.upsert import insert_absent
+from specs.api.event_data import JobDeleted, JobEnded, Submitted
 from specs.api.jobs import PendingLaunch, Progress
-from specs.events import EventKind
 from specs.job import JobSpec
 from specs.parts import CheckpointPart, left_out
 from specs.rundir import Request
@@ -151,7 +151,7 @@ def delete(
         append_event(
             context,
             connection,
-            kind=EventKind.JOB_DELETED,
+            JobDeleted(),
             message=f"{job.name} was deleted",
             actor=actor,
             job_id=job_id,
@@ -202,7 +202,7 @@ def end_running(
     *,
     actor: str,
     reason: str,
-    data: dict[str, object] | None = None,
+    lost: str | None = None,
     pending: PendingLaunch | None = None,
 ) -> None:
     """Order the current attempt to end; `pending` is the launch that follows a stop."""
@@ -217,7 +217,7 @@ def end_running(
     attempt_id = newest_attempt_id(connection, job.id)
     assert attempt_id is not None, "an active job has an attempt"
     launch = read_launch(connection, attempt_id)
-    order(context, connection, launch, desired, actor=actor, reason=reason, moves=moves, data=data)
+    order(context, connection, launch, desired, actor=actor, reason=reason, moves=moves, lost=lost)
 
 
 def _locked(connection: Connection, job_id: str) -> Row[Any]:
@@ -242,8 +242,7 @@ def _end(
         return
     again = job.state == JobState.STOPPING and job.desired == desired and job.pending is None
     if not again:
-        data: dict[str, object] = {} if lost is None else {"lost": lost}
-        end_running(context, connection, job, desired, actor=actor, reason=reason, data=data)
+        end_running(context, connection, job, desired, actor=actor, reason=reason, lost=lost)
 
 
 def _end_queued(
@@ -260,11 +259,10 @@ def _end_queued(
         context,
         connection,
         job_to(job.id, state, ended_at=context.now(), **values),
-        kind=EventKind.JOB_ENDED,
+        event=JobEnded(state=state, reason=reason),
         message=f"{job.name} {state} while it waited" + (f": {reason}" if reason else ""),
         actor=actor,
         job_id=job.id,
-        data={"state": state, "reason": reason},
     )
 
 
@@ -365,7 +363,7 @@ def insert_job(
         "updated_at": now,
     }
     message = f"{spec.name} asks for {layout.slots_in_words} as {layout}"
-    data: dict[str, Any] = {"world_size": layout.world_size, "layout": str(layout)}
+    event = Submitted(world_size=layout.world_size, layout=str(layout))
     if ancestor is not None:
         row |= {
             "forked_from": checkpoint_id,
@@ -375,18 +373,19 @@ def insert_job(
             "progress": Progress(step=ancestor.start_step, steps=spec.training.steps),
         }
         message += f", with {', '.join(ancestor.parts)} of {checkpoint_id}"
-        data |= {
-            "forked_from": checkpoint_id,
-            "parts": list(ancestor.parts),
-            "not_exact": list(left_out(ancestor.parts)),
-        }
+        event = Submitted(
+            world_size=layout.world_size,
+            layout=str(layout),
+            forked_from=checkpoint_id,
+            parts=ancestor.parts,
+            not_exact=left_out(ancestor.parts),
+        )
     connection.execute(sa.insert(jobs).values(row))
     append_event(
         context,
         connection,
-        kind=EventKind.SUBMITTED,
+        event,
         message=message,
         actor=actor,
         job_id=job_id,
-        data=data,
     )

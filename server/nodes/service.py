@@ -23,9 +23,9 @@ from server.errors import (
 from server.events.store import append_event
 from server.nodes.workers import refuse_second_worker
 from server.tables import attempt_nodes, attempts, jobs, nodes, tokens
+from specs.api.event_data import NodeDrained, NodeRegistered
 from specs.api.nodes import Drain, NodeHolding, NodeView, Running
 from specs.attempt import NodeAllocation
-from specs.events import EventKind
 from specs.names import LEGAL, ROOT
 from specs.places import ROOT_PATTERN
 from specs.problems import Problem
@@ -204,11 +204,12 @@ def _store(
         append_event(
             context,
             connection,
-            kind=EventKind.NODE_REGISTERED,
+            NodeRegistered(
+                slots=hardware.slots, device=hardware.device, other_storage=tuple(elsewhere)
+            ),
             message=f"{name} offers {hardware.slots} {hardware.device} slots{note}",
             actor=name,
             node=name,
-            data={"slots": hardware.slots, "device": hardware.device, "other_storage": elsewhere},
         )
 
 
@@ -239,11 +240,10 @@ def _set_drain(context: Context, name: str, drain: Drain | None, *, actor: str) 
             append_event(
                 context,
                 connection,
-                kind=EventKind.NODE_DRAINED,
+                NodeDrained(draining=drain is not None, running=drain.running if drain else None),
                 message=f"{name}: {_in_words(drain)}",
                 actor=actor,
                 node=name,
-                data={"draining": drain is not None, "running": drain and drain.running},
             )
         return _views(connection, connection.execute(select(nodes).where(nodes.c.name == name)))[0]
 

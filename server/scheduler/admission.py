@@ -14,7 +14,7 @@ from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, move
 from server.secrets import KeyFileError
 from server.tables import jobs
-from specs.events import EventKind
+from specs.api.event_data import JobEnded
 from specs.failures import ADVICE, FailureReason
 from specs.problems import Problem
 from specs.states import JobState
@@ -68,9 +68,8 @@ def _end(
             not_before=None,
             reason=why,
         ),
-        kind=EventKind.JOB_ENDED,
+        event=JobEnded(state=JobState.FAILED, reason=why),
         message=f"{job.name} {JobState.FAILED}: {why}",
         actor="scheduler",
         job_id=job.id,
-        data={"state": JobState.FAILED, "reason": why},
     )

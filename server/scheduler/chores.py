@@ -21,8 +21,8 @@ from server.scheduler.dispatch import Dispatcher
 from server.scheduler.offers import read_offers
 from server.scheduler.place import SCHEDULER
 from server.tables import checkpoints, chores, jobs
+from specs.api.event_data import ChoreQueued, ChoreWaiting
 from specs.chores import MAX_TRIES, ChoreKind, ChoreTask
-from specs.events import EventKind
 from specs.reports import ChoreMessage
 from specs.states import OPEN_CHORE_STATES, ChoreState
 
@@ -100,11 +100,12 @@ class ChoreKeeper:
             append_event(
                 self._context,
                 connection,
-                kind=EventKind.CHORE_WAITING,
+                ChoreWaiting(
+                    **identity(row.id, row.kind, row.checkpoint_id), waiting=reasons[row.id]
+                ),
                 message=f"{describe(row.kind, row.checkpoint_id)} {reasons[row.id]}",
                 actor=SCHEDULER,
                 job_id=row.job_id,
-                data=identity(row.id, row.kind, row.checkpoint_id) | {"waiting": reasons[row.id]},
             )
 
     def _queue(self, connection: Connection) -> Sequence[AnyRow]:
@@ -176,12 +177,13 @@ class ChoreKeeper:
                     given_at=None,
                     waiting=None,
                 ),
-                kind=EventKind.CHORE_QUEUED,
+                event=ChoreQueued(
+                    **identity(chore.id, chore.kind, chore.checkpoint_id), reason=reason
+                ),
                 message=f"{describe(chore.kind, chore.checkpoint_id)} again: {reason}",
                 actor=SCHEDULER,
                 job_id=chore.job_id,
                 node=chore.node,
-                data=identity(chore.id, chore.kind, chore.checkpoint_id) | {"reason": reason},
             )
 
     # ---- scrubbing ------------------------------------------------------------------------------

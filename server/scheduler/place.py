@@ -22,9 +22,9 @@ from server.scheduler.queue import JobQueue
 from server.scheduler.recoveries import Recoveries
 from server.tables import attempt_nodes, attempts, checkpoints, jobs
 from server.telemetry.catalog import newest_checkpoint
+from specs.api.event_data import Placed
 from specs.api.jobs import PendingLaunch, Progress
 from specs.attempt import NodeAllocation
-from specs.events import EventKind
 from specs.reports import LaunchMessage
 from specs.states import AttemptCause, AttemptNodeState, AttemptState, DesiredState, JobState
 
@@ -188,22 +188,21 @@ def _write_attempt(
         "started_at": job.started_at or now,
         "progress": Progress(step=start_step, steps=spec.training.steps),
     }
-    nodes = [share.node for share in allocation]
+    nodes = tuple(share.node for share in allocation)
     move(
         context,
         connection,
         job_to(job.id, JobState.STARTING, **values),
-        kind=EventKind.PLACED,
+        event=Placed(
+            layout=str(pending.layout),
+            nodes=nodes,
+            parent_checkpoint_id=parent,
+            start_step=start_step,
+        ),
         message=f"Attempt {number} got {pending.layout.slots_in_words} on {', '.join(nodes)}",
         actor=SCHEDULER,
         job_id=job.id,
         attempt=number,
-        data={
-            "layout": str(pending.layout),
-            "nodes": nodes,
-            "parent_checkpoint_id": parent,
-            "start_step": start_step,
-        },
     )
     return attempt_id
 

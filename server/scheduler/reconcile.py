@@ -27,7 +27,7 @@ from server.scheduler.dispatch import Dispatcher
 from server.scheduler.place import SCHEDULER
 from server.scheduler.queue import forget_groups
 from server.tables import attempt_nodes, attempts, jobs, nodes
-from specs.events import EventKind
+from specs.api.event_data import NodeOffline, Unreachable
 from specs.failures import Failure, FailureReason
 from specs.reports import LaunchMessage
 from specs.states import AttemptNodeState, AttemptOutcome
@@ -133,7 +133,7 @@ class Reconciler:
                 append_event(
                     context,
                     connection,
-                    kind=EventKind.NODE_OFFLINE,
+                    NodeOffline(),
                     message=f"the worker of {name} is silent",
                     actor=SCHEDULER,
                     node=name,
@@ -161,7 +161,7 @@ class Reconciler:
                 append_event(
                     context,
                     connection,
-                    kind=EventKind.UNREACHABLE,
+                    Unreachable(),
                     message=f"{share.node} has been silent for {silence.total_seconds():.0f} s; "
                     "its ranks may well go on",
                     actor=SCHEDULER,

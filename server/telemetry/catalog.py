@@ -15,10 +15,10 @@ from server.telemetry.lineage import Lineage, attempts_of, lineage_of
 from server.telemetry.lines import metadata_digest
 from server.upsert import insert_absent
 from server.views import check_job
+from specs.api.event_data import CheckpointCommitted
 from specs.api.fork import DescendantView
 from specs.api.telemetry import CheckpointDetails, CheckpointView
 from specs.checkpoint import Manifest, SaveSettled, checkpoint_path, split_checkpoint_id
-from specs.events import EventKind
 
 MOST_DESCENDANTS = 100
 SEGMENTS_AT_ONCE = 100
@@ -74,18 +74,17 @@ def record_commit(
     append_event(
         context,
         connection,
-        kind=EventKind.CHECKPOINT_COMMITTED,
+        CheckpointCommitted(
+            checkpoint_id=manifest.checkpoint_id,
+            step=step,
+            size=manifest.size,
+            kind=manifest.kind,
+        ),
         message=f"step {step} saved ({manifest.kind}){found}",
         actor=actor,
         job_id=manifest.job_id,
         attempt=manifest.attempt,
         node=found_by,
-        data={
-            "checkpoint_id": manifest.checkpoint_id,
-            "step": step,
-            "size": manifest.size,
-            "kind": manifest.kind,
-        },
     )
     return True
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
-import orjson
 from sqlalchemy import Connection, select, update
 
 from server.attempts.launch import effective_spec
@@ -18,14 +16,26 @@ from server.tables import attempts, events, jobs, requests
 from server.telemetry import continuity
 from server.telemetry.catalog import record_commit, record_stall
 from server.telemetry.delivery import Delivery
-from server.telemetry.lines import RunEvent
+from server.telemetry.lines import TrainerEvent
 from server.telemetry.logs import Stored
 from server.telemetry.metrics import newest_values
 from server.telemetry.progress import PACE_STEPS, STEP_SECONDS, advanced
+from specs.api.event_data import (
+    ContinuityChecked,
+    LineSkipped,
+    LogStored,
+    MetricsDropped,
+    MetricsStored,
+    PhaseEntered,
+    RequestAnswered,
+    Resumed,
+    StopAgreed,
+    WeightsLoaded,
+)
 from specs.api.jobs import Progress
 from specs.checkpoint import Manifest, SaveFailed, SaveSettled
 from specs.events import EventKind
-from specs.rundir import EventLine, MetricLine, RequestAnswer
+from specs.rundir import MetricLine, RequestAnswer
 
 TRAINER = "trainer"
 """Actor of what the run itself did."""
@@ -60,31 +70,29 @@ def note_events(
             _note_failed_save(context, connection, reporter, found.save_failed)
         elif found.request_id is not None and found.answer is not None:
             answer_request(context, connection, reporter, found.request_id, found.answer)
-        else:
-            _tell(context, connection, reporter, found)
+        elif found.event is not None:
+            _append(context, connection, reporter, found.event)
     for skipped in delivery.skipped:
         append_event(
             context,
             connection,
-            kind=EventKind.LINE_SKIPPED,
+            LineSkipped(file=skipped.file, offset=skipped.offset, error=skipped.error),
             message=f"a line of {skipped.file} at byte {skipped.offset} cannot be read",
             actor="server",
             job_id=reporter.job_id,
             attempt=reporter.number,
             node=reporter.node,
-            data={"file": skipped.file, "offset": skipped.offset, "error": skipped.error},
         )
     for stored in {stored.rank: stored for stored in logs}.values():
         append_event(
             context,
             connection,
-            kind=EventKind.LOG,
+            LogStored(rank=stored.rank, lines=stored.lines),
             message=f"rank {stored.rank}: {stored.lines} lines",
             actor=TRAINER,
             job_id=reporter.job_id,
             attempt=reporter.number,
             node=reporter.node,
-            data={"rank": stored.rank, "lines": stored.lines},
         )
 
 
@@ -110,13 +118,12 @@ def note_dropped(
     append_event(
         context,
         connection,
-        kind=EventKind.METRICS_DROPPED,
+        MetricsDropped(what=what, limit=limit, first=first),
         message=f"metrics of attempt {reporter.number} are kept for {kept}; {first!r} and further "
         "ones are left out",
         actor="server",
         job_id=reporter.job_id,
         attempt=reporter.number,
-        data={"what": what, "limit": limit, "first": first},
     )
 
 
@@ -142,12 +149,11 @@ def answer_request(
     append_event(
         context,
         connection,
-        kind=EventKind.REQUEST_ANSWERED,
+        RequestAnswered(request_id=request_id, ok=answer.ok, message=answer.message),
         message=answer.message,
         actor=TRAINER,
         job_id=reporter.job_id,
         attempt=reporter.number,
-        data={"request_id": request_id, "ok": answer.ok, "message": answer.message},
     )
 
 
@@ -189,16 +195,15 @@ def note_metrics(
     append_event(
         context,
         connection,
-        kind=EventKind.METRICS,
+        MetricsStored(
+            step=step,
+            values=next((line.values for line in reversed(lines) if line.values), {}),
+            progress=progress,
+        ),
         message=f"step {step}",
         actor=TRAINER,
         job_id=reporter.job_id,
         attempt=reporter.number,
-        data={
-            "step": step,
-            "values": _as_json(next((line.values for line in reversed(lines) if line.values), {})),
-            "progress": orjson.loads(progress.model_dump_json()),
-        },
     )
 
 
@@ -223,12 +228,11 @@ def _settle(
     append_event(
         context,
         connection,
-        kind=EventKind.CHECKPOINT_SETTLED,
+        settled,
         message=f"training waited {settled.stall_seconds:.3g} s for {settled.checkpoint_id}",
         actor=TRAINER,
         job_id=reporter.job_id,
         attempt=reporter.number,
-        data=settled.model_dump(),
     )
 
 
@@ -241,42 +245,40 @@ def _note_failed_save(
     append_event(
         context,
         connection,
-        kind=EventKind.SAVE_FAILED,
+        failed,
         message=f"save {failed.tries} failed, {unsaved} steps since step {failed.saved_step} "
         f"are not saved: {failed.message}",
         actor=TRAINER,
         job_id=reporter.job_id,
         attempt=reporter.number,
-        data=failed.model_dump(mode="json"),
     )
 
 
-def _tell(context: Context, connection: Connection, reporter: Reporter, found: RunEvent) -> None:
-    line = found.line
-    messages = {
-        "phase": f"{line.data.get('phase', 'unknown')} at step {line.step}",
-        "weights_loaded": f"starts from {line.data.get('place', 'given weights')}",
-        "resumed": f"went on from {line.data.get('checkpoint_id', 'a checkpoint')}"
-        f"{_what_changed(line)}",
-        "stop_agreed": f"all ranks leave after step {line.step}",
-    }
+def _append(
+    context: Context, connection: Connection, reporter: Reporter, event: TrainerEvent
+) -> None:
     append_event(
         context,
         connection,
-        kind=EventKind(line.kind),
-        message=messages[line.kind],
+        event,
+        message=_in_words(event),
         actor=TRAINER,
         job_id=reporter.job_id,
         attempt=reporter.number,
-        data={**line.data, "step": line.step, "time": line.time},
     )
 
 
-def _what_changed(line: EventLine) -> str:
-    changed = line.data.get("changed")
-    if not isinstance(changed, list) or not changed:
-        return ""
-    return f"; changed: {'; '.join(map(str, changed))}"
+def _in_words(event: TrainerEvent) -> str:
+    match event:
+        case PhaseEntered():
+            return f"{event.phase} at step {event.step}"
+        case WeightsLoaded():
+            return f"starts from {event.place}"
+        case Resumed():
+            changed = f"; changed: {'; '.join(event.changed)}" if event.changed else ""
+            return f"went on from {event.checkpoint_id}{changed}"
+        case StopAgreed():
+            return f"all ranks leave after step {event.step}"
 
 
 def _check_continuity(
@@ -293,19 +295,9 @@ def _check_continuity(
     append_event(
         context,
         connection,
-        kind=EventKind.CONTINUITY_CHECKED,
+        ContinuityChecked(**dict(found)),
         message=f"step {found.step} after {reporter.parent_checkpoint_id}: {found.summary}",
         actor="server",
         job_id=reporter.job_id,
         attempt=reporter.number,
-        data=found.model_dump(mode="json"),
     )
-
-
-def _as_json(values: Mapping[str, float]) -> dict[str, float | str]:
-    """Write NaN and infinity as strings: JSON has neither, and they are what people look for."""
-    names = {math.inf: "Infinity", -math.inf: "-Infinity"}
-    return {
-        name: value if math.isfinite(value) else names.get(value, "NaN")
-        for name, value in values.items()
-    }

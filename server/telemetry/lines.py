@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, TypeVar
@@ -20,8 +20,9 @@ from pydantic import ValidationError
 
 from server.errors import InvalidRequestError
 from server.telemetry.spool import MAX_OFFSET, Piece
+from specs.api.event_data import PhaseEntered, Resumed, StopAgreed, WeightsLoaded
 from specs.checkpoint import DCP_METADATA, Manifest, SaveFailed, SaveSettled, checkpoint_id
-from specs.rundir import EventLine, MetricLine, RequestAnswer
+from specs.rundir import EventLine, MetricLine, RequestAnswer, RunEventKind
 
 Record = TypeVar("Record")
 
@@ -49,6 +50,15 @@ class Lines(Generic[Record]):
     skipped: list[Skipped]
 
 
+TrainerEvent = PhaseEntered | WeightsLoaded | Resumed | StopAgreed
+TRAINER_EVENTS: Mapping[RunEventKind, type[TrainerEvent]] = {
+    "phase": PhaseEntered,
+    "weights_loaded": WeightsLoaded,
+    "resumed": Resumed,
+    "stop_agreed": StopAgreed,
+}
+
+
 @dataclass(frozen=True)
 class RunEvent:
     """A line of `events.jsonl`, with the record that its data holds."""
@@ -62,6 +72,8 @@ class RunEvent:
     request_id: str | None = None
     answer: RequestAnswer | None = None
     """Of an answered request."""
+    event: TrainerEvent | None = None
+    """Of the other kinds, which have no effect but an event."""
 
 
 def read_lines(piece: Piece, parse: Callable[[bytes], Record]) -> Lines[Record]:
@@ -126,7 +138,9 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
         data = dict(line.data)
         request_id = str(data.pop("request_id", ""))
         return RunEvent(line, request_id=request_id, answer=RequestAnswer.model_validate(data))
-    return RunEvent(line)
+    data = {**line.data, "step": line.step, "time": line.time}
+    # A newer trainer may add fields.
+    return RunEvent(line, event=TRAINER_EVENTS[line.kind].model_validate(data, extra="ignore"))
 
 
 def metadata_digest(manifest: Manifest) -> str:

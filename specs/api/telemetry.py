@@ -11,29 +11,6 @@ from specs.chores import Verification
 from specs.states import JobState
 
 
-class EventView(RecordModel):
-    """Something that happened."""
-
-    id: int
-    """Position in the stream of all events."""
-    at: datetime
-    """When."""
-    kind: str
-    """What, such as `attempt_ended`."""
-    job_id: str | None
-    """Job that it happened to."""
-    attempt: int | None
-    """Number of the attempt."""
-    node: str | None
-    """Node."""
-    actor: str
-    """Who did it: a token's name, `scheduler`, `trainer` or a node."""
-    message: str
-    """The event as a sentence."""
-    data: dict[str, object]
-    """Its details."""
-
-
 class CheckpointView(RecordModel):
     """A committed checkpoint."""
 

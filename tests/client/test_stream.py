@@ -13,7 +13,7 @@ from client.errors import ConnectionFailedError, ServerError, UnauthenticatedErr
 from client.settings import Connection
 from client.stream import EventStream, Resync, parse_events
 from client.transport import Transport
-from specs.api.telemetry import EventView
+from specs.api.events import Event
 
 
 class Body(httpx.SyncByteStream):
@@ -75,7 +75,7 @@ class Streams:
         )
         items: list[object] = []
         try:
-            items.extend(item.id if isinstance(item, EventView) else item for item in stream)
+            items.extend(item.id if isinstance(item, Event) else item for item in stream)
         except Exception as error:  # noqa: BLE001 - the test looks at it
             return items, error
         raise AssertionError("a stream ends only by raising")

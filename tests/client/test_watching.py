@@ -11,9 +11,9 @@ from rich.console import Console
 
 from client.cli.watching import Lines, follow, panel
 from client.sdk import Trainyard
-from client.stream import Resync
+from client.stream import EVENT, Resync
+from specs.api.events import AnyEvent
 from specs.api.jobs import JobView
-from specs.api.telemetry import EventView
 from specs.events import EventKind
 from specs.job import JobSpec
 
@@ -61,9 +61,9 @@ def progress(step: int, *, phase: str | None = "training") -> dict[str, object]:
     }
 
 
-def event(kind: EventKind, message: str = "", *, step: int | None = None) -> EventView:
+def event(kind: EventKind, message: str = "", *, step: int | None = None) -> AnyEvent:
     data = {} if step is None else {"step": step, "values": {}, "progress": progress(step)}
-    return EventView.model_validate(
+    return EVENT.validate_python(
         {
             "id": 1,
             "at": AT,
@@ -81,12 +81,12 @@ def event(kind: EventKind, message: str = "", *, step: int | None = None) -> Eve
 class Script:
     """A server that plays items of a stream, each with the job as it is then."""
 
-    def __init__(self, *scenes: tuple[EventView | Resync, JobView]) -> None:
+    def __init__(self, *scenes: tuple[AnyEvent | Resync, JobView]) -> None:
         self.scenes = scenes
         self.now = scenes[0][1]
         self.read = 0
 
-    def stream(self, *, job_id: str) -> Iterator[EventView | Resync]:
+    def stream(self, *, job_id: str) -> Iterator[AnyEvent | Resync]:
         for item, now in self.scenes:
             self.now = now
             yield item

@@ -24,8 +24,8 @@ from embedded.broker import answers
 from embedded.folders import Folders
 from embedded.ports import any_free_port
 from embedded.record import ProcessRecord, is_alive, read_record
+from specs.api.events import AnyEvent, Event
 from specs.api.jobs import JobView
-from specs.api.telemetry import EventView
 from specs.events import TRANSIENT
 from specs.rundir import RunDirectory
 from specs.states import ACTIVE_JOB_STATES, JobState
@@ -150,7 +150,7 @@ class Follower:
     """A client of the stream that notes every event from before the first job on."""
 
     yard: Trainyard
-    events: list[EventView] = field(default_factory=list)
+    events: list[AnyEvent] = field(default_factory=list)
     resyncs: int = 0
     error: Exception | None = None
 
@@ -159,7 +159,7 @@ class Follower:
         threading.Thread(target=self._follow, daemon=True).start()
         wait_for(lambda: self.resyncs, "stream")
 
-    def of(self, job_id: str) -> list[EventView]:
+    def of(self, job_id: str) -> list[AnyEvent]:
         """Return the events of a job once it has ended."""
         wait_for(
             lambda: any(e.kind == "job_ended" and e.job_id == job_id for e in tuple(self.events)),
@@ -170,7 +170,7 @@ class Follower:
     def _follow(self) -> None:
         try:
             for item in self.yard.stream():
-                if isinstance(item, EventView):
+                if isinstance(item, Event):
                     self.events.append(item)
                 else:
                     self.resyncs += 1
@@ -356,7 +356,7 @@ def assert_each_once(yard: Trainyard, job_id: str, *, steps: int) -> Course:
     return points
 
 
-def assert_told_once(yard: Trainyard, job_id: str, follower: Follower) -> list[EventView]:
+def assert_told_once(yard: Trainyard, job_id: str, follower: Follower) -> list[AnyEvent]:
     """The stream brought every event of the job once and in order; returns those that last."""
     streamed = follower.of(job_id)
     ids = [event.id for event in streamed]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from client.sdk import Trainyard
+from specs.api.event_data import CheckpointCommitted
 from specs.checkpoint_faults import CheckpointFault
 from specs.states import JobState
 from tests.e2e.control_plane import (
@@ -52,8 +53,8 @@ def test_commits_of_a_lost_node_that_the_server_did_not_hear_are_found(
     assert (second.cause, second.start_step) == ("retry", unheard[-1])
     assert second.parent_checkpoint_id == f"{job_id}.a1.step-{unheard[-1]}"
     assert second.nodes[0].node == plane.node
-    commits = [e for e in yard.events(job_id) if e.kind == "checkpoint_committed"]
-    assert {e.data["step"] for e in commits if e.actor == "recovery"} == {*unheard}
+    found = [e.data for e in yard.events(job_id) if e.actor == "recovery"]
+    assert {e.step for e in found if isinstance(e, CheckpointCommitted)} == {*unheard}
     (search,) = (c for c in yard.chores(job_id=job_id) if c.kind == "recover")
     assert (search.state, search.node) == ("succeeded", plane.node)
     assert (plane.folders.checkpoints / job_id / "FENCE").read_text().strip() == "2"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from client.sdk import Trainyard
+from specs.api.event_data import MetricsStored
 from specs.api.jobs import JobView
 from specs.states import JobState
 from tests.e2e.control_plane import (
@@ -101,9 +102,9 @@ def queued(yard: Trainyard, job_id: str) -> JobView | None:
 def live_steps(follower: Follower, job_id: str) -> list[int]:
     """Return the steps whose points the stream has brought."""
     return [
-        int(str(event.data["step"]))
+        event.data.step
         for event in tuple(follower.events)
-        if event.kind == "metrics" and event.job_id == job_id
+        if isinstance(event.data, MetricsStored) and event.job_id == job_id
     ]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from client.sdk import Trainyard
+from specs.api.event_data import RolledBack
 from tests.e2e.control_plane import (
     TEXT,
     ControlPlane,
@@ -121,7 +122,8 @@ def test_a_job_goes_back_and_leaves_out_what_broke_it(
 
     told = assert_told_once(yard, job_id, follower)
     (back,) = [event for event in told if event.kind == "rolled_back"]
-    assert (back.attempt, back.data["window"], back.data["step"]) == (1, list(WINDOW), 4)
+    assert isinstance(back.data, RolledBack)
+    assert (back.attempt, back.data.window, back.data.step) == (1, WINDOW, 4)
     assert back.message == (
         f"Back to step 4 ({job_id}.a1.step-4) after non_finite_loss: 32 sequences, [96, 128), "
         "are left out from now on"

@@ -23,8 +23,8 @@ from server.lifecycle import (
     node_to,
 )
 from server.tables import attempt_nodes, attempts, chores, events, jobs
+from specs.api.event_data import Claimed, StopRequested
 from specs.chores import ChoreKind, ChoreTask
-from specs.events import EventKind
 from specs.states import (
     ATTEMPT_MOVES,
     ATTEMPT_NODE_MOVES,
@@ -172,24 +172,23 @@ def test_the_event_of_a_move_has_every_field_that_is_given(
             context,
             connection,
             job_to(job_id, JobState.RUNNING),
-            kind=EventKind.CLAIMED,
+            event=StopRequested(reason="enough"),
             message="node-1 took it",
             actor="ada",
             job_id=job_id,
             attempt=3,
             node="node-1",
-            data={"step": 5},
         )
         stored = connection.execute(select(events).order_by(events.c.id.desc()).limit(1)).one()
     fields = {"kind", "message", "actor", "job_id", "attempt", "node", "data"}
     assert {name: stored._mapping[name] for name in fields} == {
-        "kind": "claimed",
+        "kind": "stop_requested",
         "message": "node-1 took it",
         "actor": "ada",
         "job_id": job_id,
         "attempt": 3,
         "node": "node-1",
-        "data": {"step": 5},
+        "data": {"reason": "enough", "goes_on": False},
     }
 
 
@@ -230,7 +229,7 @@ def try_move(context: Context, job_id: str, *moves: Move) -> None:
             context,
             connection,
             *moves,
-            kind=EventKind.PLACED,
+            event=Claimed(),
             message="moved",
             actor="test",
             job_id=job_id,

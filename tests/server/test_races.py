@@ -25,8 +25,8 @@ from server.scheduler.place import Placer, place_job
 from server.scheduler.reconcile import Reconciler
 from server.tables import attempt_nodes, attempts, events, jobs
 from specs.api.chores import ExportRequest
+from specs.api.event_data import NodeDrained
 from specs.attempt import NodeAllocation
-from specs.events import EventKind
 from specs.failures import FailureReason
 from specs.job import parse_job_spec
 from specs.reports import PROTOCOL, NodeHeartbeat, WorkerIdentity
@@ -176,7 +176,7 @@ def test_event_ids_follow_commits(harness: Harness, context: Context) -> None:
                     append_event(
                         context,
                         connection,
-                        kind=EventKind.NODE_DRAINED,
+                        NodeDrained(draining=True),
                         message=str(number),
                         actor=name,
                     )

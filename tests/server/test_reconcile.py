@@ -17,7 +17,7 @@ from server.scheduler.leader import FileLeadership
 from server.scheduler.reconcile import Reconciler
 from server.scheduler.run import Scheduler
 from server.settings import Settings
-from specs.events import EventKind
+from specs.api.event_data import LogStored, NodeDrained
 from specs.failures import FailureReason
 from specs.reports import NodeHeartbeat
 from specs.states import AttemptNodeState, DesiredState, JobState
@@ -262,9 +262,9 @@ def test_a_stopped_job_whose_node_died_ends(harness: Harness, context: Context) 
 
 
 def test_transient_events_are_pruned_after_an_hour(harness: Harness, context: Context) -> None:
-    for kind in (EventKind.METRICS, EventKind.NODE_DRAINED):
+    for event in (LogStored(rank=0, lines=1), NodeDrained(draining=True)):
         with context.database.write() as connection:
-            append_event(context, connection, kind=kind, message="m", actor="test")
+            append_event(context, connection, event, message="m", actor="test")
     harness.clock.advance(3599)
     assert prune_transient(context) == 0
     harness.clock.advance(2)

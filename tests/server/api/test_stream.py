@@ -22,6 +22,7 @@ from server.events.store import append_event
 from server.events.stream import follow
 from server.events.tail import QUEUE, Tail
 from server.tables import events
+from specs.api.event_data import NodeOnline
 from specs.events import EventKind
 from tests.server.api.serving import PATIENCE, serving, until
 from tests.server.harness import FakeClock
@@ -109,7 +110,7 @@ def append(context: Context, message: str, *, job_id: str | None = None) -> int:
         return append_event(
             context,
             connection,
-            kind=EventKind.NODE_ONLINE,
+            NodeOnline(),
             message=message,
             actor="test",
             job_id=job_id,
@@ -133,7 +134,7 @@ def write_interleaved(context: Context, *, writers: int, each: int) -> None:
                     append_event(
                         own,
                         connection,
-                        kind=EventKind.NODE_ONLINE,
+                        NodeOnline(),
                         message=f"{number}.{index}.{part}",
                         actor="test",
                     )

@@ -63,7 +63,5 @@ export function useLiveComparison(
 /** Whether an event changes more than curves: everything but points of series that are known. */
 export function bringsNews(event: EventView, known: ReadonlySet<string>): boolean {
   if (event.kind !== "metrics") return true;
-  return Object.keys((event.data.values as object | undefined) ?? {}).some(
-    (name) => !known.has(name),
-  );
+  return Object.keys(event.data.values).some((name) => !known.has(name));
 }

@@ -1015,6 +1015,21 @@ export interface components {
          */
         AttemptCause: "submit" | "resume" | "resize" | "retry";
         /**
+         * AttemptEnded
+         * @description An attempt ended.
+         */
+        AttemptEnded: {
+            /** @description How. */
+            outcome: components["schemas"]["AttemptOutcome"];
+            /** @description Why it failed, without the traceback, which the attempt keeps. */
+            failure: components["schemas"]["Failure"] | null;
+            /**
+             * Advice
+             * @description What helps against such a failure.
+             */
+            advice: string | null;
+        };
+        /**
          * AttemptNodeState
          * @description State of one node's share of an attempt.
          * @enum {string}
@@ -1315,6 +1330,22 @@ export interface components {
             lost: string;
         };
         /**
+         * CancelRequested
+         * @description An attempt is ordered to leave at once.
+         */
+        CancelRequested: {
+            /**
+             * Reason
+             * @description Why.
+             */
+            reason: string;
+            /**
+             * Lost
+             * @description What is lost by that.
+             */
+            lost?: string | null;
+        };
+        /**
          * Change
          * @description One line of a comparison.
          */
@@ -1339,6 +1370,45 @@ export interface components {
              * @description Whether they differ.
              */
             changed: boolean;
+        };
+        /**
+         * CheckpointCommitted
+         * @description A checkpoint entered the catalog.
+         */
+        CheckpointCommitted: {
+            /**
+             * Checkpoint Id
+             * @description Its id.
+             */
+            checkpoint_id: string;
+            /**
+             * Step
+             * @description Completed optimizer steps.
+             */
+            step: number;
+            /**
+             * Size
+             * @description Bytes.
+             */
+            size: number;
+            /**
+             * Kind
+             * @description Why it was saved.
+             */
+            kind: string;
+        };
+        /**
+         * CheckpointDamaged
+         * @description An attempt could not load its checkpoint, which is proved to be damaged.
+         */
+        CheckpointDamaged: {
+            /**
+             * Checkpoint Id
+             * @description Its id.
+             */
+            checkpoint_id: string;
+            /** @description What proves it. */
+            fault: components["schemas"]["CheckpointFault"];
         };
         /**
          * CheckpointDetails
@@ -1469,6 +1539,22 @@ export interface components {
          * @enum {string}
          */
         CheckpointPart: "model" | "optimizer" | "counters" | "data";
+        /**
+         * CheckpointPinned
+         * @description A checkpoint is kept whatever retention decides, or no longer.
+         */
+        CheckpointPinned: {
+            /**
+             * Checkpoint Id
+             * @description Its id.
+             */
+            checkpoint_id: string;
+            /**
+             * Pinned
+             * @description Whether it is kept.
+             */
+            pinned: boolean;
+        };
         /**
          * CheckpointSection
          * @description Checkpoints: each is complete, and loads on any other world size and layout.
@@ -1793,6 +1879,31 @@ export interface components {
             report_seconds: number;
         };
         /**
+         * ChoreEnded
+         * @description A chore ended.
+         */
+        ChoreEnded: {
+            /**
+             * Chore Id
+             * @description The chore.
+             */
+            chore_id: string;
+            /** @description What it does. */
+            kind: components["schemas"]["ChoreKind"];
+            /**
+             * Checkpoint Id
+             * @description The checkpoint; absent where it is about all of a job.
+             */
+            checkpoint_id: string | null;
+            /** @description How. */
+            state: components["schemas"]["ChoreState"];
+            /**
+             * Ok
+             * @description Whether the checkpoint is whole, of a verification.
+             */
+            ok?: boolean | null;
+        };
+        /**
          * ChoreKind
          * @description What is done; also the command of `python -m trainer`.
          * @enum {string}
@@ -1890,6 +2001,49 @@ export interface components {
             total: number;
         };
         /**
+         * ChoreProgressed
+         * @description A chore advanced.
+         */
+        ChoreProgressed: {
+            /**
+             * Chore Id
+             * @description The chore.
+             */
+            chore_id: string;
+            /** @description What it does. */
+            kind: components["schemas"]["ChoreKind"];
+            /**
+             * Checkpoint Id
+             * @description The checkpoint; absent where it is about all of a job.
+             */
+            checkpoint_id: string | null;
+            /** @description How far it is. */
+            progress: components["schemas"]["ChoreProgress"];
+        };
+        /**
+         * ChoreQueued
+         * @description A chore waits for a node, for the first time or again.
+         */
+        ChoreQueued: {
+            /**
+             * Chore Id
+             * @description The chore.
+             */
+            chore_id: string;
+            /** @description What it does. */
+            kind: components["schemas"]["ChoreKind"];
+            /**
+             * Checkpoint Id
+             * @description The checkpoint; absent where it is about all of a job.
+             */
+            checkpoint_id: string | null;
+            /**
+             * Reason
+             * @description Why.
+             */
+            reason: string;
+        };
+        /**
          * ChoreReport
          * @description What the supervisor of a chore has to say; it renews the lease.
          */
@@ -1925,6 +2079,29 @@ export interface components {
              * @description Whether the server has noted the end.
              */
             ended: boolean;
+        };
+        /**
+         * ChoreStarted
+         * @description A node took on a chore.
+         */
+        ChoreStarted: {
+            /**
+             * Chore Id
+             * @description The chore.
+             */
+            chore_id: string;
+            /** @description What it does. */
+            kind: components["schemas"]["ChoreKind"];
+            /**
+             * Checkpoint Id
+             * @description The checkpoint; absent where it is about all of a job.
+             */
+            checkpoint_id: string | null;
+            /**
+             * Fence
+             * @description Number of this try.
+             */
+            fence: number;
         };
         /**
          * ChoreState
@@ -2045,6 +2222,29 @@ export interface components {
             ended_at: string | null;
         };
         /**
+         * ChoreWaiting
+         * @description The reason for which a chore waits changed.
+         */
+        ChoreWaiting: {
+            /**
+             * Chore Id
+             * @description The chore.
+             */
+            chore_id: string;
+            /** @description What it does. */
+            kind: components["schemas"]["ChoreKind"];
+            /**
+             * Checkpoint Id
+             * @description The checkpoint; absent where it is about all of a job.
+             */
+            checkpoint_id: string | null;
+            /**
+             * Waiting
+             * @description The reason.
+             */
+            waiting: string;
+        };
+        /**
          * Chunk
          * @description Bytes of one file of the run directory; the server stores them once, by their offsets.
          *
@@ -2135,6 +2335,27 @@ export interface components {
              * @description Longest pause between two reports.
              */
             report_seconds: number;
+        };
+        /**
+         * Claimed
+         * @description A node took on its share of an attempt.
+         */
+        Claimed: Record<string, never>;
+        /**
+         * CodeDigests
+         * @description Digests of a model's own code.
+         */
+        CodeDigests: {
+            /**
+             * Before
+             * @description Of the code that wrote the checkpoint.
+             */
+            before: string;
+            /**
+             * Now
+             * @description Of the code of this attempt.
+             */
+            now: string;
         };
         /**
          * ComparedJobView
@@ -2363,6 +2584,39 @@ export interface components {
              * @description Bound of the comparison; absent where both must be equal.
              */
             within: string | null;
+        };
+        /**
+         * ContinuityChecked
+         * @description The first step after a resume was compared with the lineage.
+         */
+        ContinuityChecked: {
+            /**
+             * Ok
+             * @description Whether every check held.
+             */
+            ok: boolean;
+            /**
+             * Step
+             * @description First step of the attempt, at which it was checked.
+             */
+            step: number;
+            /**
+             * Checks
+             * @description The checks.
+             */
+            checks: components["schemas"]["ContinuityCheck"][];
+            /**
+             * Exact
+             * @description Whether every check held, and the digest of the sequences is that of another attempt.
+             * @default false
+             */
+            exact?: boolean;
+            /**
+             * Summary
+             * @description What was compared, within which bounds, or what differs.
+             * @default
+             */
+            summary?: string;
         };
         /**
          * DataSection
@@ -2605,11 +2859,9 @@ export interface components {
              */
             running?: "move" | "finish";
         };
-        /**
-         * EventView
-         * @description Something that happened.
-         */
-        EventView: {
+        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_WAITING__Waiting_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_PHASE__PhaseEntered_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_CHECKPOINT_SETTLED__SaveSettled_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_CHORE_QUEUED__ChoreQueued_"] | components["schemas"]["Event_Literal_CHORE_WAITING__ChoreWaiting_"] | components["schemas"]["Event_Literal_CHORE_STARTED__ChoreStarted_"] | components["schemas"]["Event_Literal_CHORE_PROGRESS__ChoreProgressed_"] | components["schemas"]["Event_Literal_CHORE_ENDED__ChoreEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_METRICS__MetricsStored_"] | components["schemas"]["Event_Literal_LOG__LogStored_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"];
+        /** Event[Literal[<EventKind.ATTEMPT_ENDED: 'attempt_ended'>], AttemptEnded] */
+        Event_Literal_ATTEMPT_ENDED__AttemptEnded_: {
             /**
              * Id
              * @description Position in the stream of all events.
@@ -2622,10 +2874,10 @@ export interface components {
              */
             at: string;
             /**
-             * Kind
-             * @description What, such as `attempt_ended`.
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
              */
-            kind: string;
+            kind: "attempt_ended";
             /**
              * Job Id
              * @description Job that it happened to.
@@ -2651,13 +2903,1802 @@ export interface components {
              * @description The event as a sentence.
              */
             message: string;
+            /** @description Its details. */
+            data: components["schemas"]["AttemptEnded"];
+        };
+        /** Event[Literal[<EventKind.CANCEL_REQUESTED: 'cancel_requested'>], CancelRequested] */
+        Event_Literal_CANCEL_REQUESTED__CancelRequested_: {
             /**
-             * Data
-             * @description Its details.
+             * Id
+             * @description Position in the stream of all events.
              */
-            data: {
-                [key: string]: unknown;
-            };
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "cancel_requested";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["CancelRequested"];
+        };
+        /** Event[Literal[<EventKind.CHECKPOINT_COMMITTED: 'checkpoint_committed'>], CheckpointCommitted] */
+        Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "checkpoint_committed";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["CheckpointCommitted"];
+        };
+        /** Event[Literal[<EventKind.CHECKPOINT_DAMAGED: 'checkpoint_damaged'>], CheckpointDamaged] */
+        Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "checkpoint_damaged";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["CheckpointDamaged"];
+        };
+        /** Event[Literal[<EventKind.CHECKPOINT_PINNED: 'checkpoint_pinned'>], CheckpointPinned] */
+        Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "checkpoint_pinned";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["CheckpointPinned"];
+        };
+        /** Event[Literal[<EventKind.CHECKPOINT_SETTLED: 'checkpoint_settled'>], SaveSettled] */
+        Event_Literal_CHECKPOINT_SETTLED__SaveSettled_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "checkpoint_settled";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["SaveSettled"];
+        };
+        /** Event[Literal[<EventKind.CHORE_ENDED: 'chore_ended'>], ChoreEnded] */
+        Event_Literal_CHORE_ENDED__ChoreEnded_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "chore_ended";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["ChoreEnded"];
+        };
+        /** Event[Literal[<EventKind.CHORE_PROGRESS: 'chore_progress'>], ChoreProgressed] */
+        Event_Literal_CHORE_PROGRESS__ChoreProgressed_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "chore_progress";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["ChoreProgressed"];
+        };
+        /** Event[Literal[<EventKind.CHORE_QUEUED: 'chore_queued'>], ChoreQueued] */
+        Event_Literal_CHORE_QUEUED__ChoreQueued_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "chore_queued";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["ChoreQueued"];
+        };
+        /** Event[Literal[<EventKind.CHORE_STARTED: 'chore_started'>], ChoreStarted] */
+        Event_Literal_CHORE_STARTED__ChoreStarted_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "chore_started";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["ChoreStarted"];
+        };
+        /** Event[Literal[<EventKind.CHORE_WAITING: 'chore_waiting'>], ChoreWaiting] */
+        Event_Literal_CHORE_WAITING__ChoreWaiting_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "chore_waiting";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["ChoreWaiting"];
+        };
+        /** Event[Literal[<EventKind.CLAIMED: 'claimed'>], Claimed] */
+        Event_Literal_CLAIMED__Claimed_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "claimed";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["Claimed"];
+        };
+        /** Event[Literal[<EventKind.CONTINUITY_CHECKED: 'continuity_checked'>], ContinuityChecked] */
+        Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "continuity_checked";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["ContinuityChecked"];
+        };
+        /** Event[Literal[<EventKind.JOB_DELETED: 'job_deleted'>], JobDeleted] */
+        Event_Literal_JOB_DELETED__JobDeleted_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "job_deleted";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["JobDeleted"];
+        };
+        /** Event[Literal[<EventKind.JOB_ENDED: 'job_ended'>], JobEnded] */
+        Event_Literal_JOB_ENDED__JobEnded_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "job_ended";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["JobEnded"];
+        };
+        /** Event[Literal[<EventKind.LINE_SKIPPED: 'line_skipped'>], LineSkipped] */
+        Event_Literal_LINE_SKIPPED__LineSkipped_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "line_skipped";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["LineSkipped"];
+        };
+        /** Event[Literal[<EventKind.LOG: 'log'>], LogStored] */
+        Event_Literal_LOG__LogStored_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "log";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["LogStored"];
+        };
+        /** Event[Literal[<EventKind.METRICS_DROPPED: 'metrics_dropped'>], MetricsDropped] */
+        Event_Literal_METRICS_DROPPED__MetricsDropped_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "metrics_dropped";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["MetricsDropped"];
+        };
+        /** Event[Literal[<EventKind.METRICS: 'metrics'>], MetricsStored] */
+        Event_Literal_METRICS__MetricsStored_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "metrics";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["MetricsStored"];
+        };
+        /** Event[Literal[<EventKind.NODE_DRAINED: 'node_drained'>], NodeDrained] */
+        Event_Literal_NODE_DRAINED__NodeDrained_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "node_drained";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["NodeDrained"];
+        };
+        /** Event[Literal[<EventKind.NODE_ENDED: 'node_ended'>], NodeEnded] */
+        Event_Literal_NODE_ENDED__NodeEnded_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "node_ended";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["NodeEnded"];
+        };
+        /** Event[Literal[<EventKind.NODE_OFFLINE: 'node_offline'>], NodeOffline] */
+        Event_Literal_NODE_OFFLINE__NodeOffline_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "node_offline";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["NodeOffline"];
+        };
+        /** Event[Literal[<EventKind.NODE_ONLINE: 'node_online'>], NodeOnline] */
+        Event_Literal_NODE_ONLINE__NodeOnline_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "node_online";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["NodeOnline"];
+        };
+        /** Event[Literal[<EventKind.NODE_REGISTERED: 'node_registered'>], NodeRegistered] */
+        Event_Literal_NODE_REGISTERED__NodeRegistered_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "node_registered";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["NodeRegistered"];
+        };
+        /** Event[Literal[<EventKind.PHASE: 'phase'>], PhaseEntered] */
+        Event_Literal_PHASE__PhaseEntered_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "phase";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["PhaseEntered"];
+        };
+        /** Event[Literal[<EventKind.PLACED: 'placed'>], Placed] */
+        Event_Literal_PLACED__Placed_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "placed";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["Placed"];
+        };
+        /** Event[Literal[<EventKind.QUEUED: 'queued'>], Queued] */
+        Event_Literal_QUEUED__Queued_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "queued";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["Queued"];
+        };
+        /** Event[Literal[<EventKind.REACHABLE: 'reachable'>], Reachable] */
+        Event_Literal_REACHABLE__Reachable_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "reachable";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["Reachable"];
+        };
+        /** Event[Literal[<EventKind.REQUEST_ANSWERED: 'request_answered'>], RequestAnswered] */
+        Event_Literal_REQUEST_ANSWERED__RequestAnswered_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "request_answered";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["RequestAnswered"];
+        };
+        /** Event[Literal[<EventKind.RESUMED: 'resumed'>], Resumed] */
+        Event_Literal_RESUMED__Resumed_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "resumed";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["Resumed"];
+        };
+        /** Event[Literal[<EventKind.RESUME_REQUESTED: 'resume_requested'>], ResumeRequested] */
+        Event_Literal_RESUME_REQUESTED__ResumeRequested_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "resume_requested";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["ResumeRequested"];
+        };
+        /** Event[Literal[<EventKind.ROLLED_BACK: 'rolled_back'>], RolledBack] */
+        Event_Literal_ROLLED_BACK__RolledBack_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "rolled_back";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["RolledBack"];
+        };
+        /** Event[Literal[<EventKind.RUNNING: 'running'>], Running] */
+        Event_Literal_RUNNING__Running_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "running";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["Running"];
+        };
+        /** Event[Literal[<EventKind.SAVE_FAILED: 'save_failed'>], SaveFailed] */
+        Event_Literal_SAVE_FAILED__SaveFailed_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "save_failed";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["SaveFailed"];
+        };
+        /** Event[Literal[<EventKind.STOP_AGREED: 'stop_agreed'>], StopAgreed] */
+        Event_Literal_STOP_AGREED__StopAgreed_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "stop_agreed";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["StopAgreed"];
+        };
+        /** Event[Literal[<EventKind.STOP_REQUESTED: 'stop_requested'>], StopRequested] */
+        Event_Literal_STOP_REQUESTED__StopRequested_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "stop_requested";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["StopRequested"];
+        };
+        /** Event[Literal[<EventKind.SUBMITTED: 'submitted'>], Submitted] */
+        Event_Literal_SUBMITTED__Submitted_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "submitted";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["Submitted"];
+        };
+        /** Event[Literal[<EventKind.UNREACHABLE: 'unreachable'>], Unreachable] */
+        Event_Literal_UNREACHABLE__Unreachable_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "unreachable";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["Unreachable"];
+        };
+        /** Event[Literal[<EventKind.WAITING: 'waiting'>], Waiting] */
+        Event_Literal_WAITING__Waiting_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "waiting";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["Waiting"];
+        };
+        /** Event[Literal[<EventKind.WEIGHTS_LOADED: 'weights_loaded'>], WeightsLoaded] */
+        Event_Literal_WEIGHTS_LOADED__WeightsLoaded_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "weights_loaded";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["WeightsLoaded"];
         };
         /**
          * ExitRecord
@@ -3218,6 +5259,11 @@ export interface components {
             };
         };
         /**
+         * JobDeleted
+         * @description A job and what the server held of it are gone.
+         */
+        JobDeleted: Record<string, never>;
+        /**
          * JobDeletedView
          * @description The answer to the deletion of a job with its checkpoints.
          */
@@ -3227,6 +5273,19 @@ export interface components {
              * @description What removes them from storage.
              */
             chores: components["schemas"]["ChoreView"][];
+        };
+        /**
+         * JobEnded
+         * @description A job reached an end.
+         */
+        JobEnded: {
+            /** @description The end. */
+            state: components["schemas"]["JobState"];
+            /**
+             * Reason
+             * @description Why.
+             */
+            reason: string | null;
         };
         /**
          * JobOrder
@@ -3938,6 +5997,27 @@ export interface components {
             fits: boolean | null;
         };
         /**
+         * LineSkipped
+         * @description A line of a run's file can never be read and was left out.
+         */
+        LineSkipped: {
+            /**
+             * File
+             * @description File of the run directory.
+             */
+            file: string;
+            /**
+             * Offset
+             * @description First byte of the line.
+             */
+            offset: number;
+            /**
+             * Error
+             * @description What is wrong with it.
+             */
+            error: string;
+        };
+        /**
          * LoadFailure
          * @description The checkpoint that an attempt could not load.
          */
@@ -4037,6 +6117,22 @@ export interface components {
              * @description Bytes that the quota dropped.
              */
             dropped_bytes: number;
+        };
+        /**
+         * LogStored
+         * @description Output of a rank was stored.
+         */
+        LogStored: {
+            /**
+             * Rank
+             * @description Global rank.
+             */
+            rank: number;
+            /**
+             * Lines
+             * @description Lines of it so far.
+             */
+            lines: number;
         };
         /**
          * LrScheduleSection
@@ -4456,6 +6552,48 @@ export interface components {
             non_finite: number[];
         };
         /**
+         * MetricsDropped
+         * @description Points of an attempt are left out; once for each limit.
+         */
+        MetricsDropped: {
+            /**
+             * What
+             * @description What exceeds its limit.
+             * @enum {string}
+             */
+            what: "series" | "steps";
+            /**
+             * Limit
+             * @description The limit.
+             */
+            limit: number;
+            /**
+             * First
+             * @description First series or step that was left out.
+             */
+            first: string | number;
+        };
+        /**
+         * MetricsStored
+         * @description Points were stored.
+         */
+        MetricsStored: {
+            /**
+             * Step
+             * @description Greatest step of the report.
+             */
+            step: number;
+            /**
+             * Values
+             * @description Points of the last line by metric name; NaN and infinity as strings.
+             */
+            values: {
+                [key: string]: number;
+            };
+            /** @description Progress of the job after it. */
+            progress: components["schemas"]["Progress"];
+        };
+        /**
          * MetricsView
          * @description Charts of a job.
          */
@@ -4753,6 +6891,37 @@ export interface components {
             slots: number[];
         };
         /**
+         * NodeDrained
+         * @description A node takes no new work, or takes it again.
+         */
+        NodeDrained: {
+            /**
+             * Draining
+             * @description Whether it takes none.
+             */
+            draining: boolean;
+            /**
+             * Running
+             * @description What becomes of the attempts there, where a person drained it.
+             */
+            running?: ("move" | "finish") | null;
+            /**
+             * Notice
+             * @description Why the machine is about to go away, where it announced that itself.
+             */
+            notice?: string | null;
+        };
+        /**
+         * NodeEnded
+         * @description One node's share of an attempt ended.
+         */
+        NodeEnded: {
+            /** @description How. */
+            outcome: components["schemas"]["AttemptOutcome"];
+            /** @description Why it failed, without the traceback, which the attempt keeps. */
+            failure: components["schemas"]["Failure"] | null;
+        };
+        /**
          * NodeHeartbeat
          * @description A worker says that its node lives, and which supervisors it watches.
          */
@@ -4819,6 +6988,39 @@ export interface components {
             job_name: string;
             /** @description The slots. */
             allocation: components["schemas"]["NodeAllocation"];
+        };
+        /**
+         * NodeOffline
+         * @description Heartbeats of a node stay away.
+         */
+        NodeOffline: Record<string, never>;
+        /**
+         * NodeOnline
+         * @description Heartbeats of a node arrive again.
+         */
+        NodeOnline: Record<string, never>;
+        /**
+         * NodeRegistered
+         * @description A node registered, or came back with other hardware or storage.
+         */
+        NodeRegistered: {
+            /**
+             * Slots
+             * @description Slots that it offers.
+             */
+            slots: number;
+            /**
+             * Device
+             * @description Kind of device.
+             * @enum {string}
+             */
+            device: "cpu" | "cuda";
+            /**
+             * Other Storage
+             * @description Roots of which it sees another storage than most nodes.
+             * @default []
+             */
+            other_storage?: string[];
         };
         /**
          * NodeView
@@ -5474,6 +7676,24 @@ export interface components {
          */
         Phase: "starting" | "building_cache" | "loading" | "compiling" | "training" | "validating" | "saving" | "ending";
         /**
+         * PhaseEntered
+         * @description The trainer entered a phase.
+         */
+        PhaseEntered: {
+            /** @description The phase. */
+            phase: components["schemas"]["Phase"];
+            /**
+             * Step
+             * @description Completed optimizer steps; absent where the supervisor reports the phase.
+             */
+            step?: number | null;
+            /**
+             * Time
+             * @description Unix time in seconds, likewise.
+             */
+            time?: number | null;
+        };
+        /**
          * PipelinePlan
          * @description How the model is cut into stages, and how long ranks wait for each other.
          */
@@ -5510,6 +7730,32 @@ export interface components {
              *     schedule also forward and both halves of backward.
              */
             bubble_share: number;
+        };
+        /**
+         * Placed
+         * @description An attempt got its slots.
+         */
+        Placed: {
+            /**
+             * Layout
+             * @description Layout in words.
+             */
+            layout: string;
+            /**
+             * Nodes
+             * @description Nodes, in order of their rank.
+             */
+            nodes: string[];
+            /**
+             * Parent Checkpoint Id
+             * @description Checkpoint that it loads.
+             */
+            parent_checkpoint_id: string | null;
+            /**
+             * Start Step
+             * @description Step of that checkpoint; 0 without one.
+             */
+            start_step: number;
         };
         /**
          * Plan
@@ -5760,6 +8006,24 @@ export interface components {
             min_dim?: number;
         };
         /**
+         * Queued
+         * @description A launch waits for slots again.
+         */
+        Queued: {
+            /** @description Why it is launched. */
+            cause: components["schemas"]["AttemptCause"];
+            /**
+             * Not Before
+             * @description Earliest moment of the launch.
+             */
+            not_before: string | null;
+            /**
+             * Reason
+             * @description The failure or order that led to it.
+             */
+            reason: string | null;
+        };
+        /**
          * RankExit
          * @description How one rank ended.
          */
@@ -5790,6 +8054,11 @@ export interface components {
              */
             time: number;
         };
+        /**
+         * Reachable
+         * @description A silent node reports again.
+         */
+        Reachable: Record<string, never>;
         /**
          * RecoverTask
          * @description A lost attempt whose commits are searched for.
@@ -5981,6 +8250,27 @@ export interface components {
              * @description Completed optimizer steps at that moment.
              */
             step: number;
+        };
+        /**
+         * RequestAnswered
+         * @description The trainer answered a request.
+         */
+        RequestAnswered: {
+            /**
+             * Request Id
+             * @description The request.
+             */
+            request_id: string;
+            /**
+             * Ok
+             * @description Whether it was done.
+             */
+            ok: boolean;
+            /**
+             * Message
+             * @description What was done, or why not.
+             */
+            message: string;
         };
         /**
          * ResourcesSection
@@ -6219,6 +8509,83 @@ export interface components {
             dry_run?: boolean;
         };
         /**
+         * ResumeRequested
+         * @description A person resumed or resized a job.
+         */
+        ResumeRequested: {
+            /**
+             * World Size
+             * @description Slots of the new attempt.
+             */
+            world_size: number;
+            /**
+             * Layout
+             * @description Layout in words.
+             */
+            layout: string;
+            /**
+             * Checkpoint Id
+             * @description Checkpoint that it loads; absent for a start at step 0.
+             */
+            checkpoint_id: string | null;
+            /**
+             * Branch
+             * @description Whether steps after that checkpoint are left behind.
+             */
+            branch: boolean;
+        };
+        /**
+         * Resumed
+         * @description The trainer loaded the checkpoint that the attempt starts from.
+         */
+        Resumed: {
+            /**
+             * Step
+             * @description Completed optimizer steps.
+             */
+            step: number;
+            /**
+             * Time
+             * @description Unix time in seconds.
+             */
+            time: number;
+            /**
+             * Checkpoint Id
+             * @description The checkpoint.
+             */
+            checkpoint_id: string;
+            /** @description Layout that wrote it. */
+            from_layout?: components["schemas"]["Layout"] | null;
+            /** @description Layout of the attempt. */
+            layout?: components["schemas"]["Layout"] | null;
+            /**
+             * Parts
+             * @description What was taken over of it.
+             * @default []
+             */
+            parts?: components["schemas"]["CheckpointPart"][];
+            /**
+             * Not Exact
+             * @description What is not exact without the other parts.
+             * @default []
+             */
+            not_exact?: string[];
+            /**
+             * Changed
+             * @description Fields of the spec that differ, with both values.
+             * @default []
+             */
+            changed?: string[];
+            /**
+             * Compared
+             * @description What was compared: the whole `spec`, or what an older manifest holds.
+             * @default []
+             */
+            compared?: string[];
+            /** @description Present where a model of one's own is trained and both digests are known. */
+            code?: components["schemas"]["CodeDigests"] | null;
+        };
+        /**
          * RetrySection
          * @description What the server does after a failed attempt.
          */
@@ -6290,6 +8657,34 @@ export interface components {
              */
             node_lost_after_seconds?: number;
         };
+        /**
+         * RolledBack
+         * @description A guard sent a job back to an earlier checkpoint.
+         */
+        RolledBack: {
+            /**
+             * Checkpoint Id
+             * @description The checkpoint; absent for a start at step 0.
+             */
+            checkpoint_id: string | null;
+            /**
+             * Step
+             * @description Step of it.
+             */
+            step: number;
+            /**
+             * Window
+             * @description Sequences that are left out: the first, and the first after them.
+             */
+            window: number[];
+            /** @description What the guard found. */
+            reason: components["schemas"]["FailureReason"];
+        };
+        /**
+         * Running
+         * @description The first step of an attempt began.
+         */
+        Running: Record<string, never>;
         /**
          * SampleEnd
          * @description Why a sample goes no further.
@@ -6422,6 +8817,22 @@ export interface components {
             step: number;
         };
         /**
+         * SaveSettled
+         * @description What a save cost the training loop, known once the loop has taken note of its end.
+         */
+        SaveSettled: {
+            /**
+             * Checkpoint Id
+             * @description Checkpoint that it made.
+             */
+            checkpoint_id: string;
+            /**
+             * Stall Seconds
+             * @description All the time for which training waited for it.
+             */
+            stall_seconds: number;
+        };
+        /**
          * SessionRequest
          * @description Body of a browser login: a token or a one-time code.
          */
@@ -6460,6 +8871,22 @@ export interface components {
             expires_at: string | null;
         };
         /**
+         * StopAgreed
+         * @description All ranks agreed to save and leave.
+         */
+        StopAgreed: {
+            /**
+             * Step
+             * @description Completed optimizer steps.
+             */
+            step: number;
+            /**
+             * Time
+             * @description Unix time in seconds.
+             */
+            time: number;
+        };
+        /**
          * StopRequest
          * @description Body of stop and cancel.
          */
@@ -6470,6 +8897,56 @@ export interface components {
              * @default
              */
             reason?: string;
+        };
+        /**
+         * StopRequested
+         * @description An attempt is ordered to save and leave.
+         */
+        StopRequested: {
+            /**
+             * Reason
+             * @description Why.
+             */
+            reason: string;
+            /**
+             * Goes On
+             * @description Whether the job continues on other nodes.
+             * @default false
+             */
+            goes_on?: boolean;
+        };
+        /**
+         * Submitted
+         * @description A job was stored.
+         */
+        Submitted: {
+            /**
+             * World Size
+             * @description Slots that it asks for.
+             */
+            world_size: number;
+            /**
+             * Layout
+             * @description Layout in words.
+             */
+            layout: string;
+            /**
+             * Forked From
+             * @description Checkpoint from which it was forked.
+             */
+            forked_from?: string | null;
+            /**
+             * Parts
+             * @description What it takes over of that checkpoint.
+             * @default []
+             */
+            parts?: components["schemas"]["CheckpointPart"][];
+            /**
+             * Not Exact
+             * @description What is not exact without the other parts.
+             * @default []
+             */
+            not_exact?: string[];
         };
         /**
          * TokenRequest
@@ -6723,6 +9200,11 @@ export interface components {
             tensorboard?: boolean;
         };
         /**
+         * Unreachable
+         * @description A lease expired; the attempt is not ended before its processes are proved gone.
+         */
+        Unreachable: Record<string, never>;
+        /**
          * ValidationSection
          * @description Loss on held-out sequences.
          */
@@ -6835,6 +9317,43 @@ export interface components {
              * @description What is wrong, as a sentence.
              */
             message?: string | null;
+        };
+        /**
+         * Waiting
+         * @description The reason for which a job waits changed.
+         */
+        Waiting: {
+            /**
+             * Reason
+             * @description The reason.
+             */
+            reason: string;
+        };
+        /**
+         * WeightsLoaded
+         * @description The trainer read the weights that the job starts from.
+         */
+        WeightsLoaded: {
+            /**
+             * Step
+             * @description Completed optimizer steps.
+             */
+            step: number;
+            /**
+             * Time
+             * @description Unix time in seconds.
+             */
+            time: number;
+            /**
+             * Place
+             * @description Where they lie, as `<root>:<relative path>`.
+             */
+            place: string;
+            /**
+             * Files
+             * @description The files, with their checksums.
+             */
+            files: components["schemas"]["ManifestFile"][];
         };
         /**
          * WorkerIdentity

@@ -11,6 +11,7 @@ export type ComparedJob = Schemas["ComparedJobView"];
 export type ComparedLine = Schemas["ComparedLineView"];
 export type Comparison = Schemas["ComparisonView"];
 export type EventView = Schemas["EventView"];
+export type EventKind = EventView["kind"];
 export type ExportRequest = Schemas["ExportRequest"];
 export type Job = Schemas["JobView"];
 export type JobState = Schemas["JobState"];

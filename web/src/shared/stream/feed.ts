@@ -2,7 +2,7 @@
 import type { InfiniteData, QueryClient } from "@tanstack/react-query";
 import { type JobFilter, jobQuery, keys } from "@/shared/api/queries";
 import { Refresher } from "@/shared/api/refresh";
-import type { EventView, Job } from "@/shared/api/types";
+import type { EventKind, EventView, Job } from "@/shared/api/types";
 import {
   type JobPage,
   makesStale,
@@ -19,9 +19,16 @@ export const BATCH_MILLISECONDS = 200;
 /** Where more jobs than this must be read anew at once, the lists are read anew instead. */
 const MANY_JOBS = 12;
 /** Kinds that tell all their news; others change parts of a job's page, which are read anew. */
-const COMPLETE = new Set(["metrics", "log", "phase", "waiting", "chore_progress", "chore_waiting"]);
+const COMPLETE = new Set<EventKind>([
+  "metrics",
+  "log",
+  "phase",
+  "waiting",
+  "chore_progress",
+  "chore_waiting",
+]);
 /** Kinds after which the slots of nodes are held or free. */
-const CHANGES_NODES = new Set(["placed", "attempt_ended"]);
+const CHANGES_NODES = new Set<EventKind>(["placed", "attempt_ended"]);
 
 type JobList = InfiniteData<JobPage, string>;
 type Pages = readonly JobPage[];

@@ -35,7 +35,8 @@ function job(id: string, changes: Partial<JobSummary> = {}): JobSummary {
 
 function event(kind: string, job_id: string, data: Record<string, unknown> = {}): EventView {
   const at = "2026-01-01T01:00:00Z";
-  return { id: 1, at, kind, job_id, attempt: 2, node: null, actor: "trainer", message: "", data };
+  const head = { id: 1, at, job_id, attempt: 2, node: null, actor: "trainer", message: "" };
+  return { ...head, kind, data } as unknown as EventView;
 }
 
 const ids = (pages: readonly JobPage[]) => pages.map((page) => page.items.map((row) => row.id));

@@ -1,36 +1,40 @@
 // What live events change in the rows of the jobs table, without asking the server.
 import type { JobFilter } from "@/shared/api/queries";
-import type { EventView, JobState, JobSummary, Progress } from "@/shared/api/types";
+import type { EventKind, EventView, JobState, JobSummary } from "@/shared/api/types";
 
-type Patch = (job: JobSummary, event: EventView) => Partial<JobSummary>;
-
-/** Events that say what they change in a row. */
-const PATCHES: Record<string, Patch> = {
-  metrics: (job, { data }) => ({
-    progress: (data.progress as Progress | undefined) ?? job.progress,
-  }),
-  phase: (job, { data }) => ({
-    progress: { ...job.progress, phase: data.phase as Progress["phase"] },
-  }),
-  waiting: (_, event) => ({ reason: text(event, "reason") }),
-  placed: (job, event) => ({
-    state: "starting",
-    reason: null,
-    attempt: event.attempt ?? job.attempt,
-    layout: text(event, "layout") ?? job.layout,
-    started_at: job.started_at ?? event.at,
-  }),
-  running: () => ({ state: "running" }),
-  job_ended: (job, event) => ({
-    state: (event.data.state as JobState | undefined) ?? job.state,
-    reason: text(event, "reason"),
-    ended_at: event.at,
-    progress: { ...job.progress, phase: null, seconds_left: null },
-  }),
-};
+/** The fields of a row that an event changes; null where it changes none. */
+function patchOf(job: JobSummary, event: EventView): Partial<JobSummary> | null {
+  switch (event.kind) {
+    case "metrics":
+      return { progress: event.data.progress };
+    case "phase":
+      return { progress: { ...job.progress, phase: event.data.phase } };
+    case "waiting":
+      return { reason: event.data.reason };
+    case "placed":
+      return {
+        state: "starting",
+        reason: null,
+        attempt: event.attempt ?? job.attempt,
+        layout: event.data.layout,
+        started_at: job.started_at ?? event.at,
+      };
+    case "running":
+      return { state: "running" };
+    case "job_ended":
+      return {
+        state: event.data.state,
+        reason: event.data.reason,
+        ended_at: event.at,
+        progress: { ...job.progress, phase: null, seconds_left: null },
+      };
+    default:
+      return null;
+  }
+}
 
 /** Events that change a row in ways that only the server knows, such as the world size. */
-const STALE = new Set([
+const STALE = new Set<EventKind>([
   "submitted",
   "queued",
   "placed",
@@ -53,8 +57,8 @@ export function mayEnter(event: EventView): boolean {
 export function reduceJob<Row extends JobSummary>(job: Row, events: readonly EventView[]): Row {
   let row = job;
   for (const event of events) {
-    const patch = PATCHES[event.kind];
-    if (patch) row = { ...row, ...patch(row, event) };
+    const patch = patchOf(row, event);
+    if (patch) row = { ...row, ...patch };
   }
   return row;
 }
@@ -132,9 +136,4 @@ export function removeJob(pages: readonly JobPage[], id: string): JobPage[] {
       ? { ...page, items: page.items.filter((row) => row.id !== id) }
       : page,
   );
-}
-
-function text(event: EventView, name: string): string | null {
-  const value = event.data[name];
-  return typeof value === "string" ? value : null;
 }

@@ -11,8 +11,8 @@ export interface Point {
 
 /** Return the point that an event brings; null where it brings none. */
 export function pointOf(event: EventView): Point | null {
+  if (event.kind !== "metrics") return null;
   const { step, values } = event.data;
-  if (event.kind !== "metrics" || typeof step !== "number" || !isRecord(values)) return null;
   const numbers: Record<string, number> = {};
   for (const [name, value] of Object.entries(values)) {
     const number = numberOf(value);
@@ -74,8 +74,4 @@ function emptyLine(name: string): MetricLine {
 
 function isCourse(line: MetricLine): boolean {
   return line.branch === COURSE;
-}
-
-function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === "object" && value !== null;
 }

@@ -92,17 +92,21 @@ export function choreWords(chore: Chore): string {
   return chore.state === "queued" ? `${chore.kind} queued` : DOING[chore.kind];
 }
 
-/** What an event tells of a chore; null where the chores must be read anew. */
-function toldBy({ kind, data }: EventView): Partial<Chore> | null {
-  if (kind === "chore_progress") {
-    return { state: "running", progress: data.progress as Chore["progress"] };
+/** The fields of a chore that an event changes, with its id; null where the list must be read anew. */
+function toldBy(event: EventView): Partial<Chore> | null {
+  switch (event.kind) {
+    case "chore_progress":
+      return { id: event.data.chore_id, state: "running", progress: event.data.progress };
+    case "chore_waiting":
+      return { id: event.data.chore_id, waiting: event.data.waiting };
+    default:
+      return null;
   }
-  return kind === "chore_waiting" ? { waiting: data.waiting as string } : null;
 }
 
 /** Bring a list forward by an event that tells all its news. */
 export function withEvent(chores: readonly Chore[], event: EventView): readonly Chore[] {
   const told = toldBy(event);
   if (!told) return chores;
-  return chores.map((chore) => (chore.id === event.data.chore_id ? { ...chore, ...told } : chore));
+  return chores.map((chore) => (chore.id === told.id ? { ...chore, ...told } : chore));
 }

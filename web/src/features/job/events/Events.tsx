@@ -87,17 +87,27 @@ function Row({ event, place }: { event: EventView; place: RowPlace }) {
   );
 }
 
-const TONES: Record<string, Tone> = {
-  running: "accent",
-  resumed: "accent",
-  unreachable: "warn",
-  line_skipped: "warn",
-};
-
 /** Only what went well or ill has a colour. */
-function toneOf({ kind, data }: EventView): Tone {
-  if (data.outcome === "failed" || data.state === "failed") return "bad";
-  if (data.outcome === "succeeded" || data.state === "succeeded") return "ok";
-  if (kind === "continuity_checked" || kind === "request_answered") return data.ok ? "ok" : "bad";
-  return TONES[kind] ?? "neutral";
+function toneOf(event: EventView): Tone {
+  switch (event.kind) {
+    case "running":
+    case "resumed":
+      return "accent";
+    case "unreachable":
+    case "line_skipped":
+      return "warn";
+    case "node_ended":
+    case "attempt_ended":
+      return ENDS[event.data.outcome] ?? "neutral";
+    case "job_ended":
+    case "chore_ended":
+      return ENDS[event.data.state] ?? "neutral";
+    case "continuity_checked":
+    case "request_answered":
+      return event.data.ok ? "ok" : "bad";
+    default:
+      return "neutral";
+  }
 }
+
+const ENDS: Record<string, Tone> = { failed: "bad", succeeded: "ok" };

@@ -1,0 +1,187 @@
+"""Events: each kind has a typed view, writers store nothing else, and old rows stay readable."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import insert
+
+from server.context import Context
+from server.events.store import append_event
+from server.events.tail import read_frames
+from server.openapi import openapi_text
+from server.tables import events
+from server.telemetry.lines import event_line
+from specs.api import event_data as data
+from specs.api.events import KIND_OF, AnyEvent, EventView, UnknownEvent
+from specs.api.jobs import Progress
+from specs.checkpoint import SaveFailed, SaveSettled
+from specs.checkpoint_faults import CheckpointFault
+from specs.chores import ChoreKind, ChoreProgress
+from specs.events import TRANSIENT, EventData, EventKind
+from specs.failures import Failure, FailureReason
+from specs.rundir import Phase
+from specs.states import AttemptCause, AttemptOutcome, ChoreState, JobState
+
+SERVER = Path(__file__).parents[2] / "server"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+STRICT: TypeAdapter[EventView] = TypeAdapter(EventView)
+LENIENT: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
+FAILURE = Failure(reason=FailureReason.HANG, message="rank 1 is silent")
+CHORE: dict[str, Any] = {"chore_id": "c1", "kind": ChoreKind.VERIFY, "checkpoint_id": "j.a1.step-4"}
+TIMES: dict[str, Any] = {"failing_since": NOW, "next_try_at": NOW, "give_up_at": NOW}
+EXAMPLES: tuple[EventData, ...] = (
+    data.Submitted(world_size=2, layout="FSDP 2"),
+    data.Queued(cause=AttemptCause.RETRY, not_before=NOW, reason="hang"),
+    data.Waiting(reason="needs 2 slots, 1 free"),
+    data.Placed(layout="FSDP 2", nodes=("a",), parent_checkpoint_id=None, start_step=0),
+    data.Claimed(),
+    data.PhaseEntered(phase=Phase.SAVING),
+    data.Running(),
+    data.WeightsLoaded(place="data:weights", files=(), step=0, time=1.0),
+    data.Resumed(checkpoint_id="j.a1.step-4", step=4, time=1.0),
+    data.StopRequested(reason="enough"),
+    data.StopAgreed(step=4, time=1.0),
+    data.CancelRequested(reason="enough", lost="4 steps"),
+    data.RolledBack(
+        checkpoint_id=None, step=0, window=(8, 16), reason=FailureReason.NON_FINITE_LOSS
+    ),
+    data.ResumeRequested(world_size=4, layout="FSDP 4", checkpoint_id=None, branch=False),
+    data.NodeEnded(outcome=AttemptOutcome.FAILED, failure=FAILURE),
+    data.AttemptEnded(outcome=AttemptOutcome.FAILED, failure=FAILURE, advice="resume"),
+    data.JobEnded(state=JobState.FAILED, reason="hang"),
+    data.Unreachable(),
+    data.Reachable(),
+    data.CheckpointCommitted(checkpoint_id="j.a1.step-4", step=4, size=1, kind="interval"),
+    SaveSettled(checkpoint_id="j.a1.step-4", stall_seconds=0.5),
+    SaveFailed(kind="interval", message="full", tries=1, saved_step=0, step=4, **TIMES),
+    data.CheckpointDamaged(checkpoint_id="j.a1.step-4", fault=CheckpointFault.FILE_MISSING),
+    data.CheckpointPinned(checkpoint_id="j.a1.step-4", pinned=True),
+    data.ChoreQueued(**CHORE, reason="asked for"),
+    data.ChoreWaiting(**CHORE, waiting="no node sees the root"),
+    data.ChoreStarted(**CHORE, fence=1),
+    data.ChoreProgressed(**CHORE, progress=ChoreProgress(doing="reads", done=1, total=2)),
+    data.ChoreEnded(**CHORE, state=ChoreState.SUCCEEDED, ok=True),
+    data.ContinuityChecked(ok=True, step=5, checks=()),
+    data.RequestAnswered(request_id="r1", ok=True, message="saved"),
+    data.MetricsStored(step=5, values={"train/loss": math.nan}, progress=Progress(steps=10)),
+    data.LogStored(rank=0, lines=3),
+    data.LineSkipped(file="metrics.jsonl", offset=0, error="no record"),
+    data.MetricsDropped(what="series", limit=2000, first="train/x"),
+    data.NodeRegistered(slots=2, device="cpu"),
+    data.NodeOnline(),
+    data.NodeOffline(),
+    data.NodeDrained(draining=True, running="move"),
+    data.JobDeleted(),
+)
+
+
+def on_the_wire(context: Context) -> list[str]:
+    """Return every stored event as the stream and the list encode it, the oldest first."""
+    with context.database.read() as connection:
+        frames = read_frames(connection, after=0)
+    return [frame.content.decode().split("\ndata: ")[1].strip() for frame in frames]
+
+
+def store(context: Context, kind: str, content: dict[str, Any]) -> None:
+    """Store a row as another version has written it."""
+    row = {"at": context.now(), "kind": kind, "actor": "test", "message": "m", "data": content}
+    with context.database.write() as connection:
+        connection.execute(insert(events).values(row))
+
+
+def test_every_kind_has_a_view_of_its_own() -> None:
+    assert sorted(KIND_OF.values()) == sorted(EventKind)
+    assert {type(example) for example in EXAMPLES} == set(KIND_OF)
+
+
+def test_what_is_written_of_each_kind_is_read_as_its_view(context: Context) -> None:
+    with context.database.write() as connection:
+        for example in EXAMPLES:
+            append_event(context, connection, example, message="m", actor="test", job_id="j")
+    read = [STRICT.validate_json(text) for text in on_the_wire(context)]
+    assert [event.kind for event in read] == [KIND_OF[type(example)] for example in EXAMPLES]
+    assert [type(event.data) for event in read] == [type(example) for example in EXAMPLES]
+    written = [example.model_dump_json() for example in EXAMPLES]
+    assert [event.data.model_dump_json() for event in read] == written
+    with context.database.read() as connection:
+        short = connection.execute(events.select().where(events.c.transient.is_(True)))
+        assert {row.kind for row in short} == TRANSIENT
+
+
+def test_a_writer_cannot_store_what_is_not_declared(context: Context) -> None:
+    with pytest.raises(ValidationError, match="why\n  Extra inputs are not permitted"):
+        data.Claimed(why="mypy refuses this too")  # type: ignore[call-arg]
+    with context.database.write() as connection, pytest.raises(KeyError):
+        append_event(context, connection, EventData(), message="of no kind", actor="test")
+
+
+def test_the_server_writes_events_through_one_door_and_every_kind() -> None:
+    sources = {path: path.read_text() for path in SERVER.rglob("*.py")}
+    inserting = {path.name for path, text in sources.items() if "insert(events)" in text}
+    assert inserting == {"store.py"}
+    used = {
+        node.id
+        for text in sources.values()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Name)
+    }
+    assert {model.__name__ for model in KIND_OF} <= used
+
+
+def test_the_document_tells_events_apart_by_their_kind() -> None:
+    document = json.loads(openapi_text())
+    schemas = document["components"]["schemas"]
+    discriminator = schemas["EventView"]["discriminator"]
+    assert discriminator["propertyName"] == "kind"
+    assert set(discriminator["mapping"]) == set(EventKind)
+    assert {one["$ref"] for one in schemas["EventView"]["oneOf"]} == set(
+        discriminator["mapping"].values()
+    )
+    for model, kind in KIND_OF.items():
+        member = schemas[discriminator["mapping"][kind].rsplit("/", 1)[1]]["properties"]
+        assert member["kind"]["const"] == kind
+        assert member["data"]["$ref"].endswith(f"/{model.__name__}")
+    view = {"$ref": "#/components/schemas/EventView"}
+    assert schemas["Page_EventView_"]["properties"]["items"]["items"] == view
+    stream = document["paths"]["/api/v1/stream"]["get"]["responses"]["200"]
+    frame = stream["content"]["text/event-stream"]["schema"]["properties"]["data"]
+    assert frame["contentSchema"] == view
+
+
+def test_an_event_of_an_older_version_is_read_with_what_it_has(context: Context) -> None:
+    store(context, "node_drained", {"draining": True, "since": "gone by now"})
+    store(context, "resumed", {"checkpoint_id": "j.a1.step-4", "step": 4, "time": 1.0})
+    drained, resumed = [
+        LENIENT.validate_json(text, extra="ignore") for text in on_the_wire(context)
+    ]
+    assert drained.data == data.NodeDrained(draining=True)
+    assert resumed.data == data.Resumed(checkpoint_id="j.a1.step-4", step=4, time=1.0)
+    schema = json.loads(openapi_text())["components"]["schemas"]["NodeDrained"]
+    assert schema["required"] == ["draining"]
+    assert "additionalProperties" not in schema
+
+
+@pytest.mark.parametrize("kind", ["invented_later", "placed"])
+def test_an_event_of_unknown_kind_or_shape_is_read_as_it_is(context: Context, kind: str) -> None:
+    store(context, kind, {"colour": "red"})
+    (text,) = on_the_wire(context)
+    read = LENIENT.validate_json(text, extra="ignore")
+    assert type(read) is UnknownEvent
+    assert (read.kind, read.data) == (kind, {"colour": "red"})
+
+
+def test_a_line_of_the_trainer_is_held_to_its_model() -> None:
+    line = {"time": 1.0, "kind": "resumed", "step": 4, "data": {"added_later": 1}}
+    with pytest.raises(ValidationError, match="checkpoint_id\n  Field required"):
+        event_line(json.dumps(line).encode(), job_id="j", attempt=1)
+    line["data"] = {"added_later": 1, "checkpoint_id": "j.a1.step-4"}
+    read = event_line(json.dumps(line).encode(), job_id="j", attempt=1)
+    assert read.event == data.Resumed(checkpoint_id="j.a1.step-4", step=4, time=1.0)
