@@ -140,7 +140,8 @@ def test_no_dropout_costs_nothing() -> None:
 
 
 def test_the_gradient_passes_where_the_value_did() -> None:
-    x = torch.randn(2, S, D, dtype=torch.bfloat16, requires_grad=True)
+    # Far from 0: a value that is 0 would look as if it were dropped.
+    x = (1 + torch.rand(2, S, D)).to(torch.bfloat16).requires_grad_()
     out = drop(x, 0.25, [0, 1])
     out.sum().backward()
     assert out.dtype == torch.bfloat16
