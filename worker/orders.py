@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from specs.reports import PendingRequest, ReportReply
 from specs.states import DesiredState
 from worker.files import create_file
 from worker.node import WorkerRun
+
+logger = logging.getLogger(__name__)
 
 
 class Orders:
@@ -48,15 +51,18 @@ class Orders:
         if self.desired is not DesiredState.CANCEL and reply.desired is not self.desired:
             self.desired = reply.desired
             self.wake()
-        if reply.desired is DesiredState.STOP:
+        if self.preempted or reply.desired is DesiredState.STOP:
             self._ask_to_stop()
         for pending in reply.requests:
             self._pass_on(pending)
 
     def preempt(self) -> None:
-        """Ask the trainer to save and leave because this node must."""
+        """Ask the trainer to save and leave because this node must; called by a signal handler."""
         self.preempted = True
-        self._ask_to_stop()
+        try:
+            self._ask_to_stop()
+        except OSError:
+            logger.exception("the order to stop could not be written; each reply repeats it")
         self.wake()
 
     def give_way(self) -> None:
@@ -69,7 +75,7 @@ class Orders:
         os.eventfd_write(self.wake_fd, 1)
 
     def _ask_to_stop(self) -> None:
-        Path(self._run.stop).touch()
+        create_file(Path(self._run.stop), "")  # through no link that a rank may have put there
 
     def _pass_on(self, pending: PendingRequest) -> None:
         if self._leads and is_id(pending.id):

@@ -23,6 +23,9 @@ NOT_CURRENT, UNKNOWN = 409, 401
 UNKNOWN_SECONDS = 600.0
 """How long a server must say that it does not know the attempt before it is believed: it may be a
 stranger on the port of ours, which is away."""
+DRAIN_SECONDS = 600.0
+"""How long, while the server takes it, the rest of the files may hold up the exit: as long as the
+server takes output of an attempt that is over. A rank can make a log of any size by a hole."""
 ANSWER_SUFFIX = ".answer.json"
 
 
@@ -56,6 +59,7 @@ class Reporter:
         self._refused = False
         self._stuck = False
         self._unknown_since: float | None = None  # monotonic
+        self._draining_since: float | None = None  # monotonic
         self.delivered = False
         """Whether the server has the exit record."""
 
@@ -107,8 +111,10 @@ class Reporter:
                 self._send_less(report, refusal)
             raise ServerAway(str(refusal)) from refusal
         except ServerAway:
-            self._unknown_since = None
+            self._unknown_since = self._draining_since = None
             raise
+        if self._exit is not None and self._draining_since is None:
+            self._draining_since = time.monotonic()
         progress = self._take(report, reply)
         self.delivered = report.exit is not None
         if report.exit is None and self._exit is not None and self._spool.drained:
@@ -150,8 +156,14 @@ class Reporter:
             provenance=None if self._refused else self._provenance(),
             chunks=chunks,
             answers={} if self._refused else self._answers(),
-            exit=over if drained or (self._refused and self._stuck) else None,
+            exit=over if drained or self._is_late or (self._refused and self._stuck) else None,
         )
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether the exit must not wait any longer for what the files still hold."""
+        since = self._draining_since
+        return since is not None and time.monotonic() - since > DRAIN_SECONDS
 
     def _take(self, report: Report, reply: ReportReply) -> bool:
         """Take note of a reply; say whether the server has more bytes than before."""

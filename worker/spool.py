@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from specs.reports import Chunk
+from specs.reports import MAX_CHUNK_BYTES, Chunk
 from worker.files import open_regular
 from worker.node import WorkerRun
 
@@ -55,7 +55,8 @@ class SpoolFile:
     def next_chunk(self, limit: int) -> Chunk | None:
         """Return the bytes after the acknowledged ones, at most `limit`, or None without any.
 
-        Metrics and events are cut after a line; a line longer than the limit goes whole.
+        Metrics and events are cut after a line; a line longer than the limit goes whole. One that
+        no chunk can hold is no record of a trainer: from there on the file is not reported.
         """
         start = self.acknowledged
         try:
@@ -63,13 +64,14 @@ class SpoolFile:
                 file.seek(start)
                 content = file.read(limit)
                 if self._whole_lines and len(content) == limit and b"\n" not in content:
-                    content += file.readline()
+                    content += file.readline(MAX_CHUNK_BYTES + 1 - limit)
         except FileNotFoundError:
             return None
-        except OSError as error:  # a link, a pipe, or of another user: it is not reported
-            if not self._refused:
-                logger.warning("%s is not reported: %s", self._path, error)
-            self._refused = True
+        except OSError as error:  # a link, a pipe, or of another user
+            self._refuse(str(error))
+            return None
+        if len(content) > MAX_CHUNK_BYTES:
+            self._refuse(f"the line at byte {start} is longer than {MAX_CHUNK_BYTES:,} bytes")
             return None
         if self._whole_lines:
             content = content[: content.rfind(b"\n") + 1]
@@ -81,6 +83,12 @@ class SpoolFile:
             end=start + len(content),
             content=base64.b64encode(zlib.compress(content, 1)).decode("ascii"),
         )
+
+    def _refuse(self, why: str) -> None:
+        """Log once that the rest of the file is not reported."""
+        if not self._refused:
+            logger.warning("%s is not reported: %s", self._path, why)
+        self._refused = True
 
     @property
     def drained(self) -> bool:

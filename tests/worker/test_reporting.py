@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from specs.ids import make_id
-from specs.reports import PendingRequest
-from specs.rundir import Phase, Request
+from specs.reports import PendingRequest, ReportReply
+from specs.rundir import ExitRecord, Phase, Request
 from specs.states import DesiredState
 from tests.worker.conftest import Attempt, Place, wait_for
 from worker import reporter
@@ -181,3 +182,53 @@ def test_reports_keep_the_lease_while_nothing_is_new(place: Place) -> None:
     assert time.monotonic() - started > 10 * 0.05  # no busy loop: 0.1 s apart
     attempt.seen.desired = DesiredState.CANCEL
     attempt.exit()
+
+
+def test_an_endless_log_does_not_hold_up_the_exit(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter, "DRAIN_SECONDS", 0.2, raising=False)
+    attempt = place.attempt(place.grant())
+    place.launcher.prepare(attempt.id, attempt.seen.claim)
+    launch = read_record(attempt.run.launch, LaunchRecord)
+    assert launch is not None
+    with Path(attempt.run.log(0)).open("wb") as log:
+        log.truncate(2**40)
+    orders = Orders(attempt.run, leads=True)
+    reporting = reporter.Reporter(
+        attempt.run,
+        launch,
+        identity=own_identity(),
+        orders=orders,
+        spool=Spool(attempt.run, ranks=range(2)),
+    )
+    reporting.finish(ExitRecord(outcome="cancelled", failure=None, ranks=(), time=1.0))
+    thread = threading.Thread(target=reporting.report_until_over)
+    thread.start()
+    thread.join(20)
+    late = thread.is_alive()
+    orders.give_way()
+    thread.join()
+    assert not late
+    assert attempt.seen.exit is not None
+
+
+def test_an_order_to_stop_goes_through_no_link(place: Place, tmp_path: Path) -> None:
+    attempt = place.attempt(place.grant())
+    run = place.launcher.prepare(attempt.id, attempt.seen.claim)
+    elsewhere = tmp_path / "elsewhere"
+    Path(run.stop).symlink_to(elsewhere)
+    Orders(run, leads=True).obey(ReportReply(acknowledged={}, desired=DesiredState.STOP))
+    assert not elsewhere.exists()
+
+
+def test_a_preemption_that_cannot_be_written_is_repeated(place: Place) -> None:
+    attempt = place.attempt(place.grant())
+    run = place.launcher.prepare(attempt.id, attempt.seen.claim)
+    orders = Orders(run, leads=True)
+    aside = run.root.rename(run.root.with_name("aside"))  # as a disk that is full
+    orders.preempt()
+    assert orders.leave
+    aside.rename(run.root)
+    orders.obey(ReportReply(acknowledged={}, desired=DesiredState.RUN))
+    assert Path(run.stop).exists()

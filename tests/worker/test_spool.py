@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specs.reports import MAX_REPORT_BYTES, Chunk
+from specs.reports import MAX_CHUNK_BYTES, MAX_REPORT_BYTES, Chunk
 from worker.node import WorkerRun
 from worker.spool import CHUNK_BYTES, REPORT_BYTES, Spool, SpoolFile
 
@@ -134,3 +134,18 @@ def test_after_a_refusal_records_come_in_shorter_stretches_down_to_single_lines(
     for _ in range(10):
         spool.widen()
     assert content(spool.chunks()[0]).count(b"\n") == 64
+
+
+def test_a_line_that_no_chunk_can_hold_is_not_read_whole(run: WorkerRun) -> None:
+    path = Path(run.metrics)
+    path.write_bytes(b"{}\n")
+    file = SpoolFile("metrics", path, owner=os.geteuid(), whole_lines=True)
+    first = file.next_chunk(CHUNK_BYTES)
+    assert first is not None
+    file.acknowledged = first.end
+    with path.open("r+b") as sparse:  # it costs its writer nothing
+        sparse.truncate(MAX_CHUNK_BYTES + 10)
+        sparse.seek(0, os.SEEK_END)
+        sparse.write(b"\n{}\n")
+    assert file.next_chunk(CHUNK_BYTES) is None
+    assert file.drained
