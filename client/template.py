@@ -28,19 +28,6 @@ SHOWN = {
 }
 """Fields that most people set; the others stay behind a comment sign."""
 
-# What only matters beside another field.
-HIDDEN = {
-    "/data/text_field",
-    "/parallelism/pp_schedule",
-    "/parallelism/pp_microbatches",
-    "/parallelism/pp_layers_per_stage",
-    "/parallelism/pp_stage_modules",
-    "/parallelism/sequence_parallel",
-    "/parallelism/loss_parallel",
-    "/parallelism/cp_method",
-    "/checkpoint/staging_gib",
-}
-HIDDEN_SECTIONS = {"validation"}
 WIDTH = 98
 
 
@@ -55,17 +42,15 @@ def spec_template(name: str) -> str:
         elif key not in {"name", "env"}:
             lines += _field(key, field)
     for key, kind in sections:
-        if key not in HIDDEN_SECTIONS:
-            lines += _section(key, kind)
+        lines += _section(key, kind)
     env = _comment(JobSpec.model_fields["env"].description or "")
     lines += ["", "[env]", *env, '# NCCL_DEBUG = "WARN"']
     return "\n".join(lines) + "\n"
 
 
 def _section(name: str, kind: type[SpecModel]) -> Iterator[str]:
-    fields = {k: f for k, f in kind.model_fields.items() if f"/{name}/{k}" not in HIDDEN}
     yield from ("", f"[{name}]", *_comment(kind.__doc__ or ""))
-    for key, field in fields.items():
+    for key, field in kind.model_fields.items():
         yield from _field(key, field, value=SHOWN.get(f"{name}.{key}"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from client.specfile import apply, did_you_mean, origin, parse_assignment, read_spec_file
 from client.template import spec_template
-from specs.job import parse_job_spec
+from specs.base import SpecModel
+from specs.job import JobSpec, parse_job_spec
 from specs.problems import Problem
 from specs.rules import check_job_spec
 
@@ -149,3 +151,17 @@ def test_the_template_is_a_legal_spec_also_with_every_default_uncommented() -> N
     assert uncommented["retry"]["max_retries"] == 2
     assert parse_job_spec(uncommented).training == spec.training
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_template_names_every_field_of_every_section() -> None:
+    text = spec_template("mine")
+    bare = "\n".join(
+        re.sub(r"^(# )?(\w+) =.*", r"\2 = 0", line)
+        for line in text.splitlines()
+        if re.match(r"\[|(# )?\w+ =", line)
+    )
+    written = tomllib.loads(bare)
+    for name, field in JobSpec.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, SpecModel):
+            assert list(written[name]) == list(kind.model_fields)
