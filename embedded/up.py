@@ -149,6 +149,7 @@ def _welcome(folders: Folders, options: Options, yard: Trainyard, tell: Tell) ->
     if options.profile is not None:
         chosen = "" if options.profile == DEFAULT_PROFILE else f" --profile {options.profile}"
         tell(f"  commands  trainyard{chosen} ps  (as {name}, by {config_path()})")
+    tell(f"  data      {folders.data}  (a folder `books` in it is data.path=data:books)")
     tell(f"  logs      {folders.log('server').parent}")
     tell("Ctrl-C leaves jobs training; `trainyard down` saves and ends them.")
     if link and options.browser:

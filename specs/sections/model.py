@@ -41,7 +41,7 @@ class ModelSection(SpecModel):
     factory: Annotated[str, Field(pattern=FACTORY, max_length=200)] | None = None
     """Own model, as `package.module:build`, in place of a family; only where settings allow it."""
     code: Place | None = None
-    """Folder that is put on the import path for `factory`."""
+    """Folder that is put on the import path for `factory`, such as `data:own_model`."""
     arguments: dict[str, bool | int | float | str] = Field(default_factory=dict)
     """Arguments of `factory`, beside `vocab_size` and `seq_len`."""
     block_classes: Annotated[tuple[ClassName, ...], Field(strict=False, max_length=16)] = ()
@@ -49,7 +49,7 @@ class ModelSection(SpecModel):
     plans: Annotated[tuple[Plan, ...], Field(strict=False, max_length=2)] = ()
     """Plans that the own model gives: `tensor` makes tp legal, `pipeline` makes pp."""
     initial_weights: Place | None = None
-    """Hugging Face weights to start from, in place of random ones."""
+    """Hugging Face weights to start from, such as `data:Qwen3-0.6B`, in place of random ones."""
     dim: Width | None = None
     """Width of the residual stream, in place of the size's own."""
     n_layers: Annotated[int, Field(ge=1, le=10_000)] | None = None
@@ -96,7 +96,7 @@ class DataSection(SpecModel):
     corpus: Literal["python-stdlib"] = "python-stdlib"
     """Built-in corpus (source `corpus`): the source files of Python's own standard library."""
     path: Place | None = None
-    """File or folder of the input (every source but `corpus`)."""
+    """File or folder of the input, as `<root>:<path>`, such as `data:books`; not with `corpus`."""
     text_field: Annotated[str, Field(min_length=1, max_length=200)] = "text"
     """Field that holds the text (`jsonl`, `parquet`, `huggingface`)."""
     split: Annotated[str, Field(min_length=1, max_length=200)] = "train"
@@ -104,7 +104,7 @@ class DataSection(SpecModel):
     tokenizer: Literal["byte", "huggingface"] = "byte"
     """`byte` maps each UTF-8 byte to a token and needs no file."""
     tokenizer_path: Place | None = None
-    """`tokenizer.json` of a Hugging Face tokenizer, or the folder that holds it."""
+    """`tokenizer.json` of a Hugging Face tokenizer, or its folder; such as `data:tok.json`."""
     document_masks: bool = False
     """Keep packed documents from attending to each other."""
     max_tokens: Tokens | None = None

@@ -2639,7 +2639,7 @@ export interface components {
             corpus: "python-stdlib";
             /**
              * Path
-             * @description File or folder of the input (every source but `corpus`).
+             * @description File or folder of the input, as `<root>:<path>`, such as `data:books`; not with `corpus`.
              */
             path: string | null;
             /**
@@ -2663,7 +2663,7 @@ export interface components {
             tokenizer: "byte" | "huggingface";
             /**
              * Tokenizer Path
-             * @description `tokenizer.json` of a Hugging Face tokenizer, or the folder that holds it.
+             * @description `tokenizer.json` of a Hugging Face tokenizer, or its folder; such as `data:tok.json`.
              */
             tokenizer_path: string | null;
             /**
@@ -2711,7 +2711,7 @@ export interface components {
             corpus?: "python-stdlib";
             /**
              * Path
-             * @description File or folder of the input (every source but `corpus`).
+             * @description File or folder of the input, as `<root>:<path>`, such as `data:books`; not with `corpus`.
              */
             path?: string | null;
             /**
@@ -2735,7 +2735,7 @@ export interface components {
             tokenizer?: "byte" | "huggingface";
             /**
              * Tokenizer Path
-             * @description `tokenizer.json` of a Hugging Face tokenizer, or the folder that holds it.
+             * @description `tokenizer.json` of a Hugging Face tokenizer, or its folder; such as `data:tok.json`.
              */
             tokenizer_path?: string | null;
             /**
@@ -6655,7 +6655,7 @@ export interface components {
             factory: string | null;
             /**
              * Code
-             * @description Folder that is put on the import path for `factory`.
+             * @description Folder that is put on the import path for `factory`, such as `data:own_model`.
              */
             code: string | null;
             /**
@@ -6679,7 +6679,7 @@ export interface components {
             plans: ("tensor" | "pipeline")[];
             /**
              * Initial Weights
-             * @description Hugging Face weights to start from, in place of random ones.
+             * @description Hugging Face weights to start from, such as `data:Qwen3-0.6B`, in place of random ones.
              */
             initial_weights: string | null;
             /**
@@ -6780,7 +6780,7 @@ export interface components {
             factory?: string | null;
             /**
              * Code
-             * @description Folder that is put on the import path for `factory`.
+             * @description Folder that is put on the import path for `factory`, such as `data:own_model`.
              */
             code?: string | null;
             /**
@@ -6804,7 +6804,7 @@ export interface components {
             plans?: ("tensor" | "pipeline")[];
             /**
              * Initial Weights
-             * @description Hugging Face weights to start from, in place of random ones.
+             * @description Hugging Face weights to start from, such as `data:Qwen3-0.6B`, in place of random ones.
              */
             initial_weights?: string | null;
             /**
