@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -14,11 +16,20 @@ from torch.distributed.device_mesh import DeviceMesh
 from specs.job import JobSpec
 from specs.sections.parallelism import CompileSection
 from trainer.distributed import COMPILING_SECONDS, collective_timeout
+from trainer.errors import LaunchError
 from trainer.parallel.mesh import set_timeouts
+
+COMPILERS = {"cuda": ("CC", ("gcc", "clang")), "cpu": ("CXX", ("g++",))}
+"""The variable that names the compiler of a device's kernels, and what is taken without it: Triton
+builds its launchers in C, inductor its CPU kernels in C++."""
 
 
 def compile_blocks(
-    blocks: Iterable[nn.Module], section: CompileSection, *, recipe: str = "none"
+    blocks: Iterable[nn.Module],
+    section: CompileSection,
+    *,
+    device_type: str = "cpu",
+    recipe: str = "none",
 ) -> None:
     """Compile the `forward` of each block, in place; names and hooks of the modules stay.
 
@@ -27,16 +38,34 @@ def compile_blocks(
     Args:
         blocks: the transformer blocks.
         section: whether, and by which backend.
+        device_type: where the blocks compute.
         recipe: that of `quantization`.
+
+    Raises:
+        LaunchError: the machine has no compiler for the kernels.
     """
     if section.enabled is not True:
         return
+    if section.backend == "inductor":
+        _require_compiler(device_type)
     if recipe.startswith("float8_rowwise"):
         # A fused kernel would scale by numbers that it has not rounded to bfloat16, as eager code
         # does, and the scale would not be that of the tensor that is cast (pytorch #150859).
         torch._inductor.config.emulate_precision_casts = True
     for block in blocks:
         block.forward = torch.compile(block.forward, backend=section.backend, fullgraph=True)
+
+
+def _require_compiler(device_type: str) -> None:
+    """Name at the start what torch would miss in the first step."""
+    variable, usual = COMPILERS[device_type]
+    named = os.environ.get(variable)
+    wanted = (named,) if named else usual
+    if not any(shutil.which(program) for program in wanted):
+        raise LaunchError(
+            f"compile.enabled needs a compiler on the node, which has no {' or '.join(wanted)}: "
+            "install one there, or set compile.enabled = false"
+        )
 
 
 @contextmanager

@@ -47,7 +47,9 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
     blocks = list(model.layers.values())
     own = isinstance(model, OwnModel)
     checkpoint_activations(blocks, spec.activation_checkpoint, own_randomness=own)
-    compile_blocks(blocks, spec.compile, recipe=spec.quantization.recipe)
+    compile_blocks(
+        blocks, spec.compile, device_type=mesh.device_type, recipe=spec.quantization.recipe
+    )
     stages = split(model, mesh, spec, layout) if layout.pp > 1 else {0: model}
     if sharded:
         for stage in stages.values():
