@@ -23,6 +23,11 @@ async def _read(request: Request) -> bytes:
         raise UnsupportedMediaTypeError(
             f"the body must be application/json, not {media_type or 'untyped'}"
         )
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if content and encoding != "identity":
+        raise UnsupportedMediaTypeError(
+            f"content-encoding={encoding[:40]!r} is not read; legal: identity, or no such header"
+        )
     return content
 
 

@@ -215,6 +215,16 @@ def test_only_json_is_read(client: TestClient, context: Context, media_type: str
     assert stored(context) == 0
 
 
+@pytest.mark.parametrize(
+    ("encoding", "status"), [("gzip", 415), ("br, gzip", 415), ("identity", 201)]
+)
+def test_encoded_bodies_are_not_taken_for_plain_ones(
+    client: TestClient, encoding: str, status: int
+) -> None:
+    headers = {**JSON, "content-encoding": encoding}
+    assert client.post(JOBS, content=b"{}", headers=headers).status_code == status
+
+
 def test_bodies_that_may_be_left_out_may_be_left_out(client: TestClient) -> None:
     job_id = client.post(JOBS, json={}).json()["id"]
     assert client.post(f"{JOBS}/{job_id}/stop").json()["state"] == "stopped"
