@@ -27,7 +27,7 @@ NodeName = Annotated[str, Field(pattern=NAME, max_length=100, examples=["gpu-01"
 SPOOL_FILE_PATTERN = r"^(metrics|events|log:\d+)$"
 
 
-Isolation = Literal["user", "none"]
+Isolation = Literal["user", "namespace", "none"]
 
 
 class Hardware(RecordModel):
@@ -46,8 +46,9 @@ class Hardware(RecordModel):
     memory_bytes: Annotated[int, Field(ge=0)]
     """Memory of the host."""
     isolation: Isolation = "none"
-    """What keeps ranks from the node's own files: `user`, a Unix user for each attempt, or `none`:
-    code of a job can read the node's token."""
+    """What keeps ranks from the node's own files: `user`, a Unix user for each attempt;
+    `namespace`, the same with users of a user namespace; or `none`: code of a job can read the
+    node's token."""
 
 
 class WorkerIdentity(RecordModel):

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -47,6 +47,45 @@ def python_in(folder: Path) -> tuple[str, ...]:
         f'LD_LIBRARY_PATH={folder}/lib exec {folder}/bin/{binary} "$@"'
     )
     return ("unshare", "--mount", "--propagation=private", "/bin/sh", "-c", script, "sh")
+
+
+ENTER = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare(0x10000000):  # CLONE_NEWUSER
+    raise OSError(ctypes.get_errno(), "no user namespace")
+print(flush=True)
+sys.stdin.readline()
+os.setgroups([])
+os.setresgid(0, 0, 0)
+os.setresuid(0, 0, 0)
+os.execv("/usr/bin/env", ["env", *sys.argv[1:]])  # this interpreter may be closed to that user
+"""
+
+
+def in_user_namespace(words: Sequence[str], *, first: int) -> subprocess.Popen[str]:
+    """Start a command as root of a new user namespace, which maps ids 0 to 65,535.
+
+    Args:
+        words: the command.
+        first: id of the machine that is 0 in there.
+    """
+    process = subprocess.Popen(
+        (sys.executable, "-c", ENTER, *words),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": packages()},
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.readline()
+    for kind in ("uid", "gid"):
+        Path(f"/proc/{process.pid}/{kind}_map").write_text(f"0 {first} 65536\n", encoding="ascii")
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return process
 
 
 def packages() -> str:

@@ -20,7 +20,7 @@ from worker.register import register
 from worker.roots import identify_roots
 from worker.settings import Settings
 from worker.torchrun import check_reach
-from worker.users import RunAs
+from worker.users import RunAs, in_user_namespace, isolation_of
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +46,7 @@ def _serve(settings: Settings, node: Node, api: WorkerApi) -> None:
     devices = find_devices(device=settings.device, slots=settings.slots)
     roots = settings.root_paths()
     run_as = _prepare_users(settings, node, slots=devices.hardware.slots)
-    isolation = "user" if run_as is not None else "none"
-    hardware = devices.hardware.model_copy(update={"isolation": isolation})
+    hardware = devices.hardware.model_copy(update={"isolation": isolation_of(run_as)})
     seconds = register(settings, node, api, hardware=hardware, roots=identify_roots(roots))
     logger.info(
         "node %s offers %d slots (%s)",
@@ -83,7 +82,7 @@ def _prepare_users(settings: Settings, node: Node, *, slots: int) -> RunAs | Non
     Raises:
         ValueError: `TRAINYARD_RUN_AS` cannot work here.
     """
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and not in_user_namespace():
         logger.warning(
             "the worker is root%s; run it as a user of its own (docs/worker.md)",
             "" if settings.run_as else ", and so is code of jobs",

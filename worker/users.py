@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from specs.base import RecordModel
+from specs.reports import Isolation
 
 RUN_AS = re.compile(r"(?P<user>[a-z_][a-z0-9_-]{0,31}):(?P<first>[0-9]{1,9})-(?P<count>[0-9]{1,4})")
 NEEDED = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7}
@@ -112,11 +114,19 @@ class RunAs:
             shared: folders of storage and caches; those of other owners stay as they are.
 
         Raises:
-            ValueError: an id, a capability or the account is missing.
+            ValueError: an id, a capability or the account is missing, or ids are not mapped.
         """
         if self.count <= slots:
             raise ValueError(
                 f"TRAINYARD_RUN_AS has {self.count} ids; {slots} slots need {slots + 1} or more"
+            )
+        unmapped = [
+            one for one in self.ids if not (is_mapped(one, "uid") and is_mapped(one, "gid"))
+        ]
+        if unmapped:
+            raise ValueError(
+                f"TRAINYARD_RUN_AS: the worker's user namespace has no ids {unmapped[0]} to "
+                f"{unmapped[-1]}; map them as users and groups, or take others"
             )
         missing = sorted(name for name, bit in NEEDED.items() if not capabilities() >> bit & 1)
         if missing:
@@ -129,6 +139,29 @@ class RunAs:
             if folder.is_dir() and folder.stat().st_uid == os.geteuid():
                 os.chown(folder, -1, group)
                 folder.chmod(0o2770)  # what is made in it belongs to the group as well
+
+
+def isolation_of(run_as: RunAs | None) -> Isolation:
+    """Return what keeps ranks from the node's own files."""
+    if run_as is None:
+        return "none"
+    return "namespace" if in_user_namespace() else "user"
+
+
+def in_user_namespace() -> bool:
+    """Return whether ids of this process are those of a user namespace, not the machine's own."""
+    return _mappings("uid") != [(0, 2**32 - 1)]
+
+
+def is_mapped(number: int, kind: Literal["uid", "gid"]) -> bool:
+    """Return whether this process's user namespace has an id; without it no process can take it."""
+    return any(first <= number < first + count for first, count in _mappings(kind))
+
+
+def _mappings(kind: Literal["uid", "gid"]) -> list[tuple[int, int]]:
+    """Return first id and number of each range; user_namespaces(7)."""
+    lines = Path(f"/proc/self/{kind}_map").read_text(encoding="ascii").splitlines()
+    return [(int(inside), int(count)) for inside, _, count in map(str.split, lines)]
 
 
 def capabilities() -> int:

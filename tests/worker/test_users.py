@@ -12,7 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.other_users import needs_root, open_folder, packages, python_for_others
+from tests.other_users import (
+    in_user_namespace,
+    needs_root,
+    open_folder,
+    packages,
+    python_for_others,
+)
 from tests.worker.conftest import STAND_IN, Place, environment, make_place, wait_for
 from tests.worker.fake_server import FakeServer
 from worker.files import replace_file
@@ -108,7 +114,7 @@ import os, sys
 from pathlib import Path
 from worker.processes import spawn_tied, end_user, NotEndedError
 from worker.torchrun import check_reach
-from worker.users import RankUser, RunAs, capabilities
+from worker.users import RankUser, RunAs, capabilities, isolation_of
 user = RankUser(uid=61901, groups=(61900,))
 folder = Path(sys.argv[1])
 print("worker", os.getuid(), hex(capabilities()))
@@ -129,33 +135,47 @@ elif sys.argv[2] == "reach":
         print(error)
 else:
     try:
-        RunAs.parse("nobody:61900-8").prepare_node(slots=2, data_dir=folder, shared=[])
-        print("prepared")
+        run_as = RunAs.parse(sys.argv[3] if len(sys.argv) > 3 else "nobody:61900-8")
+        run_as.prepare_node(slots=2, data_dir=folder, shared=[])
+        print("prepared", isolation_of(run_as))
     except ValueError as error:
         print(error)
 """
 
 
-def as_worker(python: str, folder: Path, *words: str, caps: str) -> list[str]:
-    """Run what a worker does that is not root, with some capabilities, and return what it says."""
-    os.chown(folder, 61_899, 61_900)
+def as_worker(
+    python: str, folder: Path, *words: str, caps: str, namespace: int | None = None
+) -> list[str]:
+    """Run what a worker does that is not root, with some capabilities, and return what it prints.
+
+    Args:
+        python: the interpreter.
+        folder: becomes the worker's.
+        words: what it does, with its arguments.
+        caps: capabilities, as `setpriv` takes them.
+        namespace: id of the machine that is 0 in a user namespace of its own; none without.
+    """
+    os.chown(folder, (namespace or 0) + 61_899, (namespace or 0) + 61_900)
     script = folder / "as_worker.py"
     script.write_text(WORKER)
     script.chmod(0o644)
-    done = subprocess.run(
-        [
-            *("setpriv", "--reuid=61899", "--regid=61900", "--clear-groups"),
-            *(f"--inh-caps=-all{caps}", f"--ambient-caps=-all{caps}"),
-            *(python, str(script), str(folder), *words),
-        ],
-        env={**os.environ, "PYTHONPATH": packages()},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    command = [
+        *("setpriv", "--reuid=61899", "--regid=61900", "--clear-groups"),
+        *(f"--inh-caps=-all{caps}", f"--ambient-caps=-all{caps}"),
+        *(python, str(script), str(folder), *words),
+    ]
+    done = started(command, namespace)
+    output, errors = done.communicate(timeout=60)
+    assert done.returncode == 0, errors
+    return output.splitlines()
+
+
+def started(command: list[str], namespace: int | None) -> subprocess.Popen[str]:
+    if namespace is not None:
+        return in_user_namespace(command, first=namespace)
+    surroundings = {**os.environ, "PYTHONPATH": packages()}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=surroundings, stdout=pipe, stderr=pipe, text=True)
 
 
 FOUR = ",+chown,+kill,+setgid,+setuid"
@@ -170,9 +190,34 @@ def test_a_worker_that_is_not_root_keeps_four_capabilities_and_ranks_none(
     uid, _, _, _, *status = (open_folder / "out").read_text().split("\n")[:-1]
     assert uid == "61901"
     assert {line.split()[1] for line in status[1:4]} == {"0000000000000000"}
-    assert as_worker(python, open_folder, "prepare", caps=FOUR)[-1] == "prepared"
+    assert as_worker(python, open_folder, "prepare", caps=FOUR)[-1] == "prepared user"
     missing = as_worker(python, open_folder, "prepare", caps=",+setuid,+setgid")[-1]
     assert missing == "TRAINYARD_RUN_AS needs the capabilities CHOWN, KILL"
+
+
+@needs_root
+def test_in_a_user_namespace_ranks_are_users_that_the_machine_keeps_apart(
+    python: str, open_folder: Path
+) -> None:
+    def worker(*words: str, first: int = 300_000) -> list[str]:
+        return as_worker(python, open_folder, *words, caps=FOUR, namespace=first)
+
+    token = open_folder / "node.token"
+    token.touch(mode=0o600)
+    os.chown(token, 361_899, 361_900)
+    script = f"cat {token}; kill -0 $PPID; id -u"
+    assert worker("spawn", script) == ["worker 61899 0xe1", "0"]
+    said = (open_folder / "out").read_text()
+    assert "node.token: Permission denied" in said
+    assert "Operation not permitted" in said, "the worker takes no signal of its ranks"
+    assert said.endswith("\n61901\n")
+    assert (open_folder / "out").stat().st_uid == 361_899, "ids of the machine are others"
+    assert worker("prepare")[-1] == "prepared namespace"
+    refused = worker("prepare", "nobody:65530-8")[-1]
+    assert refused == (
+        "TRAINYARD_RUN_AS: the worker's user namespace has no ids 65536 to 65537; "
+        "map them as users and groups, or take others"
+    )
 
 
 @needs_root

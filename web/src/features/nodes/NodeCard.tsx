@@ -8,6 +8,12 @@ import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { DrainButton } from "./DrainButton";
 import { Slots } from "./Slots";
 
+const ISOLATION = {
+  user: "a Unix user for each attempt",
+  namespace: "a user of the worker's namespace for each attempt",
+  none: "none: code of a job can read this node's token",
+};
+
 export function NodeCard({ node }: { node: NodeView }) {
   const { hardware } = node;
   return (
@@ -32,11 +38,7 @@ export function NodeCard({ node }: { node: NodeView }) {
         <Fact name="Address">
           <span className="mono">{node.address}</span> · version {node.version}
         </Fact>
-        <Fact name="Isolation">
-          {hardware.isolation === "user"
-            ? "a Unix user for each attempt"
-            : "none: code of a job can read this node's token"}
-        </Fact>
+        <Fact name="Isolation">{ISOLATION[hardware.isolation]}</Fact>
         <Fact name="Heartbeat">
           <RelativeTime at={node.heartbeat_at} />
           <span title={moment(node.registered_at)}>

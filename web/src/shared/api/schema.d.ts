@@ -5149,12 +5149,13 @@ export interface components {
             memory_bytes: number;
             /**
              * Isolation
-             * @description What keeps ranks from the node's own files: `user`, a Unix user for each attempt, or `none`:
-             *     code of a job can read the node's token.
+             * @description What keeps ranks from the node's own files: `user`, a Unix user for each attempt;
+             *     `namespace`, the same with users of a user namespace; or `none`: code of a job can read the
+             *     node's token.
              * @default none
              * @enum {string}
              */
-            isolation: "user" | "none";
+            isolation: "user" | "namespace" | "none";
         };
         /**
          * Hardware
@@ -5194,12 +5195,13 @@ export interface components {
             memory_bytes: number;
             /**
              * Isolation
-             * @description What keeps ranks from the node's own files: `user`, a Unix user for each attempt, or `none`:
-             *     code of a job can read the node's token.
+             * @description What keeps ranks from the node's own files: `user`, a Unix user for each attempt;
+             *     `namespace`, the same with users of a user namespace; or `none`: code of a job can read the
+             *     node's token.
              * @default none
              * @enum {string}
              */
-            isolation?: "user" | "none";
+            isolation?: "user" | "namespace" | "none";
         };
         /**
          * Heartbeat
