@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AwareDatetime, Field
 
-from specs.base import RecordModel, cut_to
+from specs.base import RecordModel, Text, cut_to
 from specs.events import EventData
 from specs.job import JobSpec
 from specs.layout import Layout
@@ -23,6 +23,9 @@ MANIFEST = "manifest.json"
 COMMITTED = "COMMITTED"
 """Written last, and holds the XXH3-128 of the manifest: without it there is no checkpoint."""
 DCP_METADATA = ".metadata"
+
+CheckpointId = Annotated[Text, Field(max_length=200)]
+"""Id of a checkpoint in a record: `<job>.a<attempt>.step-<n>`."""
 
 _ID = re.compile(r"(?P<job>.+)\.a(?P<attempt>\d+)\.step-(?P<step>\d+)")
 
@@ -79,7 +82,7 @@ class ManifestFile(RecordModel):
 
     path: str
     """Relative to the checkpoint's folder."""
-    size: Annotated[int, Field(ge=0)]
+    size: Annotated[int, Field(ge=0, lt=2**62)]
     """Bytes."""
     xxh3_128: str
     """Checksum of its content, in hexadecimal."""
@@ -101,7 +104,7 @@ class ManifestWriter(RecordModel):
 class SaveSettled(EventData):
     """What a save cost the training loop, known once the loop has taken note of its end."""
 
-    checkpoint_id: str
+    checkpoint_id: CheckpointId
     """Checkpoint that it made."""
     stall_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """All the time for which training waited for it."""
@@ -156,11 +159,11 @@ class Manifest(RecordModel):
     versions."""
     code_digest: str | None = None
     """Digest of the files of `model.code`; absent without, and in checkpoints of older versions."""
-    parent: str | None
+    parent: CheckpointId | None
     """Checkpoint from which the attempt went on."""
     kind: str
     """Why it was saved: `preflight`, `interval`, `request`, `stop` or `final`."""
-    param_dtype: str
+    param_dtype: Annotated[Text, Field(max_length=16)]
     """Type of the stored weights."""
     model: ModelSection | None = None
     """The model, as the spec says; absent in checkpoints of older versions."""

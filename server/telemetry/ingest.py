@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from sqlalchemy import Connection, select
+from sqlalchemy.exc import DataError, DBAPIError, StatementError
 
 from server.attempts.launch import effective_spec
 from server.attempts.service import (
@@ -15,7 +17,7 @@ from server.attempts.service import (
     record_heartbeat,
 )
 from server.context import Context
-from server.errors import UnauthenticatedError
+from server.errors import InvalidRequestError, UnauthenticatedError
 from server.nodes.service import check_protocol
 from server.tables import attempt_nodes, attempts, requests
 from server.telemetry.consequences import (
@@ -32,21 +34,37 @@ from server.telemetry.spool import read_offsets, unpack, write_offsets
 from specs.reports import PendingRequest, Report, ReportReply
 from specs.states import AttemptNodeState, DesiredState
 
+logger = logging.getLogger(__name__)
+
 REQUESTS_AT_ONCE = 100
 
 
 def store_report(context: Context, attempt_id: str, token_hash: str, report: Report) -> ReportReply:
     """Store what a supervisor reports, exactly once, and return orders and stored offsets.
 
-    Bytes that are stored already are ignored, and what follows a gap is not taken: the reply names
-    the offset to go on from. Content, offsets, catalog, progress and events stand or fall together.
-    Once the share has ended its token brings output alone (`_take_output`).
-
     Raises:
         UnauthenticatedError: the token is not that of this attempt on this node.
         ConflictError: another supervisor reports for the share.
-        InvalidRequestError: a chunk is damaged or a line cannot be read (`server.telemetry.lines`
-            states the rule); nothing is stored.
+        InvalidRequestError: a chunk is damaged, a line cannot be read (`server.telemetry.lines`
+            states the rule), or the database holds no such value; nothing is stored.
+    """
+    try:
+        return _store(context, attempt_id, token_hash, report)
+    except (StatementError, OverflowError) as error:
+        if isinstance(error, DBAPIError) and not isinstance(error, DataError):
+            raise
+        # A 500 would be an outage to the sender, which repeats the same report for ever.
+        logger.exception("the database refuses a value in a report of attempt %s", attempt_id)
+        reason = str(getattr(error, "orig", error)).partition("\n")[0]
+        raise InvalidRequestError.at("", f"the database refuses a value: {reason}") from error
+
+
+def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -> ReportReply:
+    """Store a report, or nothing.
+
+    Bytes that are stored already are ignored, and what follows a gap is not taken: the reply names
+    the offset to go on from. Content, offsets, catalog, progress and events stand or fall together.
+    Once the share has ended its token brings output alone (`_take_output`).
     """
     check_protocol(report.protocol)
     key = {"node": report.node, "token_hash": token_hash}

@@ -22,11 +22,13 @@ from server.errors import InvalidRequestError
 from server.telemetry.spool import MAX_OFFSET, Piece
 from specs.api.event_data import PhaseEntered, Resumed, StopAgreed, WeightsLoaded
 from specs.checkpoint import DCP_METADATA, Manifest, SaveFailed, SaveSettled, checkpoint_id
+from specs.ids import is_id
 from specs.rundir import EventLine, MetricLine, RequestAnswer, RunEventKind
 
 Record = TypeVar("Record")
 
 MAX_STEP = 10**9
+FIRST_YEAR, LAST_YEAR = 1970, 9998  # of a year at the end of the calendar UTC may be none
 METRIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,99}")
 DIGEST = re.compile(r"[0-9a-f]{1,32}")
 CHECKPOINT_KIND = re.compile(r"[a-z_]{1,16}")
@@ -137,6 +139,8 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
     if line.kind == "request_answered":
         data = dict(line.data)
         request_id = str(data.pop("request_id", ""))
+        if not is_id(request_id):
+            raise ValueError(f"request_id {request_id[:40]!r} is no id")
         return RunEvent(line, request_id=request_id, answer=RequestAnswer.model_validate(data))
     data = {**line.data, "step": line.step, "time": line.time}
     # A newer trainer may add fields.
@@ -179,6 +183,8 @@ def check_manifest(manifest: Manifest, *, job_id: str, attempt: int) -> None:
         raise ValueError(f"{DCP_METADATA} without a checksum")
     if manifest.size > MAX_OFFSET or manifest.created_at.tzinfo is None:
         raise ValueError("a size or a time that cannot be")
+    if not FIRST_YEAR <= manifest.created_at.year <= LAST_YEAR:
+        raise ValueError(f"created_at {manifest.created_at} is not {FIRST_YEAR} to {LAST_YEAR}")
 
 
 @lru_cache(maxsize=4096)  # every line of a run holds the same names

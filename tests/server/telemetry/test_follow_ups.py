@@ -146,6 +146,12 @@ def test_commits_enter_the_catalog_once(context: Context, launched: Launched) ->
         {"files": []},
         {"kind": "a kind that is far too long for its column"},
         {"created_at": "2026-01-01T00:00:00"},
+        {"created_at": "0001-01-01T00:00:00+14:00"},
+        {"created_at": "9999-12-31T23:00:00-14:00"},
+        {"param_dtype": "a type that no column holds"},
+        {"parent": "01jd3m6y0000000000000000a7.a1.step-" + "9" * 200},
+        {"parent": "a\0.a1.step-1"},
+        {"files": [{"path": ".metadata", "size": 2**80, "xxh3_128": "a" * 32}]},
         {"save_seconds": "NaN"},
         {"writers": [{"rank": 0, "size": 90, "files": 1, "write_seconds": "Infinity"}]},
     ],
@@ -230,6 +236,37 @@ def test_a_stall_that_cannot_be_is_left_out(
     line = {"time": 2.0, "kind": "checkpoint_settled", "step": 52, "data": data}
     send(context, supervisor, chunk("events", json_lines([line])))
     assert len(kept_events(context, "line_skipped")) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("checkpoint_settled", {"checkpoint_id": "a\0", "stall_seconds": 1.0}),
+        ("request_answered", {"request_id": "a\0", "ok": True, "message": "done", "step": 1}),
+        (
+            "weights_loaded",
+            {"place": "d:w", "files": [{"path": "w", "size": 2**80, "xxh3_128": ""}]},
+        ),
+    ],
+)
+def test_an_event_that_the_database_cannot_hold_is_skipped(
+    context: Context, launched: Launched, kind: str, data: dict[str, Any]
+) -> None:
+    _, supervisor = launched
+    line = json_lines([{"time": 1.0, "kind": kind, "step": 1, "data": data}])
+    reply = send(context, supervisor, chunk("events", line))
+    assert reply.acknowledged == {"events": len(line)}
+    assert len(kept_events(context, "line_skipped")) == 1
+
+
+def test_a_value_that_the_database_refuses_is_the_reports_fault(
+    harness: Harness, context: Context, launched: Launched
+) -> None:
+    job_id, supervisor = launched
+    with pytest.raises(InvalidRequestError, match="the database refuses a value: Integer exceeds"):
+        send(context, supervisor, chunk("log:0", b"x\n"), provenance={"cores": 2**80})
+    assert harness.attempt(job_id).provenance is None
+    assert send(context, supervisor, chunk("log:0", b"x\n")).acknowledged == {"log:0": 2}
 
 
 def test_many_events_come_in_several_reports(context: Context, launched: Launched) -> None:
