@@ -10,11 +10,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from specs.base import Message, Number, RecordModel
+from specs.base import Message, Number, RecordModel, cut_to
 from specs.failures import Failure
 
 STACKS_SIGNAL = signal.SIGUSR1
 """On it a rank writes the Python stacks of all its threads into its log, and goes on."""
+
+DIFF_LIMIT_BYTES = 1_000_000
+"""Most bytes of `Provenance.git_diff`."""
 
 
 @dataclass(frozen=True)
@@ -219,31 +222,31 @@ class RequestAnswer(RecordModel):
 class Provenance(RecordModel):
     """`provenance.json`: which code ran on which software and hardware of one node."""
 
-    git_commit: str | None
+    git_commit: Message | None
     """Commit of the trainer's source tree; absent when it lies in no repository."""
-    git_diff: str | None
+    git_diff: Annotated[str, cut_to(DIFF_LIMIT_BYTES)] | None
     """What tracked files had changed against that commit; empty when nothing had."""
     git_diff_truncated: bool
     """Whether `git_diff` was cut at its limit."""
-    packages: dict[str, str]
+    packages: Annotated[dict[Message, Message], Field(max_length=4000)]
     """Version of every installed package."""
-    python: str
+    python: Message
     """Version of Python."""
-    torch: str
+    torch: Message
     """Version of torch."""
-    cuda: str | None
+    cuda: Message | None
     """CUDA version that torch was built with."""
-    cuda_driver: str | None
+    cuda_driver: Message | None
     """Version of the NVIDIA driver; absent without one."""
-    nccl: str | None
+    nccl: Message | None
     """Version of NCCL; absent where torch has none."""
-    host: str
+    host: Message
     """Name of the host."""
-    platform: str
+    platform: Message
     """Kernel and architecture."""
-    cpu_count: int
+    cpu_count: Number
     """CPU cores that the trainer may use."""
-    gpus: tuple[str, ...]
+    gpus: Annotated[tuple[Message, ...], Field(max_length=1024)]
     """Names of the GPUs that it sees, by index."""
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import torch
 
-from specs.rundir import Provenance
+from specs.rundir import DIFF_LIMIT_BYTES, Provenance
 
-DIFF_LIMIT_BYTES = 1_000_000
 GIT_SECONDS = 20
 SOURCE = Path(__file__).resolve().parent
 DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")

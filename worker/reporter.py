@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -10,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from specs.reports import PROTOCOL, Identity, Report, ReportReply
-from specs.rundir import ExitRecord, Heartbeat, RequestAnswer
+from specs.rundir import ExitRecord, Heartbeat, Provenance, RequestAnswer
 from worker.api import Refused, ServerAway, WorkerApi, pauses
-from worker.files import read_record, read_small
+from worker.files import read_record
 from worker.node import LaunchRecord, Node, WorkerRun
 from worker.orders import Orders
 from worker.spool import Spool
@@ -55,7 +54,7 @@ class Reporter:
         self._nudge = threading.Event()
         self._pending: set[str] = set()
         self._answered: set[str] = set()
-        self._provenance_sent = False
+        self._provenance_over = False  # sent, or refused
         self._refused = False
         self._stuck = False
         self._unknown_since: float | None = None  # monotonic
@@ -115,7 +114,7 @@ class Reporter:
             raise
         if self._exit is not None and self._draining_since is None:
             self._draining_since = time.monotonic()
-        progress = self._take(report, reply)
+        progress = self._take(report, reply) or report.provenance is not None
         self.delivered = report.exit is not None
         if report.exit is None and self._exit is not None and self._spool.drained:
             return True
@@ -139,13 +138,17 @@ class Reporter:
         help either, the exit still gets through.
         """
         logger.error("the server refused a report: %s", refusal)
+        if report.provenance is not None:
+            self._provenance_over = True  # the file does not change: no later report would pass
         if report.chunks:
             self._stuck = not self._spool.narrow()
         self._refused = not self._refused
 
     def _make(self) -> Report:
         over = self._exit  # read first: what is drained afterwards is all that there will be
-        chunks = () if self._refused else self._spool.chunks()
+        provenance = self._provenance()
+        # Alone: together with chunks it may be too large, and a refusal would leave the fault open.
+        chunks = () if self._refused or provenance is not None else self._spool.chunks()
         drained = not chunks and self._spool.drained
         return Report(
             protocol=PROTOCOL,
@@ -153,7 +156,7 @@ class Reporter:
             identity=self._identity,
             heartbeat=read_record(Path(self._run.heartbeat), Heartbeat, owner=self._run.writer),
             rank_pids=self._rank_pids(),
-            provenance=None if self._refused else self._provenance(),
+            provenance=provenance,
             chunks=chunks,
             answers={} if self._refused else self._answers(),
             exit=over if drained or self._is_late or (self._refused and self._stuck) else None,
@@ -172,7 +175,7 @@ class Reporter:
         if report.chunks:
             self._stuck = False
             self._spool.widen()
-        self._provenance_sent |= report.provenance is not None
+        self._provenance_over |= report.provenance is not None
         self._pending = {pending.id for pending in reply.requests}
         self._answered = (self._answered | set(report.answers)) - self._pending
         try:
@@ -182,13 +185,11 @@ class Reporter:
         return self._spool.acknowledge(reply.acknowledged)
 
     def _provenance(self) -> dict[str, object] | None:
-        if self._provenance_sent or self._launch.node_rank != 0:
+        if self._refused or self._provenance_over or self._launch.node_rank != 0:
             return None
-        try:
-            found = json.loads(read_small(Path(self._run.provenance), owner=self._run.writer))
-        except (OSError, ValueError):
-            return None
-        return found if isinstance(found, dict) else None
+        path = Path(self._run.provenance)
+        found = read_record(path, Provenance, owner=self._run.writer)
+        return None if found is None else found.model_dump(mode="json")
 
     def _answers(self) -> dict[str, RequestAnswer]:
         """Return the answers that the server does not have yet, at most a report's worth."""

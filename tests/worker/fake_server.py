@@ -116,6 +116,8 @@ class FakeServer:
         """Replies to reports that are lost after the content was stored."""
         self.refuse_content = False
         """Answer 422 to every report with chunks."""
+        self.refuse_provenance = False
+        """Answer 422 to every report with provenance."""
         self.unreadable: bytes | None = None
         """A line that is skipped when it comes alone; among others it refuses the report (422)."""
         self.lock = threading.Lock()
@@ -244,6 +246,7 @@ class FakeServer:
         self._need(attempt.current, 409)
         report = Report.model_validate_json(body)
         self._need(not (self.refuse_content and report.chunks), 422)
+        self._need(not (self.refuse_provenance and report.provenance), 422)
         self._need(not any(self._holds_unreadable(chunk) for chunk in report.chunks), 422)
         reply = attempt.store(report)
         if self.lose_replies:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from server.body import parse_json
 from specs.ids import make_id
-from specs.reports import PendingRequest, ReportReply
-from specs.rundir import ExitRecord, Phase, Request
+from specs.reports import MAX_REPORT_BYTES, PendingRequest, Report, ReportReply
+from specs.rundir import ExitRecord, Phase, Provenance, Request
 from specs.states import DesiredState
 from tests.worker.conftest import Attempt, Place, wait_for
 from worker import reporter
@@ -154,6 +157,66 @@ def test_one_line_that_nobody_can_read_holds_nothing_up(place: Place) -> None:
     attempt.seen.desired = DesiredState.STOP
     attempt.exit()
     assert_everything_arrived(attempt)
+
+
+PROVENANCE = Provenance(
+    git_commit=None,
+    git_diff="",
+    git_diff_truncated=False,
+    packages={"torch": "2.13"},
+    python="3.11",
+    torch="2.13",
+    cuda=None,
+    cuda_driver=None,
+    nccl=None,
+    host="node-1",
+    platform="Linux",
+    cpu_count=2,
+    gpus=(),
+)
+
+
+def report_all(place: Place, provenance: Mapping[str, object]) -> Attempt:
+    """Report one metric line, this provenance and an exit, and return the attempt."""
+    attempt = place.attempt(place.grant())
+    place.launcher.prepare(attempt.id, attempt.seen.claim)
+    launch = read_record(attempt.run.launch, LaunchRecord)
+    assert launch is not None
+    Path(attempt.run.metrics).write_bytes(METRIC)
+    Path(attempt.run.provenance).write_text(json.dumps(provenance))
+    reporting = reporter.Reporter(
+        attempt.run,
+        launch,
+        identity=own_identity(),
+        orders=Orders(attempt.run, leads=True),
+        spool=Spool(attempt.run, ranks=range(2)),
+    )
+    reporting.finish(ExitRecord(outcome="cancelled", failure=None, ranks=(), time=1.0))
+    thread = threading.Thread(target=reporting.report_until_over, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert attempt.seen.exit is not None
+    return attempt
+
+
+METRIC = b'{"step": 1, "time": 1.0, "values": {"train/loss": 1.0}}\n'
+
+
+def test_a_refused_provenance_is_left_out_and_costs_no_metrics(place: Place) -> None:
+    place.server.refuse_provenance = True
+    attempt = report_all(place, PROVENANCE.model_dump())
+    assert attempt.seen.files["metrics"] == METRIC
+    assert not any(report.provenance for report in attempt.seen.reports)
+
+
+def test_a_provenance_is_made_storable_and_fits_into_a_report(place: Place) -> None:
+    diff = "a\0b" + "x" * 8_000_000
+    attempt = report_all(place, PROVENANCE.model_dump() | {"git_diff": diff})
+    assert attempt.seen.files["metrics"] == METRIC
+    (report,) = (report for report in attempt.seen.reports if report.provenance)
+    body = report.model_dump_json().encode()
+    assert len(body) < MAX_REPORT_BYTES
+    assert parse_json(Report, body).provenance == report.provenance
 
 
 def test_requests_are_passed_on_and_answered_once(place: Place) -> None:
