@@ -28,11 +28,14 @@ def split_place(place: str) -> tuple[str, PurePosixPath]:
     resolves symbolic links and checks that the result is still beneath the root.
 
     Raises:
-        ValueError: the text is no place, or its path is absolute or climbs out with `..`.
+        ValueError: the text names no root, or its path is absolute or climbs out with `..`.
     """
     root, colon, relative = place.partition(":")
     if not colon or not ROOT_PATTERN.fullmatch(root):
-        raise ValueError(f"{place!r} is no place: write <root>:<relative path>, as in data:corpus")
+        raise ValueError(
+            f"{place!r} is not below a storage root: write <root>:<relative path>, such as "
+            "data:my-corpus"
+        )
     if any(not character.isprintable() for character in relative):
         raise ValueError(f"{place!r} holds a control character")
     path = PurePosixPath(relative)

@@ -71,8 +71,15 @@ def test_a_place_is_a_root_and_a_path_below_it() -> None:
     assert split_place("data:books/one.txt") == ("data", PurePosixPath("books/one.txt"))
     assert split_place("data:a:b") == ("data", PurePosixPath("a:b"))
     for place in ("data:../x", "data:/x", "data:", "x", "data:a\x7f"):
-        with pytest.raises(ValueError, match=r"place|path below|control character"):
+        with pytest.raises(
+            ValueError, match=r"not below a storage root|path below|control character"
+        ):
             split_place(place)
+
+
+def test_a_path_of_the_machine_is_refused_with_the_form_of_a_place() -> None:
+    with pytest.raises(ValueError, match="'/home/x' is not below a storage root: write <root>:"):
+        split_place("/home/x")
 
 
 @given(
