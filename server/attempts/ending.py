@@ -165,7 +165,10 @@ def _end_node(
     actor: str,
     exit_record: ExitRecord | None,
 ) -> None:
-    detail = f": {end.failure.message}" if end.failure else ""
+    # The end of the attempt is told with its first failure in full; here only further ones are.
+    detail = f": {end.failure.reason}" if end.failure else ""
+    if end.failure and launch.attempt.failure:
+        detail += f": {end.failure.message}"
     move(
         context,
         connection,
@@ -179,7 +182,7 @@ def _end_node(
             unreachable_since=None,
         ),
         event=NodeEnded(outcome=end.outcome, failure=_brief(end.failure)),
-        message=f"{end.node} {end.outcome}{detail}",
+        message=f"the share of {end.node} {end.outcome}{detail}",
         actor=actor,
         job_id=launch.job.id,
         attempt=launch.attempt.number,
@@ -217,7 +220,7 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
             advice=ADVICE[failure.reason] if failure else None,
         ),
         message=f"Attempt {attempt.number} {outcome} at step {attempt.last_step}"
-        + (f": {failure.reason}: {failure.message}" if failure else ""),
+        + (f": {failure.reason}" if failure else ""),  # the job's own event has the whole text
         actor=SERVER,
         job_id=job.id,
         attempt=attempt.number,

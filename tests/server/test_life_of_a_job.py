@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from server.attempts.service import claim
 from server.context import Context
 from server.errors import ConflictError, NotFoundError, UnauthenticatedError
 from server.jobs.service import cancel, stop
+from server.tables import events
 from specs.failures import FailureReason
 from specs.rundir import Phase
 from specs.states import AttemptOutcome, AttemptState, DesiredState, JobState
@@ -47,6 +49,18 @@ def test_a_job_succeeds(harness: Harness) -> None:
         "attempt_ended",
         "job_ended",
     ]
+
+
+def test_the_text_of_a_failure_stands_in_one_event(harness: Harness, context: Context) -> None:
+    harness.add_node()
+    job_id, (supervisor,) = harness.running(retry={"max_retries": 0})
+    supervisor.end("failed", FailureReason.TRAINER_ERROR)
+    with context.database.read() as connection:
+        told = select(events.c.message).where(events.c.job_id == job_id).order_by(events.c.id)
+        *_, share, attempt, job = connection.scalars(told)
+    assert share == "the share of node-1 failed: trainer_error"
+    assert attempt == "Attempt 1 failed at step 1: trainer_error"
+    assert ": trainer_error: trainer_error on node-1" in job
 
 
 @BRINGS_CODE
