@@ -93,7 +93,8 @@ def _parameters(request: Request, error: Exception) -> Response:
         if item["loc"][0] == "path":
             given = _detail("", item.get("input")).removeprefix(", got ")
             what = str(item["loc"][1]).removesuffix("_id")
-            return refuse(request.scope, NotFoundError(f"no {what} is called {given}"))
+            hint = "; GET /api/v1/jobs?name=NAME finds the ids of a name" if what == "job" else ""
+            return refuse(request.scope, NotFoundError(f"no {what} has the id {given}{hint}"))
     problems = [
         Problem(pointer=_place(item["loc"]), detail=_detail(item["msg"], item.get("input")))
         for item in error.errors()

@@ -66,7 +66,10 @@ def _person(context: ServerContext, request: Request, bearer: Bearer, cookie: Co
 
 def _admin(principal: Annotated[Principal, Depends(_person)]) -> Principal:
     if principal.kind is not TokenKind.ADMIN:
-        raise ForbiddenError("this needs the admin token")
+        raise ForbiddenError(
+            "this needs the admin token: log in by the link that `trainyard up` prints, or use the "
+            "token in admin.token of the server's state folder (docs/deployment.md)"
+        )
     return principal
 
 

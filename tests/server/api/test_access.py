@@ -113,7 +113,9 @@ def test_join_tokens_do_not_claim(anonymous: TestClient, context: Context) -> No
 def test_only_the_admin_handles_tokens(client: TestClient, admin: TestClient) -> None:
     body = {"name": "ci"}
     assert client.post(f"{API}/tokens", json=body).status_code == 403
-    assert client.get(f"{API}/tokens").status_code == 403
+    refused = client.get(f"{API}/tokens")
+    assert refused.status_code == 403
+    assert "admin.token of the server's state folder" in refused.json()["detail"]
     assert client.delete(f"{API}/tokens/{'0' * 26}").status_code == 403
     made = admin.post(f"{API}/tokens", json=body)
     assert made.status_code == 201, made.text

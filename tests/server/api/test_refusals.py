@@ -307,6 +307,13 @@ def test_what_is_not_there_is_not_found(client: TestClient) -> None:
         assert pointers(response) == set()
 
 
+def test_a_name_in_place_of_an_id_is_told_how_the_id_is_found(client: TestClient) -> None:
+    response = client.post(f"{JOBS}/own/resume", json={})
+    assert response.status_code == 404
+    wanted = "no job has the id 'own'; GET /api/v1/jobs?name=NAME finds the ids of a name"
+    assert response.json()["detail"] == wanted
+
+
 def test_csv_of_no_job_is_not_found(client: TestClient) -> None:
     response = client.get(f"{JOBS}/{'0' * 26}/metrics", headers={"accept": "text/csv"})
     assert response.status_code == 404
