@@ -141,17 +141,18 @@ def rank_environment(
 
 def code_of(spec: JobSpec) -> str | None:
     """Return what of a spec runs code of the job, or could, as the reason for a refusal."""
-    found = [
-        f"{p.pointer[1:].replace('/', '.')}: {p.detail}" for p in environment_problems(spec.env)
-    ]
+    problems = environment_problems(spec.env)
+    refused = [p.pointer[1:].replace("/", ".") for p in problems]
     if spec.model.factory is not None:
-        found.append(f"model.factory={spec.model.factory!r}")
-    if not found:
+        refused.append(f"model.factory={spec.model.factory!r}")
+    if not refused:
         return None
-    return (
+    message = (
         "this node runs no code that a job brings; TRAINYARD_ALLOW_CODE=true for its worker "
-        f"allows it. Refused: {'; '.join(found)}"
+        f"allows it. Refused: {', '.join(refused)}"
     )
+    # All names before the reasons: the reasons are long, and a message is cut.
+    return "; ".join((message, *(p.detail for p in problems)))
 
 
 def port_is_taken(launch: LaunchRecord) -> bool:
