@@ -10,6 +10,7 @@ FROM python:3.12-slim
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
 COPY pyproject.toml constraints.txt LICENSE README.md ./
+COPY library library
 COPY specs specs
 COPY planner planner
 COPY server server

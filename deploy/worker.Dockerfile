@@ -7,6 +7,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY pyproject.toml constraints.txt LICENSE README.md ./
+COPY library library
 COPY specs specs
 COPY worker worker
 COPY trainer trainer

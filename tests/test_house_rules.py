@@ -24,6 +24,7 @@ from pydantic import BaseModel, RootModel
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 400
 PARTS = ("specs", "planner", "server", "worker", "trainer", "client", "embedded", "migrations")
+LIBRARY = "trainyard"
 BESIDE = {"trainer": ("s3",)}
 """Extras that a part imports from only where somebody asks for what they bring."""
 UNPICKLER = "trainer/checkpoint/unpickler.py"
@@ -286,7 +287,7 @@ def outside_imports(module: ast.Module) -> Iterator[Finding]:
     found += [(node.lineno, node.module or "") for node in nodes(module, ast.ImportFrom)]
     for line, name in found:
         top = name.partition(".")[0]
-        if top not in PARTS and top not in sys.stdlib_module_names:
+        if top not in (*PARTS, LIBRARY) and top not in sys.stdlib_module_names:
             yield line, top
 
 

@@ -1,0 +1,1 @@
+"""Mechanisms below everything else: numbers, problems, retries. Imports no other package of ours."""

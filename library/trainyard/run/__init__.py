@@ -1,0 +1,1 @@
+"""The run directory as an API. Imports nothing but the standard library."""
