@@ -1,1 +1,1 @@
-"""Mechanisms below everything else: numbers, problems, retries. Imports no other package of ours."""
+"""Mechanisms below everything else, such as the retry loop; imports no other package of ours."""
