@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, select, update
 from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
+from server.events.subject import Actor, Subject
 from server.tables import attempt_nodes, attempts, chores, jobs
 from specs.events import EventData
 from specs.states import (
@@ -92,10 +93,8 @@ def move(
     *moves: Move,
     event: EventData,
     message: str,
-    actor: str,
-    job_id: str,
-    attempt: int | None = None,
-    node: str | None = None,
+    actor: Actor,
+    subject: Subject,
 ) -> None:
     """Carry out moves that belong together, and store the event that they are.
 
@@ -111,9 +110,7 @@ def move(
         event,
         message=message,
         actor=actor,
-        job_id=job_id,
-        attempt=attempt,
-        node=node,
+        subject=subject,
     )
 
 

@@ -13,6 +13,7 @@ from server.attempts.rollback import find_rollback, tell_rollback
 from server.attempts.verdict import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
 from server.chores.recovery import queue_recovery
 from server.context import Context
+from server.events.subject import SERVER, Actor
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
 from server.tables import attempts, checkpoints, requests
 from specs.api.event_data import (
@@ -35,9 +36,6 @@ from specs.states import (
     JobState,
 )
 
-SERVER = "server"
-"""Actor of what nobody asked for."""
-
 
 def end_nodes(
     context: Context,
@@ -45,7 +43,7 @@ def end_nodes(
     attempt_id: str,
     ends: Sequence[NodeEnd],
     *,
-    actor: str,
+    actor: Actor,
     exit_record: ExitRecord | None = None,
 ) -> None:
     """End shares of an attempt, and with the last one the attempt; the job is locked.
@@ -81,7 +79,7 @@ def order(
     launch: Launch,
     desired: DesiredState,
     *,
-    actor: str,
+    actor: Actor,
     reason: str,
     moves: Sequence[Move] = (),
     goes_on: bool = False,
@@ -122,8 +120,7 @@ def order(
         else CancelRequested(reason=reason, lost=lost),
         message=f"{'Save and leave' if stop else 'Leave now'}{': ' if reason else ''}{reason}",
         actor=actor,
-        job_id=launch.job.id,
-        attempt=attempt.number,
+        subject=launch.subject,
     )
     if unclaimed:
         outcome = AttemptOutcome.STOPPED if stop else AttemptOutcome.CANCELLED
@@ -132,7 +129,7 @@ def order(
 
 
 def preempt(
-    context: Context, connection: Connection, attempt_id: str, *, actor: str, because: str
+    context: Context, connection: Connection, attempt_id: str, *, actor: Actor, because: str
 ) -> None:
     """Have an attempt save and leave although its job is to run on: it goes on elsewhere.
 
@@ -162,7 +159,7 @@ def _end_node(
     launch: Launch,
     end: NodeEnd,
     *,
-    actor: str,
+    actor: Actor,
     exit_record: ExitRecord | None,
 ) -> None:
     # The end of the attempt is told with its first failure in full; here only further ones are.
@@ -184,9 +181,7 @@ def _end_node(
         event=NodeEnded(outcome=end.outcome, failure=_brief(end.failure)),
         message=f"the share of {end.node} {end.outcome}{detail}",
         actor=actor,
-        job_id=launch.job.id,
-        attempt=launch.attempt.number,
-        node=end.node,
+        subject=launch.subject.on(end.node),
     )
 
 
@@ -222,8 +217,7 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
         message=f"Attempt {attempt.number} {outcome} at step {attempt.last_step}"
         + (f": {failure.reason}" if failure else ""),  # the job's own event has the whole text
         actor=SERVER,
-        job_id=job.id,
-        attempt=attempt.number,
+        subject=launch.subject,
     )
     _answer_what_is_left(connection, attempt.id, attempt.last_step)
     rollback = find_rollback(connection, launch, failure)
@@ -257,7 +251,7 @@ def _follow_up(
         resize=job.pending,
         again=PendingLaunch(
             cause=AttemptCause.RETRY,
-            actor=SERVER,
+            actor=SERVER.name,
             overrides=attempt.overrides,
             layout=attempt.layout,
             # Of what it has saved itself nobody chose the checkpoint, nor allowed other code.
@@ -295,8 +289,7 @@ def _move_job(context: Context, connection: Connection, launch: Launch, follow: 
             event=JobEnded(state=follow.state, reason=follow.reason),
             message=f"{job.name} {follow.state}" + (f": {follow.reason}" if follow.reason else ""),
             actor=SERVER,
-            job_id=job.id,
-            attempt=launch.attempt.number,
+            subject=launch.subject,
         )
         return
     not_before = now + timedelta(seconds=follow.delay_seconds) if follow.delay_seconds else None
@@ -323,8 +316,7 @@ def _move_job(context: Context, connection: Connection, launch: Launch, follow: 
         ),
         message=f"{job.name} is queued again: {follow.reason}",
         actor=SERVER,
-        job_id=job.id,
-        attempt=launch.attempt.number,
+        subject=launch.subject,
     )
 
 

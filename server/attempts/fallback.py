@@ -8,6 +8,7 @@ from server.attempts.launch import Launch
 from server.attempts.verdict import Fallback
 from server.context import Context
 from server.events.store import append_event
+from server.events.subject import SERVER
 from server.tables import checkpoints
 from server.telemetry.catalog import newest_checkpoint, usable
 from specs.api.event_data import CheckpointDamaged
@@ -63,7 +64,6 @@ def _mark(context: Context, connection: Connection, launch: Launch, failure: Fai
             connection,
             CheckpointDamaged(checkpoint_id=load.checkpoint_id, fault=load.fault),
             message=f"{load.checkpoint_id} cannot be loaded: {load.fault}: {failure.message}",
-            actor="server",
-            job_id=launch.job.id,
-            attempt=launch.attempt.number,
+            actor=SERVER,
+            subject=launch.subject,
         )

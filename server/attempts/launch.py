@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
+from server.events.subject import Subject
 from server.tables import attempt_nodes, attempts, jobs
 from specs.auto import resolved
 from specs.job import JobSpec
@@ -21,6 +22,11 @@ class Launch:
     job: Row[Any]
     attempt: Row[Any]
     nodes: Sequence[Row[Any]]
+
+    @property
+    def subject(self) -> Subject:
+        """What an event of the attempt is about."""
+        return Subject(self.job.id, attempt=self.attempt.number)
 
     @property
     def unclaimed(self) -> list[Row[Any]]:

@@ -10,6 +10,7 @@ from server.attempts.launch import Launch, newest_attempt_id
 from server.attempts.verdict import Rollback
 from server.context import Context
 from server.events.store import append_event
+from server.events.subject import SERVER
 from server.tables import attempts, checkpoints
 from server.telemetry.catalog import newest_checkpoint
 from specs.api.event_data import RolledBack
@@ -53,9 +54,8 @@ def tell_rollback(
         ),
         message=f"Back to step {rollback.step} ({rollback.checkpoint_id}) after {failure.reason}: "
         f"{end - start} sequences, [{start}, {end}), are left out from now on",
-        actor="server",
-        job_id=launch.job.id,
-        attempt=launch.attempt.number,
+        actor=SERVER,
+        subject=launch.subject,
     )
 
 

@@ -16,6 +16,7 @@ from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
 from server.errors import ConflictError, NotFoundError, UnauthenticatedError
 from server.events.store import append_event
+from server.events.subject import TRAINER, Actor, Subject
 from server.lifecycle import attempt_to, job_to, lock_job_of, move, node_to
 from server.nodes.workers import CLAIMED, check_worker, proves_gone
 from server.tables import attempt_nodes, attempts, jobs, nodes
@@ -60,6 +61,11 @@ class Reporter:
     identity: Identity | None
     unreachable_since: datetime | None
 
+    @property
+    def subject(self) -> Subject:
+        """What an event of the attempt is about."""
+        return Subject(self.job_id, attempt=self.number)
+
 
 def claim(
     context: Context, attempt_id: str, *, node: str, worker: WorkerIdentity | None = None
@@ -73,7 +79,7 @@ def claim(
     """
     token = make_token(TokenKind.ATTEMPT)
     with context.database.write() as connection:
-        job_id = lock_job_of(connection, attempt_id)
+        lock_job_of(connection, attempt_id)
         launch = read_launch(connection, attempt_id)
         share = next((n for n in launch.nodes if n.node == node), None)
         if share is None:
@@ -96,10 +102,8 @@ def claim(
             *([attempt_to(attempt_id, AttemptState.STARTING)] if first else []),
             event=Claimed(),
             message=f"{node} took on {len(share.slots)} slots",
-            actor=node,
-            job_id=job_id,
-            attempt=launch.attempt.number,
-            node=node,
+            actor=Actor(node),
+            subject=launch.subject.on(node),
         )
         return claim_reply(context, connection, launch, node_rank=share.node_rank, token=token)
 
@@ -191,9 +195,8 @@ def record_heartbeat(
             job_to(row.job_id, JobState.RUNNING, reason=None),
             event=Running(),
             message=f"{row.job_name} trains from step {row.start_step}",
-            actor="trainer",
-            job_id=row.job_id,
-            attempt=row.number,
+            actor=TRAINER,
+            subject=row.subject,
         )
     if row.node_rank == 0:
         _note_progress(context, connection, row, heartbeat)
@@ -214,7 +217,7 @@ def record_exit(
     if failure is not None and failure.node is None:
         failure = failure.model_copy(update={"node": row.node})
     end = NodeEnd(row.node, AttemptOutcome(record.outcome), failure)
-    end_nodes(context, connection, row.attempt_id, [end], actor=row.node, exit_record=record)
+    end_nodes(context, connection, row.attempt_id, [end], actor=Actor(row.node), exit_record=record)
 
 
 def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatReply:
@@ -250,10 +253,8 @@ def _renew_lease(
             node_to(row.attempt_id, row.node, AttemptNodeState.RUNNING, **lease),
             event=PhaseEntered(phase=Phase.STARTING),
             message=f"the supervisor on {row.node} reports",
-            actor=row.node,
-            job_id=row.job_id,
-            attempt=row.number,
-            node=row.node,
+            actor=Actor(row.node),
+            subject=row.subject.on(row.node),
         )
         return
     connection.execute(
@@ -267,10 +268,8 @@ def _renew_lease(
             connection,
             Reachable(),
             message=f"{row.node} reports again",
-            actor=row.node,
-            job_id=row.job_id,
-            attempt=row.number,
-            node=row.node,
+            actor=Actor(row.node),
+            subject=row.subject.on(row.node),
         )
 
 
@@ -317,8 +316,8 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
             connection,
             NodeDrained(draining=notice is not None, notice=notice),
             message=f"{node} {f'is about to go: {notice}' if notice else 'stays after all'}",
-            actor=node,
-            node=node,
+            actor=Actor(node),
+            subject=Subject(node=node),
         )
     if before.offline_since is not None:
         append_event(
@@ -326,8 +325,8 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
             connection,
             NodeOnline(),
             message=f"{node} is back",
-            actor=node,
-            node=node,
+            actor=Actor(node),
+            subject=Subject(node=node),
         )
 
 
@@ -358,7 +357,7 @@ def _end_gone(context: Context, attempt_id: str, node: str, worker: WorkerIdenti
             node=node,
         )
         end = NodeEnd(node, AttemptOutcome.FAILED, failure)
-        end_nodes(context, connection, attempt_id, [end], actor=node)
+        end_nodes(context, connection, attempt_id, [end], actor=Actor(node))
 
 
 def _why_gone(claimer: WorkerIdentity | None, sender: WorkerIdentity | None) -> FailureReason:

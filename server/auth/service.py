@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, and_, delete, insert, or_, select, updat
 from server.auth.tokens import TokenKind, hash_token, make_secret, make_token
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError, NotFoundError, UnauthenticatedError
+from server.events.subject import SCHEDULER, SERVER, TRAINER, Actor
 from server.tables import attempt_nodes, attempts, sessions, tokens
 from specs.api.access import TokenRequest
 
@@ -25,7 +26,7 @@ OUTPUT_TAKEN = timedelta(minutes=10)
 """Time after an attempt's end in which its token still brings output of its ranks, and no more."""
 LAST_USED_PRECISION = timedelta(minutes=1)
 """`last_used_at` is written at most so often: reading must not make every request a writer."""
-RESERVED_NAMES = frozenset({"admin", "scheduler", "server", "trainer"})
+RESERVED_NAMES = frozenset({"admin", SCHEDULER.name, SERVER.name, TRAINER.name})
 """Actors that events name: no token may pass for one of them."""
 
 
@@ -37,6 +38,11 @@ class Principal:
     kind: TokenKind
     token_id: str
     node: str | None = None
+
+    @property
+    def actor(self) -> Actor:
+        """The actor of what the request changes."""
+        return Actor(self.name)
 
 
 @dataclass(frozen=True)

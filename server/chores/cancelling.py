@@ -11,6 +11,7 @@ from server.chores.carrying import lock_chore
 from server.chores.queue import end_chore
 from server.context import Context
 from server.errors import ConflictError
+from server.events.subject import Actor
 from server.tables import checkpoints, chores
 from specs.chores import ChoreKind
 from specs.states import OPEN_CHORE_STATES, ChoreState
@@ -18,7 +19,7 @@ from specs.states import OPEN_CHORE_STATES, ChoreState
 PRUNED_AT_ONCE = 1000
 
 
-def cancel(context: Context, chore_id: str, *, actor: str) -> None:
+def cancel(context: Context, chore_id: str, *, actor: Actor) -> None:
     """Take a chore back; where it runs, the answer to its next report ends its command.
 
     A deletion can be taken back until a node has taken it on: then the checkpoint is usable again.
@@ -38,7 +39,7 @@ def cancel(context: Context, chore_id: str, *, actor: str) -> None:
             connection,
             chore,
             ChoreState.CANCELLED,
-            message=f"taken back by {actor}",
+            message=f"taken back by {actor.name}",
             actor=actor,
         )
 

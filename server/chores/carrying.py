@@ -11,6 +11,7 @@ from server.chores.recovery import enter_recovered
 from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
+from server.events.subject import Actor, Subject
 from server.lifecycle import chore_to, lock_job, move
 from server.nodes.workers import check_worker
 from server.tables import checkpoints, chores
@@ -54,9 +55,8 @@ def claim_chore(
             ),
             event=ChoreStarted(**identity(chore_id, chore.kind, chore.checkpoint_id), fence=fence),
             message=f"{node} begins to {describe(chore.kind, chore.checkpoint_id)}",
-            actor=node,
-            job_id=chore.job_id,
-            node=node,
+            actor=Actor(node),
+            subject=Subject(chore.job_id, node=node),
         )
     return ChoreClaimReply(
         task=chore.task,
@@ -128,9 +128,8 @@ def _note(
                 progress=progress,
             ),
             message=f"{chore.kind}: {progress.doing}",
-            actor=chore.node,
-            job_id=chore.job_id,
-            node=chore.node,
+            actor=Actor(chore.node),
+            subject=Subject(chore.job_id, node=chore.node),
         )
 
 
@@ -157,7 +156,7 @@ def _end(context: Context, connection: Connection, chore: AnyRow, outcome: Chore
         chore,
         state,
         message=outcome.message,
-        actor=chore.node,
+        actor=Actor(chore.node),
         ok=ok,
         outcome=outcome,
         last_report_at=context.now(),

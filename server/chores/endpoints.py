@@ -36,7 +36,7 @@ router = APIRouter(dependencies=[person])
 )
 def verify(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
     """Queue a verification on a node; a repeat answers with the one that is open."""
-    return _accepted(context, service.verify(context, checkpoint_id, actor=principal.name))
+    return _accepted(context, service.verify(context, checkpoint_id, actor=principal.actor))
 
 
 @router.post(
@@ -50,7 +50,7 @@ def export(
     context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: ExportBody
 ) -> Response:
     """Queue an export to a folder on storage; the same again answers with the one that is open."""
-    return _accepted(context, uses.export(context, checkpoint_id, body, actor=principal.name))
+    return _accepted(context, uses.export(context, checkpoint_id, body, actor=principal.actor))
 
 
 @router.post(
@@ -64,7 +64,7 @@ def sample(
     context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: SampleBody
 ) -> Response:
     """Queue a text to be drawn on a node; the chore's outcome carries it."""
-    return _accepted(context, uses.sample(context, checkpoint_id, body, actor=principal.name))
+    return _accepted(context, uses.sample(context, checkpoint_id, body, actor=principal.actor))
 
 
 @router.post(
@@ -75,7 +75,7 @@ def sample(
 )
 def pin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
     """Keep a checkpoint until it is unpinned."""
-    service.set_pin(context, checkpoint_id, pinned=True, actor=principal.name)
+    service.set_pin(context, checkpoint_id, pinned=True, actor=principal.actor)
     return reply(read_checkpoint(context, checkpoint_id))
 
 
@@ -87,7 +87,7 @@ def pin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) 
 )
 def unpin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
     """Take a pin back."""
-    service.set_pin(context, checkpoint_id, pinned=False, actor=principal.name)
+    service.set_pin(context, checkpoint_id, pinned=False, actor=principal.actor)
     return reply(read_checkpoint(context, checkpoint_id))
 
 
@@ -100,7 +100,7 @@ def unpin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId
 )
 def delete(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
     """Mark a checkpoint and queue its deletion; 409 says what speaks against it."""
-    return _accepted(context, service.delete(context, checkpoint_id, actor=principal.name))
+    return _accepted(context, service.delete(context, checkpoint_id, actor=principal.actor))
 
 
 @router.get(
@@ -151,7 +151,7 @@ def get(context: ServerContext, chore_id: ChoreId) -> Response:
 )
 def cancel(context: ServerContext, principal: Person, chore_id: ChoreId) -> Response:
     """End a chore: at once where it waits, else with its node's next report; 409 says why not."""
-    cancelling.cancel(context, chore_id, actor=principal.name)
+    cancelling.cancel(context, chore_id, actor=principal.actor)
     with context.database.read() as connection:
         return reply(read_chore(connection, chore_id))
 

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Row, insert, select
 from server.context import Context
 from server.errors import NotFoundError
 from server.events.store import append_event
+from server.events.subject import Actor, Subject
 from server.lifecycle import chore_to, move
 from server.tables import chores
 from specs.api.chores import ChoreView
@@ -27,7 +28,7 @@ def queue_chore(
     *,
     job: AnyRow,
     checkpoint_id: str | None,
-    actor: str,
+    actor: Actor,
     reason: str,
 ) -> str:
     """Store a chore and return its id, or that of the open one that does the same.
@@ -51,7 +52,7 @@ def queue_chore(
         "job_id": job.id,
         "job_name": job.name,
         "checkpoint_id": checkpoint_id,
-        "actor": actor,
+        "actor": actor.name,
         "reason": reason,
         "task": task,
         "storage": job.storage,
@@ -65,7 +66,7 @@ def queue_chore(
         ChoreQueued(**identity(chore_id, task.kind, checkpoint_id), reason=reason),
         message=describe(task.kind, checkpoint_id) + (reason and f": {reason}"),
         actor=actor,
-        job_id=job.id,
+        subject=Subject(job.id),
     )
     return chore_id
 
@@ -97,7 +98,12 @@ def _same_one(connection: Connection, checkpoint_id: str, task: ChoreTask) -> st
 
 
 def cancel_looks(
-    context: Context, connection: Connection, *, job_id: str, checkpoint_id: str | None, actor: str
+    context: Context,
+    connection: Connection,
+    *,
+    job_id: str,
+    checkpoint_id: str | None,
+    actor: Actor,
 ) -> None:
     """Take back the open verifications of a checkpoint, or of all of a job, that is to go."""
     where = [chores.c.job_id == job_id]
@@ -121,7 +127,7 @@ def end_chore(
     state: ChoreState,
     *,
     message: str,
-    actor: str,
+    actor: Actor,
     ok: bool | None = None,
     **values: Any,
 ) -> None:
@@ -137,8 +143,7 @@ def end_chore(
         event=ChoreEnded(**identity(chore.id, chore.kind, chore.checkpoint_id), state=state, ok=ok),
         message=f"{describe(chore.kind, chore.checkpoint_id)} {state}: {message}",
         actor=actor,
-        job_id=chore.job_id,
-        node=chore.node,
+        subject=Subject(chore.job_id, node=chore.node),
     )
 
 

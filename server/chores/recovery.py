@@ -10,14 +10,13 @@ from server.attempts.launch import Launch, effective_spec
 from server.chores.queue import queue_chore
 from server.chores.service import apply_retention
 from server.context import Context
+from server.events.subject import RECOVERY
 from server.tables import attempts, checkpoints
 from server.telemetry.catalog import record_commit
 from server.telemetry.lines import check_manifest
 from specs.checkpoint import Manifest
 from specs.chores import ChoreKind, ChoreTask, RecoverTask
 
-RECOVERY = "recovery"
-"""Actor of the search for unreported commits."""
 NOTHING = -1
 """The step before the first that can be saved."""
 

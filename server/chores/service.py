@@ -20,6 +20,7 @@ from server.chores.retention import Candidate, let_go
 from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
+from server.events.subject import RETENTION, Actor, Subject
 from server.lifecycle import lock_job
 from server.tables import checkpoints, jobs
 from server.telemetry.lineage import attempts_of, lineage_of
@@ -30,11 +31,8 @@ from specs.sections.checkpoint import CheckpointSection
 
 AnyRow = Row[*tuple[Any, ...]]
 
-RETENTION = "retention"
-"""Actor of what retention lets go."""
 
-
-def verify(context: Context, checkpoint_id: str, *, actor: str) -> str:
+def verify(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
     """Queue a verification, and return the chore's id; a repeat returns the open one's.
 
     Raises:
@@ -53,7 +51,7 @@ def queue_look(
     checkpoint: AnyRow,
     kind: ChoreKind,
     *,
-    actor: str,
+    actor: Actor,
     reason: str = "",
 ) -> str:
     """Queue a verification or a scrub of a checkpoint; the job is locked."""
@@ -85,7 +83,7 @@ def point_of(checkpoint: AnyRow) -> ResumePoint:
     )
 
 
-def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: str) -> None:
+def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: Actor) -> None:
     """Keep a checkpoint whatever retention says, or no longer; a repeat changes nothing.
 
     Raises:
@@ -98,7 +96,7 @@ def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: str) -
             return
         values = {
             "pinned_at": context.now() if pinned else None,
-            "pinned_by": actor if pinned else None,
+            "pinned_by": actor.name if pinned else None,
         }
         connection.execute(
             update(checkpoints).where(checkpoints.c.id == checkpoint_id).values(values)
@@ -109,11 +107,11 @@ def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: str) -
             CheckpointPinned(checkpoint_id=checkpoint_id, pinned=pinned),
             message=f"{checkpoint_id} is {'pinned' if pinned else 'no longer pinned'}",
             actor=actor,
-            job_id=job.id,
+            subject=Subject(job.id),
         )
 
 
-def delete(context: Context, checkpoint_id: str, *, actor: str) -> str:
+def delete(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
     """Mark a checkpoint and queue its deletion; return the chore's id.
 
     A repeat returns the chore that is open, or queues another one where the last has failed.
@@ -197,7 +195,7 @@ def refuse_while_needed(connection: Connection, job_id: str) -> None:
 
 
 def remove_with_job(
-    context: Context, connection: Connection, job: AnyRow, *, actor: str
+    context: Context, connection: Connection, job: AnyRow, *, actor: Actor
 ) -> list[str]:
     """Queue the deletion of all that a job saved, before its rows go; return the chores' ids.
 
@@ -237,7 +235,7 @@ def _remove(
     job: AnyRow,
     checkpoint: AnyRow,
     *,
-    actor: str,
+    actor: Actor,
     reason: str,
 ) -> str:
     connection.execute(

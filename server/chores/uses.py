@@ -10,6 +10,7 @@ from server.chores.queue import open_chores, queue_chore
 from server.chores.service import locked_to_stay, point_of
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
+from server.events.subject import Actor
 from server.tables import jobs
 from specs.api.chores import ExportRequest, SampleRequest
 from specs.chores import ChoreKind, ChoreTask, ExportTask, SampleTask
@@ -18,7 +19,7 @@ from specs.job import JobSpec
 AnyRow = Row[*tuple[Any, ...]]
 
 
-def export(context: Context, checkpoint_id: str, request: ExportRequest, *, actor: str) -> str:
+def export(context: Context, checkpoint_id: str, request: ExportRequest, *, actor: Actor) -> str:
     """Queue an export, and return the chore's id; the same again returns the open one's.
 
     Raises:
@@ -50,7 +51,7 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
         )
 
 
-def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, actor: str) -> str:
+def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, actor: Actor) -> str:
     """Queue the drawing of a text, and return the chore's id; the same again is the open one.
 
     Raises:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Row, delete, insert, update
+from sqlalchemy import Connection, delete, insert, update
 
 from server.context import Context
+from server.events.subject import Actor, Subject
 from server.tables import events, jobs
-from specs.api.event_data import Waiting
 from specs.api.events import KIND_OF
 from specs.events import TRANSIENT, EventData
 
@@ -19,60 +20,49 @@ TRANSIENT_KEPT = timedelta(hours=1)
 MAX_MESSAGE = 2000
 
 
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event that is to be stored; its data decide its kind."""
+
+    data: EventData
+    subject: Subject
+    actor: Actor
+    message: str
+
+
 def append_event(
     context: Context,
     connection: Connection,
     event: EventData,
     *,
+    subject: Subject,
     message: str,
-    actor: str,
-    job_id: str | None = None,
-    attempt: int | None = None,
-    node: str | None = None,
+    actor: Actor,
 ) -> int:
-    """Store that something happened, and return the event's id; its data decide its kind.
+    """Store that something happened, and return the event's id."""
+    return append_events(context, connection, [NewEvent(event, subject, actor, message)])[0]
+
+
+def append_events(
+    context: Context, connection: Connection, new: Sequence[NewEvent]
+) -> Sequence[int]:
+    """Store events by one statement, and return their ids in order.
 
     From here to its end the transaction keeps other writers of events waiting, so that ids follow
     commits and a tail of the table misses nothing. So that two transactions never wait for each
     other, one that touches a job's records locks the job before its first event
     (`lifecycle.lock_job`), and touches no second job after it.
     """
+    if not new:
+        return ()
     now = context.now()
-    stored = _stored(event)
-    if job_id is not None and not stored["transient"]:
-        connection.execute(update(jobs).where(jobs.c.id == job_id).values(updated_at=now))
+    rows = [_row(event, now) for event in new]
+    changed = sorted({row["job_id"] for row in rows if row["job_id"] and not row["transient"]})
+    if changed:
+        connection.execute(update(jobs).where(jobs.c.id.in_(changed)).values(updated_at=now))
     context.database.lock_events(connection)
-    row = {
-        "at": now,
-        "job_id": job_id,
-        "attempt": attempt,
-        "node": node,
-        "actor": actor,
-        "message": message.replace("\0", "�")[:MAX_MESSAGE],  # PostgreSQL's text holds no NUL
-        **stored,
-    }
-    return int(connection.execute(insert(events).values(row).returning(events.c.id)).scalar_one())
-
-
-def append_waiting(
-    context: Context, connection: Connection, waiting: Sequence[Row[*tuple[Any, ...]]]
-) -> None:
-    """Store why jobs wait (`id`, `name`, `reason` of each), by one statement."""
-    if not waiting:
-        return
-    context.database.lock_events(connection)
-    now = context.now()
-    rows = [
-        {
-            "at": now,
-            "job_id": job.id,
-            "actor": "scheduler",
-            "message": f"{job.name} {job.reason}"[:MAX_MESSAGE],
-            **_stored(Waiting(reason=job.reason)),
-        }
-        for job in waiting
-    ]
-    connection.execute(insert(events), rows)
+    ids = insert(events).returning(events.c.id, sort_by_parameter_order=True)
+    return connection.scalars(ids, rows).all()
 
 
 def prune_transient(context: Context) -> int:
@@ -83,10 +73,16 @@ def prune_transient(context: Context) -> int:
         return connection.execute(old).rowcount
 
 
-def _stored(data: EventData) -> dict[str, Any]:
-    kind = KIND_OF[type(data)]
+def _row(event: NewEvent, now: datetime) -> dict[str, Any]:
+    kind = KIND_OF[type(event.data)]
     return {
+        "at": now,
         "kind": kind.value,
         "transient": kind in TRANSIENT,
-        "data": orjson.Fragment(data.model_dump_json()),  # pydantic writes NaN as a string
+        "job_id": event.subject.job_id,
+        "attempt": event.subject.attempt,
+        "node": event.subject.node,
+        "actor": event.actor.name,
+        "message": event.message.replace("\0", "�")[:MAX_MESSAGE],  # PostgreSQL's text holds no NUL
+        "data": orjson.Fragment(event.data.model_dump_json()),  # pydantic writes NaN as a string
     }

@@ -75,7 +75,7 @@ def submit(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Check the whole spec and store the job; it waits until it is placed, and says why."""
-    job_id = service.submit(context, spec, actor=principal.name, idempotency_key=idempotency_key)
+    job_id = service.submit(context, spec, actor=principal.actor, idempotency_key=idempotency_key)
     with context.database.read() as connection:
         view = job_view(context, connection, job_id)
     return reply(view, status=201, headers={"location": f"/api/v1/jobs/{job_id}"})
@@ -174,7 +174,7 @@ def delete(
 
     Checkpoints that are to go are deleted on storage by chores, which a 202 names.
     """
-    chores = service.delete(context, job_id, actor=principal.name, checkpoints=checkpoints)
+    chores = service.delete(context, job_id, actor=principal.actor, checkpoints=checkpoints)
     if not chores:
         return Response(status_code=204)
     with context.database.read() as connection:
@@ -185,7 +185,7 @@ def delete(
 @router.post("/jobs/{job_id}/stop", response_model=JobView, summary="Save, then leave")
 def stop(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
     """Ask the job to save a checkpoint and to leave."""
-    service.stop(context, job_id, actor=principal.name, reason=body.reason)
+    service.stop(context, job_id, actor=principal.actor, reason=body.reason)
     with context.database.read() as connection:
         return reply(job_view(context, connection, job_id))
 
@@ -193,7 +193,7 @@ def stop(context: ServerContext, principal: Person, job_id: JobId, body: StopBod
 @router.post("/jobs/{job_id}/cancel", response_model=CancelReply, summary="Leave now")
 def cancel(context: ServerContext, principal: Person, job_id: JobId, body: StopBody) -> Response:
     """End the job at once; the answer says which steps are lost."""
-    lost = service.cancel(context, job_id, actor=principal.name, reason=body.reason)
+    lost = service.cancel(context, job_id, actor=principal.actor, reason=body.reason)
     with context.database.read() as connection:
         return reply(CancelReply(job=job_view(context, connection, job_id), lost=lost))
 
@@ -204,7 +204,7 @@ def resume(context: ServerContext, principal: Person, job_id: JobId, body: Resum
     if body.dry_run:
         preview = resumes.preview(context, job_id, body)
     else:
-        preview = resumes.resume(context, job_id, body, actor=principal.name)
+        preview = resumes.resume(context, job_id, body, actor=principal.actor)
     with context.database.read() as connection:
         return reply(ResumeReply(preview=preview, job=job_view(context, connection, job_id)))
 
@@ -227,7 +227,7 @@ def fork(
     if body.dry_run:
         return reply(ForkReply(preview=forks.preview(context, checkpoint_id, body), job=None))
     preview, job_id = forks.fork(
-        context, checkpoint_id, body, actor=principal.name, idempotency_key=idempotency_key
+        context, checkpoint_id, body, actor=principal.actor, idempotency_key=idempotency_key
     )
     with context.database.read() as connection:
         view = ForkReply(preview=preview, job=job_view(context, connection, job_id))

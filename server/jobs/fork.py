@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row, select
 import planner.plan
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError, NotFoundError, RefusalError
+from server.events.subject import Actor
 from server.jobs.checks import check_hardware, check_spec, check_world_size, known_slots
 from server.jobs.service import Ancestor, insert_job, job_of_key
 from server.lifecycle import lock_job
@@ -64,7 +65,7 @@ def fork(
     checkpoint_id: str,
     request: ForkRequest,
     *,
-    actor: str,
+    actor: Actor,
     idempotency_key: str | None = None,
 ) -> tuple[ForkPreview | None, str]:
     """Store a new job that starts from a checkpoint; return what it is, and its id.

@@ -12,6 +12,7 @@ from planner.plan import resume_options
 from server.attempts.launch import newest_attempt_id
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
+from server.events.subject import Actor, Subject
 from server.jobs.checks import check_spec, check_world_size, known_slots, roots_of
 from server.jobs.comparison import compare
 from server.jobs.service import end_running
@@ -70,7 +71,7 @@ def preview(context: Context, job_id: str, request: ResumeRequest) -> ResumePrev
         return _preview(_prepare(context, connection, job_id, request))
 
 
-def resume(context: Context, job_id: str, request: ResumeRequest, *, actor: str) -> ResumePreview:
+def resume(context: Context, job_id: str, request: ResumeRequest, *, actor: Actor) -> ResumePreview:
     """Queue the next attempt of a job that has ended, or resize one that runs.
 
     A running job is stopped first; its new launch waits on the job until it has saved.
@@ -88,7 +89,7 @@ def resume(context: Context, job_id: str, request: ResumeRequest, *, actor: str)
         running = prepared.job.state == JobState.RUNNING
         pending = PendingLaunch(
             cause=AttemptCause.RESIZE if running else AttemptCause.RESUME,
-            actor=actor,
+            actor=actor.name,
             overrides=prepared.target.overrides,
             layout=prepared.target.plan.layout,
             checkpoint_id=request.checkpoint_id,
@@ -247,7 +248,7 @@ def _resize(
     prepared: Prepared,
     pending: PendingLaunch,
     *,
-    actor: str,
+    actor: Actor,
 ) -> None:
     """Stop the attempt that runs; its end queues the pending launch."""
     _say_so(context, connection, prepared, actor=actor)
@@ -268,7 +269,7 @@ def _queue(
     prepared: Prepared,
     pending: PendingLaunch,
     *,
-    actor: str,
+    actor: Actor,
 ) -> None:
     job, planned = prepared.job, prepared.target.plan
     values: dict[str, Any] = {
@@ -288,7 +289,7 @@ def _queue(
 
 
 def _say_so(
-    context: Context, connection: Connection, prepared: Prepared, *moves: Move, actor: str
+    context: Context, connection: Connection, prepared: Prepared, *moves: Move, actor: Actor
 ) -> None:
     planned, origin = prepared.target.plan, prepared.origin
     where = f"from {origin.id}" if origin.id is not None else "from the start"
@@ -304,7 +305,7 @@ def _say_so(
         ),
         message=f"Go on {where} with {planned.name}",
         actor=actor,
-        job_id=prepared.job.id,
+        subject=Subject(prepared.job.id),
     )
 
 

@@ -17,6 +17,7 @@ from server.chores.service import refuse_while_needed, remove_with_job
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
 from server.events.store import append_event
+from server.events.subject import Actor, Subject
 from server.jobs.checks import check_hardware, check_new, check_world_size
 from server.lifecycle import job_to, lock_job, move
 from server.tables import attempts, jobs, requests
@@ -62,7 +63,7 @@ def submit(
     context: Context,
     spec: JobSpec,
     *,
-    actor: str,
+    actor: Actor,
     idempotency_key: str | None = None,
 ) -> str:
     """Store a job, queued, and return its id; a repeat under the same key returns the first's id.
@@ -97,7 +98,7 @@ def submit(
     return job_id
 
 
-def stop(context: Context, job_id: str, *, actor: str, reason: str) -> None:
+def stop(context: Context, job_id: str, *, actor: Actor, reason: str) -> None:
     """Save and leave; a job that does not run yet is stopped at once, and a repeat changes nothing.
 
     Raises:
@@ -111,7 +112,7 @@ def stop(context: Context, job_id: str, *, actor: str, reason: str) -> None:
         _end(context, connection, job, DesiredState.STOP, actor=actor, reason=reason)
 
 
-def cancel(context: Context, job_id: str, *, actor: str, reason: str) -> str:
+def cancel(context: Context, job_id: str, *, actor: Actor, reason: str) -> str:
     """Leave now, and return what that loses, such as `340 steps since step-1200`.
 
     Raises:
@@ -126,7 +127,7 @@ def cancel(context: Context, job_id: str, *, actor: str, reason: str) -> str:
 
 
 def delete(
-    context: Context, job_id: str, *, actor: str, checkpoints: Literal["keep", "delete"]
+    context: Context, job_id: str, *, actor: Actor, checkpoints: Literal["keep", "delete"]
 ) -> list[str]:
     """Remove a job that has ended, and all that the server holds of it.
 
@@ -154,7 +155,7 @@ def delete(
             JobDeleted(),
             message=f"{job.name} was deleted",
             actor=actor,
-            job_id=job_id,
+            subject=Subject(job_id),
         )
     return chores
 
@@ -200,7 +201,7 @@ def end_running(
     job: Row[Any],
     desired: DesiredState,
     *,
-    actor: str,
+    actor: Actor,
     reason: str,
     lost: str | None = None,
     pending: PendingLaunch | None = None,
@@ -231,7 +232,7 @@ def _end(
     job: Row[Any],
     desired: DesiredState,
     *,
-    actor: str,
+    actor: Actor,
     reason: str,
     lost: str | None = None,
 ) -> None:
@@ -251,7 +252,7 @@ def _end_queued(
     job: Row[Any],
     state: JobState,
     *,
-    actor: str,
+    actor: Actor,
     reason: str,
 ) -> None:
     values: dict[str, Any] = {"pending": None, "not_before": None, "reason": reason or None}
@@ -262,7 +263,7 @@ def _end_queued(
         event=JobEnded(state=state, reason=reason),
         message=f"{job.name} {state} while it waited" + (f": {reason}" if reason else ""),
         actor=actor,
-        job_id=job.id,
+        subject=Subject(job.id),
     )
 
 
@@ -286,7 +287,7 @@ def _lost(connection: Connection, job: Row[Any]) -> str:
 def job_of_key(
     context: Context,
     connection: Connection,
-    actor: str,
+    actor: Actor,
     *,
     key: str,
     digest: str,
@@ -308,7 +309,7 @@ def job_of_key(
         InvalidRequestError: the key was used for another request.
     """
     row = {
-        "actor": actor,
+        "actor": actor.name,
         "key": key,
         "request_digest": digest,
         "job_id": job_id,
@@ -320,7 +321,7 @@ def job_of_key(
     earlier = connection.execute(
         sa.select(keys.c.request_digest, keys.c.job_id, jobs.c.env)
         .join(jobs, jobs.c.id == keys.c.job_id)
-        .where(keys.c.actor == actor, keys.c.key == key)
+        .where(keys.c.actor == actor.name, keys.c.key == key)
     ).one()
     if earlier.request_digest != digest or not same_env(context.secrets.open(earlier.env)):
         raise InvalidRequestError.at(
@@ -335,12 +336,14 @@ def insert_job(
     job_id: str,
     spec: JobSpec,
     *,
-    actor: str,
+    actor: Actor,
     ancestor: Ancestor | None = None,
 ) -> None:
     """Store a job that was checked, queued; `ancestor` is where it starts when it is a fork."""
     now, layout = context.now(), spec.layout()
+    parts = ancestor.parts if ancestor is not None else ()
     checkpoint_id = ancestor.checkpoint_id if ancestor is not None else None
+    start_step = ancestor.start_step if ancestor is not None else 0
     row = {
         "id": job_id,
         "name": spec.name,
@@ -352,40 +355,37 @@ def insert_job(
         "desired": DesiredState.RUN.value,
         "priority": spec.resources.priority,
         "pending": PendingLaunch(
-            cause=AttemptCause.SUBMIT, actor=actor, layout=layout, checkpoint_id=checkpoint_id
+            cause=AttemptCause.SUBMIT, actor=actor.name, layout=layout, checkpoint_id=checkpoint_id
         ),
         "queued_at": now,
         "world_size": layout.world_size,
         "layout": str(layout),
-        "progress": Progress(steps=spec.training.steps),
-        "created_by": actor,
+        "progress": Progress(step=start_step, steps=spec.training.steps),
+        "created_by": actor.name,
         "created_at": now,
         "updated_at": now,
     }
     message = f"{spec.name} asks for {layout.slots_in_words} as {layout}"
-    event = Submitted(world_size=layout.world_size, layout=str(layout))
     if ancestor is not None:
         row |= {
             "forked_from": checkpoint_id,
-            "fork_parts": list(ancestor.parts),
-            "fork_step": ancestor.start_step,
+            "fork_parts": list(parts),
+            "fork_step": start_step,
             "storage": ancestor.storage,
-            "progress": Progress(step=ancestor.start_step, steps=spec.training.steps),
         }
-        message += f", with {', '.join(ancestor.parts)} of {checkpoint_id}"
-        event = Submitted(
-            world_size=layout.world_size,
-            layout=str(layout),
-            forked_from=checkpoint_id,
-            parts=ancestor.parts,
-            not_exact=left_out(ancestor.parts),
-        )
+        message += f", with {', '.join(parts)} of {checkpoint_id}"
     connection.execute(sa.insert(jobs).values(row))
     append_event(
         context,
         connection,
-        event,
+        Submitted(
+            world_size=layout.world_size,
+            layout=str(layout),
+            forked_from=checkpoint_id,
+            parts=parts,
+            not_exact=left_out(parts) if parts else (),
+        ),
         message=message,
         actor=actor,
-        job_id=job_id,
+        subject=Subject(job_id),
     )

@@ -21,6 +21,7 @@ from server.errors import (
     UnauthenticatedError,
 )
 from server.events.store import append_event
+from server.events.subject import Actor, Subject
 from server.nodes.workers import refuse_second_worker
 from server.tables import attempt_nodes, attempts, jobs, nodes, tokens
 from specs.api.event_data import NodeDrained, NodeRegistered
@@ -92,17 +93,17 @@ def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) 
         return _views(connection, connection.execute(query).all())
 
 
-def drain(context: Context, name: str, running: Running, *, actor: str) -> NodeView:
+def drain(context: Context, name: str, running: Running, *, actor: Actor) -> NodeView:
     """Place nothing new on a node; what runs there moves (the scheduler sees to it) or finishes.
 
     Raises:
         NotFoundError: no node has this name.
     """
-    wanted = Drain(running=running, by=actor, at=context.now())
+    wanted = Drain(running=running, by=actor.name, at=context.now())
     return _set_drain(context, name, wanted, actor=actor)
 
 
-def undrain(context: Context, name: str, *, actor: str) -> NodeView:
+def undrain(context: Context, name: str, *, actor: Actor) -> NodeView:
     """Place on a node again.
 
     Raises:
@@ -208,8 +209,8 @@ def _store(
                 slots=hardware.slots, device=hardware.device, other_storage=tuple(elsewhere)
             ),
             message=f"{name} offers {hardware.slots} {hardware.device} slots{note}",
-            actor=name,
-            node=name,
+            actor=Actor(name),
+            subject=Subject(node=name),
         )
 
 
@@ -227,7 +228,7 @@ def _other_storage(mine: Mapping[str, str], others: Iterable[Mapping[str, str]])
     ]
 
 
-def _set_drain(context: Context, name: str, drain: Drain | None, *, actor: str) -> NodeView:
+def _set_drain(context: Context, name: str, drain: Drain | None, *, actor: Actor) -> NodeView:
     """Store a drain, or its end; saying the same again changes nothing."""
     with context.database.write() as connection:
         found = select(nodes.c.drain).where(nodes.c.name == name)
@@ -243,7 +244,7 @@ def _set_drain(context: Context, name: str, drain: Drain | None, *, actor: str) 
                 NodeDrained(draining=drain is not None, running=drain.running if drain else None),
                 message=f"{name}: {_in_words(drain)}",
                 actor=actor,
-                node=name,
+                subject=Subject(node=name),
             )
         return _views(connection, connection.execute(select(nodes).where(nodes.c.name == name)))[0]
 

@@ -9,9 +9,10 @@ from typing import Any
 from sqlalchemy import Connection, Row, select, update
 
 from server.context import Context
-from server.events.store import append_waiting
+from server.events.subject import SCHEDULER, Subject
 from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, move
+from server.scheduler.queue import append_waiting
 from server.secrets import KeyFileError
 from server.tables import jobs
 from specs.api.event_data import JobEnded
@@ -70,6 +71,6 @@ def _end(
         ),
         event=JobEnded(state=JobState.FAILED, reason=why),
         message=f"{job.name} {JobState.FAILED}: {why}",
-        actor="scheduler",
-        job_id=job.id,
+        actor=SCHEDULER,
+        subject=Subject(job.id),
     )

@@ -14,12 +14,12 @@ from server.chores.queue import describe, end_chore, identity
 from server.chores.service import queue_look
 from server.context import Context
 from server.events.store import append_event
+from server.events.subject import SCHEDULER, SCRUBBING, Subject
 from server.lifecycle import chore_to, lock_job, move
 from server.liveness import up_since
 from server.scheduler.chore_placement import Wanted, choose
 from server.scheduler.dispatch import Dispatcher
 from server.scheduler.offers import read_offers
-from server.scheduler.place import SCHEDULER
 from server.tables import checkpoints, chores, jobs
 from specs.api.event_data import ChoreQueued, ChoreWaiting
 from specs.chores import MAX_TRIES, ChoreKind, ChoreTask
@@ -34,8 +34,6 @@ LOOKED_AT = 1000
 """Queued chores that are looked at in one round."""
 SCRUB_EVERY = timedelta(minutes=1)
 """Pause between two looks for a checkpoint to scrub."""
-SCRUBBING = "scrubbing"
-"""Actor of what the settings ask for."""
 
 
 class ChoreKeeper:
@@ -105,7 +103,7 @@ class ChoreKeeper:
                 ),
                 message=f"{describe(row.kind, row.checkpoint_id)} {reasons[row.id]}",
                 actor=SCHEDULER,
-                job_id=row.job_id,
+                subject=Subject(row.job_id),
             )
 
     def _queue(self, connection: Connection) -> Sequence[AnyRow]:
@@ -182,8 +180,7 @@ class ChoreKeeper:
                 ),
                 message=f"{describe(chore.kind, chore.checkpoint_id)} again: {reason}",
                 actor=SCHEDULER,
-                job_id=chore.job_id,
-                node=chore.node,
+                subject=Subject(chore.job_id, node=chore.node),
             )
 
     # ---- scrubbing ------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from sqlalchemy import or_, select
 
 from server.attempts.ending import preempt
 from server.context import Context
+from server.events.subject import Actor
 from server.lifecycle import lock_job
 from server.tables import attempt_nodes, attempts, nodes
 from specs.states import AttemptNodeState, DesiredState
@@ -44,7 +45,7 @@ class Emptier:
             ).all()
         leaving = [row for row in rows if row.notice or row.drain.running == "move"]
         for row in leaving:
-            actor = row.name if row.notice else row.drain.by
+            actor = Actor(row.name if row.notice else row.drain.by)
             because = (
                 f"{row.name} is about to go: {row.notice}"
                 if row.notice

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row, insert, select, text
 from server.attempts.launch import newest_attempt_id
 from server.attempts.rollback import windows_left_out
 from server.context import Context
+from server.events.subject import SCHEDULER, Subject
 from server.lifecycle import job_to, lock_job, move
 from server.scheduler.admission import may_start
 from server.scheduler.dispatch import Dispatcher
@@ -32,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 AnyRow = Row[*tuple[Any, ...]]
 
-SCHEDULER = "scheduler"
 PLACEMENT_LOCK = 7_301_004
 PORTS = range(21_000, 29_000)
 """Where the nodes of an attempt meet: below what Linux gives to outgoing connections (from 32,768),
@@ -201,8 +201,7 @@ def _write_attempt(
         ),
         message=f"Attempt {number} got {pending.layout.slots_in_words} on {', '.join(nodes)}",
         actor=SCHEDULER,
-        job_id=job.id,
-        attempt=number,
+        subject=Subject(job.id, attempt=number),
     )
     return attempt_id
 

@@ -15,11 +15,13 @@ import orjson
 from sqlalchemy import Connection, Row, bindparam, delete, exists, func, or_, select, update
 
 from server.context import Context
-from server.events.store import append_waiting
+from server.events.store import NewEvent, append_events
+from server.events.subject import SCHEDULER, Subject
 from server.jobs.checks import roots_of
 from server.scheduler.placement import Demand, Shape
 from server.tables import checkpoints, demands, jobs
 from server.upsert import insert_absent
+from specs.api.event_data import Waiting
 from specs.api.jobs import PendingLaunch
 from specs.job import JobSpec
 from specs.states import JobState
@@ -164,6 +166,23 @@ class JobQueue:
             append_waiting(
                 self._context, connection, connection.execute(still.order_by(jobs.c.id)).all()
             )
+
+
+def append_waiting(context: Context, connection: Connection, waiting: Sequence[AnyRow]) -> None:
+    """Store why jobs wait: `id`, `name` and `reason` of each."""
+    append_events(
+        context,
+        connection,
+        [
+            NewEvent(
+                Waiting(reason=job.reason),
+                Subject(job.id),
+                SCHEDULER,
+                message=f"{job.name} {job.reason}",
+            )
+            for job in waiting
+        ],
+    )
 
 
 def forget_groups(context: Context) -> int:

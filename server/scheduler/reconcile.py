@@ -18,13 +18,13 @@ from server.attempts.verdict import NodeEnd
 from server.chores.cancelling import prune_ended
 from server.context import Context
 from server.events.store import append_event, prune_transient
+from server.events.subject import SCHEDULER, Subject
 from server.jobs.service import forget_old_keys
 from server.leases import SKEW, silence
 from server.lifecycle import lock_job
 from server.liveness import up_since
 from server.nodes.workers import CLAIMED, HEARTBEATS_MISSED
 from server.scheduler.dispatch import Dispatcher
-from server.scheduler.place import SCHEDULER
 from server.scheduler.queue import forget_groups
 from server.tables import attempt_nodes, attempts, jobs, nodes
 from specs.api.event_data import NodeOffline, Unreachable
@@ -136,7 +136,7 @@ class Reconciler:
                     NodeOffline(),
                     message=f"the worker of {name} is silent",
                     actor=SCHEDULER,
-                    node=name,
+                    subject=Subject(node=name),
                 )
 
     def _judge_silence(self, share: AnyRow, since: datetime) -> None:
@@ -165,9 +165,7 @@ class Reconciler:
                     message=f"{share.node} has been silent for {silence.total_seconds():.0f} s; "
                     "its ranks may well go on",
                     actor=SCHEDULER,
-                    job_id=share.job_id,
-                    attempt=share.number,
-                    node=share.node,
+                    subject=Subject(share.job_id, attempt=share.number, node=share.node),
                 )
 
     def _end_lost(self, share: AnyRow, silence: timedelta) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import Row, Select, bindparam, or_, select, update
 
 from server.context import Context
-from server.events.store import append_waiting
 from server.liveness import up_since
 from server.scheduler.offers import read_offers
 from server.scheduler.placement import Offer
+from server.scheduler.queue import append_waiting
 from server.tables import chores, jobs
 from specs.chores import ChoreKind
 from specs.states import OPEN_CHORE_STATES, JobState

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, or_, select, update
 from server.context import Context
 from server.errors import NotFoundError
 from server.events.store import append_event
+from server.events.subject import Actor, Subject
 from server.tables import attempts, checkpoints, jobs
 from server.telemetry.lineage import Lineage, attempts_of, lineage_of
 from server.telemetry.lines import metadata_digest
@@ -32,7 +33,7 @@ def record_commit(
     manifest: Manifest,
     *,
     root: str,
-    actor: str,
+    actor: Actor,
     found_by: str | None = None,
 ) -> bool:
     """Enter a commit of an attempt with its event; return whether it was new.
@@ -82,9 +83,7 @@ def record_commit(
         ),
         message=f"step {step} saved ({manifest.kind}){found}",
         actor=actor,
-        job_id=manifest.job_id,
-        attempt=manifest.attempt,
-        node=found_by,
+        subject=Subject(manifest.job_id, attempt=manifest.attempt, node=found_by),
     )
     return True
 

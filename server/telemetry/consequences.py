@@ -12,6 +12,7 @@ from server.attempts.service import Reporter
 from server.chores.service import apply_retention
 from server.context import Context
 from server.events.store import append_event
+from server.events.subject import SERVER, TRAINER
 from server.tables import attempts, events, jobs, requests
 from server.telemetry import continuity
 from server.telemetry.catalog import record_commit, record_stall
@@ -36,9 +37,6 @@ from specs.api.jobs import Progress
 from specs.checkpoint import Manifest, SaveFailed, SaveSettled
 from specs.events import EventKind
 from specs.rundir import MetricLine, RequestAnswer
-
-TRAINER = "trainer"
-"""Actor of what the run itself did."""
 
 
 def note_provenance(
@@ -78,10 +76,8 @@ def note_events(
             connection,
             LineSkipped(file=skipped.file, offset=skipped.offset, error=skipped.error),
             message=f"a line of {skipped.file} at byte {skipped.offset} cannot be read",
-            actor="server",
-            job_id=reporter.job_id,
-            attempt=reporter.number,
-            node=reporter.node,
+            actor=SERVER,
+            subject=reporter.subject.on(reporter.node),
         )
     for stored in {stored.rank: stored for stored in logs}.values():
         append_event(
@@ -90,9 +86,7 @@ def note_events(
             LogStored(rank=stored.rank, lines=stored.lines),
             message=f"rank {stored.rank}: {stored.lines} lines",
             actor=TRAINER,
-            job_id=reporter.job_id,
-            attempt=reporter.number,
-            node=reporter.node,
+            subject=reporter.subject.on(reporter.node),
         )
 
 
@@ -121,9 +115,8 @@ def note_dropped(
         MetricsDropped(what=what, limit=limit, first=first),
         message=f"metrics of attempt {reporter.number} are kept for {kept}; {first!r} and further "
         "ones are left out",
-        actor="server",
-        job_id=reporter.job_id,
-        attempt=reporter.number,
+        actor=SERVER,
+        subject=reporter.subject,
     )
 
 
@@ -152,8 +145,7 @@ def answer_request(
         RequestAnswered(request_id=request_id, ok=answer.ok, message=answer.message),
         message=answer.message,
         actor=TRAINER,
-        job_id=reporter.job_id,
-        attempt=reporter.number,
+        subject=reporter.subject,
     )
 
 
@@ -202,8 +194,7 @@ def note_metrics(
         ),
         message=f"step {step}",
         actor=TRAINER,
-        job_id=reporter.job_id,
-        attempt=reporter.number,
+        subject=reporter.subject,
     )
 
 
@@ -231,8 +222,7 @@ def _settle(
         settled,
         message=f"training waited {settled.stall_seconds:.3g} s for {settled.checkpoint_id}",
         actor=TRAINER,
-        job_id=reporter.job_id,
-        attempt=reporter.number,
+        subject=reporter.subject,
     )
 
 
@@ -249,8 +239,7 @@ def _note_failed_save(
         message=f"save {failed.tries} failed, {unsaved} steps since step {failed.saved_step} "
         f"are not saved: {failed.message}",
         actor=TRAINER,
-        job_id=reporter.job_id,
-        attempt=reporter.number,
+        subject=reporter.subject,
     )
 
 
@@ -263,8 +252,7 @@ def _append(
         event,
         message=_in_words(event),
         actor=TRAINER,
-        job_id=reporter.job_id,
-        attempt=reporter.number,
+        subject=reporter.subject,
     )
 
 
@@ -297,7 +285,6 @@ def _check_continuity(
         connection,
         ContinuityChecked(**dict(found)),
         message=f"step {found.step} after {reporter.parent_checkpoint_id}: {found.summary}",
-        actor="server",
-        job_id=reporter.job_id,
-        attempt=reporter.number,
+        actor=SERVER,
+        subject=reporter.subject,
     )

@@ -29,6 +29,7 @@ from specs.reports import PROTOCOL, Hardware, Identity, Report, WorkerIdentity
 from specs.rundir import ExitRecord, Heartbeat, Phase
 from specs.states import DesiredState
 from specs.stream import BadWindow
+from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
 
 AnyRow = Row[*tuple[Any, ...]]
@@ -107,7 +108,7 @@ class Harness:
     def submit(self, **sections: Any) -> str:
         """Submit a job of one slot, or what the sections say, and return its id."""
         spec = parse_job_spec({"name": "tiny"} | sections)
-        return submit(self.context, spec, actor="ada")
+        return submit(self.context, spec, actor=ADA)
 
     def place(self) -> int:
         """Run one round of placing."""

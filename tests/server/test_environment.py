@@ -18,6 +18,7 @@ from specs.api.fork import ForkRequest
 from specs.api.resume import ResumeRequest
 from specs.failures import FailureReason
 from specs.job import parse_job_spec
+from tests.actors import ADA, EVE
 from tests.exploits import BAD_VALUES, COUSINS, shell_by_warnings
 from tests.server.harness import BRINGS_CODE, Harness
 
@@ -41,7 +42,7 @@ def test_a_submission_and_a_plan_are_refused_by_name(context: Context) -> None:
     for env in environments:
         wanted = parse_job_spec({"env": {"NCCL_DEBUG": "INFO"} | env})
         with pytest.raises(InvalidRequestError) as submitted:
-            submit(context, wanted, actor="ada")
+            submit(context, wanted, actor=ADA)
         with pytest.raises(InvalidRequestError) as planned:
             plan_job(context, wanted)
         assert pointers(submitted) == pointers(planned)
@@ -51,7 +52,7 @@ def test_a_submission_and_a_plan_are_refused_by_name(context: Context) -> None:
 @BRINGS_CODE
 def test_code_sets_what_it_likes(context: Context, harness: Harness) -> None:
     harness.add_node()
-    job_id = submit(context, parse_job_spec({"env": EXPLOIT}), actor="ada")
+    job_id = submit(context, parse_job_spec({"env": EXPLOIT}), actor=ADA)
     assert harness.place() == 1
     assert harness.claim_all(job_id)[0].reply.spec.env == EXPLOIT
 
@@ -62,15 +63,15 @@ def test_a_fork_is_refused_whether_it_brings_or_inherits_it(
     harness.add_node()
     job_id, (supervisor,) = harness.running(step=9)
     checkpoint = harness.commit_checkpoint(job_id, 4)
-    stop(context, job_id, actor="ada", reason="")
+    stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     wanted = ForkRequest.model_validate_json('{"changes": {"env": {"CC": "/tmp/cc"}}}')
     with pytest.raises(InvalidRequestError) as refusal:
-        fork.fork(context, checkpoint, wanted, actor="eve")
+        fork.fork(context, checkpoint, wanted, actor=EVE)
     assert pointers(refusal) == ["/changes/env/CC"]
     store_env(harness, job_id, EXPLOIT)
     with pytest.raises(InvalidRequestError) as refusal:
-        fork.fork(context, checkpoint, ForkRequest(), actor="eve")
+        fork.fork(context, checkpoint, ForkRequest(), actor=EVE)
     assert pointers(refusal) == [f"/changes{pointer}" for pointer in NAMED]
 
 
@@ -80,14 +81,14 @@ def test_a_stored_job_stays_readable_and_its_resume_is_refused_by_name(
     harness.add_node()
     job_id, (supervisor,) = harness.running(step=9)
     harness.commit_checkpoint(job_id, 4)
-    stop(context, job_id, actor="ada", reason="")
+    stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     store_env(harness, job_id, EXPLOIT)
     with context.database.read() as connection:
         assert set(job_view(context, connection, job_id).spec.env) == set(EXPLOIT)
     for dry_run in (True, False):
         with pytest.raises(InvalidRequestError) as refusal:
-            resume.resume(context, job_id, ResumeRequest(dry_run=dry_run), actor="ada")
+            resume.resume(context, job_id, ResumeRequest(dry_run=dry_run), actor=ADA)
         assert pointers(refusal) == NAMED
     assert resume.options(context, job_id).options
 

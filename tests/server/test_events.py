@@ -15,6 +15,7 @@ from sqlalchemy import insert
 
 from server.context import Context
 from server.events.store import append_event
+from server.events.subject import Subject
 from server.events.tail import read_frames
 from server.openapi import openapi_text
 from server.tables import events
@@ -29,6 +30,7 @@ from specs.events import TRANSIENT, EventData, EventKind
 from specs.failures import Failure, FailureReason
 from specs.rundir import Phase
 from specs.states import AttemptCause, AttemptOutcome, ChoreState, JobState
+from tests.actors import TESTER
 
 SERVER = Path(__file__).parents[2] / "server"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -105,7 +107,14 @@ def test_every_kind_has_a_view_of_its_own() -> None:
 def test_what_is_written_of_each_kind_is_read_as_its_view(context: Context) -> None:
     with context.database.write() as connection:
         for example in EXAMPLES:
-            append_event(context, connection, example, message="m", actor="test", job_id="j")
+            append_event(
+                context,
+                connection,
+                example,
+                message="m",
+                actor=TESTER,
+                subject=Subject("j"),
+            )
     read = [STRICT.validate_json(text) for text in on_the_wire(context)]
     assert [event.kind for event in read] == [KIND_OF[type(example)] for example in EXAMPLES]
     assert [type(event.data) for event in read] == [type(example) for example in EXAMPLES]
@@ -120,7 +129,14 @@ def test_a_writer_cannot_store_what_is_not_declared(context: Context) -> None:
     with pytest.raises(ValidationError, match="why\n  Extra inputs are not permitted"):
         data.Claimed(why="mypy refuses this too")  # type: ignore[call-arg]
     with context.database.write() as connection, pytest.raises(KeyError):
-        append_event(context, connection, EventData(), message="of no kind", actor="test")
+        append_event(
+            context,
+            connection,
+            EventData(),
+            subject=Subject(),
+            message="of no kind",
+            actor=TESTER,
+        )
 
 
 def test_the_server_writes_events_through_one_door_and_every_kind() -> None:

@@ -17,6 +17,7 @@ from specs.checkpoint_faults import CheckpointFault
 from specs.failures import FailureReason, LoadFailure
 from specs.states import JobState
 from specs.stream import BadWindow
+from tests.actors import ADA
 from tests.server.harness import AnyRow, Harness, Supervisor
 
 BROKEN = FailureReason.CHECKPOINT_ERROR
@@ -107,7 +108,7 @@ def test_a_checkpoint_that_a_person_named_is_not_replaced(
     job_id, second = saved
     second.end("failed", FailureReason.DATA_ERROR)
     named = f"{job_id}.a1.step-4"
-    resume(context, job_id, ResumeRequest(checkpoint_id=named), actor="ada")
+    resume(context, job_id, ResumeRequest(checkpoint_id=named), actor=ADA)
     third = again(harness, job_id)
     if passes_first:  # it stays named over a retry
         refuse(third, None)
@@ -124,7 +125,7 @@ def test_what_a_named_one_led_to_is_replaced(
 ) -> None:
     job_id, second = saved
     second.end("failed", FailureReason.DATA_ERROR)
-    resume(context, job_id, ResumeRequest(checkpoint_id=f"{job_id}.a1.step-4"), actor="ada")
+    resume(context, job_id, ResumeRequest(checkpoint_id=f"{job_id}.a1.step-4"), actor=ADA)
     third = again(harness, job_id)
     harness.commit_checkpoint(job_id, 6)
     third.end("failed", FailureReason.TRAINER_ERROR)
@@ -166,7 +167,7 @@ def test_a_fork_whose_origin_is_damaged_fails(
     job_id, second = saved
     second.end("failed", FailureReason.DATA_ERROR)
     origin = f"{job_id}.a1.step-8"
-    _, forked = fork(context, origin, ForkRequest(), actor="ada")
+    _, forked = fork(context, origin, ForkRequest(), actor=ADA)
     assert refuse(again(harness, forked)) == origin
     assert harness.job(forked).state == JobState.FAILED
     assert "was named" in harness.job(forked).reason
@@ -179,7 +180,7 @@ def test_a_fork_goes_back_to_its_origin(
     job_id, second = saved
     second.end("failed", FailureReason.DATA_ERROR)
     origin = f"{job_id}.a1.step-8"
-    _, forked = fork(context, origin, ForkRequest(), actor="ada")
+    _, forked = fork(context, origin, ForkRequest(), actor=ADA)
     first = again(harness, forked)
     harness.commit_checkpoint(forked, 9)
     first.end("failed", FailureReason.TRAINER_ERROR)

@@ -21,6 +21,7 @@ from specs.api.resume import ResumeRequest
 from specs.failures import FailureReason
 from specs.parts import ALL_PARTS
 from specs.states import JobState
+from tests.actors import ADA, BOB, EVE
 from tests.server.harness import BRINGS_CODE, Harness
 
 TRAINING = {"steps": 100, "global_batch_size": 16, "micro_batch_size": 4}
@@ -57,7 +58,7 @@ def source(harness: Harness, context: Context) -> str:
     job_id, (supervisor,) = harness.running(training=TRAINING, resources={"world_size": 2}, env=ENV)
     supervisor.train(40)
     identifier = harness.commit_checkpoint(job_id, 40)
-    stop(context, job_id, actor="ada", reason="")
+    stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     return identifier
 
@@ -124,7 +125,7 @@ def test_another_batch_keeps_the_order_and_another_rate_the_data(
 def test_only_the_model_starts_a_job_at_step_0(
     context: Context, harness: Harness, source: str
 ) -> None:
-    shown, job_id = fork(context, source, request(parts=["model"], name="tuned"), actor="bob")
+    shown, job_id = fork(context, source, request(parts=["model"], name="tuned"), actor=BOB)
     assert shown is not None
     assert (shown.name, shown.start_step, shown.parts) == ("tuned", 0, ("model",))
     assert {name for name, holds in held(shown).items() if holds} == {"weights", "global batch"}
@@ -172,13 +173,13 @@ def test_what_cannot_be_is_refused_by_its_field(
 
 
 def test_an_unknown_or_damaged_checkpoint_is_refused(context: Context, source: str) -> None:
-    for act in (preview, lambda *a: fork(*a, actor="bob")):
+    for act in (preview, lambda *a: fork(*a, actor=BOB)):
         with pytest.raises(NotFoundError, match="no checkpoint"):
             act(context, source.replace("step-40", "step-41"), request())
 
 
 def test_lineage_is_kept_on_both_sides(context: Context, harness: Harness, source: str) -> None:
-    _, job_id = fork(context, source, request(), actor="bob")
+    _, job_id = fork(context, source, request(), actor=BOB)
     shown = view(context, job_id)
     assert (shown.forked_from, shown.fork_parts) == (source, ALL_PARTS)
     assert shown.spec.env == {"HF_TOKEN": "********"}
@@ -192,7 +193,7 @@ def test_a_fork_goes_back_to_its_origin_until_it_has_saved(
     context: Context, harness: Harness, source: str
 ) -> None:
     at_once = {"retry": {"backoff_seconds": 0.0}}
-    _, job_id = fork(context, source, request(changes=at_once), actor="bob")
+    _, job_id = fork(context, source, request(changes=at_once), actor=BOB)
     for number in (1, 2):  # also the retry of what saved nothing
         assert harness.place() == 1
         (supervisor,) = harness.claim_all(job_id)
@@ -219,8 +220,8 @@ def test_a_fork_goes_back_to_its_origin_until_it_has_saved(
 def test_a_person_resumes_a_fork_from_its_origin_too(
     context: Context, harness: Harness, source: str
 ) -> None:
-    _, job_id = fork(context, source, request(parts=["model", "counters"]), actor="bob")
-    stop(context, job_id, actor="bob", reason="")
+    _, job_id = fork(context, source, request(parts=["model", "counters"]), actor=BOB)
+    stop(context, job_id, actor=BOB, reason="")
     assert view(context, job_id).state == JobState.STOPPED
     shown = preview_resume(context, job_id, ResumeRequest())
     assert (shown.checkpoint_id, shown.step) == (source, 40)
@@ -230,7 +231,7 @@ def test_a_fork_runs_only_where_its_origin_lies(
     context: Context, harness: Harness, source: str
 ) -> None:
     harness.add_node("elsewhere", slots=16, roots={"checkpoints": "another", "data": "root-2"})
-    _, job_id = fork(context, source, request(changes=WIDE), actor="bob")
+    _, job_id = fork(context, source, request(changes=WIDE), actor=BOB)
     assert harness.place() == 0, "16 slots are free, but on another storage"
     assert view(context, job_id).state == JobState.QUEUED
 
@@ -238,26 +239,29 @@ def test_a_fork_runs_only_where_its_origin_lies(
 def test_one_that_is_being_deleted_starts_nothing(context: Context, source: str) -> None:
     from server.chores.service import delete
 
-    fork(context, source, request(), actor="bob")
+    fork(context, source, request(), actor=BOB)
     with pytest.raises(ConflictError, match="goes on from just now"):
-        delete(context, source, actor="ada")
+        delete(context, source, actor=ADA)
 
 
 def test_a_repeat_under_the_same_key_is_the_same_job(context: Context, source: str) -> None:
-    _, first = fork(context, source, request(), actor="bob", idempotency_key="mine")
-    shown, again = fork(context, source, request(), actor="bob", idempotency_key="mine")
+    _, first = fork(context, source, request(), actor=BOB, idempotency_key="mine")
+    shown, again = fork(context, source, request(), actor=BOB, idempotency_key="mine")
     assert (again, shown and shown.checkpoint_id) == (first, source)
-    assert fork(context, source, request(), actor="eve", idempotency_key="mine")[1] != first
+    assert fork(context, source, request(), actor=EVE, idempotency_key="mine")[1] != first
     with pytest.raises(InvalidRequestError, match="another body"):
-        fork(context, source, request(name="other"), actor="bob", idempotency_key="mine")
+        fork(context, source, request(name="other"), actor=BOB, idempotency_key="mine")
 
 
 def test_a_repeat_is_the_same_job_though_the_checkpoint_has_gone_since(
     context: Context, source: str
 ) -> None:
-    _, first = fork(context, source, request(), actor="bob", idempotency_key="mine")
+    _, first = fork(context, source, request(), actor=BOB, idempotency_key="mine")
     with context.database.write() as connection:
         connection.execute(delete(checkpoints).where(checkpoints.c.id == source))
-    assert fork(context, source, request(), actor="bob", idempotency_key="mine") == (None, first)
+    assert fork(context, source, request(), actor=BOB, idempotency_key="mine") == (
+        None,
+        first,
+    )
     with pytest.raises(NotFoundError):
-        fork(context, source, request(), actor="bob", idempotency_key="other")
+        fork(context, source, request(), actor=BOB, idempotency_key="other")

@@ -14,6 +14,7 @@ from server.tables import attempts, jobs, requests
 from specs.job import JobSpec, parse_job_spec
 from specs.rundir import Request
 from specs.states import JobState
+from tests.actors import ADA, BOB
 from tests.server.harness import BRINGS_CODE, Harness
 
 
@@ -24,7 +25,7 @@ def spec(**sections: object) -> JobSpec:
 @BRINGS_CODE
 def test_a_submission_is_stored_whole(context: Context, harness: Harness) -> None:
     wanted = spec(env={"API_KEY": "real"}, resources={"world_size": 4, "priority": 3})
-    job_id = submit(context, wanted, actor="ada")
+    job_id = submit(context, wanted, actor=ADA)
     job = harness.job(job_id)
     assert context.secrets.restore(job.spec, job.env) == wanted
     assert (job.state, job.priority, job.world_size, job.layout) == ("queued", 3, 4, "FSDP 4")
@@ -40,7 +41,7 @@ def test_every_problem_is_named_and_nothing_stored(context: Context) -> None:
         parallelism={"tp": 3},
     )
     with pytest.raises(InvalidRequestError) as refusal:
-        submit(context, wrong, actor="ada")
+        submit(context, wrong, actor=ADA)
     pointers = {problem.pointer for problem in refusal.value.problems}
     assert pointers == {"/checkpoint/root", "/data/path", "/resources/nodes", "/parallelism/tp"}
     assert count(context, jobs) == 0
@@ -48,7 +49,10 @@ def test_every_problem_is_named_and_nothing_stored(context: Context) -> None:
 
 def test_a_submission_that_says_something_in_vain_is_refused(context: Context) -> None:
     idle = spec(lr_schedule={"name": "cosine", "decay_steps": 20})
-    for refuse in (lambda: submit(context, idle, actor="ada"), lambda: plan_job(context, idle)):
+    for refuse in (
+        lambda: submit(context, idle, actor=ADA),
+        lambda: plan_job(context, idle),
+    ):
         with pytest.raises(InvalidRequestError) as refusal:
             refuse()
         assert [p.pointer for p in refusal.value.problems] == ["/lr_schedule/decay_steps"]
@@ -60,17 +64,17 @@ def test_jobs_bring_code_only_where_the_settings_allow_it(
 ) -> None:
     own = spec(model={"factory": "gpt:build", "code": "data:own_model"})
     if allow_code:
-        assert harness.job(submit(context, own, actor="ada")).spec == own
+        assert harness.job(submit(context, own, actor=ADA)).spec == own
         return
     with pytest.raises(InvalidRequestError, match="TRAINYARD_ALLOW_CODE=true") as refusal:
-        submit(context, own, actor="ada")
+        submit(context, own, actor=ADA)
     assert [problem.pointer for problem in refusal.value.problems] == ["/model/factory"]
 
 
 def test_weights_and_code_must_lie_beneath_known_roots(context: Context) -> None:
     places = {"initial_weights": "hub:llama", "code": "home:code"}
     with pytest.raises(InvalidRequestError) as refusal:
-        submit(context, spec(model=places), actor="ada")
+        submit(context, spec(model=places), actor=ADA)
     pointers = [problem.pointer for problem in refusal.value.problems]
     assert {"/model/initial_weights", "/model/code"} <= set(pointers)
 
@@ -84,18 +88,18 @@ def test_only_more_slots_than_ever_registered_are_refused(
             resources={"world_size": 512},
             training={"global_batch_size": 512, "micro_batch_size": 1},
         ),
-        actor="ada",
+        actor=ADA,
     )  # before the first node everybody waits
     harness.add_node(slots=4)
     larger = spec(resources={"world_size": 5}, training={"micro_batch_size": 1})
-    job_id = submit(context, larger, actor="ada")  # and so does what is larger than all of them
+    job_id = submit(context, larger, actor=ADA)  # and so does what is larger than all of them
     assert harness.place() == 0
     assert harness.job(job_id).reason == "needs 5 slots, 4 are online"
     harness.add_node("more", slots=1)
     settings = context.settings.model_copy(update={"max_slots": 8})
     small = Context(settings, context.database, context.clock)
     huge = spec(resources={"world_size": 9}, training={"micro_batch_size": 1})
-    for refused in (lambda: submit(small, huge, actor="ada"), lambda: plan_job(small, huge)):
+    for refused in (lambda: submit(small, huge, actor=ADA), lambda: plan_job(small, huge)):
         with pytest.raises(InvalidRequestError, match="more than TRAINYARD_MAX_SLOTS=8") as refusal:
             refused()
         assert refusal.value.problems[0].pointer == "/resources/world_size"
@@ -118,28 +122,28 @@ def test_a_job_larger_than_all_nodes_is_planned_with_a_warning(
 
 def test_what_no_node_can_compute_is_refused(context: Context, harness: Harness) -> None:
     wanted = spec(quantization={"recipe": "float8_tensorwise"})
-    submit(context, wanted, actor="ada")  # before the first node nothing is known
+    submit(context, wanted, actor=ADA)  # before the first node nothing is known
     harness.add_node("old", device="cuda", device_name="NVIDIA A100-SXM4-80GB")
     for ask_for in (
-        lambda: submit(context, wanted, actor="ada"),
+        lambda: submit(context, wanted, actor=ADA),
         lambda: plan_job(context, wanted),
     ):
         with pytest.raises(InvalidRequestError, match=r"A100 SXM \(8.0\)") as refusal:
             ask_for()
         assert refusal.value.problems[0].pointer == "/quantization/recipe"
     harness.add_node("new", device="cuda", device_name="NVIDIA H100 80GB HBM3")
-    submit(context, wanted, actor="ada")
+    submit(context, wanted, actor=ADA)
     details = " ".join(warning.detail for warning in plan_job(context, wanted).warnings)
     assert "would fail on nodes with NVIDIA A100-SXM4-80GB" in details
 
 
 def test_a_repeat_under_the_same_key_is_harmless(context: Context) -> None:
-    first = submit(context, spec(), actor="ada", idempotency_key="k")
-    again = submit(context, spec(), actor="ada", idempotency_key="k")
+    first = submit(context, spec(), actor=ADA, idempotency_key="k")
+    again = submit(context, spec(), actor=ADA, idempotency_key="k")
     assert again == first
-    assert submit(context, spec(), actor="bob", idempotency_key="k") != first
+    assert submit(context, spec(), actor=BOB, idempotency_key="k") != first
     with pytest.raises(InvalidRequestError, match="another body"):
-        submit(context, spec(name="other"), actor="ada", idempotency_key="k")
+        submit(context, spec(name="other"), actor=ADA, idempotency_key="k")
     assert count(context, jobs) == 2
 
 
@@ -147,8 +151,8 @@ def test_a_refused_submission_does_not_take_its_key(context: Context, harness: H
     harness.add_node("old", device="cuda", device_name="NVIDIA A100-SXM4-80GB")
     wanted = spec(quantization={"recipe": "float8_tensorwise"})
     with pytest.raises(InvalidRequestError):
-        submit(context, wanted, actor="ada", idempotency_key="k")
-    assert submit(context, spec(), actor="ada", idempotency_key="k")
+        submit(context, wanted, actor=ADA, idempotency_key="k")
+    assert submit(context, spec(), actor=ADA, idempotency_key="k")
 
 
 def test_requests_go_to_a_running_trainer_only(context: Context, harness: Harness) -> None:
@@ -174,25 +178,25 @@ def test_deleting_leaves_one_event(context: Context, harness: Harness) -> None:
     harness.add_node()
     job_id, (supervisor,) = harness.running()
     with pytest.raises(ConflictError, match="stop or cancel it first"):
-        delete(context, job_id, actor="ada", checkpoints="keep")
+        delete(context, job_id, actor=ADA, checkpoints="keep")
     harness.commit_checkpoint(job_id, 1)
     supervisor.end("succeeded")
-    delete(context, job_id, actor="ada", checkpoints="keep")
+    delete(context, job_id, actor=ADA, checkpoints="keep")
     assert harness.kinds(job_id) == ["job_deleted"]
     assert count(context, jobs) == count(context, attempts) == 0
 
 
 def test_a_deleted_job_leaves_its_key(context: Context) -> None:
-    first = submit(context, spec(), actor="ada", idempotency_key="k")
-    stop(context, first, actor="ada", reason="")
-    delete(context, first, actor="ada", checkpoints="keep")
-    again = submit(context, spec(), actor="ada", idempotency_key="k")
+    first = submit(context, spec(), actor=ADA, idempotency_key="k")
+    stop(context, first, actor=ADA, reason="")
+    delete(context, first, actor=ADA, checkpoints="keep")
+    again = submit(context, spec(), actor=ADA, idempotency_key="k")
     assert again != first
     assert count(context, jobs) == 1
 
 
 def test_keys_are_forgotten_after_a_week(context: Context, harness: Harness) -> None:
-    submit(context, spec(), actor="ada", idempotency_key="k")
+    submit(context, spec(), actor=ADA, idempotency_key="k")
     harness.clock.advance(7 * 24 * 3600 - 1)
     assert forget_old_keys(context) == 0
     harness.clock.advance(2)
@@ -203,7 +207,7 @@ def test_keys_are_forgotten_after_a_week(context: Context, harness: Harness) -> 
 def test_verbs_on_nothing(context: Context, verb: object) -> None:
     assert callable(verb)
     with pytest.raises(NotFoundError):
-        verb(context, "nothing", actor="ada", reason="")
+        verb(context, "nothing", actor=ADA, reason="")
 
 
 def test_higher_priority_starts_first(harness: Harness) -> None:
@@ -221,7 +225,7 @@ def test_higher_priority_starts_first(harness: Harness) -> None:
 def test_drained_nodes_take_nothing_new(context: Context, harness: Harness) -> None:
     harness.add_node()
     job_id = harness.submit()
-    drain(context, "node-1", "finish", actor="ada")
+    drain(context, "node-1", "finish", actor=ADA)
     assert harness.place() == 0
     assert harness.job(job_id).reason == "no node is online that takes new work"
 

@@ -15,6 +15,7 @@ from server.tables import events
 from specs.failures import FailureReason
 from specs.rundir import Phase
 from specs.states import AttemptOutcome, AttemptState, DesiredState, JobState
+from tests.actors import ADA
 from tests.server.harness import BRINGS_CODE, Harness, Supervisor
 
 TWO_NODES: dict[str, Any] = {"resources": {"world_size": 4, "nodes": 2}}
@@ -134,8 +135,8 @@ def test_a_report_after_the_end_changes_nothing_and_is_told_to_leave(harness: Ha
 def test_stop_is_a_level_and_may_be_repeated(harness: Harness, context: Context) -> None:
     harness.add_node()
     job_id, (supervisor,) = harness.running()
-    stop(context, job_id, actor="ada", reason="enough")
-    stop(context, job_id, actor="ada", reason="enough")
+    stop(context, job_id, actor=ADA, reason="enough")
+    stop(context, job_id, actor=ADA, reason="enough")
     assert harness.job(job_id).state == JobState.STOPPING
     assert supervisor.train(2) == DesiredState.STOP
     assert supervisor.train(3) == DesiredState.STOP
@@ -143,13 +144,13 @@ def test_stop_is_a_level_and_may_be_repeated(harness: Harness, context: Context)
     assert harness.job(job_id).state == JobState.STOPPED
     assert harness.kinds(job_id).count("stop_requested") == 1
     with pytest.raises(ConflictError, match="stopped already"):
-        stop(context, job_id, actor="ada", reason="")
+        stop(context, job_id, actor=ADA, reason="")
 
 
 def test_a_stop_that_finds_the_end_is_a_success(harness: Harness, context: Context) -> None:
     harness.add_node()
     job_id, (supervisor,) = harness.running()
-    stop(context, job_id, actor="ada", reason="")
+    stop(context, job_id, actor=ADA, reason="")
     supervisor.end("succeeded")
     assert harness.job(job_id).state == JobState.SUCCEEDED
 
@@ -157,10 +158,10 @@ def test_a_stop_that_finds_the_end_is_a_success(harness: Harness, context: Conte
 def test_cancel_may_follow_stop_and_never_the_other_way(harness: Harness, context: Context) -> None:
     harness.add_node()
     job_id, (supervisor,) = harness.running()
-    stop(context, job_id, actor="ada", reason="")
-    cancel(context, job_id, actor="ada", reason="")
+    stop(context, job_id, actor=ADA, reason="")
+    cancel(context, job_id, actor=ADA, reason="")
     with pytest.raises(ConflictError, match="being cancelled"):
-        stop(context, job_id, actor="ada", reason="")
+        stop(context, job_id, actor=ADA, reason="")
     assert supervisor.train(2) == DesiredState.CANCEL
     supervisor.end("cancelled")
     assert harness.job(job_id).state == JobState.CANCELLED
@@ -169,12 +170,12 @@ def test_cancel_may_follow_stop_and_never_the_other_way(harness: Harness, contex
 def test_cancel_says_what_is_lost(harness: Harness, context: Context) -> None:
     harness.add_node()
     queued = harness.submit(resources={"world_size": 4})
-    assert cancel(context, queued, actor="ada", reason="").startswith("nothing")
+    assert cancel(context, queued, actor=ADA, reason="").startswith("nothing")
     job_id, (supervisor,) = harness.running()
     supervisor.train(30)
-    assert "30 steps since the start" in cancel(context, job_id, actor="ada", reason="")
+    assert "30 steps since the start" in cancel(context, job_id, actor=ADA, reason="")
     harness.commit_checkpoint(job_id, 20)
-    assert cancel(context, job_id, actor="ada", reason="") == "10 steps since step-20"
+    assert cancel(context, job_id, actor=ADA, reason="") == "10 steps since step-20"
 
 
 @pytest.mark.parametrize(("verb", "state"), [(stop, "stopped"), (cancel, "cancelled")])
@@ -183,7 +184,7 @@ def test_a_queued_job_ends_at_once(
 ) -> None:
     job_id = harness.submit()
     assert callable(verb)
-    verb(context, job_id, actor="ada", reason="")
+    verb(context, job_id, actor=ADA, reason="")
     assert harness.job(job_id).state == state
 
 
@@ -191,7 +192,7 @@ def test_an_attempt_that_nobody_claimed_ends_at_once(harness: Harness, context: 
     harness.add_node()
     job_id = harness.submit()
     harness.place()
-    stop(context, job_id, actor="ada", reason="")
+    stop(context, job_id, actor=ADA, reason="")
     assert harness.job(job_id).state == JobState.STOPPED
     assert harness.attempt(job_id).outcome == AttemptOutcome.STOPPED
     with pytest.raises(ConflictError):
@@ -207,7 +208,7 @@ def test_a_stop_while_a_share_is_unclaimed_cancels_the_others(
     job_id = harness.submit(**TWO_NODES)
     harness.place()
     first = Supervisor(harness, harness.attempt(job_id).id, "a")
-    stop(context, job_id, actor="ada", reason="")
+    stop(context, job_id, actor=ADA, reason="")
     assert first.report() == DesiredState.CANCEL
     first.end("cancelled")
     assert harness.job(job_id).state == JobState.STOPPED

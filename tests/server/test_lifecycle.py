@@ -11,6 +11,7 @@ from sqlalchemy import Table, func, insert, select, update
 
 from server.context import Context
 from server.errors import NotFoundError
+from server.events.subject import Subject
 from server.lifecycle import (
     IllegalMoveError,
     Move,
@@ -36,6 +37,7 @@ from specs.states import (
     ChoreState,
     JobState,
 )
+from tests.actors import ADA, TESTER
 from tests.server.harness import Harness
 
 Moves = Mapping[Any, frozenset[Any]]
@@ -174,10 +176,8 @@ def test_the_event_of_a_move_has_every_field_that_is_given(
             job_to(job_id, JobState.RUNNING),
             event=StopRequested(reason="enough"),
             message="node-1 took it",
-            actor="ada",
-            job_id=job_id,
-            attempt=3,
-            node="node-1",
+            actor=ADA,
+            subject=Subject(job_id, attempt=3, node="node-1"),
         )
         stored = connection.execute(select(events).order_by(events.c.id.desc()).limit(1)).one()
     fields = {"kind", "message", "actor", "job_id", "attempt", "node", "data"}
@@ -231,8 +231,8 @@ def try_move(context: Context, job_id: str, *moves: Move) -> None:
             *moves,
             event=Claimed(),
             message="moved",
-            actor="test",
-            job_id=job_id,
+            actor=TESTER,
+            subject=Subject(job_id),
         )
 
 

@@ -21,6 +21,7 @@ from specs.api.access import TokenRequest
 from specs.failures import FailureReason
 from specs.reports import PROTOCOL, Hardware, NodeHeartbeat, Registration, WorkerIdentity
 from specs.states import AttemptNodeState, JobState
+from tests.actors import ADA
 from tests.server.harness import Harness
 
 NODE = "gpu-01"
@@ -92,7 +93,7 @@ def test_a_second_worker_with_a_copied_token_disturbs_nothing(
     waiting = harness.submit()
     harness.place()
     attempt_id, unclaimed = harness.attempt(job_id).id, harness.attempt(waiting).id
-    chore_id = verify(context, harness.commit_checkpoint(job_id, 1), actor="ada")
+    chore_id = verify(context, harness.commit_checkpoint(job_id, 1), actor=ADA)
     harness.keeper.run()
     before = harness.dump()
     for stranger in (COPY, CLONE):

@@ -17,6 +17,7 @@ from server.chores.uses import export
 from server.context import Context
 from server.errors import ConflictError, RefusalError
 from server.events.store import append_event
+from server.events.subject import Actor, Subject
 from server.jobs.service import cancel, stop, submit
 from server.liveness import beat
 from server.scheduler.dispatch import RecordingDispatcher
@@ -31,6 +32,7 @@ from specs.failures import FailureReason
 from specs.job import parse_job_spec
 from specs.reports import PROTOCOL, NodeHeartbeat, WorkerIdentity
 from specs.states import AttemptNodeState, JobState
+from tests.actors import ADA, BOB
 from tests.server.harness import Harness, Supervisor
 
 ROUNDS = 5
@@ -128,8 +130,8 @@ def test_stop_cancel_claim_and_failure_at_once(
     first = Supervisor(harness, attempt_id, "a")
     race(
         lambda: claim(context, attempt_id, node="b", worker=worker),
-        lambda: stop(context, job_id, actor="ada", reason=""),
-        lambda: cancel(context, job_id, actor="bob", reason=""),
+        lambda: stop(context, job_id, actor=ADA, reason=""),
+        lambda: cancel(context, job_id, actor=BOB, reason=""),
         lambda: first.end("failed", FailureReason.TRAINER_ERROR),
     )
     if harness.shares(job_id)[1].state == AttemptNodeState.CLAIMED:
@@ -158,7 +160,7 @@ def test_a_last_report_and_a_verdict_of_silence(harness: Harness, context: Conte
 
 def test_one_key_makes_one_job(context: Context) -> None:
     spec = parse_job_spec({})
-    results = race(*[lambda: submit(context, spec, actor="ada", idempotency_key="k")] * 4)
+    results = race(*[lambda: submit(context, spec, actor=ADA, idempotency_key="k")] * 4)
     assert len(set(results)) == 1
     with context.database.read() as connection:
         assert len(connection.execute(select(jobs.c.id)).all()) == 1
@@ -177,8 +179,9 @@ def test_event_ids_follow_commits(harness: Harness, context: Context) -> None:
                         context,
                         connection,
                         NodeDrained(draining=True),
+                        subject=Subject(),
                         message=str(number),
-                        actor=name,
+                        actor=Actor(name),
                     )
 
     def tail() -> list[int]:
@@ -229,7 +232,7 @@ def test_two_exports_never_settle_on_one_folder(harness: Harness, context: Conte
         saved.append(harness.commit_checkpoint(job_id, 1))
     for number in range(ROUNDS):
         request = ExportRequest(name=f"mine-{number}")
-        results = race(*[partial(export, context, one, request, actor="ada") for one in saved])
+        results = race(*[partial(export, context, one, request, actor=ADA) for one in saved])
         assert refused(results) == 1
         (refusal,) = (result for result in results if isinstance(result, RefusalError))
         assert re.search(rf"chore \w+ writes .* checkpoints:exports/mine-{number}", str(refusal))

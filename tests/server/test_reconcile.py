@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from server.attempts.service import node_heartbeat
 from server.context import Context
 from server.events.store import append_event, prune_transient
+from server.events.subject import Subject
 from server.jobs.service import stop
 from server.liveness import beat
 from server.scheduler.leader import FileLeadership
@@ -21,6 +22,7 @@ from specs.api.event_data import LogStored, NodeDrained
 from specs.failures import FailureReason
 from specs.reports import NodeHeartbeat
 from specs.states import AttemptNodeState, DesiredState, JobState
+from tests.actors import ADA, TESTER
 from tests.server.harness import Harness, Supervisor
 
 TWO_NODES: dict[str, Any] = {"resources": {"world_size": 4, "nodes": 2}}
@@ -255,7 +257,7 @@ def test_nodes_are_not_offline_because_servers_were(harness: Harness, context: C
 def test_a_stopped_job_whose_node_died_ends(harness: Harness, context: Context) -> None:
     harness.add_node()
     job_id, _ = harness.running(retry={"node_lost_after_seconds": 60})
-    stop(context, job_id, actor="ada", reason="")
+    stop(context, job_id, actor=ADA, reason="")
     harness.reconcile(seconds=61)
     assert harness.shares(job_id)[0].state == AttemptNodeState.ENDED
     assert harness.job(job_id).state == JobState.FAILED
@@ -264,7 +266,7 @@ def test_a_stopped_job_whose_node_died_ends(harness: Harness, context: Context) 
 def test_transient_events_are_pruned_after_an_hour(harness: Harness, context: Context) -> None:
     for event in (LogStored(rank=0, lines=1), NodeDrained(draining=True)):
         with context.database.write() as connection:
-            append_event(context, connection, event, message="m", actor="test")
+            append_event(context, connection, event, subject=Subject(), message="m", actor=TESTER)
     harness.clock.advance(3599)
     assert prune_transient(context) == 0
     harness.clock.advance(2)

@@ -21,6 +21,7 @@ from specs.failures import FailureReason
 from specs.job import parse_job_spec
 from specs.layout import Layout
 from specs.states import AttemptCause, DesiredState, JobState
+from tests.actors import ADA, BOB
 from tests.server.harness import Harness
 
 TRAINING = {"steps": 100, "global_batch_size": 16, "micro_batch_size": 4}
@@ -38,7 +39,7 @@ def stopped(harness: Harness, context: Context) -> str:
     harness.commit_checkpoint(job_id, 20)
     supervisor.train(40)
     harness.commit_checkpoint(job_id, 40)
-    stop(context, job_id, actor="ada", reason="")
+    stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     return job_id
 
@@ -65,11 +66,11 @@ def test_auto_goes_by_the_slots_of_each_attempt(context: Context, harness: Harne
     first = _current(context, job_id)
     assert (first.device, first.auto) == ("cpu", auto_values(harness.job(job_id).spec, "cpu"))
     harness.commit_checkpoint(job_id, 20)
-    stop(context, job_id, actor="ada", reason="")
+    stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     harness.add_node("gpus", device="cuda")
     resources = {"device": "cuda"}
-    shown = resume(context, job_id, request(overrides={"resources": resources}), actor="ada")
+    shown = resume(context, job_id, request(overrides={"resources": resources}), actor=ADA)
     assert (shown.plan.device, shown.plan.auto["compile.enabled"]) == ("cuda", True)
     assert changed(shown) == {
         "device": ("cpu", "cuda"),
@@ -101,7 +102,7 @@ def _current(context: Context, job_id: str) -> AttemptView:
 def test_a_world_size_alone_takes_the_planners_layout(
     context: Context, harness: Harness, stopped: str
 ) -> None:
-    shown = resume(context, stopped, request(world_size=4), actor="bob")
+    shown = resume(context, stopped, request(world_size=4), actor=BOB)
     assert changed(shown)["layout"] == ("FSDP 2", "FSDP 4")
     assert "learning rate of the next step" not in changed(shown)
     assert harness.job(stopped).state == JobState.QUEUED
@@ -129,7 +130,7 @@ def test_what_a_new_job_may_not_say_keeps_no_stored_one_from_going_on(
         connection.execute(update(jobs).where(jobs.c.id == stopped).values(spec=idle))
     shown = preview(context, stopped, request(world_size=4))
     assert "/lr_schedule/decay_steps" in {warning.pointer for warning in shown.plan.warnings}
-    resume(context, stopped, request(world_size=4), actor="bob")
+    resume(context, stopped, request(world_size=4), actor=BOB)
     assert harness.job(stopped).state == JobState.QUEUED
 
 
@@ -209,14 +210,14 @@ def test_what_is_refused_names_its_field(
 ) -> None:
     before = harness.dump()
     with pytest.raises(InvalidRequestError) as refusal:
-        resume(context, stopped, request(**fields), actor="ada")
+        resume(context, stopped, request(**fields), actor=ADA)
     assert pointer in {problem.pointer for problem in refusal.value.problems}
     assert harness.dump() == before
 
 
 def test_a_dry_run_stores_nothing(context: Context, harness: Harness, stopped: str) -> None:
     before = harness.dump()
-    shown = resume(context, stopped, request(world_size=3, dry_run=True), actor="ada")
+    shown = resume(context, stopped, request(world_size=3, dry_run=True), actor=ADA)
     assert shown.plan.world_size == 3
     assert harness.dump() == before
 
@@ -225,12 +226,12 @@ def test_a_branch_never_takes_up_what_it_left_behind(
     context: Context, harness: Harness, stopped: str
 ) -> None:
     older = f"{stopped}.a1.step-20"
-    assert resume(context, stopped, request(checkpoint_id=older), actor="ada").branch
+    assert resume(context, stopped, request(checkpoint_id=older), actor=ADA).branch
     harness.place()
     (supervisor,) = harness.claim_all(stopped)
     assert supervisor.reply.attempt.resume is not None
     assert supervisor.reply.attempt.resume.checkpoint_id == older
-    assert cancel(context, stopped, actor="ada", reason="") == "nothing: all is saved in step-20"
+    assert cancel(context, stopped, actor=ADA, reason="") == "nothing: all is saved in step-20"
     supervisor.end("cancelled")
     shown = preview(context, stopped, request())
     assert (shown.checkpoint_id, shown.branch) == (older, False)
@@ -240,9 +241,9 @@ def test_a_branch_never_takes_up_what_it_left_behind(
 def test_overrides_stay_until_they_are_changed(
     context: Context, harness: Harness, stopped: str
 ) -> None:
-    resume(context, stopped, request(world_size=4, steps=200), actor="ada")
+    resume(context, stopped, request(world_size=4, steps=200), actor=ADA)
     harness.place()
-    stop(context, stopped, actor="ada", reason="")
+    stop(context, stopped, actor=ADA, reason="")
     shown = preview(context, stopped, request())
     assert (shown.plan.world_size, shown.plan.steps) == (4, 200)
     back = preview(context, stopped, request(world_size=2, steps=100))
@@ -258,7 +259,7 @@ def test_a_resume_gives_the_budget_anew(context: Context, harness: Harness) -> N
             supervisors = harness.claim_all(job_id)
     assert harness.job(job_id).state == JobState.FAILED
     assert harness.job(job_id).retries_used == 1
-    resume(context, job_id, request(), actor="ada")
+    resume(context, job_id, request(), actor=ADA)
     assert harness.job(job_id).retries_used == 0
 
 
@@ -271,9 +272,9 @@ def test_a_success_goes_on_with_more_steps_or_from_an_older_checkpoint(
     harness.commit_checkpoint(job_id, 10)
     supervisor.end("succeeded")
     with pytest.raises(ConflictError, match="older checkpoint or more steps"):
-        resume(context, job_id, request(), actor="ada")
+        resume(context, job_id, request(), actor=ADA)
     assert preview(context, job_id, request(checkpoint_id=older)).step == 5
-    resume(context, job_id, request(steps=20), actor="ada")
+    resume(context, job_id, request(steps=20), actor=ADA)
     assert harness.job(job_id).state == JobState.QUEUED
 
 
@@ -281,7 +282,7 @@ def test_a_resize_stops_and_goes_on(context: Context, harness: Harness) -> None:
     harness.add_node(slots=4)
     job_id, (supervisor,) = harness.running(training=TRAINING, resources={"world_size": 2})
     overrides = {"resources": {"priority": 7}}
-    resume(context, job_id, request(world_size=4, overrides=overrides), actor="ada")
+    resume(context, job_id, request(world_size=4, overrides=overrides), actor=ADA)
     assert harness.job(job_id).state == JobState.STOPPING
     assert supervisor.train(30) == DesiredState.STOP
     harness.commit_checkpoint(job_id, 31)
@@ -298,8 +299,8 @@ def test_a_resize_stops_and_goes_on(context: Context, harness: Harness) -> None:
 def test_a_stop_takes_a_resize_back(context: Context, harness: Harness) -> None:
     harness.add_node(slots=4)
     job_id, (supervisor,) = harness.running(training=TRAINING)
-    resume(context, job_id, request(world_size=4), actor="ada")
-    stop(context, job_id, actor="ada", reason="")
+    resume(context, job_id, request(world_size=4), actor=ADA)
+    stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     assert harness.job(job_id).state == JobState.STOPPED
     assert harness.job(job_id).pending is None
@@ -309,10 +310,10 @@ def test_what_waits_or_ends_cannot_resume(context: Context, harness: Harness) ->
     harness.add_node()
     job_id = harness.submit()
     with pytest.raises(ConflictError, match="is queued"):
-        resume(context, job_id, request(), actor="ada")
+        resume(context, job_id, request(), actor=ADA)
     harness.place()
     with pytest.raises(ConflictError, match="is starting"):
-        resume(context, job_id, request(), actor="ada")
+        resume(context, job_id, request(), actor=ADA)
     with pytest.raises(NotFoundError):
         preview(context, "nothing", request())
 
@@ -323,7 +324,7 @@ def test_a_resume_waits_for_the_storage_of_its_checkpoints(
     harness.add_node("elsewhere", slots=16, roots={"checkpoints": "another", "data": "root-2"})
     harness.submit(resources={"world_size": 8}, name="other", training={"micro_batch_size": 1})
     harness.place()
-    resume(context, stopped, request(world_size=8), actor="ada")
+    resume(context, stopped, request(world_size=8), actor=ADA)
     harness.place()
     assert [share.node for share in harness.shares(stopped)] == ["node-1"]
 
@@ -340,7 +341,7 @@ def test_stages_of_another_pipeline_do_not_follow(context: Context, harness: Har
         training=TRAINING, resources={"world_size": 2}, parallelism=axes
     )
     harness.commit_checkpoint(job_id, 20)
-    stop(context, job_id, actor="ada", reason="")
+    stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     stale = harness.job(job_id).spec.parallelism
     alone = stale.model_copy(update={"pp": 1, "dp_shard": 2})
@@ -371,7 +372,7 @@ def test_options_offer_every_size(context: Context, harness: Harness, stopped: s
 def test_a_changed_code_is_allowed_for_one_resume_until_it_has_saved(
     context: Context, harness: Harness, stopped: str
 ) -> None:
-    resume(context, stopped, request(allow_code_change=True), actor="bob")
+    resume(context, stopped, request(allow_code_change=True), actor=BOB)
     assert harness.place() == 1
     (supervisor,) = harness.claim_all(stopped)
     point = supervisor.reply.attempt.resume
@@ -391,8 +392,8 @@ def test_a_changed_code_is_allowed_for_one_resume_until_it_has_saved(
     (supervisor,) = harness.claim_all(stopped)
     assert harness.attempt(stopped).start_step == 60
     assert not harness.attempt(stopped).allow_code_change
-    stop(context, stopped, actor="ada", reason="")
+    stop(context, stopped, actor=ADA, reason="")
     supervisor.end("stopped")
-    resume(context, stopped, request(), actor="bob")
+    resume(context, stopped, request(), actor=BOB)
     assert harness.place() == 1
     assert not harness.attempt(stopped).allow_code_change

@@ -14,6 +14,7 @@ from specs.api.resume import ResumeRequest
 from specs.failures import FailureReason
 from specs.states import JobState
 from specs.stream import BadWindow
+from tests.actors import ADA
 from tests.server.harness import AnyRow, Harness, Supervisor
 
 # The default global batch holds 16 sequences: steps 7 and 8, and a checkpoint from before them.
@@ -102,6 +103,6 @@ def test_every_later_attempt_leaves_out_what_an_earlier_one_did(
     third.end("failed", FailureReason.NON_FINITE_LOSS, bad_window=other)
     job = harness.job(job_id)
     assert job.state == JobState.FAILED, "two retries were the budget"
-    resume(context, job_id, ResumeRequest(), actor="ada")
+    resume(context, job_id, ResumeRequest(), actor=ADA)
     fourth = again(harness, job_id)
     assert fourth.reply.attempt.skip == ((96, 128),), "a person decides what to do about the other"

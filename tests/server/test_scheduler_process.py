@@ -25,6 +25,7 @@ from server.scheduler.run import Scheduler
 from specs.job import parse_job_spec
 from specs.reports import LaunchMessage
 from specs.states import JobState
+from tests.actors import ADA
 from tests.server.harness import Harness
 
 MESSAGE = LaunchMessage(attempt_id="attempt-1", node="gpu-01")
@@ -82,7 +83,7 @@ def test_a_round_that_fails_is_followed_by_another(
 ) -> None:
     beat(context)
     harness.add_node()
-    job_id = submit(context, parse_job_spec({}), actor="ada")
+    job_id = submit(context, parse_job_spec({}), actor=ADA)
     leader = FileLeadership(context.settings.state_dir / "lock")
     scheduler = Scheduler(context, RecordingDispatcher(), leader)
     stop, rounds, tick = threading.Event(), iter(range(100)), scheduler.tick

@@ -28,6 +28,7 @@ from server.views import job_view
 from specs.api.chores import SampleRequest
 from specs.api.fork import ForkRequest
 from specs.job import JobSpec, parse_job_spec
+from tests.actors import ADA
 from tests.server.harness import BRINGS_CODE, FakeClock, Harness
 
 SECRET = "hunter2-in-plain-sight"
@@ -70,15 +71,15 @@ def changes(**env: str | None) -> ForkRequest:
 @BRINGS_CODE
 def test_no_table_holds_a_value_in_the_clear(context: Context, harness: Harness) -> None:
     harness.add_node()
-    job_id = submit(context, spec(env=ENV), actor="ada", idempotency_key="k")
+    job_id = submit(context, spec(env=ENV), actor=ADA, idempotency_key="k")
     assert harness.place() == 1
     (supervisor,) = harness.claim_all(job_id)
     assert supervisor.reply.spec == spec(env=ENV), "the ranks get what was submitted"
     supervisor.train(9)
     checkpoint = harness.commit_checkpoint(job_id, 4)
-    uses.sample(context, checkpoint, SampleRequest(), actor="ada")
+    uses.sample(context, checkpoint, SampleRequest(), actor=ADA)
     wanted = changes(B_TOKEN=f"{SECRET}-2", NCCL_DEBUG=None)
-    _, fork_id = fork.fork(context, checkpoint, wanted, actor="ada", idempotency_key="f")
+    _, fork_id = fork.fork(context, checkpoint, wanted, actor=ADA, idempotency_key="f")
     assert context.secrets.open(harness.job(fork_id).env) == {
         "A_TOKEN": SECRET,
         "B_TOKEN": f"{SECRET}-2",
@@ -90,7 +91,7 @@ def test_no_table_holds_a_value_in_the_clear(context: Context, harness: Harness)
 @BRINGS_CODE
 def test_views_show_values_of_the_allow_list_alone(context: Context) -> None:
     env = {**ENV, "TORCH_LOGS": f"+{SECRET}"}
-    job_id = submit(context, spec(env=env), actor="ada")
+    job_id = submit(context, spec(env=env), actor=ADA)
     masked = {"A_TOKEN": "********", "NCCL_DEBUG": "INFO", "TORCH_LOGS": "********"}
     assert shown(context, job_id).env == masked
 
@@ -104,12 +105,12 @@ def test_a_mask_that_is_submitted_back_is_refused_by_its_pointer(
     job_id, (supervisor,) = harness.running(step=9, env=ENV, description=f"see {url}")
     again = shown(context, job_id)
     assert again.description == "see https://********@host/x"
-    for act in (plan_job, lambda *a: submit(*a, actor="ada")):
+    for act in (plan_job, lambda *a: submit(*a, actor=ADA)):
         with pytest.raises(InvalidRequestError) as refusal:
             act(context, again)
         assert [p.pointer for p in refusal.value.problems] == ["/description", "/env/A_TOKEN"]
     checkpoint = harness.commit_checkpoint(job_id, 4)
-    stop(context, job_id, actor="ada", reason="")
+    stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     with pytest.raises(InvalidRequestError) as refusal:
         fork.preview(context, checkpoint, changes(A_TOKEN="********"))
@@ -119,21 +120,21 @@ def test_a_mask_that_is_submitted_back_is_refused_by_its_pointer(
 @BRINGS_CODE
 def test_one_key_is_one_environment(context: Context, harness: Harness) -> None:
     harness.add_node()
-    first = submit(context, spec(env=ENV), actor="ada", idempotency_key="k")
-    assert submit(context, spec(env=ENV), actor="ada", idempotency_key="k") == first
+    first = submit(context, spec(env=ENV), actor=ADA, idempotency_key="k")
+    assert submit(context, spec(env=ENV), actor=ADA, idempotency_key="k") == first
     for other in ({**ENV, "A_TOKEN": "another"}, {}, {"A_TOKEN": SECRET}):
         with pytest.raises(InvalidRequestError, match="another body"):
-            submit(context, spec(env=other), actor="ada", idempotency_key="k")
+            submit(context, spec(env=other), actor=ADA, idempotency_key="k")
     assert harness.place() == 1
     harness.claim_all(first)[0].train(9)
     checkpoint = harness.commit_checkpoint(first, 4)
     wanted = changes(A_TOKEN="new", NCCL_DEBUG=None)
-    _, forked = fork.fork(context, checkpoint, wanted, actor="ada", idempotency_key="f")
-    again = fork.fork(context, checkpoint, wanted, actor="ada", idempotency_key="f")
+    _, forked = fork.fork(context, checkpoint, wanted, actor=ADA, idempotency_key="f")
+    again = fork.fork(context, checkpoint, wanted, actor=ADA, idempotency_key="f")
     assert again[1] == forked
     for request in (changes(A_TOKEN="other", NCCL_DEBUG=None), changes(), ForkRequest()):
         with pytest.raises(InvalidRequestError, match="another body"):
-            fork.fork(context, checkpoint, request, actor="ada", idempotency_key="f")
+            fork.fork(context, checkpoint, request, actor=ADA, idempotency_key="f")
 
 
 # ---- the file of the keys -----------------------------------------------------------------------
@@ -144,7 +145,7 @@ def test_without_its_key_a_job_waits_and_names_the_file(
     context: Context, harness: Harness, clock: FakeClock
 ) -> None:
     harness.add_node(slots=8)
-    job_id = submit(context, spec(env=ENV), actor="ada")
+    job_id = submit(context, spec(env=ENV), actor=ADA)
     path = context.secrets.path
     kept = path.read_bytes()
     for content in (None, Fernet.generate_key(), b"no key\n"):
@@ -156,7 +157,7 @@ def test_without_its_key_a_job_waits_and_names_the_file(
         assert str(path) in error
         assert path.exists() == (content is not None), "a lost key is not replaced"
         assert shown(context, job_id).env == dict.fromkeys(ENV, "********")
-        plain = submit(context, spec(), actor="ada")
+        plain = submit(context, spec(), actor=ADA)
         harness.place()
         assert (harness.job(job_id).state, harness.job(plain).state) == ("queued", "starting")
         assert str(path) in harness.job(job_id).reason
@@ -168,7 +169,7 @@ def test_without_its_key_a_job_waits_and_names_the_file(
         clock.advance(20)
         if content is None or content.startswith(b"no"):
             with pytest.raises(KeyFileError, match=re.escape(str(path))):
-                submit(context, spec(env=ENV), actor="ada")
+                submit(context, spec(env=ENV), actor=ADA)
     path.write_bytes(kept)
     assert ensure_key(context) is None
     assert harness.place() == 1
@@ -180,7 +181,7 @@ def test_a_key_that_is_lost_after_placing_refuses_the_claim(
     context: Context, harness: Harness
 ) -> None:
     node = harness.add_node()
-    job_id = submit(context, spec(env=ENV), actor="ada")
+    job_id = submit(context, spec(env=ENV), actor=ADA)
     assert harness.place() == 1
     context.secrets.path.unlink()
     with pytest.raises(KeyFileError) as refusal:
@@ -193,8 +194,8 @@ def test_a_key_that_is_lost_after_placing_refuses_the_claim(
 def test_rotation_encrypts_anew_and_drops_keys_after_a_second_one(
     context: Context, harness: Harness
 ) -> None:
-    ids = [submit(context, spec(env={**ENV, "N": str(n)}), actor="ada") for n in range(3)]
-    plain = submit(context, spec(), actor="ada")
+    ids = [submit(context, spec(env={**ENV, "N": str(n)}), actor=ADA) for n in range(3)]
+    plain = submit(context, spec(), actor=ADA)
     path = context.secrets.path
     first, tokens = path.read_text(), [harness.job(one).env for one in ids]
     running = SecretsBox(path)  # another process, which has read the file
@@ -218,7 +219,7 @@ def test_rotation_encrypts_anew_and_drops_keys_after_a_second_one(
 def test_a_rotation_that_cannot_read_a_value_changes_nothing(
     context: Context, harness: Harness
 ) -> None:
-    job_id = submit(context, spec(env=ENV), actor="ada")
+    job_id = submit(context, spec(env=ENV), actor=ADA)
     sealed, kept = harness.job(job_id).env, context.secrets.path.read_text()
     context.secrets.path.write_text(Fernet.generate_key().decode())
     with pytest.raises(KeyFileError, match=r"env.A_TOKEN cannot be decrypted"):
@@ -246,7 +247,7 @@ def test_the_command_rotates(
 
 
 def test_the_migration_encrypts_what_was_stored(context: Context, harness: Harness) -> None:
-    job_id, plain = (submit(context, spec(name=name), actor="ada") for name in ("a", "b"))
+    job_id, plain = (submit(context, spec(name=name), actor=ADA) for name in ("a", "b"))
     unchanged = harness.job(plain).spec_digest
     text = spec(name="a", env=ENV).model_dump_json()
     with context.database.write() as connection:

@@ -14,6 +14,7 @@ from uuid import UUID
 from server.auth.service import authenticate_token, create_token
 from server.auth.tokens import hash_token
 from server.context import Context
+from server.events.subject import Actor
 from server.jobs.resume import resume
 from server.jobs.service import stop
 from server.nodes.service import register
@@ -105,7 +106,7 @@ class Stage(Harness):
         """Go on with a job that has ended, and return the run of the new attempt."""
         self.clock.advance(seconds)
         request = ResumeRequest.model_validate(fields)
-        resume(self.context, job_id, request, actor="ada")
+        resume(self.context, job_id, request, actor=Actor("ada"))
         return self.start(job_id)
 
 
@@ -221,7 +222,7 @@ class Run:
 
     def ask_to_stop(self) -> None:
         """Ask for a stop, as a person does."""
-        stop(self._stage.context, self._job_id, actor="ada", reason="")
+        stop(self._stage.context, self._job_id, actor=Actor("ada"), reason="")
 
     def end(self, outcome: str, failure: Failure | None = None) -> None:
         """Report the end on every node."""

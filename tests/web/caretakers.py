@@ -8,6 +8,7 @@ from specs.api.chores import ExportRequest
 from specs.checkpoint_faults import CheckpointFault
 from specs.chores import ChoreOutcome, ChoreProgress, ExportResult, Verification
 from specs.reports import PROTOCOL, ChoreReport
+from tests.actors import ADA
 from tests.web.actors import Stage
 
 SIZE = 1_900_592_112
@@ -61,7 +62,7 @@ class Caretaker:
         """Export `a1.step-2` to the end, in half as many bytes."""
         context = self._stage.context
         request = ExportRequest(dtype="bfloat16", name="tale")
-        chore_id = uses.export(context, self._id(name), request, actor="ada")
+        chore_id = uses.export(context, self._id(name), request, actor=ADA)
         fence, node = self._take(chore_id)
         written = ExportResult(
             place="checkpoints:exports/tale",
@@ -76,14 +77,14 @@ class Caretaker:
 
     def pin(self, name: str) -> None:
         """Pin."""
-        service.set_pin(self._stage.context, self._id(name), pinned=True, actor="ada")
+        service.set_pin(self._stage.context, self._id(name), pinned=True, actor=ADA)
 
     def delete(self, name: str) -> None:
         """Ask for a deletion that no node has time for."""
-        service.delete(self._stage.context, self._id(name), actor="ada")
+        service.delete(self._stage.context, self._id(name), actor=ADA)
 
     def _begin(self, name: str) -> tuple[str, int, str]:
-        chore_id = service.verify(self._stage.context, self._id(name), actor="ada")
+        chore_id = service.verify(self._stage.context, self._id(name), actor=ADA)
         return chore_id, *self._take(chore_id)
 
     def _take(self, chore_id: str) -> tuple[int, str]:

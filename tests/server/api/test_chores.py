@@ -13,6 +13,7 @@ from specs.api.chores import ChoreView, JobDeletedView
 from specs.api.telemetry import CheckpointDetails
 from specs.reports import PROTOCOL, Registration, RegistrationReply
 from specs.states import ChoreState
+from tests.actors import ADA
 from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient
 from tests.server.harness import Harness
@@ -26,7 +27,7 @@ def saved(harness: Harness, context: Context) -> tuple[str, list[str]]:
     harness.add_node()
     job_id, (supervisor,) = harness.running(step=9)
     found = [harness.commit_checkpoint(job_id, step) for step in (4, 8)]
-    stop(context, job_id, actor="ada", reason="")
+    stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     return job_id, found
 

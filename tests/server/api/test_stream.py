@@ -20,10 +20,12 @@ from server.context import Context
 from server.database import Database
 from server.events.store import append_event
 from server.events.stream import follow
+from server.events.subject import Subject
 from server.events.tail import QUEUE, Tail
 from server.tables import events
 from specs.api.event_data import NodeOnline
 from specs.events import EventKind
+from tests.actors import TESTER
 from tests.server.api.serving import PATIENCE, serving, until
 from tests.server.harness import FakeClock
 
@@ -112,8 +114,8 @@ def append(context: Context, message: str, *, job_id: str | None = None) -> int:
             connection,
             NodeOnline(),
             message=message,
-            actor="test",
-            job_id=job_id,
+            actor=TESTER,
+            subject=Subject(job_id),
         )
 
 
@@ -135,8 +137,9 @@ def write_interleaved(context: Context, *, writers: int, each: int) -> None:
                         own,
                         connection,
                         NodeOnline(),
+                        subject=Subject(),
                         message=f"{number}.{index}.{part}",
-                        actor="test",
+                        actor=TESTER,
                     )
                     time.sleep(pauses.random() * 0.004)
                 if pauses.random() < 0.1:

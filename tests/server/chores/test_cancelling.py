@@ -12,6 +12,7 @@ from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
 from specs.chores import ChoreOutcome
 from specs.states import ChoreState
+from tests.actors import ADA, EVE
 from tests.server.chores.conftest import Yard
 
 
@@ -20,7 +21,7 @@ def job(yard: Yard) -> str:
     """Id of a job that has ended, with checkpoints of steps 2 and 4."""
     job_id, (supervisor,) = yard.harness.running(step=4)
     yard.commit(job_id, 2, 4)
-    stop(yard.harness.context, job_id, actor="ada", reason="")
+    stop(yard.harness.context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     return job_id
 
@@ -28,28 +29,28 @@ def job(yard: Yard) -> str:
 def test_one_that_waits_ends_at_once_and_may_be_asked_for_again(
     yard: Yard, context: Context, job: str
 ) -> None:
-    chore = service.verify(context, f"{job}.a1.step-4", actor="ada")
-    cancel(context, chore, actor="eve")
+    chore = service.verify(context, f"{job}.a1.step-4", actor=ADA)
+    cancel(context, chore, actor=EVE)
     assert yard.chore(chore).state == ChoreState.CANCELLED
     assert yard.give() == []
     (said,) = yard.said(job, "chore_ended")
     assert said.message.endswith("cancelled: taken back by eve")
     with pytest.raises(ConflictError, match="cancelled already"):
-        cancel(context, chore, actor="eve")
-    assert service.verify(context, f"{job}.a1.step-4", actor="ada") != chore
+        cancel(context, chore, actor=EVE)
+    assert service.verify(context, f"{job}.a1.step-4", actor=ADA) != chore
 
 
 def test_one_that_runs_hears_it_in_the_answer_to_its_report(
     yard: Yard, context: Context, job: str
 ) -> None:
-    chore = service.verify(context, f"{job}.a1.step-4", actor="ada")
+    chore = service.verify(context, f"{job}.a1.step-4", actor=ADA)
     yard.give()
     yard.claim(chore)
     yard.report(chore, done=1)
-    cancel(context, chore, actor="eve")
+    cancel(context, chore, actor=EVE)
     with pytest.raises(ConflictError, match="it is cancelled"):
         yard.report(chore, done=2)
-    other = service.verify(context, f"{job}.a1.step-2", actor="ada")
+    other = service.verify(context, f"{job}.a1.step-2", actor=ADA)
     assert yard.give() == [(other, "node-1")], "the node has no chore any more"
 
 
@@ -57,13 +58,13 @@ def test_a_deletion_is_taken_back_until_a_node_has_taken_it_on(
     yard: Yard, context: Context, job: str
 ) -> None:
     identifier = f"{job}.a1.step-2"
-    cancel(context, service.delete(context, identifier, actor="ada"), actor="ada")
+    cancel(context, service.delete(context, identifier, actor=ADA), actor=ADA)
     assert yard.kept(job) == ["a1.step-2", "a1.step-4"]
-    chore = service.delete(context, identifier, actor="ada")
+    chore = service.delete(context, identifier, actor=ADA)
     yard.give()
     yard.claim(chore)
     with pytest.raises(ConflictError, match="a node has begun to delete"):
-        cancel(context, chore, actor="ada")
+        cancel(context, chore, actor=ADA)
     assert yard.kept(job) == ["a1.step-4"]
 
 
@@ -71,28 +72,28 @@ def test_a_deletion_that_failed_half_way_is_not_undone_by_taking_back_the_next_o
     yard: Yard, context: Context, job: str
 ) -> None:
     identifier = f"{job}.a1.step-2"
-    first = service.delete(context, identifier, actor="ada")
+    first = service.delete(context, identifier, actor=ADA)
     yard.give()
     yard.claim(first)
     yard.report(first, outcome=ChoreOutcome(outcome="failed", message="the marker is gone"))
     yard.harness.clock.advance(31 * 86_400)
     assert prune_ended(context) == 0, "that it had begun must be known"
-    again = service.delete(context, identifier, actor="ada")
+    again = service.delete(context, identifier, actor=ADA)
     with pytest.raises(ConflictError, match="a node has begun to delete"):
-        cancel(context, again, actor="ada")
+        cancel(context, again, actor=ADA)
     assert yard.kept(job) == ["a1.step-4"]
 
 
 def test_files_of_a_deleted_job_are_not_forgotten(yard: Yard, context: Context, job: str) -> None:
-    (chore,) = delete_job(context, job, actor="ada", checkpoints="delete")
+    (chore,) = delete_job(context, job, actor=ADA, checkpoints="delete")
     with pytest.raises(ConflictError, match="no longer in the catalog"):
-        cancel(context, chore, actor="ada")
+        cancel(context, chore, actor=ADA)
 
 
 def test_what_ended_long_ago_is_forgotten(yard: Yard, context: Context, job: str) -> None:
-    old = service.verify(context, f"{job}.a1.step-4", actor="ada")
-    cancel(context, old, actor="ada")
-    waiting = service.verify(context, f"{job}.a1.step-2", actor="ada")
+    old = service.verify(context, f"{job}.a1.step-4", actor=ADA)
+    cancel(context, old, actor=ADA)
+    waiting = service.verify(context, f"{job}.a1.step-2", actor=ADA)
     yard.harness.clock.advance(30 * 86_400 - 1)
     assert prune_ended(context) == 0
     yard.harness.clock.advance(2)

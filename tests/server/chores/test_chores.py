@@ -15,6 +15,7 @@ from specs.api.chores import SampleRequest
 from specs.checkpoint_faults import CheckpointFault
 from specs.chores import ChoreKind, ChoreOutcome
 from specs.states import ChoreState
+from tests.actors import ADA, EVE
 from tests.server.chores.conftest import Yard
 from tests.server.harness import Harness
 
@@ -29,7 +30,7 @@ def saved(yard: Yard, *steps: int) -> tuple[str, list[str]]:
 
 def test_a_verification_from_the_request_to_the_catalog(yard: Yard, context: Context) -> None:
     job_id, (checkpoint,) = saved(yard, 4)
-    chore_id = service.verify(context, checkpoint, actor="ada")
+    chore_id = service.verify(context, checkpoint, actor=ADA)
     assert yard.give() == [(chore_id, "node-1")]
     reply = yard.claim(chore_id)
     assert reply.task.kind == ChoreKind.VERIFY
@@ -52,7 +53,7 @@ def test_a_verification_from_the_request_to_the_catalog(yard: Yard, context: Con
 
 def test_what_was_found_stands_in_the_catalog(yard: Yard, context: Context) -> None:
     job_id, (checkpoint,) = saved(yard, 4)
-    yard.do(service.verify(context, checkpoint, actor="ada"))
+    yard.do(service.verify(context, checkpoint, actor=ADA))
     row = yard.checkpoints(job_id)[checkpoint]
     assert row.verified is True
     assert (row.verification.loaded_on, row.checked_at) == (2, context.now())
@@ -60,7 +61,7 @@ def test_what_was_found_stands_in_the_catalog(yard: Yard, context: Context) -> N
 
 def test_a_damaged_checkpoint_is_named_and_passed_over(yard: Yard, context: Context) -> None:
     job_id, (older, newer) = saved(yard, 4, 8)
-    yard.do(service.verify(context, newer, actor="ada"), fault=CheckpointFault.FILE_DAMAGED)
+    yard.do(service.verify(context, newer, actor=ADA), fault=CheckpointFault.FILE_DAMAGED)
     found = yard.checkpoints(job_id)[newer].verification
     assert (found.ok, found.fault) == (False, CheckpointFault.FILE_DAMAGED)
     assert yard.said(job_id, "chore_ended")[-1].data["ok"] is False
@@ -73,17 +74,17 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(yard: Yard, context: Cont
 
 def test_a_repeat_is_the_same_chore_until_it_has_ended(yard: Yard, context: Context) -> None:
     _, (checkpoint,) = saved(yard, 4)
-    first = service.verify(context, checkpoint, actor="ada")
-    assert service.verify(context, checkpoint, actor="eve") == first
+    first = service.verify(context, checkpoint, actor=ADA)
+    assert service.verify(context, checkpoint, actor=EVE) == first
     yard.do(first)
-    assert service.verify(context, checkpoint, actor="eve") != first
+    assert service.verify(context, checkpoint, actor=EVE) != first
 
 
 def test_a_node_has_one_chore_at_a_time(yard: Yard, context: Context) -> None:
     _, (one, two) = saved(yard, 4, 8)
-    first = service.verify(context, one, actor="ada")
+    first = service.verify(context, one, actor=ADA)
     yard.harness.clock.advance(1)
-    second = service.verify(context, two, actor="ada")
+    second = service.verify(context, two, actor=ADA)
     assert yard.give() == [(first, "node-1")]
     assert yard.give() == []  # the first is not claimed yet
     yard.claim(first)
@@ -94,7 +95,7 @@ def test_a_node_has_one_chore_at_a_time(yard: Yard, context: Context) -> None:
 
 def test_a_message_is_sent_again_then_another_node_is_tried(yard: Yard, context: Context) -> None:
     _, (checkpoint,) = saved(yard, 4)
-    chore_id = service.verify(context, checkpoint, actor="ada")
+    chore_id = service.verify(context, checkpoint, actor=ADA)
     assert yard.give() == [(chore_id, "node-1")]
     yard.harness.clock.advance(context.settings.resend_seconds)
     assert yard.give() == [(chore_id, "node-1")]
@@ -108,7 +109,7 @@ def test_a_message_is_sent_again_then_another_node_is_tried(yard: Yard, context:
 
 def test_only_the_first_claim_counts(yard: Yard, context: Context) -> None:
     _, (checkpoint,) = saved(yard, 4)
-    chore_id = service.verify(context, checkpoint, actor="ada")
+    chore_id = service.verify(context, checkpoint, actor=ADA)
     with pytest.raises(ConflictError, match="not for node-1"):
         yard.claim(chore_id)  # a message that somebody wrote by hand
     yard.give()
@@ -121,7 +122,7 @@ def test_only_the_first_claim_counts(yard: Yard, context: Context) -> None:
 
 def test_a_silent_node_is_outrun_by_the_next_claim(yard: Yard, context: Context) -> None:
     _, (checkpoint,) = saved(yard, 4)
-    chore_id = service.verify(context, checkpoint, actor="ada")
+    chore_id = service.verify(context, checkpoint, actor=ADA)
     for fence in (1, 2, 3):
         assert yard.give() == [(chore_id, "node-1")]
         assert yard.claim(chore_id).fence == fence
@@ -142,7 +143,7 @@ def test_an_outrun_supervisor_is_told_while_the_next_one_works(
     yard: Yard, context: Context
 ) -> None:
     _, (checkpoint,) = saved(yard, 4)
-    chore_id = service.verify(context, checkpoint, actor="ada")
+    chore_id = service.verify(context, checkpoint, actor=ADA)
     yard.give()
     yard.claim(chore_id)
     silence(yard.harness)
@@ -155,7 +156,7 @@ def test_an_outrun_supervisor_is_told_while_the_next_one_works(
 
 def test_nothing_is_judged_while_no_server_could_hear(yard: Yard, context: Context) -> None:
     _, (checkpoint,) = saved(yard, 4)
-    chore_id = service.verify(context, checkpoint, actor="ada")
+    chore_id = service.verify(context, checkpoint, actor=ADA)
     yard.give()
     yard.claim(chore_id)
     yard.harness.clock.advance(10 * context.settings.lease_seconds)
@@ -167,7 +168,7 @@ def test_nothing_is_judged_while_no_server_could_hear(yard: Yard, context: Conte
 
 def test_a_report_renews_the_lease(yard: Yard, context: Context) -> None:
     _, (checkpoint,) = saved(yard, 4)
-    chore_id = service.verify(context, checkpoint, actor="ada")
+    chore_id = service.verify(context, checkpoint, actor=ADA)
     yard.give()
     yard.claim(chore_id)
     for _ in range(4):
@@ -222,9 +223,9 @@ def test_a_sample_goes_first_and_a_scrub_last(yard: Yard, context: Context) -> N
     for kind in (ChoreKind.SCRUB, ChoreKind.VERIFY):
         with context.database.write() as connection:
             job, row = service.locked_to_stay(connection, checkpoint)
-            order.append(service.queue_look(context, connection, job, row, kind, actor="ada"))
+            order.append(service.queue_look(context, connection, job, row, kind, actor=ADA))
         yard.harness.clock.advance(1)
-    order.append(uses.sample(context, checkpoint, SampleRequest(), actor="ada"))
+    order.append(uses.sample(context, checkpoint, SampleRequest(), actor=ADA))
     with context.database.read() as connection:
         queue = yard.harness.keeper._queue(connection)
     scrub, verify, sample = order
@@ -272,9 +273,9 @@ def test_what_waits_says_why(chore: Wanted, offers: list[Offer], reason: str) ->
 
 def test_the_reason_is_stored_once_and_ends_with_the_waiting(yard: Yard, context: Context) -> None:
     job_id, (one, two) = saved(yard, 4, 8)
-    first = service.verify(context, one, actor="ada")
+    first = service.verify(context, one, actor=ADA)
     yard.harness.clock.advance(1)
-    second = service.verify(context, two, actor="ada")
+    second = service.verify(context, two, actor=ADA)
     assert yard.chore(second).waiting is None, "nobody has looked at it yet"
     yard.give()
     yard.give()

@@ -10,12 +10,14 @@ import pytest
 from server.chores import service, uses
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
+from server.events.subject import Actor
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
 from specs.api.chores import ExportRequest
 from specs.checkpoint_faults import CheckpointFault
 from specs.chores import ChoreKind, ChoreOutcome, ExportResult, ExportTask
 from specs.states import ChoreState
+from tests.actors import ADA, EVE
 from tests.server.chores.conftest import Yard
 from tests.server.harness import Harness, Supervisor
 
@@ -29,7 +31,7 @@ def saved(yard: Yard, *steps: int, **sections: Any) -> tuple[str, list[str], Sup
     return job_id, found, supervisor
 
 
-def export(context: Context, checkpoint: str, *, actor: str = "ada", **request: Any) -> str:
+def export(context: Context, checkpoint: str, *, actor: Actor = ADA, **request: Any) -> str:
     return uses.export(context, checkpoint, ExportRequest(**request), actor=actor)
 
 
@@ -57,7 +59,7 @@ def test_the_same_is_the_open_one_and_another_goes_elsewhere(yard: Yard, context
     _, (one, two), _ = saved(yard, 4, 8)
     first = export(context, one, name="mine")
     yard.harness.clock.advance(1)
-    assert export(context, one, name="mine", dtype="float32", actor="eve") == first
+    assert export(context, one, name="mine", dtype="float32", actor=EVE) == first
     with pytest.raises(ConflictError, match=rf"chore {first} writes another export to"):
         export(context, one, name="mine", dtype="bfloat16")
     with pytest.raises(ConflictError, match="name another folder"):
@@ -79,27 +81,27 @@ def test_it_stays_while_it_is_exported(yard: Yard, context: Context) -> None:
     yard.commit(job_id, 4)
     assert yard.kept(job_id) == ["a1.step-2", "a1.step-4"]
     with pytest.raises(ConflictError, match=rf"chore {chore_id} \(export, .* is queued; wait"):
-        service.delete(context, checkpoint, actor="ada")
-    stop(context, job_id, actor="ada", reason="")
+        service.delete(context, checkpoint, actor=ADA)
+    stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     with pytest.raises(ConflictError, match=rf"chore {chore_id} \(export"):
-        delete_job(context, job_id, actor="ada", checkpoints="delete")
+        delete_job(context, job_id, actor=ADA, checkpoints="delete")
     assert yard.kept(job_id) == ["a1.step-2", "a1.step-4"]
     yard.give()
     yard.claim(chore_id)
     yard.report(chore_id, outcome=DONE)
-    service.delete(context, checkpoint, actor="ada")
+    service.delete(context, checkpoint, actor=ADA)
     assert yard.kept(job_id) == ["a1.step-4"]
 
 
 def test_what_cannot_be_exported_is_refused_with_the_reason(yard: Yard, context: Context) -> None:
     job_id, (good, bad), _ = saved(yard, 4, 8)
-    yard.do(service.verify(context, bad, actor="ada"), fault=CheckpointFault.FILE_DAMAGED)
+    yard.do(service.verify(context, bad, actor=ADA), fault=CheckpointFault.FILE_DAMAGED)
     with pytest.raises(ConflictError, match=r"is damaged \(file_damaged\)"):
         export(context, bad)
     with pytest.raises(InvalidRequestError, match=r"'attic' is no root .* checkpoints, data"):
         export(context, good, root="attic")
-    service.delete(context, bad, actor="ada")
+    service.delete(context, bad, actor=ADA)
     with pytest.raises(ConflictError, match="is being deleted"):
         export(context, bad)
     assert {row.kind for row in yard.chores(job_id=job_id)} == {"verify", "delete"}

@@ -14,6 +14,7 @@ from specs.checkpoint import DCP_METADATA, ManifestFile
 from specs.chores import ChoreKind, ChoreOutcome
 from specs.failures import FailureReason
 from specs.states import ChoreState, JobState
+from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
 from tests.server.chores.conftest import Yard
 from tests.server.harness import AnyRow, Harness
@@ -179,7 +180,7 @@ def test_only_an_attempt_that_was_not_heard_to_its_end_is_searched(
     pass_time(harness, 60)
     assert harness.place() == 1
     # Nobody claims the second: nothing was launched, so nothing was saved.
-    stop(harness.context, job_id, actor="ada", reason="")
+    stop(harness.context, job_id, actor=ADA, reason="")
     assert yard.chores(kind=ChoreKind.RECOVER.value) == []
 
 
@@ -187,6 +188,6 @@ def test_the_search_goes_before_other_chores_and_with_its_job(yard: Yard, harnes
     job_id = lose(harness, 0, retry={**LOST["retry"], "on": []})
     assert harness.job(job_id).state == JobState.FAILED
     chore = search(yard)
-    delete_job(harness.context, job_id, checkpoints="delete", actor="ada")
+    delete_job(harness.context, job_id, checkpoints="delete", actor=ADA)
     assert search(yard).state == ChoreState.CANCELLED
     assert chore.id == search(yard).id

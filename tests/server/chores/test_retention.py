@@ -20,6 +20,7 @@ from specs.api.resume import ResumeRequest
 from specs.checkpoint_faults import CheckpointFault
 from specs.failures import FailureReason
 from specs.sections.checkpoint import CheckpointSection
+from tests.actors import ADA
 from tests.server.chores.conftest import Yard
 
 CANDIDATES = st.lists(
@@ -184,13 +185,13 @@ def test_the_best_stay_too_and_nothing_goes_before_it_was_measured(
 def test_pins_and_good_words_count(yard: Yard, context: Context) -> None:
     job_id, _ = yard.harness.running(step=9, **keeping(1))
     yard.commit(job_id, 2)
-    service.set_pin(context, f"{job_id}.a1.step-2", pinned=True, actor="ada")
+    service.set_pin(context, f"{job_id}.a1.step-2", pinned=True, actor=ADA)
     yard.commit(job_id, 4)
-    yard.do(service.verify(context, f"{job_id}.a1.step-4", actor="ada"))
+    yard.do(service.verify(context, f"{job_id}.a1.step-4", actor=ADA))
     yard.commit(job_id, 6)
     assert yard.kept(job_id) == ["a1.step-2", "a1.step-4", "a1.step-6"]
-    yard.do(service.verify(context, f"{job_id}.a1.step-6", actor="ada"))
-    service.set_pin(context, f"{job_id}.a1.step-2", pinned=False, actor="ada")
+    yard.do(service.verify(context, f"{job_id}.a1.step-6", actor=ADA))
+    service.set_pin(context, f"{job_id}.a1.step-2", pinned=False, actor=ADA)
     yard.commit(job_id, 8)
     assert yard.kept(job_id) == ["a1.step-6", "a1.step-8"]
 
@@ -198,7 +199,7 @@ def test_pins_and_good_words_count(yard: Yard, context: Context) -> None:
 def test_a_damaged_one_is_no_newest(yard: Yard, context: Context) -> None:
     job_id, _ = yard.harness.running(step=9, **keeping(2))
     yard.commit(job_id, 2, 4)
-    look = service.verify(context, f"{job_id}.a1.step-4", actor="ada")
+    look = service.verify(context, f"{job_id}.a1.step-4", actor=ADA)
     yard.do(look, fault=CheckpointFault.FILE_DAMAGED)
     yard.commit(job_id, 6)
     assert yard.kept(job_id) == ["a1.step-2", "a1.step-6"]
@@ -207,12 +208,12 @@ def test_a_damaged_one_is_no_newest(yard: Yard, context: Context) -> None:
 def test_what_an_attempt_loads_stays_until_its_first_step(yard: Yard, context: Context) -> None:
     job_id, (supervisor,) = yard.harness.running(step=9, **keeping(1))
     yard.commit(job_id, 2)
-    service.set_pin(context, f"{job_id}.a1.step-2", pinned=True, actor="ada")
+    service.set_pin(context, f"{job_id}.a1.step-2", pinned=True, actor=ADA)
     yard.commit(job_id, 8)
-    stop(context, job_id, actor="ada", reason="")
+    stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
-    service.set_pin(context, f"{job_id}.a1.step-2", pinned=False, actor="ada")
-    resume(context, job_id, ResumeRequest(checkpoint_id=f"{job_id}.a1.step-2"), actor="ada")
+    service.set_pin(context, f"{job_id}.a1.step-2", pinned=False, actor=ADA)
+    resume(context, job_id, ResumeRequest(checkpoint_id=f"{job_id}.a1.step-2"), actor=ADA)
     yard.harness.place()
     (second,) = yard.harness.claim_all(job_id)
     yard.commit(job_id, 2)  # the preflight of the second attempt

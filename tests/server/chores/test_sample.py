@@ -11,6 +11,7 @@ from server.context import Context
 from server.errors import ConflictError
 from specs.api.chores import SampleRequest
 from specs.chores import ChoreOutcome, SampleEnd, SampleResult
+from tests.actors import ADA, EVE
 from tests.server.chores.conftest import Yard
 from tests.server.harness import BRINGS_CODE, Harness
 
@@ -27,21 +28,21 @@ def test_a_text_comes_back_as_it_was_drawn(yard: Yard, context: Context) -> None
     job_id, _ = yard.harness.running(step=9, env={"HF_TOKEN": "hf_secret"})
     checkpoint = yard.harness.commit_checkpoint(job_id, 4)
     request = SampleRequest(prompt="def ", max_tokens=7, temperature=0, seed=3)
-    chore_id = uses.sample(context, checkpoint, request, actor="ada")
-    assert uses.sample(context, checkpoint, request, actor="eve") == chore_id
+    chore_id = uses.sample(context, checkpoint, request, actor=ADA)
+    assert uses.sample(context, checkpoint, request, actor=EVE) == chore_id
     yard.give()
     asked = yard.claim(chore_id).task.sample
     assert asked is not None
     assert (asked.prompt, asked.max_tokens, asked.temperature, asked.seed) == ("def ", 7, 0, 3)
     assert (asked.spec.name, asked.spec.env) == ("tiny", {})  # no secret leaves for a text
     with pytest.raises(ConflictError, match=r"\(sample, asked for by ada\) is running"):
-        service.delete(context, checkpoint, actor="ada")
+        service.delete(context, checkpoint, actor=ADA)
     yard.report(chore_id, outcome=DONE)
     view = yard.chore(chore_id)
     assert view.outcome is not None
     assert view.outcome.sample == DONE.sample
     another = request.model_copy(update={"seed": 4})
-    assert uses.sample(context, checkpoint, another, actor="ada") != chore_id
+    assert uses.sample(context, checkpoint, another, actor=ADA) != chore_id
 
 
 def test_code_of_a_job_runs_only_where_the_settings_allow_it(yard: Yard, context: Context) -> None:
@@ -51,6 +52,6 @@ def test_code_of_a_job_runs_only_where_the_settings_allow_it(yard: Yard, context
     job_id, _ = harness.running(step=9, model={"factory": "gpt:build", "code": "data:own"})
     checkpoint = harness.commit_checkpoint(job_id, 4)
     with pytest.raises(ConflictError, match="TRAINYARD_ALLOW_CODE=true"):
-        uses.sample(context, checkpoint, SampleRequest(), actor="ada")
-    uses.sample(allowing, checkpoint, SampleRequest(), actor="ada")
+        uses.sample(context, checkpoint, SampleRequest(), actor=ADA)
+    uses.sample(allowing, checkpoint, SampleRequest(), actor=ADA)
     assert yard.chores()[0].task.other_roots == {"data"}

@@ -11,6 +11,7 @@ from server.context import Context
 from server.scheduler.chores import ChoreKeeper
 from specs.checkpoint_faults import CheckpointFault
 from specs.chores import ChoreKind
+from tests.actors import ADA
 from tests.server.chores.conftest import Yard
 
 DAY = 86_400
@@ -56,7 +57,7 @@ def test_the_oldest_is_scrubbed_first_and_each_once(scrubbing: Yard) -> None:
 
 def test_that_all_was_loaded_once_stays_known(scrubbing: Yard, context: Context) -> None:
     job_id, (one,) = ended(scrubbing, 4)
-    scrubbing.do(service.verify(context, one, actor="ada"))
+    scrubbing.do(service.verify(context, one, actor=ADA))
     loaded = context.now()
     scrubbing.harness.clock.advance(8 * DAY)
     ((chore_id, _),) = scrubbing.give()
@@ -70,7 +71,7 @@ def test_a_scrub_that_finds_damage_takes_the_good_word_back(
     scrubbing: Yard, context: Context
 ) -> None:
     job_id, (one,) = ended(scrubbing, 4)
-    scrubbing.do(service.verify(context, one, actor="ada"))
+    scrubbing.do(service.verify(context, one, actor=ADA))
     scrubbing.harness.clock.advance(8 * DAY)
     ((chore_id, _),) = scrubbing.give()
     scrubbing.harness.clock.advance(5)

@@ -20,6 +20,7 @@ from specs.job import JobSpec, parse_job_spec
 from specs.lr_schedule import learning_rate
 from specs.rundir import MetricLine
 from specs.stream import BadWindow
+from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
 from tests.server.telemetry.reports import chunk, json_lines, metric_lines, send
 
@@ -177,7 +178,7 @@ def stopped_at(harness: Harness, supervisor: Supervisor, *, saved: int, ran_to: 
 def resumed(harness: Harness, job_id: str, checkpoint_id: str | None = None) -> Supervisor:
     """Resume the job, and return the supervisor of the new attempt."""
     request = ResumeRequest(checkpoint_id=checkpoint_id)
-    resume(harness.context, job_id, request, actor="ada")
+    resume(harness.context, job_id, request, actor=ADA)
     assert harness.place() == 1
     (supervisor,) = harness.claim_all(job_id)
     supervisor.train(harness.attempt(job_id).start_step)
