@@ -10,8 +10,9 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from client.errors import ServerError
-from client.transport import RETRY_PAUSES, Transport, unreachable
+from client.transport import BACKOFF, Transport, unreachable
 from specs.api.events import AnyEvent
+from trainyard.base.retry import Retries
 
 SILENCE_SECONDS = 45.0
 """Without even a ping for so long, the connection is taken for dead and opened anew."""
@@ -58,10 +59,8 @@ class EventStream:
         """
         self._transport = transport
         self._job_id = job_id
-        self._give_up_seconds = give_up_seconds
-        self._clock = clock
+        self._retries = Retries(BACKOFF, for_seconds=give_up_seconds, clock=clock)
         self._last_id: str | None = None
-        self._away_since: float | None = None
 
     def __iter__(self) -> Iterator[AnyEvent | Resync]:
         """Yield events, and a `Resync` wherever what came before was not seen.
@@ -70,16 +69,13 @@ class EventStream:
             ConnectionFailedError: the server stayed away for longer than `give_up_seconds`.
             ApiError: it refused.
         """
-        tries = 0
         while True:
             try:
-                for item in self._one_connection():
-                    tries = 0
-                    yield item
+                yield from self._one_connection()
+                pause = BACKOFF.first  # the server ends a stream now and then
             except (httpx.TransportError, ServerError) as error:
-                self._check_patience(error)
-            self._transport.sleep(RETRY_PAUSES[min(tries, len(RETRY_PAUSES) - 1)])
-            tries += 1
+                pause = self._pause_after(error)
+            self._transport.sleep(pause)
 
     def _one_connection(self) -> Iterator[AnyEvent | Resync]:
         """Yield what one connection brings, until it ends."""
@@ -92,7 +88,7 @@ class EventStream:
             headers=headers,
             silence_seconds=SILENCE_SECONDS,
         ) as response:
-            self._away_since = None
+            self._retries.succeeded()
             if self._last_id is None:
                 yield Resync()
             for event in parse_events(response.iter_lines()):
@@ -102,12 +98,10 @@ class EventStream:
                 elif (view := _view(event)) is not None:
                     yield view
 
-    def _check_patience(self, error: httpx.TransportError | ServerError) -> None:
-        now = self._clock()
-        if self._away_since is None:
-            self._away_since = now
-        if now - self._away_since <= self._give_up_seconds:
-            return
+    def _pause_after(self, error: httpx.TransportError | ServerError) -> float:
+        pause = self._retries.failed()
+        if pause is not None:
+            return pause
         if isinstance(error, ServerError):
             raise error
         raise unreachable(self._transport.connection.url, error) from error

@@ -11,15 +11,17 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from client.errors import ConnectionFailedError, error_of
+from client.errors import ApiError, ConnectionFailedError, error_of
 from client.settings import Connection
+from trainyard.base.retry import Backoff, Retries, retry
 
 Model = TypeVar("Model", bound=BaseModel)
 QueryValue = str | int | float | list[str]
 Query = Mapping[str, QueryValue | None]
 
-RETRY_PAUSES = (0.2, 0.5, 1.0, 2.0)
-"""Seconds between the tries of a request that may be repeated."""
+BACKOFF = Backoff(first=0.25, longest=2.0)
+TRIES = 5
+"""Of a request that may be repeated."""
 READ_SECONDS, CONNECT_SECONDS = 60.0, 5.0
 IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
 PASSING = frozenset({502, 503, 504})
@@ -114,19 +116,29 @@ class Transport:
             method, path, params=without_none(query or {}), content=content, headers=headers
         )
         repeatable = method in IDEMPOTENT or "Idempotency-Key" in headers
-        for pause in (*RETRY_PAUSES, None):
-            try:
-                response = self.http.send(request)
-            except httpx.TransportError as error:
-                if pause is None or not (repeatable or isinstance(error, httpx.ConnectError)):
-                    raise unreachable(self.connection.url, error) from error
-            else:
-                if response.is_success:
-                    return response
-                if pause is None or not (repeatable and response.status_code in PASSING):
-                    raise error_of(response)
-            self.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+
+        def may_repeat(error: Exception) -> bool:
+            if isinstance(error, ApiError):
+                return repeatable and error.status in PASSING
+            return isinstance(error, httpx.ConnectError) or (
+                repeatable and isinstance(error, httpx.TransportError)
+            )
+
+        try:
+            return retry(
+                lambda: self._send_once(request),
+                when=may_repeat,
+                retries=Retries(BACKOFF, tries=TRIES),
+                sleep=self.sleep,
+            )
+        except httpx.TransportError as error:
+            raise unreachable(self.connection.url, error) from error
+
+    def _send_once(self, request: httpx.Request) -> httpx.Response:
+        response = self.http.send(request)
+        if not response.is_success:
+            raise error_of(response)
+        return response
 
     @contextmanager
     def stream(

@@ -47,12 +47,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve() -> int:
-    from worker.api import Refused
+    from specs.api.errors import ApiError
     from worker.serve import serve
 
     try:
         serve()
-    except (ValueError, Refused) as error:
+    except (ValueError, ApiError) as error:
         logger.error("%s", error)
         return 2
     return 0

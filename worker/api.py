@@ -1,21 +1,19 @@
 """The calls that a worker and its supervisors make to the server.
 
-ApiError
-├── ServerAway     no answer, or none that says anything: try again later
-└── Refused        the server understood and says no
+They raise `ApiError` where the server refuses, and `ServerAway` where the same call may succeed
+later.
 """
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
 import httpx
 from pydantic import ValidationError
 
+from specs.api.errors import TrainyardError, error_of
 from specs.base import RecordModel
 from specs.reports import (
     PROTOCOL,
@@ -32,35 +30,24 @@ from specs.reports import (
     ReportReply,
     WorkerIdentity,
 )
+from trainyard.base.retry import Backoff, Retries, retry
 
 TIMEOUT_SECONDS = 15.0
-LONGEST_PAUSE_SECONDS = 5.0
+BACKOFF = Backoff(first=0.1, longest=5.0)
 RETRIED_STATUSES = frozenset({408, 425, 429})
 
 Reply = TypeVar("Reply", bound=RecordModel)
 Answer = TypeVar("Answer")
 
 
-class ApiError(Exception):
-    """A call to the server did not succeed."""
-
-
-class ServerAway(ApiError):  # noqa: N818 - a condition, not a mistake
+class ServerAway(TrainyardError):  # noqa: N818 - a condition, not a mistake
     """The server did not answer, or answered that it cannot just now."""
-
-
-class Refused(ApiError):  # noqa: N818
-    """The server refused the call."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(f"{status}: {detail}")
-        self.status = status
 
 
 class WorkerApi:
     """A connection to the server with one token.
 
-    Every method raises `ServerAway` or `Refused`.
+    Every method raises `ServerAway` or `ApiError`.
     """
 
     def __init__(
@@ -126,22 +113,11 @@ class WorkerApi:
         if response.status_code >= 500 or response.status_code in RETRIED_STATUSES:
             raise ServerAway(f"{self.url}: status {response.status_code}")
         if response.status_code >= 400:
-            raise Refused(response.status_code, _detail(response))
+            raise error_of(response)
         try:
             return kind.model_validate_json(response.content)
         except ValidationError as error:  # a proxy's page, or a server of another version
             raise ServerAway(f"{self.url}: no {kind.__name__}: {error}") from error
-
-
-def pauses() -> Iterator[float]:
-    """Yield the seconds to wait before each further try: doubling, at most 5, a little random.
-
-    Random, so that a hundred supervisors do not come back all at once.
-    """
-    pause = 0.1
-    while True:
-        yield pause * random.uniform(0.75, 1.0)
-        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
 def persist(call: Callable[[], Answer], *, for_seconds: float) -> Answer:
@@ -149,22 +125,10 @@ def persist(call: Callable[[], Answer], *, for_seconds: float) -> Answer:
 
     Raises:
         ServerAway: it still was after `for_seconds`.
-        Refused: the server refused.
+        ApiError: the server refused.
     """
-    give_up_at = time.monotonic() + for_seconds
-    for pause in pauses():
-        try:
-            return call()
-        except ServerAway:
-            if time.monotonic() + pause > give_up_at:
-                raise
-        time.sleep(pause)
-    raise AssertionError("pauses never end")
-
-
-def _detail(response: httpx.Response) -> str:
-    try:
-        problem = response.json()
-    except ValueError:
-        return response.text[:500]
-    return str(problem.get("detail", problem))[:2000] if isinstance(problem, dict) else str(problem)
+    return retry(
+        call,
+        when=lambda error: isinstance(error, ServerAway),
+        retries=Retries(BACKOFF, for_seconds=for_seconds),
+    )

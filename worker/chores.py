@@ -20,11 +20,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from specs.api.errors import ApiError
 from specs.base import RecordModel
 from specs.chores import OUTCOME, PROGRESS, TASK, ChoreKind, ChoreOrder, ChoreOutcome, ChoreProgress
 from specs.ids import is_id
 from specs.reports import PROTOCOL, ChoreClaimReply, ChoreMessage, ChoreReport
-from worker.api import Refused, ServerAway, WorkerApi, pauses, persist
+from trainyard.base.retry import Retries
+from worker.api import BACKOFF, ServerAway, WorkerApi, persist
 from worker.files import create_file, read_record
 from worker.node import Node
 from worker.processes import become_subreaper, end_descendants, end_user, reap, spawn_tied
@@ -109,7 +111,7 @@ class ChoreStarter:
                 lambda: api.claim_chore(message.chore_id, node=self.name),
                 for_seconds=CLAIM_SECONDS,
             )
-        except Refused as refusal:
+        except ApiError as refusal:
             logger.info("no claim to chore %s: %s", message.chore_id, refusal)
             return False
         try:
@@ -126,7 +128,7 @@ class ChoreStarter:
         report = ChoreReport(protocol=PROTOCOL, node=self.name, fence=fence, outcome=outcome)
         try:
             api.report_chore(chore_id, report)
-        except Refused as refusal:
+        except ApiError as refusal:
             logger.warning("chore %s: %s", chore_id, refusal)
 
     def prepare(self, chore_id: str, claim: ChoreClaimReply) -> ChoreFolder:
@@ -215,7 +217,7 @@ class ChoreSupervisor:
         return heard
 
     def _report_until_over(self, pid: int) -> bool:
-        waits, heard_at = pauses(), time.monotonic()
+        retries = Retries(BACKOFF, for_seconds=AWAY_SECONDS)
         with WorkerApi(self._node.server_url or "", own_token(self._node)) as api:
             while True:
                 ended = self._has_ended(pid)
@@ -223,15 +225,16 @@ class ChoreSupervisor:
                     report = self._report(pid if ended else None)
                     if api.report_chore(self._launch.chore_id, report).ended:
                         return True
-                    pause, waits, heard_at = self._launch.report_seconds, pauses(), time.monotonic()
-                except Refused as refusal:
+                    retries.succeeded()
+                    pause: float | None = self._launch.report_seconds
+                except ApiError as refusal:
                     if refusal.status in OVER:
                         logger.warning("the server wants no more of this claim: %s", refusal)
                         return False
-                    pause = self._note_outage(api, refusal, next(waits))
+                    pause = self._note_outage(api, refusal, retries)
                 except ServerAway as error:
-                    pause = self._note_outage(api, error, next(waits))
-                if time.monotonic() - heard_at > AWAY_SECONDS:
+                    pause = self._note_outage(api, error, retries)
+                if pause is None:
                     logger.warning("no answer for %.0f s: left to the next claim", AWAY_SECONDS)
                     return False
                 self._wait(pid, pause, ended=ended)
@@ -254,12 +257,12 @@ class ChoreSupervisor:
         message = f"the command ended {how} without a word: {tail(self._folder.log)}"
         return ChoreOutcome(outcome="failed", message=message[:4000])
 
-    def _note_outage(self, api: WorkerApi, error: Exception, pause: float) -> float:
-        """Look up anew where the server is and with which token; return how long to wait."""
+    def _note_outage(self, api: WorkerApi, error: Exception, retries: Retries) -> float | None:
+        """Read the server's URL and the token anew; return the pause, None when none follows."""
         logger.info("no report: %s", error)
         api.url = self._node.server_url or api.url
         api.token = own_token(self._node)
-        return pause
+        return retries.failed()
 
     def _wait(self, pid: int, seconds: float, *, ended: bool) -> None:
         """Wait for the next report; the end of the command is worth one at once."""

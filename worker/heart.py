@@ -10,9 +10,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from specs.api.errors import ApiError, TrainyardError
 from specs.reports import PROTOCOL, NodeHeartbeat
 from worker.adopt import adopt, prove_gone
-from worker.api import ApiError, Refused, WorkerApi
+from worker.api import ServerAway, WorkerApi
 from worker.node import Node
 from worker.notice import ask_supervisors, read_notice
 from worker.register import ANOTHER_WORKER
@@ -44,7 +45,7 @@ class Heart(threading.Thread):
         self._notice: str | None = None
         self._stopping = threading.Event()
         self._answered = True
-        self.refusal: Refused | None = None
+        self.refusal: ApiError | None = None
         """That another worker serves the node; no heartbeat follows."""
 
     def run(self) -> None:
@@ -78,8 +79,8 @@ class Heart(threading.Thread):
             if gone := prove_gone(self._node, expected, name=self._node_name):
                 self._say(gone=gone)
             self._note(None)
-        except ApiError as error:
-            if isinstance(error, Refused) and error.status == ANOTHER_WORKER:
+        except (ApiError, ServerAway) as error:
+            if isinstance(error, ApiError) and error.status == ANOTHER_WORKER:
                 self.refusal = error
             self._note(error)
         except Exception:
@@ -104,7 +105,7 @@ class Heart(threading.Thread):
         )
         return self._api.heartbeat(heartbeat).expected
 
-    def _note(self, error: ApiError | None) -> None:
+    def _note(self, error: TrainyardError | None) -> None:
         """Log when the server goes and when it comes back, not each time in between."""
         answered = error is None
         if answered != self._answered:

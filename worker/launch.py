@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from specs.api.errors import ApiError
 from specs.attempt import AttemptSpec
 from specs.reports import ClaimReply, LaunchMessage
-from worker.api import Refused, WorkerApi, persist
+from worker.api import WorkerApi, persist
 from worker.files import create_file
 from worker.hardware import Devices
 from worker.node import AttemptLock, LaunchRecord, Node, WorkerRun
@@ -79,7 +80,7 @@ class Launcher:
             granted = persist(
                 lambda: api.claim(attempt_id, node=self.name), for_seconds=CLAIM_SECONDS
             )
-        except Refused as refusal:
+        except ApiError as refusal:
             logger.info("no claim to attempt %s: %s", attempt_id, refusal)
         finally:
             if granted is None:

@@ -7,8 +7,9 @@ import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
+from specs.api.errors import ApiError
 from specs.reports import PROTOCOL, Hardware, Registration, RegistrationReply
-from worker.api import Refused, WorkerApi, persist
+from worker.api import WorkerApi, persist
 from worker.files import replace_file
 from worker.node import Node
 from worker.settings import Settings
@@ -36,7 +37,7 @@ def register(
 
     Raises:
         ValueError: the node has neither a token of its own nor one to join with.
-        Refused: the server does not accept the node.
+        ApiError: the server does not accept the node.
     """
     registration = Registration(
         protocol=PROTOCOL,
@@ -56,7 +57,7 @@ def register(
     api.token = own or settings.join_token
     try:
         reply = _register(api, registration)
-    except Refused as refusal:
+    except ApiError as refusal:
         if refusal.status != 401 or own is None or settings.join_token is None:
             raise
         logger.warning("the node's token is not valid any more; joining anew")
@@ -82,7 +83,7 @@ def _register(api: WorkerApi, registration: Registration) -> RegistrationReply:
     while True:
         try:
             return persist(lambda: api.register(registration), for_seconds=FOR_EVER)
-        except Refused as refusal:
+        except ApiError as refusal:
             if refusal.status != ANOTHER_WORKER:
                 raise
             if str(refusal) != logged:

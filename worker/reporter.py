@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from specs.api.errors import ApiError
 from specs.reports import PROTOCOL, Identity, Report, ReportReply
 from specs.rundir import ExitRecord, Heartbeat, Provenance, RequestAnswer
-from worker.api import Refused, ServerAway, WorkerApi, pauses
+from worker.api import BACKOFF, ServerAway, WorkerApi
 from worker.files import read_record
 from worker.node import LaunchRecord, Node, WorkerRun
 from worker.orders import Orders
@@ -76,11 +77,11 @@ class Reporter:
         token = Path(self._run.secret).read_text(encoding="ascii").strip()
         url = Node(Path(self._launch.data_dir)).server_url
         with WorkerApi(url or "", token) as api:
-            waits = pauses()
+            waits = BACKOFF.pauses()
             while not (self.delivered or self._orders.outrun):
                 try:
                     pause = 0.0 if self._report(api) else self._launch.report_seconds
-                    waits = pauses()
+                    waits = BACKOFF.pauses()
                 except ServerAway as error:
                     pause = self._note_outage(api, error, waits)
                 except Exception:  # a full disk, a file that cannot be read: the lease must go on
@@ -101,14 +102,14 @@ class Reporter:
         report = self._make()
         try:
             reply = api.report(self._launch.attempt_id, report)
-        except Refused as refusal:
+        except ApiError as refusal:
             if self._is_outrun(refusal):
                 logger.warning("the server wants no more of this attempt: %s", refusal)
                 self._orders.give_way()
                 return False
             if refusal.status != UNKNOWN:
                 self._send_less(report, refusal)
-            raise ServerAway(str(refusal)) from refusal
+            raise ServerAway(f"{refusal.status}: {refusal}") from refusal
         except ServerAway:
             self._unknown_since = self._draining_since = None
             raise
@@ -120,7 +121,7 @@ class Reporter:
             return True
         return progress and not self._spool.drained
 
-    def _is_outrun(self, refusal: Refused) -> bool:
+    def _is_outrun(self, refusal: ApiError) -> bool:
         """Return whether a refusal means that this attempt is over for the server."""
         if refusal.status != UNKNOWN:
             self._unknown_since = None
@@ -130,7 +131,7 @@ class Reporter:
             self._unknown_since = now
         return now - self._unknown_since >= UNKNOWN_SECONDS
 
-    def _send_less(self, report: Report, refusal: Refused) -> None:
+    def _send_less(self, report: Report, refusal: ApiError) -> None:
         """Leave out what the server may have refused.
 
         Whatever it dislikes lies in the content: the next report comes without, so that the lease

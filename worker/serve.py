@@ -30,7 +30,7 @@ def serve() -> None:
 
     Raises:
         ValueError: the settings cannot work here, or another worker serves the data folder.
-        Refused: the server does not accept the node, or another worker serves it now.
+        ApiError: the server does not accept the node, or another worker serves it now.
     """
     settings = Settings()
     node = Node(settings.data_dir.resolve())

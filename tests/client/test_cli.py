@@ -43,7 +43,7 @@ def test_without_a_server_it_says_what_to_do(run: Run) -> None:
 
 def test_a_server_that_is_away_is_a_failure(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_URL", "http://127.0.0.1:1")
-    monkeypatch.setattr("client.transport.RETRY_PAUSES", ())
+    monkeypatch.setattr("client.transport.TRIES", 1)
     result = run("ps")
     assert result.exit_code == 1
     assert "Cannot reach the server at http://127.0.0.1:1" in result.stderr

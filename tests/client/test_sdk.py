@@ -19,7 +19,7 @@ from client.errors import (
     UnauthenticatedError,
 )
 from client.sdk import Trainyard
-from client.transport import RETRY_PAUSES
+from client.transport import BACKOFF, TRIES
 from specs.attempt import Overrides
 
 JOB_ID = "01jd0000000000000000000000"
@@ -78,7 +78,9 @@ def test_without_a_token_none_is_sent() -> None:
 def test_a_read_is_tried_again(trouble: httpx.Response | type[httpx.TransportError]) -> None:
     network = Network(trouble, trouble, httpx.Response(200, json=SESSION))
     assert network.yard().session().name == "ada"
-    assert network.slept == list(RETRY_PAUSES[:2])
+    first, second = network.slept
+    assert 0.75 * BACKOFF.first <= first <= BACKOFF.first
+    assert 1.5 * BACKOFF.first <= second <= 2 * BACKOFF.first
 
 
 def test_a_submission_is_tried_again_under_the_same_key() -> None:
@@ -113,7 +115,7 @@ def test_what_the_server_cannot_have_seen_is_sent_again() -> None:
     network = Network(httpx.ConnectError)
     with pytest.raises(ConnectionFailedError):
         network.yard().stop(JOB_ID)
-    assert len(network.requests) == 1 + len(RETRY_PAUSES)
+    assert len(network.requests) == TRIES
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,13 @@ def test_without_time_the_first_failure_is_the_last() -> None:
     assert (call.calls, clock.slept) == (1, [])
 
 
+def test_the_number_of_tries_has_a_limit() -> None:
+    clock, call = FakeClock(), Flaky(failures=99)
+    with pytest.raises(ConnectionError, match="try 3"):
+        retry(call, when=is_lost, retries=Retries(EVEN, tries=3), sleep=clock.sleep)
+    assert clock.slept == [1.0, 2.0]
+
+
 def test_an_error_of_another_kind_is_raised_at_once() -> None:
     clock, call = FakeClock(), Flaky(failures=1)
     with pytest.raises(ConnectionError):

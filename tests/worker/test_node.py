@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from specs.api.errors import UnauthenticatedError
 from specs.attempt import AttemptSpec
 from specs.auto import DeviceKind
 from specs.ids import make_id
@@ -17,7 +18,7 @@ from specs.places import ROOT_FILE
 from specs.rundir import Heartbeat, Phase
 from tests.worker.conftest import Place
 from tests.worker.fake_server import JOIN_TOKEN, NODE_TOKEN, FakeServer
-from worker.api import Refused, WorkerApi
+from worker.api import WorkerApi
 from worker.hang import HangWatch
 from worker.hardware import Devices, Gpu, find_devices, find_gpus, parse_gpus
 from worker.memory import MemoryWatch
@@ -168,7 +169,7 @@ def test_a_node_whose_token_was_revoked_joins_anew(tmp_path: Path, server: FakeS
         assert own_token(node) == api.token == NODE_TOKEN
         assert node.server_url == server.url
         node.token.write_text("revoked")
-        with pytest.raises(Refused, match="401"):
+        with pytest.raises(UnauthenticatedError):
             register(Settings(url=server.url), node, api, hardware=hardware, roots={})
 
 

@@ -38,17 +38,24 @@ class Retries:
     """Counts the failures in a row of one thing, and decides when the next try is due."""
 
     def __init__(
-        self, backoff: Backoff, *, for_seconds: float = math.inf, clock: Clock = time.monotonic
+        self,
+        backoff: Backoff,
+        *,
+        for_seconds: float = math.inf,
+        tries: float = math.inf,
+        clock: Clock = time.monotonic,
     ) -> None:
         """Begin without a failure.
 
         Args:
             backoff: the pauses between tries.
             for_seconds: time from the first failure to the last try.
+            tries: tries in all, the first one included.
             clock: the clock; tests pass their own.
         """
         self._backoff = backoff
         self._for_seconds = for_seconds
+        self._tries = tries
         self._clock = clock
         self._pauses = backoff.pauses()
         self.failures = 0
@@ -59,7 +66,7 @@ class Retries:
         """Instant at which the next try is due, after a failure."""
 
     def failed(self) -> float | None:
-        """Note a failure, and return the seconds until the next try; None when time is up.
+        """Note a failure, and return the seconds until the next try; None when none follows.
 
         The last try is made exactly at the deadline, however long the pauses are by then.
         """
@@ -68,7 +75,7 @@ class Retries:
         if self.failing_since is None:
             self.failing_since = now
         left = self.failing_since + self._for_seconds - now
-        if left <= 0:
+        if left <= 0 or self.failures >= self._tries:
             return None
         pause = min(next(self._pauses), left)
         self.next_at = now + pause
