@@ -10,6 +10,7 @@ from pathlib import Path
 
 from client.errors import NotConfiguredError
 from specs.names import LEGAL, NAME
+from trainyard.run.atomic import replace_file
 
 
 @dataclass(frozen=True)
@@ -111,10 +112,6 @@ def save(connection: Connection) -> Path:
     """Write the profile's file, readable by that user alone, and return its path."""
     path = config_path()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump({"url": connection.url, "token": connection.token}, file, indent=2)
-        file.write("\n")
-    draft.replace(path)
+    content = json.dumps({"url": connection.url, "token": connection.token}, indent=2)
+    replace_file(path, content + "\n", mode=0o600)
     return path

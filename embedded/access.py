@@ -12,6 +12,7 @@ from client.errors import UnauthenticatedError
 from client.sdk import Trainyard
 from client.settings import Connection, choose_profile, save
 from embedded.folders import Folders
+from trainyard.run.atomic import replace_file
 
 
 def let_user_in(folders: Folders, admin: Trainyard, *, profile: str | None) -> str:
@@ -60,10 +61,7 @@ def _new_token(folders: Folders, admin: Trainyard) -> str:
             admin.revoke_token(token.id)
     secret = admin.create_token(name, kind="api").secret
     assert secret is not None, "a new token comes with its secret"
-    folders.user_token.unlink(missing_ok=True)
-    descriptor = os.open(folders.user_token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(secret + "\n")
+    replace_file(folders.user_token, secret + "\n", mode=0o600)
     return secret
 
 

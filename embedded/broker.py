@@ -11,6 +11,7 @@ from pathlib import Path
 import redis
 
 from embedded.ports import any_free_port
+from trainyard.run.atomic import replace_file
 
 HOST = "127.0.0.1"
 SERVERS = ("redis-server", "valkey-server")
@@ -44,7 +45,7 @@ def choose_broker(folder: Path) -> Broker:
     if binary.name.startswith("valkey"):  # Redis before 6.2 refuses the line
         # A title is written over the environment, by which processes of a test run are found.
         text += "set-proc-title no\n"
-    _write_private(config, text)
+    replace_file(config, text, mode=0o600)
     command = (str(binary), str(config), "--dir", str(folder))
     return Broker(f"redis://:{password}@{HOST}:{port}/0", command)
 
@@ -84,10 +85,3 @@ def _configuration(port: int, password: str) -> str:
             "",
         )
     )
-
-
-def _write_private(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)

@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from specs.base import RecordModel
+from trainyard.run.atomic import replace_file
 
 POLL_SECONDS = 0.05
 
@@ -50,9 +51,7 @@ def read_record(path: Path) -> RunRecord | None:
 
 def write_record(path: Path, record: RunRecord) -> None:
     """Replace the record as a whole."""
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    draft.write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    draft.replace(path)
+    replace_file(path, record.model_dump_json(indent=2) + "\n")
 
 
 class Recorder:

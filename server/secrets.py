@@ -9,10 +9,10 @@ from pathlib import Path
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from server.errors import UnavailableError
-from server.private_files import create_private, replace_private
 from specs.environment import is_allowed
 from specs.job import JobSpec
 from specs.masks import MASK
+from trainyard.run.atomic import create_file, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,8 @@ class SecretsBox:
 
     def create(self) -> bool:
         """Write a first key, readable by its owner alone, unless a file is there."""
-        return create_private(self.path, _text([_new_key()]))
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return create_file(self.path, _text([_new_key()]), mode=0o600)
 
     def add_key(self) -> None:
         """Put a new key before those of the file; it encrypts from now on.
@@ -125,7 +126,7 @@ class SecretsBox:
         return self.path.read_text(encoding="ascii").split()
 
     def _replace(self, keys: list[str]) -> None:
-        replace_private(self.path, _text(keys))
+        replace_file(self.path, _text(keys), mode=0o600)
 
 
 def _text(keys: Iterable[str]) -> str:

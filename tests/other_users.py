@@ -91,7 +91,8 @@ def in_user_namespace(words: Sequence[str], *, first: int) -> subprocess.Popen[s
 def packages() -> str:
     """Return the path of our packages and of those that are installed."""
     installed = [path for path in sys.path if path.endswith("-packages")]
-    return os.pathsep.join([str(Path(__file__).parents[1]), *installed])
+    root = Path(__file__).parents[1]
+    return os.pathsep.join([str(root), str(root / "library"), *installed])
 
 
 def _starts_for_others(path: str) -> bool:

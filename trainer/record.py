@@ -28,6 +28,7 @@ from trainer.errors import (
     RunError,
     is_out_of_memory,
 )
+from trainyard.run.atomic import create_file, replace_file
 
 HEARTBEAT_SECONDS = 1.0
 TRACEBACK_CHARACTERS = 20_000
@@ -167,22 +168,9 @@ def _append(path: PurePath, record: RecordModel) -> None:
 
 
 def _replace(path: PurePath, record: RecordModel) -> None:
-    beside = Path(path).with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(record.model_dump_json() + "\n", encoding="utf-8")
-    beside.replace(path)
+    # Not synced: it is replaced every second, and after a power cut the attempt is over anyway.
+    replace_file(path, record.model_dump_json() + "\n", durable=False)
 
 
 def _write_once(path: PurePath, record: RecordModel) -> bool:
-    """Write a whole file durably unless it is there; say whether it was written."""
-    beside = Path(path).with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(record.model_dump_json(indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(beside, path)
-    except FileExistsError:
-        return False
-    finally:
-        beside.unlink(missing_ok=True)
-    return True
+    return create_file(path, record.model_dump_json(indent=1) + "\n")

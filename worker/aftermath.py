@@ -11,8 +11,9 @@ from specs.attempt import AttemptSpec
 from specs.failures import Failure, FailureReason
 from specs.reports import Identity
 from specs.rundir import ExitRecord
+from trainyard.run.atomic import replace_file
 from worker.cgroup import end_cgroup, make_cgroup, remove_cgroup
-from worker.files import read_record, replace_file
+from worker.files import read_record
 from worker.identity import identify
 from worker.node import LaunchRecord, WorkerRun
 from worker.orders import Orders

@@ -26,8 +26,9 @@ from specs.chores import OUTCOME, PROGRESS, TASK, ChoreKind, ChoreOrder, ChoreOu
 from specs.ids import is_id
 from specs.reports import PROTOCOL, ChoreClaimReply, ChoreMessage, ChoreReport
 from trainyard.base.retry import Retries
+from trainyard.run.atomic import create_file
 from worker.api import BACKOFF, ServerAway, WorkerApi, persist
-from worker.files import create_file, read_record
+from worker.files import read_record
 from worker.node import Node
 from worker.processes import become_subreaper, end_descendants, end_user, reap, spawn_tied
 from worker.register import own_token

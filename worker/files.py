@@ -1,4 +1,4 @@
-"""Writes small files so that whoever reads them sees all of it or nothing, and reads records."""
+"""Reads small files and records that other processes, such as the ranks of a job, write."""
 
 from __future__ import annotations
 
@@ -15,27 +15,6 @@ from specs.base import RecordModel
 Record = TypeVar("Record", bound=RecordModel)
 
 LARGEST_RECORD = 16 * 1024 * 1024
-
-
-def replace_file(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a file durably and atomically, in place of the one that is there."""
-    beside = _write_beside(path, text, mode)
-    beside.replace(path)
-
-
-def create_file(path: Path, text: str, *, mode: int = 0o644) -> bool:
-    """Write a file durably unless it is there; say whether it was written.
-
-    Of several that try at once, on one machine or many, one succeeds, and none sees half a file.
-    """
-    beside = _write_beside(path, text, mode)
-    try:
-        os.link(beside, path)
-    except FileExistsError:
-        return False
-    finally:
-        beside.unlink()
-    return True
 
 
 def read_record(path: Path, kind: type[Record], *, owner: int | None = None) -> Record | None:
@@ -89,16 +68,3 @@ def open_regular(path: Path, *, owner: int | None = None, writing: bool = False)
         os.close(fd)
         raise PermissionError(errno.EPERM, "no regular file of its writer", str(path))
     return os.fdopen(fd, "r+b" if writing else "rb")
-
-
-def _write_beside(path: Path, text: str, mode: int) -> Path:
-    # No name that ends in .json: the trainer takes every requests/*.json for a request. Ranks may
-    # write into the same folder: the name cannot be known before, and none that exists is opened.
-    beside = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(beside, flags, mode)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    return beside

@@ -123,7 +123,7 @@ def start_time(pid: int) -> int:
 
 
 def write_record(path: Path, record: dict[str, object]) -> None:
-    """Write a whole file at once."""
+    """Write a whole file at once, without the library: this file runs alone (`python -I -S`)."""
     beside = path.with_name(f".{path.name}.part")
     beside.write_text(json.dumps(record), encoding="ascii")
     beside.rename(path)

@@ -14,8 +14,8 @@ from typing import Literal
 from specs.api.errors import ApiError
 from specs.attempt import AttemptSpec
 from specs.reports import ClaimReply, LaunchMessage
+from trainyard.run.atomic import create_file
 from worker.api import WorkerApi, persist
-from worker.files import create_file
 from worker.hardware import Devices
 from worker.node import AttemptLock, LaunchRecord, Node, WorkerRun
 from worker.torchrun import hidden_from_ranks

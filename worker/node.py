@@ -31,7 +31,8 @@ from specs.base import RecordModel
 from specs.ids import is_id
 from specs.reports import Identity
 from specs.rundir import RunDirectory
-from worker.files import read_record, replace_file
+from trainyard.run.atomic import replace_file
+from worker.files import read_record
 from worker.users import RankUser
 
 

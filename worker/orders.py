@@ -9,7 +9,7 @@ from pathlib import Path
 from specs.ids import is_id
 from specs.reports import PendingRequest, ReportReply
 from specs.states import DesiredState
-from worker.files import create_file
+from trainyard.run.atomic import create_file
 from worker.node import WorkerRun
 
 logger = logging.getLogger(__name__)

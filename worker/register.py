@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from specs.api.errors import ApiError
 from specs.reports import PROTOCOL, Hardware, Registration, RegistrationReply
+from trainyard.run.atomic import replace_file
 from worker.api import WorkerApi, persist
-from worker.files import replace_file
 from worker.node import Node
 from worker.settings import Settings
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from specs.places import ROOT_FILE, is_object_store
-from worker.files import create_file
+from trainyard.run.atomic import create_file
 from worker.torchrun import TRAINER, hidden_from_ranks
 
 IDENTIFY_SECONDS = 600.0

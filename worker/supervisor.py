@@ -15,8 +15,9 @@ from specs.attempt import AttemptSpec
 from specs.failures import Failure, FailureReason
 from specs.job import parse_job_spec
 from specs.rundir import ExitRecord
+from trainyard.run.atomic import replace_file
 from worker.cgroup import end_cgroup, make_cgroup, remove_cgroup
-from worker.files import read_record, replace_file
+from worker.files import read_record
 from worker.guard import CGROUP
 from worker.hang import HangWatch
 from worker.identity import identify

@@ -9,9 +9,9 @@ from sqlalchemy.exc import IntegrityError
 
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
-from server.private_files import create_private
 from server.tables import tokens
 from specs.ids import make_id
+from trainyard.run.atomic import create_file
 
 ADMIN_ID = make_id(milliseconds=0, entropy=bytes(10))
 """There is one admin token; its fixed id lets only one of several first starts win."""
@@ -27,7 +27,8 @@ def ensure_admin_token(context: Context) -> Path | None:
     if stored is not None:
         return None
     path = context.settings.state_dir / "admin.token"
-    create_private(path, make_token(TokenKind.ADMIN) + "\n")
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    create_file(path, make_token(TokenKind.ADMIN) + "\n", mode=0o600)
     token = path.read_text(encoding="utf-8").strip()
     try:
         _store(context, token)

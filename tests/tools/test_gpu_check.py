@@ -327,7 +327,15 @@ def test_a_bundle_carries_what_is_imported_and_what_that_needs() -> None:
     there = {bundle.canonical(name) for name in bundle.CARRIED + bundle.PROVIDED}
     left_out = set(bundle.NEVER_IMPORTED)
     providers = importlib.metadata.packages_distributions()
-    for part in ("specs", "planner", "trainer", "benchmarks/trainer.py", "tools/gpu_check"):
+    library = ("library/trainyard/base", "library/trainyard/run")
+    for part in (
+        *library,
+        "specs",
+        "planner",
+        "trainer",
+        "benchmarks/trainer.py",
+        "tools/gpu_check",
+    ):
         paths = [ROOT / part] if part.endswith(".py") else sorted((ROOT / part).rglob("*.py"))
         for path in paths:
             for package in _third_party(path):
@@ -342,7 +350,7 @@ def test_a_bundle_carries_what_is_imported_and_what_that_needs() -> None:
 
 
 def _third_party(path: Path) -> set[str]:
-    ours = {"specs", "planner", "trainer", "benchmarks", "tools"}
+    ours = {"trainyard", "specs", "planner", "trainer", "benchmarks", "tools"}
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

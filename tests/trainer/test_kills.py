@@ -81,7 +81,7 @@ def test_a_run_that_is_killed_at_each_point_of_a_save_is_the_same_run(
     attempts.append(job.launch(len(attempts) + 1, layout, resume=_newest(job)))
 
     assert attempts[-1].outcome.step == STEPS
-    assert [path.name for path in job.storage.rglob("*.tmp")] == []
+    assert [path.name for path in job.storage.rglob("*.part")] == []
     for attempt in attempts:
         assert attempt.digests.items() <= whole.digests.items()
         for name in ("train/loss", "train/grad_norm", "train/lr", "train/tokens"):

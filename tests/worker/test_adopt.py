@@ -11,8 +11,8 @@ from specs.failures import Failure, FailureReason
 from specs.reports import Identity
 from specs.rundir import Phase
 from tests.worker.conftest import NODE, Attempt, Place, wait_for
+from trainyard.run.atomic import replace_file
 from worker.adopt import adopt, prove_gone
-from worker.files import replace_file
 from worker.node import identity_of
 
 

@@ -19,9 +19,9 @@ from specs.job import parse_job_spec
 from specs.reports import ChoreClaimReply, ChoreMessage
 from tests.worker.conftest import NODE, Place, environment, wait_for
 from tests.worker.fake_server import NODE_TOKEN, FakeChore, FakeServer
+from trainyard.run.atomic import replace_file
 from worker.api import WorkerApi
 from worker.chores import ChoreFolder, ChoreStarter
-from worker.files import replace_file
 
 SLOW = """
 import json, os, pathlib, sys, time

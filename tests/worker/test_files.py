@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from specs.rundir import Heartbeat, Outcome, RequestAnswer
-from worker.files import LARGEST_RECORD, open_regular, read_record, replace_file
+from trainyard.run.atomic import replace_file
+from worker.files import LARGEST_RECORD, open_regular, read_record
 from worker.hang import HangWatch
 from worker.node import WorkerRun
 from worker.processes import spawn_tied

@@ -21,7 +21,7 @@ from tests.other_users import (
 )
 from tests.worker.conftest import STAND_IN, Place, environment, make_place, wait_for
 from tests.worker.fake_server import FakeServer
-from worker.files import replace_file
+from trainyard.run.atomic import replace_file
 from worker.processes import end_user, reap, spawn_tied
 from worker.torchrun import check_reach
 from worker.users import RankUser, RunAs

@@ -23,7 +23,7 @@ from tools.gpu_check.check import RESULT, DeviceKind
 from tools.gpu_check.plan import CPU_FACTOR, STAGE_SECONDS, STAGES, Check
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("specs", "planner", "trainer", "benchmarks", "tools/gpu_check")
+SOURCES = ("library/trainyard", "specs", "planner", "trainer", "benchmarks", "tools/gpu_check")
 LINES = "checks.jsonl"
 FAILED = "failed.log"
 TAIL_CHARACTERS = 3000
@@ -195,7 +195,7 @@ def _environment(device: DeviceKind, scratch: Path) -> dict[str, str]:
     if device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     environment["PYTHONPATH"] = os.pathsep.join(
-        [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
+        [str(ROOT), str(ROOT / "library"), *filter(None, [environment.get("PYTHONPATH")])]
     )
     # Programs that one check has compiled serve the next one, and nothing is left at the end.
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(scratch / "inductor")

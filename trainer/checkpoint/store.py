@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from trainer.checkpoint.points import Point, reached
 from trainer.errors import CheckpointError
 from trainer.objects.path import ObjectPath
 from trainer.storage import StoragePath, is_beneath
+from trainyard.run.atomic import replacing, sync_folder
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 TRANSIENT = (
@@ -41,8 +41,6 @@ TRANSIENT = (
     errno.EBUSY,  # or refuses so many requests
 )
 OF_CONTENT = (errno.ENOENT, errno.EIO)  # a file is gone, or its sectors are bad
-# Some network file systems know no fsync of a folder: there, names are as durable as they get.
-NO_FOLDER_SYNC = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)
 READ_SIZE = 8 * 2**20  # bytes; large enough that the disk, not Python, is the limit
 
 
@@ -324,14 +322,11 @@ def write_durably(path: StoragePath, content: bytes) -> None:
         with storage_errors("write", path):
             path.put(content)
         return
-    beside = path.with_name(f"{path.name}.tmp")
     with storage_errors("write", path):
-        with beside.open("wb") as file:
+        with replacing(path, mode=0o666) as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
-        reached(Point.REPLACING, path)
-        beside.rename(path)
+            reached(Point.REPLACING, path)
         reached(Point.NAMED, path)
         sync_folder(path.parent)
 
@@ -368,18 +363,6 @@ def file_digest(path: StoragePath) -> str:
         while chunk := file.read(READ_SIZE):
             hasher.update(chunk)
     return hasher.hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable: a file's own fsync does not cover its name."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in NO_FOLDER_SYNC:
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _free_space(path: Path) -> str:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from specs.checkpoint import COMMITTED
 from specs.chores import ChoreOrder, ChoreOutcome
-from trainer.checkpoint.store import storage_errors, sync_folder
+from trainer.checkpoint.store import storage_errors
 from trainer.chores.main import Progress, folders_of
 from trainer.objects.path import ObjectPath
 from trainer.storage import StoragePath, storage_root
+from trainyard.run.atomic import sync_folder
 
 
 def delete_all(order: ChoreOrder, chore: Path) -> ChoreOutcome:

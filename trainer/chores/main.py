@@ -29,6 +29,7 @@ from specs.places import ROOT_FILE
 from trainer.checkpoint.store import storage_errors
 from trainer.errors import CheckpointError, LaunchError, RunError
 from trainer.storage import StoragePath, storage_root
+from trainyard.run.atomic import replace_file
 
 PROGRESS_SECONDS = 0.2
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -124,9 +125,7 @@ def check_root(root: StoragePath, expected: str | None) -> None:
 
 def write_record(path: Path, record: BaseModel) -> None:
     """Replace a file of the chore's folder at once."""
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    beside.replace(path)
+    replace_file(path, record.model_dump_json(indent=1) + "\n", durable=False)
 
 
 def _do(kind: ChoreKind, folder: Path) -> ChoreOutcome:

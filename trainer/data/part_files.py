@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 
 from specs.base import RecordModel
 from trainer.data.producer import Piece
+from trainyard.run.atomic import replace_file
 
 START = np.dtype("<i8")
 WRITE_BUFFER_BYTES = 1 << 20
@@ -88,9 +89,7 @@ class PartFiles:
             tokens_xxh3_128=tokens_hash.hexdigest(),
             starts_xxh3_128=starts_hash.hexdigest(),
         )
-        unfinished = self._record.with_suffix(".unfinished")
-        unfinished.write_text(record.model_dump_json())
-        unfinished.replace(self._record)
+        replace_file(self._record, record.model_dump_json(), durable=False)
 
     def remove_content(self) -> None:
         """Remove tokens and starts; the record stays. The tokens go last: they tell `is_joined`."""

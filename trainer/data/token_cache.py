@@ -22,6 +22,7 @@ from trainer.data.cache_build import Joined, build, remove_unfinished
 from trainer.data.part_files import START
 from trainer.data.producer import Producer
 from trainer.errors import DataError
+from trainyard.run.atomic import replacing
 
 FORMAT_VERSION = 2
 POLL_SECONDS = 0.1
@@ -146,14 +147,11 @@ def _publish(folder: Path, key: str, dtype: np.dtype[Any], joined: Joined) -> No
         check_xxh3_128="",
     )
     index = index.model_copy(update={"check_xxh3_128": _check(index, tokens, starts)})
-    building = folder / f"{key}.json.building"
-    with building.open("wb") as file:
+    with replacing(folder / f"{key}.json", mode=0o666) as file:
         file.write(index.model_dump_json(indent=1).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    joined.tokens_path.replace(folder / f"{key}.tokens")
-    joined.starts_path.replace(folder / f"{key}.documents")
-    building.replace(folder / f"{key}.json")
+        file.flush()  # a full disk is found before a name changes: the parts stay for the next try
+        joined.tokens_path.replace(folder / f"{key}.tokens")
+        joined.starts_path.replace(folder / f"{key}.documents")
     remove_unfinished(folder, key)
 
 

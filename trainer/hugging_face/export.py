@@ -24,8 +24,8 @@ from trainer.checkpoint.reader import CheckedReader, point_at
 from trainer.checkpoint.state import WEIGHTS
 from trainer.checkpoint.store import check_contents, metadata_digest, read_manifest
 from trainer.errors import CheckpointError, RunError
-from trainer.hugging_face.appearing import ExportRecord, appearing, found_whole
 from trainer.hugging_face.config import config_of
+from trainer.hugging_face.export_record import ExportRecord, export_folder, found_whole
 from trainer.hugging_face.folder import CONFIG, INDEX, SINGLE
 from trainer.hugging_face.names import published_name, shapes_of
 from trainer.hugging_face.tokenizer import TokenizerSource, tokenizer_of, write_json
@@ -124,7 +124,7 @@ def export(
     sizes = {name: prod(shape) * kind.itemsize for name, shape in shapes_of(source.arch).items()}
     progress = watch(manifest.size + sum(sizes.values()))
     source.check(point or point_at(manifest, checkpoint), progress)
-    with appearing(to, asked) as partial:
+    with export_folder(to, asked) as partial:
         ids = None if tokenizer is None else tokenizer.write(partial, source.arch.vocab_size)
         config = config_of(
             source.family, source.arch, seq_len=source.seq_len, dtype=written, ids=ids

@@ -1,11 +1,8 @@
-"""A folder that is whole or not there: written beside, renamed last, and knows what it is."""
+"""The folder of an export, whole or absent, and the record of what it was made of."""
 
 from __future__ import annotations
 
 import os
-import re
-import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +10,9 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from specs.base import RecordModel
-from trainer.checkpoint.store import storage_errors, sync_folder
+from trainer.checkpoint.store import storage_errors
 from trainer.errors import LaunchError
+from trainyard.run.atomic import new_folder
 
 RECORD = "export.json"
 
@@ -70,52 +68,26 @@ def found_whole(to: Path, asked: ExportRecord) -> ExportRecord | None:
 
 
 @contextmanager
-def appearing(to: Path, asked: ExportRecord) -> Iterator[Path]:
-    """Yield a folder to write into, which becomes `to` when the block ends without an error.
+def export_folder(to: Path, asked: ExportRecord) -> Iterator[Path]:
+    """Yield a folder to write into, which becomes `to` with its record when the block ends well.
 
-    What an earlier try that was cut off has left beside it is removed first. Of two that write the
-    same at once, one is renamed and the other finds it there.
+    Of two processes that write the same at once, one renames its folder and the other finds it.
 
     Raises:
-        LaunchError: somebody else has made another `to` meanwhile.
+        LaunchError: another process has created another `to` meanwhile.
         CheckpointError: storage refuses.
     """
     with storage_errors("write", to):
-        to.parent.mkdir(parents=True, exist_ok=True)
-        for left in _left_behind(to):
-            shutil.rmtree(left, ignore_errors=True)
-        partial = to.with_name(f".{to.name}.{secrets.token_hex(4)}.partial")
         try:
-            partial.mkdir()
-            yield partial
-            _finish(partial, asked)
-            try:
-                partial.rename(to)
-            except OSError:
-                if found_whole(to, asked) is None:
-                    raise
-            sync_folder(to.parent)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)  # a full disk is not left full
-
-
-def _left_behind(to: Path) -> list[Path]:
-    name = re.compile(rf"\.{re.escape(to.name)}\.[0-9a-f]{{8}}\.partial")
-    return [path for path in to.parent.iterdir() if name.fullmatch(path.name)]
-
-
-def _finish(folder: Path, asked: ExportRecord) -> None:
-    """Write the record, and have everything on the disk."""
-    files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-    record = asked.model_copy(update={"files": files})
-    (folder / RECORD).write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    for path in folder.iterdir():
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    sync_folder(folder)
+            with new_folder(to) as folder:
+                yield folder
+                files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+                record = asked.model_copy(update={"files": files})
+                text = record.model_dump_json(indent=1) + "\n"
+                (folder / RECORD).write_text(text, encoding="utf-8")
+        except FileExistsError:
+            if found_whole(to, asked) is None:
+                raise
 
 
 def _told(record: ExportRecord) -> str:
