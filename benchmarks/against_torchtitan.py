@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.report import emit
 from benchmarks.trainer import COMPILED, DEBUG, TORCHTITAN
-from specs.rundir import MetricLine, RunDirectory
+from trainyard.protocol.rundir import MetricLine, RunDirectory
 
 EVERY = 5
 """Steps between two lines with a rate; the first two lines of a run are left out."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specs.architectures import Architecture
+from trainyard.training.architectures import Architecture
 
 
 class BareLlama(nn.Module):

@@ -24,7 +24,7 @@ from benchmarks.servers import PACKAGES, Running, Store, add_running, served, st
 from server.auth.service import create_token
 from server.telemetry.metrics import store_points
 from server.telemetry.points import Points
-from specs.api.access import TokenRequest
+from trainyard.protocol.rest.access import TokenRequest
 
 SERIES = 10
 BATCH = 20_000

@@ -32,17 +32,17 @@ import torch.multiprocessing as multiprocessing
 from torch import Tensor
 
 from benchmarks.report import emit
-from specs.attempt import ResumePoint
-from specs.auto import resolved
-from specs.checkpoint import DataState, Manifest, TrainState, checkpoint_path
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
 from trainer.assembly import Assembly, assemble
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.save import Save
 from trainer.checkpoint.saver import Origin
 from trainer.checkpoint.state import train_tensors
 from trainer.checkpoint.store import metadata_digest
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.manifest import DataState, Manifest, TrainState, checkpoint_path
+from trainyard.spec.auto import resolved
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
 
 MEMORY = Path("/dev/shm")
 RANKS = 2

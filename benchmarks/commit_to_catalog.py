@@ -15,8 +15,8 @@ from pathlib import Path
 
 from benchmarks.report import emit, percentile
 from benchmarks.stack import PACKAGES, Running, stack
-from specs.rundir import EventLine
-from specs.states import TERMINAL_JOB_STATES
+from trainyard.protocol.rundir import EventLine
+from trainyard.protocol.states import TERMINAL_JOB_STATES
 
 RANKS = 2
 TARGET = 1.0

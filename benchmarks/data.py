@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.report import emit
-from specs.job import parse_job_spec
-from specs.rundir import RunDirectory
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.data.windows import TrainingOrder
+from trainyard.protocol.rundir import RunDirectory
+from trainyard.spec.job import parse_job_spec
 
 EXAMPLE = Path(__file__).parent.parent / "examples/debug.toml"
 PACKAGES = ("numpy", "pyarrow", "xxhash")

@@ -24,10 +24,10 @@ from benchmarks.servers import PACKAGES, Store, served, store
 from server.auth.service import create_token
 from server.paging import encode
 from server.tables import jobs
-from specs.api.access import TokenRequest
-from specs.api.jobs import Progress
-from specs.job import parse_job_spec
-from specs.states import JobState
+from trainyard.protocol.rest.access import TokenRequest
+from trainyard.protocol.rest.jobs import Progress
+from trainyard.protocol.states import JobState
+from trainyard.spec.job import parse_job_spec
 
 TARGET_MS = 50.0
 BATCH = 1000

@@ -27,10 +27,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from specs.batch import BatchDeal
-from specs.job import JobSpec
-from specs.layout import Layout
-from specs.sections.parallelism import CompileSection
 from trainer.data.batches import MicroBatch
 from trainer.forward_backward import ForwardBackward, MicroBatchLoop
 from trainer.model.build import build_model
@@ -39,6 +35,10 @@ from trainer.parallel.mesh import build_mesh
 from trainer.parallelize import parallelize
 from trainer.quantize import keep_scales_fresh, refresh_scales
 from trainer.step import TrainStep
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.parallelism import CompileSection
+from trainyard.training.batch_partition import BatchDeal
 
 PRELOAD = ["torch._dynamo", "trainer.parallel.pipeline", "benchmarks.one_rank"]
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")

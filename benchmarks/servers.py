@@ -25,11 +25,11 @@ from server.database import Database
 from server.migrate import upgrade
 from server.settings import Settings
 from server.tables import attempt_nodes, attempts, jobs, nodes
-from specs.api.jobs import Progress
-from specs.attempt import Overrides
-from specs.job import JobSpec
-from specs.layout import Layout
-from specs.reports import Hardware
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.rest.jobs import Progress
+from trainyard.protocol.worker_messages import Hardware
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 
 PACKAGES = ("fastapi", "numpy", "psycopg", "pydantic", "sqlalchemy", "uvicorn")
 START_SECONDS = 30

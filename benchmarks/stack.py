@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from client.errors import TrainyardError
-from client.sdk import Trainyard
 from embedded.folders import Folders
 from embedded.record import read_record
-from specs.api.jobs import JobView
-from specs.states import JobState
+from trainyard.client.errors import TrainyardError
+from trainyard.client.sdk import Trainyard
+from trainyard.protocol.rest.jobs import JobView
+from trainyard.protocol.states import JobState
 from worker.node import WorkerRun
 
 PACKAGES = ("celery", "fastapi", "httpx", "pydantic", "sqlalchemy", "torch", "uvicorn")

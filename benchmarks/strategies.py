@@ -29,10 +29,10 @@ from benchmarks.one_rank import StepCost, costs_of_a_step
 from benchmarks.report import emit, machine, versions
 from benchmarks.strategies_table import Measured, NotRun, Results, picture, table
 from benchmarks.strategies_to_compare import Strategy, slots_here, strategies_here
-from planner.plan import plan
-from specs.job import JobSpec, parse_job_spec
-from specs.problems import SpecError
-from specs.rundir import MetricLine, RunDirectory
+from trainyard.base.problems import SpecError
+from trainyard.planner.plan import plan
+from trainyard.protocol.rundir import MetricLine, RunDirectory
+from trainyard.spec.job import JobSpec, parse_job_spec
 
 PACKAGES = ("numpy", "torch", "torchao")
 WARMUP = 0.25

@@ -20,10 +20,10 @@ from typing import Any
 
 from benchmarks.report import emit, percentile
 from benchmarks.stack import PACKAGES, Running, stack
-from client.sdk import Trainyard
-from client.stream import Resync
-from specs.api.event_data import MetricsStored
-from specs.rundir import MetricLine
+from trainyard.client.sdk import Trainyard
+from trainyard.client.stream import Resync
+from trainyard.protocol.rest.event_data import MetricsStored
+from trainyard.protocol.rundir import MetricLine
 
 TARGET_SECONDS = 1.0
 JOB_SECONDS = 900

@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.report import emit
 from benchmarks.stack import PACKAGES, Running, stack
-from specs.rundir import EventLine, MetricLine
+from trainyard.protocol.rundir import EventLine, MetricLine
 from worker.files import read_record
 from worker.node import LaunchRecord, WorkerRun
 

@@ -27,15 +27,15 @@ import torch.distributed as dist
 
 from benchmarks.bare_llama import BareLlama
 from benchmarks.report import Line, emit, run_and_relay
-from planner.plan import plan
-from specs.flops import training_flops_per_token
-from specs.hardware import peak_flops
-from specs.job import JobSpec, parse_job_spec
 from trainer.assembly import assemble
 from trainer.data.batches import MicroBatch
 from trainer.process import prefer_growing_segments
 from trainer.provenance import provenance
 from trainer.step import TrainStep
+from trainyard.planner.plan import plan
+from trainyard.spec.flops import training_flops_per_token
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.training.devices import peak_flops
 
 """A figure as `emit` prints it."""
 WARMUP_STEPS = 3

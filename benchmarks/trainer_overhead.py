@@ -23,11 +23,11 @@ from torch import Tensor
 
 from benchmarks.bare_llama import BareLlama
 from benchmarks.report import emit
-from specs.job import JobSpec, parse_job_spec
-from specs.rundir import RunDirectory
 from trainer.loop import train
 from trainer.record import Recorder
 from trainer.run import open_run
+from trainyard.protocol.rundir import RunDirectory
+from trainyard.spec.job import JobSpec, parse_job_spec
 
 WARMUP_BLOCKS = 2
 TARGET = 0.03

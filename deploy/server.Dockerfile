@@ -11,8 +11,6 @@ ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
 COPY pyproject.toml constraints.txt LICENSE README.md ./
 COPY library library
-COPY specs specs
-COPY planner planner
 COPY server server
 COPY migrations migrations
 COPY --from=web /src/web/dist web/dist

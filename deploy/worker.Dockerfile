@@ -8,7 +8,6 @@ RUN apt-get update \
 WORKDIR /src
 COPY pyproject.toml constraints.txt LICENSE README.md ./
 COPY library library
-COPY specs specs
 COPY worker worker
 COPY trainer trainer
 # torch as pinned, in its build for this CUDA: a node's driver must support it (13.0: 580 or newer).

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from client.errors import NotConfiguredError
-from client.settings import DEFAULT_PROFILE, choose_profile
 from embedded.down import down
 from embedded.folders import Folders, default_root
 from embedded.up import Options, up
+from trainyard.client.errors import NotConfiguredError
+from trainyard.client.settings import DEFAULT_PROFILE, choose_profile
 
 STOP_SECONDS = 600.0
 INTERRUPTED = 130

@@ -8,10 +8,10 @@ import re
 
 import httpx
 
-from client.errors import UnauthenticatedError
-from client.sdk import Trainyard
-from client.settings import Connection, choose_profile, save
 from embedded.folders import Folders
+from trainyard.client.errors import UnauthenticatedError
+from trainyard.client.sdk import Trainyard
+from trainyard.client.settings import Connection, choose_profile, save
 from trainyard.run.atomic import replace_file
 
 

@@ -6,14 +6,14 @@ import signal
 import threading
 import time
 
-from client.errors import ConflictError, TrainyardError
-from client.sdk import Trainyard
 from embedded.folders import Folders
 from embedded.record import Recorder, RunRecord, is_alive, read_record, send, wait_gone
 from embedded.stack import END_SECONDS, Stack, StartError, StopRequestedError
 from embedded.up import Tell, address_of, described, end_leftovers
-from specs.api.jobs import JobSummary
-from specs.states import ACTIVE_JOB_STATES, JobState
+from trainyard.client.errors import ConflictError, TrainyardError
+from trainyard.client.sdk import Trainyard
+from trainyard.protocol.rest.jobs import JobSummary
+from trainyard.protocol.states import ACTIVE_JOB_STATES, JobState
 
 POLL_SECONDS = 0.5
 WHOLE_END_SECONDS = 6 * END_SECONDS

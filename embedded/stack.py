@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 
 import httpx
 
-from client.errors import TrainyardError
-from client.sdk import Trainyard
 from embedded.broker import Broker, answers, choose_broker
 from embedded.child import Child
 from embedded.folders import Folders
 from embedded.record import ProcessRecord, end
-from specs.loopback import is_loopback
+from trainyard.base.loopback import is_loopback
+from trainyard.client.errors import TrainyardError
+from trainyard.client.sdk import Trainyard
 
 READY_SECONDS = 90.0
 """Longest wait for one process: a busy machine imports slowly."""

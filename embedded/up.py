@@ -11,16 +11,16 @@ from pathlib import Path
 
 import httpx
 
-from client.errors import TrainyardError
-from client.sdk import Trainyard
-from client.settings import DEFAULT_PROFILE, config_path
 from embedded.access import let_user_in, login_link
 from embedded.folders import Folders
 from embedded.ports import next_free_port
 from embedded.record import Recorder, end, read_record, write_record
 from embedded.stack import END_SECONDS, Address, Stack, StartError, StopRequestedError
-from specs.api.jobs import JobSummary
-from specs.states import ACTIVE_JOB_STATES
+from trainyard.client.errors import TrainyardError
+from trainyard.client.sdk import Trainyard
+from trainyard.client.settings import DEFAULT_PROFILE, config_path
+from trainyard.protocol.rest.jobs import JobSummary
+from trainyard.protocol.states import ACTIVE_JOB_STATES
 
 DEFAULT_PORT = 8470
 TEND_SECONDS = 0.25

@@ -28,7 +28,7 @@ from server.methods import AllowedMethods, MethodsMiddleware
 from server.middleware import BodyLimitMiddleware, HeadMiddleware, RequestMiddleware
 from server.monitoring import Monitoring
 from server.query import no_unknown_query
-from specs.reports import MAX_REPORT_BYTES
+from trainyard.protocol.worker_messages import MAX_REPORT_BYTES
 
 API = "/api/v1"
 WORKERS = f"{API}/workers/"

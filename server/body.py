@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from server.errors import InvalidRequestError, UnsupportedMediaTypeError
-from specs.json_text import json_problem
-from specs.problems import Problem, pointer_to, problems_of
+from trainyard.base.json_text import json_problem
+from trainyard.base.problems import Problem, pointer_to, problems_of
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -11,7 +11,7 @@ from server.clock import Clock
 from server.database import Database
 from server.secrets import SecretsBox
 from server.settings import Settings
-from specs.ids import make_id
+from trainyard.base.ids import make_id
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from specs.problems import Problem
+from trainyard.base.problems import Problem
 
 MAX_PROBLEMS = 50
 """Problems that one answer lists; `detail` counts the others."""

@@ -7,15 +7,22 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from specs.api.access import SessionRequest, TokenRequest
-from specs.api.chores import ExportRequest, SampleRequest
-from specs.api.fork import ForkRequest
-from specs.api.jobs import JobRequest, StopRequest
-from specs.api.nodes import DrainRequest
-from specs.api.resume import ResumeRequest
-from specs.api.telemetry import ComparisonView
-from specs.job import JobSpec
-from specs.reports import PROTOCOL, ChoreReport, Claim, NodeHeartbeat, Registration, Report
+from trainyard.protocol.rest.access import SessionRequest, TokenRequest
+from trainyard.protocol.rest.chores import ExportRequest, SampleRequest
+from trainyard.protocol.rest.fork import ForkRequest
+from trainyard.protocol.rest.jobs import JobRequest, StopRequest
+from trainyard.protocol.rest.nodes import DrainRequest
+from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.protocol.rest.telemetry import ComparisonView
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    ChoreReport,
+    Claim,
+    NodeHeartbeat,
+    Registration,
+    Report,
+)
+from trainyard.spec.job import JobSpec
 
 Examples = Mapping[type[BaseModel], Mapping[str, Mapping[str, Any]]]
 

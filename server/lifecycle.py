@@ -1,6 +1,6 @@
 """The one door of the states: guarded moves of jobs, attempts, their nodes and chores, with events.
 
-The legal moves are data (specs/states.py); why and when each happens is docs/lifecycle.md.
+The legal moves are data (trainyard.protocol.states); docs/lifecycle.md has their reasons.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
 from server.events.subject import Actor, Subject
 from server.tables import attempt_nodes, attempts, chores, jobs
-from specs.events import EventData
-from specs.states import (
+from trainyard.protocol.event_kinds import EventData
+from trainyard.protocol.states import (
     ATTEMPT_MOVES,
     ATTEMPT_NODE_MOVES,
     CHORE_MOVES,

@@ -17,7 +17,7 @@ from server.auth.dependencies import person
 from server.context import Context
 from server.events.tail import Tail, newest_id
 from server.tables import attempt_nodes, attempts, jobs, nodes
-from specs.states import AttemptNodeState, AttemptState, JobState
+from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 

@@ -21,7 +21,7 @@ from server.examples import EXAMPLES
 from server.middleware import API_PREFIX
 from server.problems import MEDIA_TYPE
 from server.settings import Settings
-from specs.api.common import ProblemDetails
+from trainyard.protocol.rest.common import ProblemDetails
 
 VERSION = "1"
 REFERENCE = "#/components/schemas/{model}"

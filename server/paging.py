@@ -12,7 +12,7 @@ import orjson
 from fastapi import Query
 
 from server.errors import InvalidRequestError
-from specs.ids import ID_PATTERN
+from trainyard.base.ids import ID_PATTERN
 
 Key = TypeVar("Key", str, int)
 Row = TypeVar("Row")

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import Path
 
-from specs.ids import ID_PATTERN
-from specs.names import NAME
+from trainyard.base.ids import ID_PATTERN
+from trainyard.base.names import NAME
 
 CHECKPOINT_ID = r"^[0-7][0-9a-hjkmnp-tv-z]{25}\.a[0-9]{1,9}\.step-[0-9]{1,10}$"
 

@@ -20,8 +20,8 @@ from server.errors import (
     RefusalError,
     UnavailableError,
 )
-from specs.api.common import ProblemDetails
-from specs.problems import Problem, SpecError
+from trainyard.base.problems import Problem, SpecError
+from trainyard.protocol.rest.common import ProblemDetails
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from fastapi import Depends, Request
 from fastapi.dependencies.models import Dependant
 
 from server.errors import InvalidRequestError
-from specs.problems import Problem
+from trainyard.base.problems import Problem
 
 
 def _check(request: Request) -> None:

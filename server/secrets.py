@@ -9,10 +9,10 @@ from pathlib import Path
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from server.errors import UnavailableError
-from specs.environment import is_allowed
-from specs.job import JobSpec
-from specs.masks import MASK
+from trainyard.base.masks import MASK
 from trainyard.run.atomic import create_file, replace_file
+from trainyard.spec.environment import is_allowed
+from trainyard.spec.job import JobSpec
 
 logger = logging.getLogger(__name__)
 

@@ -27,18 +27,24 @@ from server.telemetry.tables import (
     metric_tail,
     step_digests,
 )
-from specs.api.attempts import Continuity
-from specs.api.jobs import PendingLaunch, Progress
-from specs.api.nodes import Drain
-from specs.attempt import Overrides
-from specs.checkpoint import Manifest, SaveFailed
-from specs.chores import ChoreOutcome, ChoreProgress, ChoreTask, Verification
-from specs.failures import Failure
-from specs.job import JobSpec
-from specs.layout import Layout
-from specs.reports import Hardware, Identity, WorkerIdentity
-from specs.rundir import ExitRecord, Request, RequestAnswer
-from specs.states import AttemptNodeState, AttemptState, ChoreState, DesiredState, JobState
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.chores import ChoreOutcome, ChoreProgress, ChoreTask, Verification
+from trainyard.protocol.failures import Failure
+from trainyard.protocol.manifest import Manifest, SaveFailed
+from trainyard.protocol.rest.attempts import Continuity
+from trainyard.protocol.rest.jobs import PendingLaunch, Progress
+from trainyard.protocol.rest.nodes import Drain
+from trainyard.protocol.rundir import ExitRecord, Request, RequestAnswer
+from trainyard.protocol.states import (
+    AttemptNodeState,
+    AttemptState,
+    ChoreState,
+    DesiredState,
+    JobState,
+)
+from trainyard.protocol.worker_messages import Hardware, Identity, WorkerIdentity
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 
 __all__ = [
     "attempt_nodes",

@@ -12,14 +12,14 @@ from server.errors import NotFoundError
 from server.jobs.reason import shown_reason
 from server.tables import attempt_nodes, attempts, jobs, requests
 from server.telemetry.lineage import attempts_of, lineage_of
-from specs.api.attempts import AttemptNodeView, AttemptView
-from specs.api.jobs import JobRequestView, JobView
-from specs.auto import auto_values
-from specs.failures import ADVICE
-from specs.job import JobSpec, parse_job_spec
-from specs.masks import has_credentials, hide_credentials
-from specs.sections.operation import RetrySection
-from specs.states import AttemptOutcome, AttemptState, JobState
+from trainyard.base.masks import has_credentials, hide_credentials
+from trainyard.protocol.failures import ADVICE
+from trainyard.protocol.rest.attempts import AttemptNodeView, AttemptView
+from trainyard.protocol.rest.jobs import JobRequestView, JobView
+from trainyard.protocol.states import AttemptOutcome, AttemptState, JobState
+from trainyard.spec.auto import auto_values
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.sections.operation import RetrySection
 
 Verb = Literal["stop", "cancel", "resume", "resize", "save", "delete"]
 

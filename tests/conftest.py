@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
-from specs.loopback import is_loopback
 from tests.watchdog import watch
+from trainyard.base.loopback import is_loopback
 
 # Same examples on every run, and no time limit per example: the machine may be busy.
 settings.register_profile("trainyard", deadline=None, derandomize=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from specs.checkpoint import DataState, Manifest, TrainState, checkpoint_id
-from specs.layout import Layout
+from trainyard.protocol.manifest import DataState, Manifest, TrainState, checkpoint_id
+from trainyard.spec.layout import Layout
 
 
 def make_manifest(job_id: str, attempt: int, state: TrainState, **fields: Any) -> Manifest:

@@ -23,7 +23,7 @@ from pydantic import BaseModel, RootModel
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 400
-PARTS = ("specs", "planner", "server", "worker", "trainer", "client", "embedded", "migrations")
+PARTS = ("server", "worker", "trainer", "embedded", "migrations")
 LIBRARY = "trainyard"
 BESIDE = {"trainer": ("s3",)}
 """Extras that a part imports from only where somebody asks for what they bring."""
@@ -135,13 +135,13 @@ def forbidden_text(path: Path) -> Iterator[Finding]:
 
 def test_every_field_of_specs_has_a_description() -> None:
     models = list(spec_models())
-    assert models, "found no pydantic model in specs"
+    assert models, "found no pydantic model in the library"
     broken = [line for model in models for line in undescribed_fields(model)]
     assert not broken, _report(broken, "a docstring under the field becomes its help text:")
 
 
 def spec_models() -> Iterator[type[BaseModel]]:
-    for module in _modules_of("specs"):
+    for module in _modules_of("trainyard.spec"):
         for value in vars(module).values():
             is_model = inspect.isclass(value) and issubclass(value, BaseModel)
             if not is_model or value.__module__ != module.__name__:
@@ -355,7 +355,11 @@ def test_every_command_of_the_makefile_runs_whatever_files_there_are() -> None:
         (pickle_reads, "from pickle import Unpickler", [1]),
         (pickle_reads, "torch.load(f)\ntorch.load(f, weights_only=True)", [1]),
         (pickle_reads, "import json, pickle\njson.load(f)\npickle.dumps(x)", []),
-        (outside_imports, "import os, torch.nn\nfrom specs import job\nimport yaml", [1, 3]),
+        (
+            outside_imports,
+            "import os, torch.nn\nfrom trainyard.spec import job\nimport yaml",
+            [1, 3],
+        ),
     ],
 )
 def test_detectors_catch_what_they_name(detect: Detector, source: str, lines: list[int]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from server.openapi import openapi_text
-from specs.docs import environment_markdown, job_schema_text, spec_markdown
+from trainyard.spec.docs import environment_markdown, job_schema_text, spec_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GENERATED: Mapping[str, Callable[[], str]] = {
     "docs/environment.md": environment_markdown,
     "docs/spec.md": spec_markdown,
-    "tests/specs/job.schema.json": job_schema_text,
+    "tests/library/spec/job.schema.json": job_schema_text,
     "web/openapi.json": openapi_text,
 }
 

@@ -54,7 +54,7 @@ def listed_modules(project: Path) -> list[str]:
 
 
 def module_of(mutant: str) -> str:
-    """Return the module of a mutant, such as `specs.batch` of `specs.batch.x_deal__mutmut_1`."""
+    """Return the module of a mutant, such as `worker.spool` of `worker.spool.x_read__mutmut_1`."""
     return mutant.rpartition(".")[0]
 
 

@@ -16,9 +16,6 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from specs.chores import TASK, ChoreKind
-from specs.failures import FailureReason
-from specs.rundir import Phase, RunDirectory
 from trainer.check import check_run
 from trainer.chores.main import main as do_chore
 from trainer.errors import LaunchError, RunError
@@ -33,6 +30,9 @@ from trainer.process import (
 )
 from trainer.record import Recorder
 from trainer.run import forget_check, named_root, open_run, refuse_used
+from trainyard.protocol.chores import TASK, ChoreKind
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.rundir import Phase, RunDirectory
 
 CHORES = [[kind.value] for kind in ChoreKind]
 INTERRUPTED = 130  # what a shell reports after Ctrl-C

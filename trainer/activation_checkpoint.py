@@ -18,8 +18,8 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from specs.sections.parallelism import ActivationCheckpointSection
 from trainer.torch_versions import count_no_bytes_for_device_meshes
+from trainyard.spec.sections.parallelism import ActivationCheckpointSection
 
 aten = torch.ops.aten
 MATRIX_PRODUCTS = {aten.mm.default, aten.addmm.default, aten._scaled_mm.default}

@@ -10,8 +10,6 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
-from specs.job import JobSpec
-from specs.layout import Layout
 from trainer.distributed import collective_timeout
 from trainer.forward_backward import ForwardBackward, MicroBatchLoop
 from trainer.model.base import Model
@@ -21,6 +19,8 @@ from trainer.optimizer import build_optimizer, materialize_state
 from trainer.parallel.mesh import build_mesh, set_timeouts
 from trainer.parallelize import parallelize
 from trainer.quantize import keep_scales_fresh, refresh_scales, refuse_uneven_layers
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 
 
 @dataclass(frozen=True)

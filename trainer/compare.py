@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from specs.job import JobSpec
 from trainer.checkpoint.comparison import Comparison, TensorKind, compare, kinds_of
 from trainer.checkpoint.reader import CheckedReader, point_at
 from trainer.checkpoint.state import tied_weights, train_tensors
@@ -17,6 +16,7 @@ from trainer.model.base import Model
 from trainer.model.build import build_model
 from trainer.optimizer import build_optimizer, materialize_state
 from trainer.run import named_root, open_run
+from trainyard.spec.job import JobSpec
 
 
 def main(words: list[str]) -> int:

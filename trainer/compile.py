@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from specs.job import JobSpec
-from specs.sections.parallelism import CompileSection
 from trainer.distributed import COMPILING_SECONDS, collective_timeout
 from trainer.errors import LaunchError
 from trainer.parallel.mesh import set_timeouts
+from trainyard.spec.job import JobSpec
+from trainyard.spec.sections.parallelism import CompileSection
 
 COMPILERS = {"cuda": ("CC", ("gcc", "clang")), "cpu": ("CXX", ("g++",))}
 """The variable that names the compiler of a device's kernels, and what is taken without it: Triton

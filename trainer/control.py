@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 from pydantic import ValidationError
 
-from specs.problems import spec_error
-from specs.rundir import Request, RequestAnswer, RunDirectory
 from trainer.record import Recorder
 from trainer.recording import Asked
+from trainyard.base.problems import spec_error
+from trainyard.protocol.rundir import Request, RequestAnswer, RunDirectory
 
 ANSWER_SUFFIX = ".answer.json"
 

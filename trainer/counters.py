@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from specs.checkpoint import TrainState
-from specs.job import JobSpec
-from specs.stream import advanced, covered, merged
 from trainer.errors import LaunchError
 from trainer.run import Run
+from trainyard.protocol.manifest import TrainState
+from trainyard.spec.job import JobSpec
+from trainyard.training.stream import advanced, covered, merged
 
 
 def one_step_on(state: TrainState, spec: JobSpec) -> TrainState:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from specs.auto import DeviceKind
+from trainyard.spec.auto import DeviceKind
 
 
 def device_kind(wanted: Literal["auto", "cpu", "cuda"]) -> DeviceKind:

@@ -14,9 +14,9 @@ RunError
 
 from __future__ import annotations
 
-from specs.checkpoint_faults import CheckpointFault
-from specs.failures import FailureReason, LoadFailure, MemoryUse
-from specs.stream import BadWindow
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.failures import FailureReason, LoadFailure, MemoryUse
+from trainyard.training.stream import BadWindow
 
 MEMORY_RAN_OUT = (
     "DefaultCPUAllocator: can't allocate memory",

@@ -7,11 +7,11 @@ from typing import Protocol
 
 import torch
 
-from specs.job import JobSpec
 from trainer.data.batches import MicroBatch
 from trainer.inputs import InputMaker
 from trainer.model.base import Model
 from trainer.parallel.fsdp import reshard, set_gradient_sync
+from trainyard.spec.job import JobSpec
 
 
 class ForwardBackward(Protocol):

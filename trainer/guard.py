@@ -11,10 +11,10 @@ import statistics
 from collections import deque
 from enum import IntEnum
 
-from specs.checkpoint import TrainState
-from specs.job import JobSpec
-from specs.stream import BadWindow
 from trainer.errors import GuardError, LossSpikeError, NonFiniteError
+from trainyard.protocol.manifest import TrainState
+from trainyard.spec.job import JobSpec
+from trainyard.training.stream import BadWindow
 
 COURSE = 50
 """Logged losses that make up the recent course."""

@@ -9,11 +9,11 @@ import sys
 import uuid
 from contextlib import suppress
 
-from specs.places import ROOT_FILE
 from trainer.checkpoint.store import storage_errors
 from trainer.errors import RunError
 from trainer.objects.path import ObjectPath
 from trainer.storage import storage_root
+from trainyard.spec.storage_uri import ROOT_FILE
 
 
 def main(url: str) -> int:

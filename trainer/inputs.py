@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specs.job import JobSpec
 from trainer.data.batches import MicroBatch
 from trainer.model.noise import sequence_keys
+from trainyard.spec.job import JobSpec
 
 
 @dataclass(frozen=True)

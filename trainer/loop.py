@@ -8,10 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from specs.auto import explicit
-from specs.checkpoint import TrainState
-from specs.job import JobSpec
-from specs.rundir import Outcome, Phase
 from trainer.assembly import Assembly, assemble
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.retry import SaveRetry
@@ -41,6 +37,10 @@ from trainer.saving import Saving
 from trainer.starting import starting_state
 from trainer.step import StepResult, TrainStep
 from trainer.validation import Validation
+from trainyard.protocol.manifest import TrainState
+from trainyard.protocol.rundir import Outcome, Phase
+from trainyard.spec.auto import explicit
+from trainyard.spec.job import JobSpec
 
 
 class OpenDataset(Protocol):

@@ -9,9 +9,9 @@ import sys
 import torch
 import torch.distributed as dist
 
-from specs.flops import training_flops_per_token
-from specs.hardware import Precision, peak_flops
-from specs.job import JobSpec
+from trainyard.spec.flops import training_flops_per_token
+from trainyard.spec.job import JobSpec
+from trainyard.training.devices import Precision, peak_flops
 
 logger = logging.getLogger("trainer")
 
@@ -83,5 +83,5 @@ def precision_of(spec: JobSpec) -> Precision:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the name under which `specs.hardware` may know a device."""
+    """Return the name under which `trainyard.training.devices` may know a device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

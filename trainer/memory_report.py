@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch.distributed.tensor import DTensor
 
-from specs.failures import MemoryUse
 from trainer.assembly import Assembly
 from trainer.errors import LaunchError, OutOfMemoryError, is_out_of_memory
+from trainyard.protocol.failures import MemoryUse
 
 logger = logging.getLogger("trainer")
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 
-from specs.job import JobSpec
-from specs.problems import unmatched
 from trainer.errors import LaunchError
+from trainyard.base.problems import unmatched
+from trainyard.spec.job import JobSpec
 
 BUCKET_ELEMENTS = 1 << 26
 """Elements that are updated at once where moments are widened: 512 MiB of float32 copies."""
@@ -99,7 +99,7 @@ class ShardAdamW(AdamW):
     Moments of another type than the weights, which the kernel does not take, are widened to the
     weights' type in buckets, updated, and rounded to nearest. A moment in bfloat16 then stays put
     when a step would move it by less than half of its last place: it may be off by 2^-8 / (1 -
-    beta) of itself at most (`specs.rules` refuses betas for which that is all of it).
+    beta) of itself at most (`trainyard.spec.rules` refuses betas for which that is all of it).
     """
 
     def __init__(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from torch.distributed.device_mesh import DeviceMesh
 
-from specs.job import JobSpec
-from specs.layout import Layout
 from trainer.activation_checkpoint import checkpoint_activations
 from trainer.compile import compile_blocks
 from trainer.model.base import Model
@@ -18,6 +16,8 @@ from trainer.parallel.stages import Stages, keep_own_modules, split
 from trainer.parallel.tensor import overlap_communication, split_matrices
 from trainer.parallel.tokens import take_tokens
 from trainer.quantize import quantize_linear_layers
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 
 
 def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> Stages:

@@ -22,15 +22,15 @@ from torch.distributed.tensor import DTensor, Partial, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.optim import Optimizer
 
-from specs.hardware import LEAST_CAPABILITY
-from specs.job import JobSpec
-from specs.precision import BFLOAT16_ONLY, MULTIPLE, number_format, quantizes
-from specs.problems import unmatched
-from specs.sections.parallelism import QuantizationSection
 from trainer.errors import LaunchError
 from trainer.model.base import Model
 from trainer.model.own import OwnModel
 from trainer.model.ties import tied_parameters
+from trainyard.base.problems import unmatched
+from trainyard.spec.job import JobSpec
+from trainyard.spec.precision import BFLOAT16_ONLY, MULTIPLE, number_format, quantizes
+from trainyard.spec.sections.parallelism import QuantizationSection
+from trainyard.training.devices import LEAST_CAPABILITY
 
 LOUD_ON_IMPORT = ("torchao", "torch.utils._pytree")
 """Loggers: of kernels for GPUs that a CPU cannot load, and of types that torch knows by now."""

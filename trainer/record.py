@@ -8,9 +8,16 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path, PurePath
 
-from specs.base import RecordModel
-from specs.failures import Failure, FailureReason
-from specs.rundir import (
+from trainer.errors import (
+    CheckpointError,
+    GuardError,
+    OutOfMemoryError,
+    RunError,
+    is_out_of_memory,
+)
+from trainyard.base.models import RecordModel
+from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.rundir import (
     EventLine,
     Heartbeat,
     MetricLine,
@@ -20,13 +27,6 @@ from specs.rundir import (
     RequestAnswer,
     RunDirectory,
     RunEventKind,
-)
-from trainer.errors import (
-    CheckpointError,
-    GuardError,
-    OutOfMemoryError,
-    RunError,
-    is_out_of_memory,
 )
 from trainyard.run.atomic import create_file, replace_file
 

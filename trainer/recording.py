@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
-from specs.rundir import RunDirectory
 from trainer.distributed import Ranks
 from trainer.memory_report import HISTORY_ENTRIES, dump_snapshot, history_runs
+from trainyard.protocol.rundir import RunDirectory
 
 logger = logging.getLogger("trainer")
 

@@ -8,10 +8,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from specs.auto import explicit
-from specs.batch import BatchDeal
-from specs.checkpoint import TrainState
-from specs.lr_schedule import learning_rate
 from trainer.distributed import Ranks
 from trainer.guard import Guard, Verdict
 from trainer.measure import HardwareUse, compile_seconds, device_name, largest_of_ranks, memory
@@ -22,6 +18,10 @@ from trainer.run import Run
 from trainer.step import StepResult
 from trainer.step_log import StepLog
 from trainer.tensorboard import TensorBoard
+from trainyard.protocol.manifest import TrainState
+from trainyard.spec.auto import explicit
+from trainyard.spec.lr_schedule import learning_rate
+from trainyard.training.batch_partition import BatchDeal
 
 logger = logging.getLogger("trainer")
 

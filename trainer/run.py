@@ -9,19 +9,19 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from specs.attempt import AttemptSpec
-from specs.auto import resolved
-from specs.batch import BatchDeal
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
-from specs.places import is_object_store
-from specs.problems import spec_error
-from specs.rules import check_job_spec, check_new_job
-from specs.rundir import RunDirectory
 from trainer.devices import device_kind
 from trainer.errors import LaunchError
 from trainer.storage import StoragePath, storage_root
 from trainer.tensorboard import refuse_without_tensorboard
+from trainyard.base.problems import spec_error
+from trainyard.protocol.attempt import AttemptSpec
+from trainyard.protocol.rundir import RunDirectory
+from trainyard.spec.auto import resolved
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
+from trainyard.spec.rules import check_job_spec, check_new_job
+from trainyard.spec.storage_uri import is_object_store
+from trainyard.training.batch_partition import BatchDeal
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import torch
 
-from specs.attempt import ResumePoint
-from specs.chores import SampleEnd, SampleResult
-from specs.job import JobSpec
 from trainer.checkpoint.comparison import kinds_of
 from trainer.checkpoint.reader import CheckedReader, point_at
 from trainer.checkpoint.state import WEIGHTS, tied_weights, weight_tensors
@@ -22,6 +19,9 @@ from trainer.model.base import Model
 from trainer.model.build import build_model
 from trainer.run import named_root, open_run
 from trainer.storage import StoragePath
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.chores import SampleEnd, SampleResult
+from trainyard.spec.job import JobSpec
 
 
 def main() -> int:

@@ -10,8 +10,6 @@ from functools import partial
 
 import torch.distributed as dist
 
-from specs.checkpoint import Manifest, SaveFailed, SaveSettled, TrainState
-from specs.rundir import Phase
 from trainer.assembly import Assembly
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.retry import SaveRetry
@@ -22,6 +20,8 @@ from trainer.control import Control
 from trainer.errors import CheckpointError, RunError
 from trainer.record import HEARTBEAT_SECONDS, Recorder
 from trainer.report import Report
+from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled, TrainState
+from trainyard.protocol.rundir import Phase
 
 logger = logging.getLogger("trainer")
 

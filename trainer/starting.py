@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from specs.checkpoint import DataState, TrainState
-from specs.parts import ALL_PARTS, left_out, start_state
 from trainer.assembly import Assembly
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.counters import leave_out
@@ -14,6 +12,8 @@ from trainer.data.dataset import Dataset
 from trainer.record import Recorder
 from trainer.run import Run
 from trainer.takeover import check_takeover
+from trainyard.protocol.manifest import DataState, TrainState
+from trainyard.protocol.resume_parts import ALL_PARTS, left_out, start_state
 
 logger = logging.getLogger("trainer")
 

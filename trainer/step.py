@@ -10,12 +10,12 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
 
-from specs.job import JobSpec
-from specs.lr_schedule import learning_rate
 from trainer.data.batches import MicroBatch
 from trainer.data.digest import sequence_hash
 from trainer.forward_backward import ForwardBackward
 from trainer.gradients import clip_grad_norm
+from trainyard.spec.job import JobSpec
+from trainyard.spec.lr_schedule import learning_rate
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from specs.batch import BatchDeal
-from specs.layout import Layout
-from specs.rundir import MetricLine
 from trainer.data.digest import in_global_order, step_digest
 from trainer.distributed import Ranks
 from trainer.parallel.mesh import Place
 from trainer.record import Recorder
+from trainyard.protocol.rundir import MetricLine
+from trainyard.spec.layout import Layout
+from trainyard.training.batch_partition import BatchDeal
 
 FLUSH_STEPS = 256
 

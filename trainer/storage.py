@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from specs.places import is_object_store
 from trainer.errors import LaunchError
 from trainer.objects.path import ObjectPath
+from trainyard.spec.storage_uri import is_object_store
 
 StoragePath = Path | ObjectPath
 """A path on storage; both kinds have the methods of `pathlib.Path` that checkpoints use."""

@@ -6,16 +6,16 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from specs.attempt import OVERRIDABLE, ResumePoint
-from specs.checkpoint import Manifest
-from specs.data_order import ORDER_FIELDS
-from specs.fork import settle_parts
-from specs.job import JobSpec
-from specs.parts import ALL_PARTS, CheckpointPart
-from specs.problems import SpecError
-from specs.resume import differences, harmless_differences
 from trainer.errors import DataError, MismatchError
 from trainer.run import Run
+from trainyard.base.problems import SpecError
+from trainyard.protocol.attempt import OVERRIDABLE, ResumePoint
+from trainyard.protocol.fork_rules import settle_parts
+from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.resume_parts import ALL_PARTS, CheckpointPart
+from trainyard.protocol.resume_rules import differences, harmless_differences
+from trainyard.spec.data_order import ORDER_FIELDS
+from trainyard.spec.job import JobSpec
 
 logger = logging.getLogger("trainer")
 

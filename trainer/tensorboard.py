@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from specs.job import JobSpec
 from trainer.errors import LaunchError
+from trainyard.spec.job import JobSpec
 
 
 def refuse_without_tensorboard(spec: JobSpec) -> None:

@@ -10,14 +10,14 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
-from specs.loss import NO_LABEL
-from specs.rundir import Phase
 from trainer.data.batches import MicroBatch, micro_batches
 from trainer.data.dataset import Dataset
 from trainer.distributed import Ranks
 from trainer.parallel.mesh import Place
 from trainer.record import Recorder
 from trainer.run import Run
+from trainyard.protocol.rundir import Phase
+from trainyard.training.loss import NO_LABEL
 
 logger = logging.getLogger("trainer")
 

@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve() -> int:
-    from specs.api.errors import ApiError
+    from trainyard.protocol.rest.errors import ApiError
     from worker.serve import serve
 
     try:

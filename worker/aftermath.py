@@ -7,10 +7,10 @@ import os
 import time
 from pathlib import Path
 
-from specs.attempt import AttemptSpec
-from specs.failures import Failure, FailureReason
-from specs.reports import Identity
-from specs.rundir import ExitRecord
+from trainyard.protocol.attempt import AttemptSpec
+from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.rundir import ExitRecord
+from trainyard.protocol.worker_messages import Identity
 from trainyard.run.atomic import replace_file
 from worker.cgroup import end_cgroup, make_cgroup, remove_cgroup
 from worker.files import read_record

@@ -13,9 +13,10 @@ from typing import Self, TypeVar
 import httpx
 from pydantic import ValidationError
 
-from specs.api.errors import TrainyardError, error_of
-from specs.base import RecordModel
-from specs.reports import (
+from trainyard.base.models import RecordModel
+from trainyard.base.retry import Backoff, Retries, retry
+from trainyard.protocol.rest.errors import TrainyardError, error_of
+from trainyard.protocol.worker_messages import (
     PROTOCOL,
     ChoreClaimReply,
     ChoreReport,
@@ -30,7 +31,6 @@ from specs.reports import (
     ReportReply,
     WorkerIdentity,
 )
-from trainyard.base.retry import Backoff, Retries, retry
 
 TIMEOUT_SECONDS = 15.0
 BACKOFF = Backoff(first=0.1, longest=5.0)

@@ -6,7 +6,7 @@ import logging
 
 from celery import Celery
 
-from specs.reports import ChoreMessage, LaunchMessage
+from trainyard.protocol.worker_messages import ChoreMessage, LaunchMessage
 from worker.api import ServerAway, WorkerApi
 from worker.chores import ChoreStarter
 from worker.folder import worker_identity

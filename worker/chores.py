@@ -1,7 +1,7 @@
 """Carries out chores: claims one, and starts a detached supervisor that runs its command.
 
 ```
-<data_dir>/chores/<id>/<fence>/    task.json and what the command leaves (specs/chores.py), and
+<data_dir>/chores/<id>/<fence>/    task.json and what the command leaves (protocol.chores), and
   launch.json   the ChoreLaunch
   chore.log     output of the supervisor and of the command
 ```
@@ -20,12 +20,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specs.api.errors import ApiError
-from specs.base import RecordModel
-from specs.chores import OUTCOME, PROGRESS, TASK, ChoreKind, ChoreOrder, ChoreOutcome, ChoreProgress
-from specs.ids import is_id
-from specs.reports import PROTOCOL, ChoreClaimReply, ChoreMessage, ChoreReport
+from trainyard.base.ids import is_id
+from trainyard.base.models import RecordModel
 from trainyard.base.retry import Retries
+from trainyard.protocol.chores import (
+    OUTCOME,
+    PROGRESS,
+    TASK,
+    ChoreKind,
+    ChoreOrder,
+    ChoreOutcome,
+    ChoreProgress,
+)
+from trainyard.protocol.rest.errors import ApiError
+from trainyard.protocol.worker_messages import PROTOCOL, ChoreClaimReply, ChoreMessage, ChoreReport
 from trainyard.run.atomic import create_file
 from worker.api import BACKOFF, ServerAway, WorkerApi, persist
 from worker.files import read_record

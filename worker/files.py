@@ -10,7 +10,7 @@ from typing import BinaryIO, TypeVar
 
 from pydantic import ValidationError
 
-from specs.base import RecordModel
+from trainyard.base.models import RecordModel
 
 Record = TypeVar("Record", bound=RecordModel)
 

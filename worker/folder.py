@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
-from specs.reports import WorkerIdentity
+from trainyard.protocol.worker_messages import WorkerIdentity
 from worker.identity import boot_id
 
 ID_FILE, LOCK_FILE = "node.id", "worker.lock"

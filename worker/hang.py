@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from specs.rundir import Heartbeat, Phase
+from trainyard.protocol.rundir import Heartbeat, Phase
 from worker.files import read_record
 
 PHASE_SECONDS = {

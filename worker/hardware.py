@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from specs.reports import Hardware
+from trainyard.protocol.worker_messages import Hardware
 
 LEAST_CPU_SLOTS = 4
 """A node without GPUs offers at least so many, so that every layout can be tried on a laptop."""

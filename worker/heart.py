@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from specs.api.errors import ApiError, TrainyardError
-from specs.reports import PROTOCOL, NodeHeartbeat
+from trainyard.protocol.rest.errors import ApiError, TrainyardError
+from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
 from worker.adopt import adopt, prove_gone
 from worker.api import ServerAway, WorkerApi
 from worker.node import Node

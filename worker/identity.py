@@ -7,7 +7,7 @@ import select
 from dataclasses import dataclass
 from pathlib import Path
 
-from specs.reports import Identity
+from trainyard.protocol.worker_messages import Identity
 
 ZOMBIE_STATES = frozenset("ZXx")
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from specs.api.errors import ApiError
-from specs.attempt import AttemptSpec
-from specs.reports import ClaimReply, LaunchMessage
+from trainyard.protocol.attempt import AttemptSpec
+from trainyard.protocol.rest.errors import ApiError
+from trainyard.protocol.worker_messages import ClaimReply, LaunchMessage
 from trainyard.run.atomic import create_file
 from worker.api import WorkerApi, persist
 from worker.hardware import Devices

@@ -27,10 +27,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from specs.base import RecordModel
-from specs.ids import is_id
-from specs.reports import Identity
-from specs.rundir import RunDirectory
+from trainyard.base.ids import is_id
+from trainyard.base.models import RecordModel
+from trainyard.protocol.rundir import RunDirectory
+from trainyard.protocol.worker_messages import Identity
 from trainyard.run.atomic import replace_file
 from worker.files import read_record
 from worker.users import RankUser

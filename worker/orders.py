@@ -6,9 +6,9 @@ import logging
 import os
 from pathlib import Path
 
-from specs.ids import is_id
-from specs.reports import PendingRequest, ReportReply
-from specs.states import DesiredState
+from trainyard.base.ids import is_id
+from trainyard.protocol.states import DesiredState
+from trainyard.protocol.worker_messages import PendingRequest, ReportReply
 from trainyard.run.atomic import create_file
 from worker.node import WorkerRun
 

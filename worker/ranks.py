@@ -12,8 +12,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from specs.base import Message, Number, RecordModel
-from specs.rundir import STACKS_SIGNAL, RankExit
+from trainyard.base.models import Message, Number, RecordModel
+from trainyard.protocol.rundir import STACKS_SIGNAL, RankExit
 from worker.files import read_record
 from worker.identity import has_ended, open_started_at
 from worker.node import WorkerRun

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
-from specs.api.errors import ApiError
-from specs.reports import PROTOCOL, Hardware, Registration, RegistrationReply
+from trainyard.protocol.rest.errors import ApiError
+from trainyard.protocol.worker_messages import PROTOCOL, Hardware, Registration, RegistrationReply
 from trainyard.run.atomic import replace_file
 from worker.api import WorkerApi, persist
 from worker.node import Node

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from specs.api.errors import ApiError
-from specs.reports import PROTOCOL, Identity, Report, ReportReply
-from specs.rundir import ExitRecord, Heartbeat, Provenance, RequestAnswer
+from trainyard.protocol.rest.errors import ApiError
+from trainyard.protocol.rundir import ExitRecord, Heartbeat, Provenance, RequestAnswer
+from trainyard.protocol.worker_messages import PROTOCOL, Identity, Report, ReportReply
 from worker.api import BACKOFF, ServerAway, WorkerApi
 from worker.files import read_record
 from worker.node import LaunchRecord, Node, WorkerRun

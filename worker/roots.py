@@ -8,8 +8,8 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from specs.places import ROOT_FILE, is_object_store
 from trainyard.run.atomic import create_file
+from trainyard.spec.storage_uri import ROOT_FILE, is_object_store
 from worker.torchrun import TRAINER, hidden_from_ranks
 
 IDENTIFY_SECONDS = 600.0

@@ -6,7 +6,7 @@ import logging
 import os
 from pathlib import Path
 
-from specs.places import is_object_store
+from trainyard.spec.storage_uri import is_object_store
 from worker.adopt import adopt
 from worker.api import WorkerApi
 from worker.app import consume, create_app

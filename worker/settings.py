@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from specs.masks import hide_credentials
-from specs.places import ROOT_PATTERN, is_object_store, split_object_store
-from specs.reports import NodeName
+from trainyard.base.masks import hide_credentials
+from trainyard.protocol.worker_messages import NodeName
+from trainyard.spec.storage_uri import ROOT_PATTERN, is_object_store, split_object_store
 from worker.users import RunAs
 
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from specs.reports import MAX_CHUNK_BYTES, Chunk
+from trainyard.protocol.worker_messages import MAX_CHUNK_BYTES, Chunk
 from worker.files import open_regular
 from worker.node import WorkerRun
 

@@ -11,11 +11,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from specs.attempt import AttemptSpec
-from specs.failures import Failure, FailureReason
-from specs.job import parse_job_spec
-from specs.rundir import ExitRecord
+from trainyard.protocol.attempt import AttemptSpec
+from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.rundir import ExitRecord
 from trainyard.run.atomic import replace_file
+from trainyard.spec.job import parse_job_spec
 from worker.cgroup import end_cgroup, make_cgroup, remove_cgroup
 from worker.files import read_record
 from worker.guard import CGROUP

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specs.attempt import AttemptSpec
-from specs.environment import environment_problems
-from specs.job import JobSpec
+from trainyard.protocol.attempt import AttemptSpec
+from trainyard.spec.environment import environment_problems
+from trainyard.spec.job import JobSpec
 from worker.files import open_regular
 from worker.interface import interface_environment
 from worker.node import LaunchRecord, WorkerRun

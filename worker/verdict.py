@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from specs.failures import Failure, FailureReason
-from specs.rundir import ExitRecord, Outcome, RankExit
-from specs.states import DesiredState
+from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.rundir import ExitRecord, Outcome, RankExit
+from trainyard.protocol.states import DesiredState
 from worker.files import read_record
 from worker.node import WorkerRun
 from worker.ranks import is_abnormal

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client.errors import TrainyardError
-from client.sdk import Trainyard
-from client.stream import Resync
 from embedded.folders import Folders
 from embedded.record import read_record
 from examples.demo.picture import Segment, draw
-from specs.api.event_data import MetricsStored
-from specs.api.events import AnyEvent
-from specs.api.jobs import JobView
-from specs.states import JobState
+from trainyard.client.errors import TrainyardError
+from trainyard.client.sdk import Trainyard
+from trainyard.client.stream import Resync
+from trainyard.protocol.rest.event_data import MetricsStored
+from trainyard.protocol.rest.events import AnyEvent
+from trainyard.protocol.rest.jobs import JobView
+from trainyard.protocol.states import JobState
 
 STEPS = 60
 SPEC: dict[str, Any] = {

@@ -16,7 +16,8 @@ from server.context import Context
 from server.events.subject import SERVER, Actor
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
 from server.tables import attempts, checkpoints, requests
-from specs.api.event_data import (
+from trainyard.protocol.failures import ADVICE, Failure
+from trainyard.protocol.rest.event_data import (
     AttemptEnded,
     CancelRequested,
     JobEnded,
@@ -24,10 +25,9 @@ from specs.api.event_data import (
     Queued,
     StopRequested,
 )
-from specs.api.jobs import PendingLaunch
-from specs.failures import ADVICE, Failure
-from specs.rundir import ExitRecord, RequestAnswer
-from specs.states import (
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.protocol.rundir import ExitRecord, RequestAnswer
+from trainyard.protocol.states import (
     AttemptCause,
     AttemptNodeState,
     AttemptOutcome,

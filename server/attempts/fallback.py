@@ -11,9 +11,9 @@ from server.events.store import append_event
 from server.events.subject import SERVER
 from server.tables import checkpoints
 from server.telemetry.catalog import newest_checkpoint, usable
-from specs.api.event_data import CheckpointDamaged
-from specs.chores import Verification
-from specs.failures import Failure
+from trainyard.protocol.chores import Verification
+from trainyard.protocol.failures import Failure
+from trainyard.protocol.rest.event_data import CheckpointDamaged
 
 
 def find_fallback(

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, Row, select
 
 from server.events.subject import Subject
 from server.tables import attempt_nodes, attempts, jobs
-from specs.auto import resolved
-from specs.job import JobSpec
-from specs.states import AttemptNodeState
+from trainyard.protocol.states import AttemptNodeState
+from trainyard.spec.auto import resolved
+from trainyard.spec.job import JobSpec
 
 
 @dataclass(frozen=True)

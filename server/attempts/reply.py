@@ -10,9 +10,9 @@ from server.attempts.launch import Launch
 from server.context import Context
 from server.errors import ConflictError
 from server.tables import checkpoints, nodes
-from specs.attempt import AttemptSpec, NodeAllocation, ResumePoint
-from specs.parts import ALL_PARTS
-from specs.reports import ClaimReply
+from trainyard.protocol.attempt import AttemptSpec, NodeAllocation, ResumePoint
+from trainyard.protocol.resume_parts import ALL_PARTS
+from trainyard.protocol.worker_messages import ClaimReply
 
 
 def claim_reply(

@@ -13,10 +13,10 @@ from server.events.store import append_event
 from server.events.subject import SERVER
 from server.tables import attempts, checkpoints
 from server.telemetry.catalog import newest_checkpoint
-from specs.api.event_data import RolledBack
-from specs.api.jobs import PendingLaunch
-from specs.failures import Failure
-from specs.stream import covered, merged
+from trainyard.protocol.failures import Failure
+from trainyard.protocol.rest.event_data import RolledBack
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.training.stream import covered, merged
 
 Windows = tuple[tuple[int, int], ...]
 

@@ -20,22 +20,29 @@ from server.events.subject import TRAINER, Actor, Subject
 from server.lifecycle import attempt_to, job_to, lock_job_of, move, node_to
 from server.nodes.workers import CLAIMED, check_worker, proves_gone
 from server.tables import attempt_nodes, attempts, jobs, nodes
-from specs.api.event_data import Claimed, NodeDrained, NodeOnline, PhaseEntered, Reachable, Running
-from specs.failures import Failure, FailureReason
-from specs.reports import (
-    ClaimReply,
-    Identity,
-    NodeHeartbeat,
-    NodeHeartbeatReply,
-    WorkerIdentity,
+from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.rest.event_data import (
+    Claimed,
+    NodeDrained,
+    NodeOnline,
+    PhaseEntered,
+    Reachable,
+    Running,
 )
-from specs.rundir import ExitRecord, Heartbeat, Phase
-from specs.states import (
+from trainyard.protocol.rundir import ExitRecord, Heartbeat, Phase
+from trainyard.protocol.states import (
     AttemptNodeState,
     AttemptOutcome,
     AttemptState,
     DesiredState,
     JobState,
+)
+from trainyard.protocol.worker_messages import (
+    ClaimReply,
+    Identity,
+    NodeHeartbeat,
+    NodeHeartbeatReply,
+    WorkerIdentity,
 )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specs.api.jobs import PendingLaunch
-from specs.failures import ADVICE, NEVER_RETRIED, Failure, FailureReason
-from specs.sections.operation import RetrySection
-from specs.states import AttemptOutcome, DesiredState, JobState
-from specs.stream import merged
+from trainyard.protocol.failures import ADVICE, NEVER_RETRIED, Failure, FailureReason
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.protocol.states import AttemptOutcome, DesiredState, JobState
+from trainyard.spec.sections.operation import RetrySection
+from trainyard.training.stream import merged
 
 LONGEST_BACKOFF_SECONDS = 600.0
 

@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
 from server.tables import tokens
-from specs.ids import make_id
+from trainyard.base.ids import make_id
 from trainyard.run.atomic import create_file
 
 ADMIN_ID = make_id(milliseconds=0, entropy=bytes(10))

@@ -19,7 +19,7 @@ from server.auth.tokens import TokenKind, hash_token
 from server.context import Context
 from server.dependencies import ServerContext
 from server.errors import ForbiddenError, UnauthenticatedError
-from specs.loopback import is_loopback
+from trainyard.base.loopback import is_loopback
 
 SESSION_COOKIE = "trainyard_session"
 SECURE_SESSION_COOKIE = f"__Host-{SESSION_COOKIE}"

@@ -25,8 +25,8 @@ from server.errors import UnauthenticatedError
 from server.paging import PageRequest, page_by
 from server.parameters import TokenId
 from server.responses import reply
-from specs.api.access import SessionRequest, SessionView, TokenRequest, TokenView
-from specs.api.common import Page
+from trainyard.protocol.rest.access import SessionRequest, SessionView, TokenRequest, TokenView
+from trainyard.protocol.rest.common import Page
 
 router = APIRouter(tags=["access"])
 

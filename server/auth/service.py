@@ -14,7 +14,7 @@ from server.context import Context
 from server.errors import ConflictError, InvalidRequestError, NotFoundError, UnauthenticatedError
 from server.events.subject import SCHEDULER, SERVER, TRAINER, Actor
 from server.tables import attempt_nodes, attempts, sessions, tokens
-from specs.api.access import TokenRequest
+from trainyard.protocol.rest.access import TokenRequest
 
 SESSION_LIFETIME = timedelta(days=30)
 DEFAULT_LIFETIME = {

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, func, select
 from server.tables import attempts, metric_series
 from server.telemetry.lineage import Lineage
 from server.telemetry.series import values_at
-from specs.states import AttemptState
+from trainyard.protocol.states import AttemptState
 
 
 @dataclass(frozen=True)

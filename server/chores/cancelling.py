@@ -13,8 +13,8 @@ from server.context import Context
 from server.errors import ConflictError
 from server.events.subject import Actor
 from server.tables import checkpoints, chores
-from specs.chores import ChoreKind
-from specs.states import OPEN_CHORE_STATES, ChoreState
+from trainyard.protocol.chores import ChoreKind
+from trainyard.protocol.states import OPEN_CHORE_STATES, ChoreState
 
 PRUNED_AT_ONCE = 1000
 

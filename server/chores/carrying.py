@@ -15,10 +15,15 @@ from server.events.subject import Actor, Subject
 from server.lifecycle import chore_to, lock_job, move
 from server.nodes.workers import check_worker
 from server.tables import checkpoints, chores
-from specs.api.event_data import ChoreProgressed, ChoreStarted
-from specs.chores import ChoreKind, ChoreOutcome, ChoreProgress, Verification
-from specs.reports import ChoreClaimReply, ChoreReport, ChoreReportReply, WorkerIdentity
-from specs.states import ChoreState
+from trainyard.protocol.chores import ChoreKind, ChoreOutcome, ChoreProgress, Verification
+from trainyard.protocol.rest.event_data import ChoreProgressed, ChoreStarted
+from trainyard.protocol.states import ChoreState
+from trainyard.protocol.worker_messages import (
+    ChoreClaimReply,
+    ChoreReport,
+    ChoreReportReply,
+    WorkerIdentity,
+)
 
 REPORT_SECONDS = 1.0
 """Shortest pause between two reports of a chore: nobody needs to see more."""

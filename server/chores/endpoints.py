@@ -16,10 +16,10 @@ from server.paging import PageRequest, page_by
 from server.parameters import CHECKPOINT_ID, CheckpointId, ChoreId
 from server.responses import reply
 from server.telemetry.catalog import read_checkpoint
-from specs.api.chores import ChoreView, ExportRequest, SampleRequest
-from specs.api.common import Page
-from specs.api.telemetry import CheckpointDetails
-from specs.ids import ID_PATTERN
+from trainyard.base.ids import ID_PATTERN
+from trainyard.protocol.rest.chores import ChoreView, ExportRequest, SampleRequest
+from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.telemetry import CheckpointDetails
 
 ExportBody = Annotated[ExportRequest, Depends(JsonBody(ExportRequest, default=ExportRequest()))]
 SampleBody = Annotated[SampleRequest, Depends(JsonBody(SampleRequest, default=SampleRequest()))]

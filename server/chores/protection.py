@@ -9,8 +9,8 @@ from sqlalchemy import Connection, Row, and_, exists, func, or_, select
 
 from server.chores.queue import open_chores
 from server.tables import attempts, checkpoints, chores, jobs
-from specs.chores import USES
-from specs.states import LIVE_ATTEMPT_STATES, JobState
+from trainyard.protocol.chores import USES
+from trainyard.protocol.states import LIVE_ATTEMPT_STATES, JobState
 
 AnyRow = Row[*tuple[Any, ...]]
 

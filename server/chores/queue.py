@@ -13,10 +13,10 @@ from server.events.store import append_event
 from server.events.subject import Actor, Subject
 from server.lifecycle import chore_to, move
 from server.tables import chores
-from specs.api.chores import ChoreView
-from specs.api.event_data import ChoreEnded, ChoreQueued
-from specs.chores import LOOKS, ChoreKind, ChoreTask
-from specs.states import OPEN_CHORE_STATES, ChoreState
+from trainyard.protocol.chores import LOOKS, ChoreKind, ChoreTask
+from trainyard.protocol.rest.chores import ChoreView
+from trainyard.protocol.rest.event_data import ChoreEnded, ChoreQueued
+from trainyard.protocol.states import OPEN_CHORE_STATES, ChoreState
 
 AnyRow = Row[*tuple[Any, ...]]
 

@@ -14,8 +14,8 @@ from server.events.subject import RECOVERY
 from server.tables import attempts, checkpoints
 from server.telemetry.catalog import record_commit
 from server.telemetry.lines import check_manifest
-from specs.checkpoint import Manifest
-from specs.chores import ChoreKind, ChoreTask, RecoverTask
+from trainyard.protocol.chores import ChoreKind, ChoreTask, RecoverTask
+from trainyard.protocol.manifest import Manifest
 
 NOTHING = -1
 """The step before the first that can be saved."""

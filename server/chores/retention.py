@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from specs.sections.checkpoint import CheckpointSection
+from trainyard.spec.sections.checkpoint import CheckpointSection
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from server.events.subject import RETENTION, Actor, Subject
 from server.lifecycle import lock_job
 from server.tables import checkpoints, jobs
 from server.telemetry.lineage import attempts_of, lineage_of
-from specs.api.event_data import CheckpointPinned
-from specs.attempt import ResumePoint
-from specs.chores import ChoreKind, ChoreTask
-from specs.sections.checkpoint import CheckpointSection
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.chores import ChoreKind, ChoreTask
+from trainyard.protocol.rest.event_data import CheckpointPinned
+from trainyard.spec.sections.checkpoint import CheckpointSection
 
 AnyRow = Row[*tuple[Any, ...]]
 

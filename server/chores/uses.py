@@ -12,9 +12,9 @@ from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
 from server.events.subject import Actor
 from server.tables import jobs
-from specs.api.chores import ExportRequest, SampleRequest
-from specs.chores import ChoreKind, ChoreTask, ExportTask, SampleTask
-from specs.job import JobSpec
+from trainyard.protocol.chores import ChoreKind, ChoreTask, ExportTask, SampleTask
+from trainyard.protocol.rest.chores import ExportRequest, SampleRequest
+from trainyard.spec.job import JobSpec
 
 AnyRow = Row[*tuple[Any, ...]]
 

@@ -11,7 +11,7 @@ from server.auth.dependencies import person
 from server.dependencies import ServerContext
 from server.events.stream import follow
 from server.events.tail import Tail
-from specs.ids import ID_PATTERN
+from trainyard.base.ids import ID_PATTERN
 
 PING_SECONDS = 15
 SEND_SECONDS = 30.0

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, delete, insert, update
 from server.context import Context
 from server.events.subject import Actor, Subject
 from server.tables import events, jobs
-from specs.api.events import KIND_OF
-from specs.events import TRANSIENT, EventData
+from trainyard.protocol.event_kinds import TRANSIENT, EventData
+from trainyard.protocol.rest.events import KIND_OF
 
 TRANSIENT_KEPT = timedelta(hours=1)
 MAX_MESSAGE = 2000

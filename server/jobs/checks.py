@@ -9,13 +9,13 @@ from sqlalchemy import Connection, func, select
 from server.context import Context
 from server.errors import InvalidRequestError
 from server.tables import nodes
-from specs.environment import environment_problems, masked_problems
-from specs.hardware import Slot
-from specs.job import JobSpec
-from specs.places import split_place
-from specs.precision import hardware
-from specs.problems import Problem, SpecError
-from specs.rules import check_job_spec, check_new_job
+from trainyard.base.problems import Problem, SpecError
+from trainyard.spec.environment import environment_problems, masked_problems
+from trainyard.spec.job import JobSpec
+from trainyard.spec.precision import hardware
+from trainyard.spec.rules import check_job_spec, check_new_job
+from trainyard.spec.storage_uri import split_place
+from trainyard.training.devices import Slot
 
 
 def check_new(context: Context, spec: JobSpec) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from planner.plan import plan
 from server.jobs.target import Baseline, Target
-from specs.api.resume import Change
-from specs.auto import resolved
-from specs.checkpoint import TrainState
-from specs.job import JobSpec
-from specs.lr_schedule import learning_rate
-from specs.plan import Plan
-from specs.problems import SpecError
-from specs.sections.checkpoint import CheckpointSection
+from trainyard.base.problems import SpecError
+from trainyard.planner.plan import plan
+from trainyard.planner.results import Plan
+from trainyard.protocol.manifest import TrainState
+from trainyard.protocol.rest.resume import Change
+from trainyard.spec.auto import resolved
+from trainyard.spec.job import JobSpec
+from trainyard.spec.lr_schedule import learning_rate
+from trainyard.spec.sections.checkpoint import CheckpointSection
 
 GIB = 2**30
 

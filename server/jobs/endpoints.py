@@ -26,12 +26,14 @@ from server.paging import PageRequest, page_by
 from server.parameters import CheckpointId, JobId
 from server.responses import reply, reply_page
 from server.views import job_view, list_attempts, list_requests, read_request
-from specs.api.attempts import AttemptView
-from specs.api.chores import JobDeletedView
-from specs.api.common import Page
-from specs.api.events import EventView
-from specs.api.fork import ForkReply, ForkRequest
-from specs.api.jobs import (
+from trainyard.base.names import NAME
+from trainyard.planner.results import Plan
+from trainyard.protocol.rest.attempts import AttemptView
+from trainyard.protocol.rest.chores import JobDeletedView
+from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.events import EventView
+from trainyard.protocol.rest.fork import ForkReply, ForkRequest
+from trainyard.protocol.rest.jobs import (
     CancelReply,
     JobCounts,
     JobOrder,
@@ -41,12 +43,10 @@ from specs.api.jobs import (
     JobView,
     StopRequest,
 )
-from specs.api.resume import ResumeOptions, ResumeReply, ResumeRequest
-from specs.job import JobSpec, Tag
-from specs.names import NAME
-from specs.plan import Plan
-from specs.rundir import Request
-from specs.states import JobState
+from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply, ResumeRequest
+from trainyard.protocol.rundir import Request
+from trainyard.protocol.states import JobState
+from trainyard.spec.job import JobSpec, Tag
 
 router = APIRouter(tags=["jobs"], dependencies=[person])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
-import planner.plan
+import trainyard.planner.plan
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError, NotFoundError, RefusalError
 from server.events.subject import Actor
@@ -18,13 +18,13 @@ from server.jobs.checks import check_hardware, check_spec, check_world_size, kno
 from server.jobs.service import Ancestor, insert_job, job_of_key
 from server.lifecycle import lock_job
 from server.tables import checkpoints, jobs
-from specs.api.fork import ForkPreview, ForkRequest
-from specs.checkpoint import Manifest, split_checkpoint_id
-from specs.fork import guarantees, settle_parts
-from specs.job import JobSpec, parse_job_spec
-from specs.parts import CheckpointPart, start_state
-from specs.plan import Plan
-from specs.problems import Problem, SpecError
+from trainyard.base.problems import Problem, SpecError
+from trainyard.planner.results import Plan
+from trainyard.protocol.fork_rules import guarantees, settle_parts
+from trainyard.protocol.manifest import Manifest, split_checkpoint_id
+from trainyard.protocol.rest.fork import ForkPreview, ForkRequest
+from trainyard.protocol.resume_parts import CheckpointPart, start_state
+from trainyard.spec.job import JobSpec, parse_job_spec
 
 AnyRow = Row[*tuple[Any, ...]]
 
@@ -146,7 +146,9 @@ def _prepare(
         raise InvalidRequestError.of(error.problems) from None
     world_size = spec.resources.world_size
     check_world_size(context, world_size, pointer="/changes/resources/world_size")
-    prepared = Prepared(source, spec, planner.plan.plan(spec, slots=known_slots(connection)), parts)
+    prepared = Prepared(
+        source, spec, trainyard.planner.plan.plan(spec, slots=known_slots(connection)), parts
+    )
     _check_place(prepared)
     return prepared
 

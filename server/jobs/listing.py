@@ -26,8 +26,8 @@ from server.context import Context
 from server.errors import InvalidRequestError
 from server.jobs.reason import shown_reason
 from server.tables import jobs
-from specs.api.jobs import JobOrder
-from specs.states import TERMINAL_JOB_STATES, JobState
+from trainyard.protocol.rest.jobs import JobOrder
+from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 
 _COLUMNS = (
     jobs.c.id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import planner.plan
+import trainyard.planner.plan
 from server.context import Context
 from server.jobs.checks import (
     check_hardware,
@@ -11,8 +11,8 @@ from server.jobs.checks import (
     known_slots,
     too_few_slots,
 )
-from specs.job import JobSpec
-from specs.plan import Plan
+from trainyard.planner.results import Plan
+from trainyard.spec.job import JobSpec
 
 
 def plan_job(context: Context, spec: JobSpec) -> Plan:
@@ -32,5 +32,5 @@ def plan_job(context: Context, spec: JobSpec) -> Plan:
         )
         check_hardware(connection, spec)
         slots = known_slots(connection)
-    planned = planner.plan.plan(spec, slots=() if missing else slots)
+    planned = trainyard.planner.plan.plan(spec, slots=() if missing else slots)
     return planned.model_copy(update={"warnings": (*missing, *planned.warnings)})

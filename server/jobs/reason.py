@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import case, func, select
 
 from server.tables import demands, jobs
-from specs.states import JobState
+from trainyard.protocol.states import JobState
 
 _group = select(demands.c.reason).where(demands.c.key == jobs.c.demand).scalar_subquery()
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select
 
-from planner.plan import resume_options
 from server.attempts.launch import newest_attempt_id
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
@@ -23,12 +22,18 @@ from server.scheduler.placement import Demand, Offer, fits
 from server.tables import attempts, checkpoints
 from server.telemetry.catalog import newest_checkpoint
 from server.views import job_row
-from specs.api.event_data import ResumeRequested
-from specs.api.jobs import PendingLaunch
-from specs.api.resume import ResumeOptions, ResumeOptionView, ResumePreview, ResumeRequest
-from specs.attempt import Overrides
-from specs.checkpoint import Manifest
-from specs.states import TERMINAL_JOB_STATES, AttemptCause, DesiredState, JobState
+from trainyard.planner.plan import resume_options
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.rest.event_data import ResumeRequested
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.protocol.rest.resume import (
+    ResumeOptions,
+    ResumeOptionView,
+    ResumePreview,
+    ResumeRequest,
+)
+from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptCause, DesiredState, JobState
 
 EVERY_SIZE_UP_TO = 64
 """Beyond it resume options name multiples of eight only, and none above `LARGEST_OPTION`."""

@@ -23,17 +23,12 @@ from server.lifecycle import job_to, lock_job, move
 from server.tables import attempts, jobs, requests
 from server.telemetry.catalog import newest_checkpoint
 from server.upsert import insert_absent
-from specs.api.event_data import JobDeleted, JobEnded, Submitted
-from specs.api.jobs import PendingLaunch, Progress
-from specs.job import JobSpec
-from specs.parts import CheckpointPart, left_out
-from specs.rundir import Request
-from specs.states import (
-    TERMINAL_JOB_STATES,
-    AttemptCause,
-    DesiredState,
-    JobState,
-)
+from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, Submitted
+from trainyard.protocol.rest.jobs import PendingLaunch, Progress
+from trainyard.protocol.resume_parts import CheckpointPart, left_out
+from trainyard.protocol.rundir import Request
+from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptCause, DesiredState, JobState
+from trainyard.spec.job import JobSpec
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from planner.batch import chosen_micro_batch_size, legal_micro_batch_size
-from planner.plan import plan, resume_options
 from server.errors import InvalidRequestError
-from specs.api.resume import ResumeRequest
-from specs.attempt import SECTIONS, SINGLE_FIELDS, Overrides
-from specs.auto import DeviceKind
-from specs.hardware import Slot
-from specs.job import JobSpec
-from specs.layout import Layout
-from specs.pipeline import least_microbatches
-from specs.plan import Plan
-from specs.problems import Problem, SpecError
-from specs.sections.parallelism import ParallelismSection
+from trainyard.base.problems import Problem, SpecError
+from trainyard.planner.micro_batches import chosen_micro_batch_size, legal_micro_batch_size
+from trainyard.planner.plan import plan, resume_options
+from trainyard.planner.results import Plan
+from trainyard.protocol.attempt import SECTIONS, SINGLE_FIELDS, Overrides
+from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.spec.auto import DeviceKind
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.pipeline import least_microbatches
+from trainyard.spec.sections.parallelism import ParallelismSection
+from trainyard.training.devices import Slot
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from server.nodes import service
 from server.paging import PageRequest, page_by
 from server.parameters import NodeName
 from server.responses import reply
-from specs.api.common import Page
-from specs.api.nodes import DrainRequest, NodeView
-from specs.names import NAME
+from trainyard.base.names import NAME
+from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.nodes import DrainRequest, NodeView
 
 DrainBody = Annotated[DrainRequest, Depends(JsonBody(DrainRequest, default=DrainRequest()))]
 

@@ -24,14 +24,14 @@ from server.events.store import append_event
 from server.events.subject import Actor, Subject
 from server.nodes.workers import refuse_second_worker
 from server.tables import attempt_nodes, attempts, jobs, nodes, tokens
-from specs.api.event_data import NodeDrained, NodeRegistered
-from specs.api.nodes import Drain, NodeHolding, NodeView, Running
-from specs.attempt import NodeAllocation
-from specs.names import LEGAL, ROOT
-from specs.places import ROOT_PATTERN
-from specs.problems import Problem
-from specs.reports import PROTOCOL, Registration, RegistrationReply
-from specs.states import AttemptNodeState
+from trainyard.base.names import LEGAL, ROOT
+from trainyard.base.problems import Problem
+from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.rest.event_data import NodeDrained, NodeRegistered
+from trainyard.protocol.rest.nodes import Drain, NodeHolding, NodeView, Running
+from trainyard.protocol.states import AttemptNodeState
+from trainyard.protocol.worker_messages import PROTOCOL, Registration, RegistrationReply
+from trainyard.spec.storage_uri import ROOT_PATTERN
 
 ADDRESS = re.compile(r"[A-Za-z0-9._:-]{1,255}")
 

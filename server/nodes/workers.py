@@ -12,8 +12,8 @@ from server.errors import ConflictError
 from server.leases import lease_expired
 from server.liveness import up_since
 from server.tables import attempt_nodes, nodes
-from specs.reports import WorkerIdentity
-from specs.states import AttemptNodeState
+from trainyard.protocol.states import AttemptNodeState
+from trainyard.protocol.worker_messages import WorkerIdentity
 
 HEARTBEATS_MISSED = 6
 """Heartbeats without which a node counts as offline."""

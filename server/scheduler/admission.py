@@ -15,10 +15,10 @@ from server.lifecycle import job_to, move
 from server.scheduler.queue import append_waiting
 from server.secrets import KeyFileError
 from server.tables import jobs
-from specs.api.event_data import JobEnded
-from specs.failures import ADVICE, FailureReason
-from specs.problems import Problem
-from specs.states import JobState
+from trainyard.base.problems import Problem
+from trainyard.protocol.failures import ADVICE, FailureReason
+from trainyard.protocol.rest.event_data import JobEnded
+from trainyard.protocol.states import JobState
 
 AnyRow = Row[*tuple[Any, ...]]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from server.scheduler.placement import Offer
-from specs.chores import ChoreKind
+from trainyard.protocol.chores import ChoreKind
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from server.scheduler.chore_placement import Wanted, choose
 from server.scheduler.dispatch import Dispatcher
 from server.scheduler.offers import read_offers
 from server.tables import checkpoints, chores, jobs
-from specs.api.event_data import ChoreQueued, ChoreWaiting
-from specs.chores import MAX_TRIES, ChoreKind, ChoreTask
-from specs.reports import ChoreMessage
-from specs.states import OPEN_CHORE_STATES, ChoreState
+from trainyard.protocol.chores import MAX_TRIES, ChoreKind, ChoreTask
+from trainyard.protocol.rest.event_data import ChoreQueued, ChoreWaiting
+from trainyard.protocol.states import OPEN_CHORE_STATES, ChoreState
+from trainyard.protocol.worker_messages import ChoreMessage
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from celery import Celery
 
 from server.clock import Clock
-from specs.reports import ChoreMessage, LaunchMessage
+from trainyard.protocol.worker_messages import ChoreMessage, LaunchMessage
 
 logger = logging.getLogger(__name__)
 

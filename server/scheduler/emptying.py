@@ -9,7 +9,7 @@ from server.context import Context
 from server.events.subject import Actor
 from server.lifecycle import lock_job
 from server.tables import attempt_nodes, attempts, nodes
-from specs.states import AttemptNodeState, DesiredState
+from trainyard.protocol.states import AttemptNodeState, DesiredState
 
 
 class Emptier:

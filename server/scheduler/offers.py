@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from server.scheduler.placement import Offer
 from server.tables import attempt_nodes, attempts, jobs, nodes
-from specs.states import AttemptNodeState
+from trainyard.protocol.states import AttemptNodeState
 
 
 def read_offers(connection: Connection, *, without_job: str | None = None) -> list[Offer]:

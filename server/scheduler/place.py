@@ -23,11 +23,17 @@ from server.scheduler.queue import JobQueue
 from server.scheduler.recoveries import Recoveries
 from server.tables import attempt_nodes, attempts, checkpoints, jobs
 from server.telemetry.catalog import newest_checkpoint
-from specs.api.event_data import Placed
-from specs.api.jobs import PendingLaunch, Progress
-from specs.attempt import NodeAllocation
-from specs.reports import LaunchMessage
-from specs.states import AttemptCause, AttemptNodeState, AttemptState, DesiredState, JobState
+from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.rest.event_data import Placed
+from trainyard.protocol.rest.jobs import PendingLaunch, Progress
+from trainyard.protocol.states import (
+    AttemptCause,
+    AttemptNodeState,
+    AttemptState,
+    DesiredState,
+    JobState,
+)
+from trainyard.protocol.worker_messages import LaunchMessage
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Literal
 
-from specs.attempt import NodeAllocation
+from trainyard.protocol.attempt import NodeAllocation
 
 Device = Literal["auto", "cpu", "cuda"]
 Shape = tuple[int, int | None, Device, tuple[str, ...], tuple[str, str] | None]

@@ -21,10 +21,10 @@ from server.jobs.checks import roots_of
 from server.scheduler.placement import Demand, Shape
 from server.tables import checkpoints, demands, jobs
 from server.upsert import insert_absent
-from specs.api.event_data import Waiting
-from specs.api.jobs import PendingLaunch
-from specs.job import JobSpec
-from specs.states import JobState
+from trainyard.protocol.rest.event_data import Waiting
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.protocol.states import JobState
+from trainyard.spec.job import JobSpec
 
 AnyRow = Row[*tuple[Any, ...]]
 

@@ -27,10 +27,10 @@ from server.nodes.workers import CLAIMED, HEARTBEATS_MISSED
 from server.scheduler.dispatch import Dispatcher
 from server.scheduler.queue import forget_groups
 from server.tables import attempt_nodes, attempts, jobs, nodes
-from specs.api.event_data import NodeOffline, Unreachable
-from specs.failures import Failure, FailureReason
-from specs.reports import LaunchMessage
-from specs.states import AttemptNodeState, AttemptOutcome
+from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.rest.event_data import NodeOffline, Unreachable
+from trainyard.protocol.states import AttemptNodeState, AttemptOutcome
+from trainyard.protocol.worker_messages import LaunchMessage
 
 AnyRow = Row[*tuple[Any, ...]]
 

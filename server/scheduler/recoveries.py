@@ -14,8 +14,8 @@ from server.scheduler.offers import read_offers
 from server.scheduler.placement import Offer
 from server.scheduler.queue import append_waiting
 from server.tables import chores, jobs
-from specs.chores import ChoreKind
-from specs.states import OPEN_CHORE_STATES, JobState
+from trainyard.protocol.chores import ChoreKind
+from trainyard.protocol.states import OPEN_CHORE_STATES, JobState
 
 
 class Recoveries:

@@ -16,10 +16,10 @@ from server.telemetry.lineage import Lineage, attempts_of, lineage_of
 from server.telemetry.lines import metadata_digest
 from server.upsert import insert_absent
 from server.views import check_job
-from specs.api.event_data import CheckpointCommitted
-from specs.api.fork import DescendantView
-from specs.api.telemetry import CheckpointDetails, CheckpointView
-from specs.checkpoint import Manifest, SaveSettled, checkpoint_path, split_checkpoint_id
+from trainyard.protocol.manifest import Manifest, SaveSettled, checkpoint_path, split_checkpoint_id
+from trainyard.protocol.rest.event_data import CheckpointCommitted
+from trainyard.protocol.rest.fork import DescendantView
+from trainyard.protocol.rest.telemetry import CheckpointDetails, CheckpointView
 
 MOST_DESCENDANTS = 100
 SEGMENTS_AT_ONCE = 100

@@ -25,7 +25,7 @@ from server.telemetry.lineage import (
 from server.telemetry.points import Floats, Points
 from server.telemetry.series import ChunkKey, Series, decode, read_series
 from server.views import check_job
-from specs.api.telemetry import MetricLineView, MetricsView
+from trainyard.protocol.rest.telemetry import MetricLineView, MetricsView
 
 MAX_POINTS = 10_000
 """Buckets of one line."""

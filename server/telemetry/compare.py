@@ -16,8 +16,13 @@ from server.telemetry.charts import MAX_BUCKETS, MAX_NAMES, MAX_POINTS, Line, dr
 from server.telemetry.clock import Axis, Clock, Stretch, read_clock
 from server.telemetry.lineage import attempts_of, lineage_of
 from server.telemetry.points import Floats
-from specs.api.telemetry import ComparedJobView, ComparedLineView, ComparisonView, MetricLineView
-from specs.problems import Problem
+from trainyard.base.problems import Problem
+from trainyard.protocol.rest.telemetry import (
+    ComparedJobView,
+    ComparedLineView,
+    ComparisonView,
+    MetricLineView,
+)
 
 MAX_JOBS = 8
 """Jobs of one comparison: so many colours and dashes can be told apart."""

@@ -21,7 +21,9 @@ from server.telemetry.lines import TrainerEvent
 from server.telemetry.logs import Stored
 from server.telemetry.metrics import newest_values
 from server.telemetry.progress import PACE_STEPS, STEP_SECONDS, advanced
-from specs.api.event_data import (
+from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled
+from trainyard.protocol.rest.event_data import (
     ContinuityChecked,
     LineSkipped,
     LogStored,
@@ -33,10 +35,8 @@ from specs.api.event_data import (
     StopAgreed,
     WeightsLoaded,
 )
-from specs.api.jobs import Progress
-from specs.checkpoint import Manifest, SaveFailed, SaveSettled
-from specs.events import EventKind
-from specs.rundir import MetricLine, RequestAnswer
+from trainyard.protocol.rest.jobs import Progress
+from trainyard.protocol.rundir import MetricLine, RequestAnswer
 
 
 def note_provenance(

@@ -13,15 +13,15 @@ from server.attempts.launch import effective_spec
 from server.tables import attempts, checkpoints, events, jobs, metric_series, step_digests
 from server.telemetry.lineage import AttemptKey, attempts_of, lineage_of
 from server.telemetry.series import read_values
-from specs.api.attempts import Continuity, ContinuityCheck
-from specs.auto import explicit
-from specs.checkpoint import TrainState
-from specs.events import EventKind
-from specs.job import JobSpec
-from specs.lr_schedule import learning_rate
-from specs.parts import start_state
-from specs.rundir import MetricLine
-from specs.stream import left_out
+from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.manifest import TrainState
+from trainyard.protocol.rest.attempts import Continuity, ContinuityCheck
+from trainyard.protocol.resume_parts import start_state
+from trainyard.protocol.rundir import MetricLine
+from trainyard.spec.auto import explicit
+from trainyard.spec.job import JobSpec
+from trainyard.spec.lr_schedule import learning_rate
+from trainyard.training.stream import left_out
 
 LOSS = "train/loss"
 SAME_STEP_TOLERANCE = 1e-3

@@ -9,7 +9,7 @@ from functools import partial
 from server.errors import InvalidRequestError
 from server.telemetry.lines import Lines, RunEvent, Skipped, event_line, metric_line, read_lines
 from server.telemetry.spool import Piece, fresh
-from specs.rundir import MetricLine
+from trainyard.protocol.rundir import MetricLine
 
 EVENT_LINES = 500
 """Lines of `events.jsonl` that one report stores; the sender goes on after them."""

@@ -19,8 +19,9 @@ from server.telemetry.charts import MAX_NAMES, MAX_POINTS, chart
 from server.telemetry.clock import Axis
 from server.telemetry.compare import END, MAX_JOBS, compare
 from server.telemetry.csv import csv_rows
-from specs.api.common import Page
-from specs.api.telemetry import (
+from trainyard.base.ids import ID_PATTERN
+from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.telemetry import (
     CheckpointDetails,
     CheckpointView,
     ComparisonView,
@@ -28,7 +29,6 @@ from specs.api.telemetry import (
     LogPage,
     MetricsView,
 )
-from specs.ids import ID_PATTERN
 
 CSV = "text/csv"
 MAX_STEP = 10**12

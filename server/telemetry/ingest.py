@@ -31,8 +31,8 @@ from server.telemetry.delivery import Delivery, Origin, read_delivery
 from server.telemetry.logs import Stored, close_output, store_output
 from server.telemetry.metrics import MAX_SERIES, store_lines
 from server.telemetry.spool import read_offsets, unpack, write_offsets
-from specs.reports import PendingRequest, Report, ReportReply
-from specs.states import AttemptNodeState, DesiredState
+from trainyard.protocol.states import AttemptNodeState, DesiredState
+from trainyard.protocol.worker_messages import PendingRequest, Report, ReportReply
 
 logger = logging.getLogger(__name__)
 

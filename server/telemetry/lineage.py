@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Row, select
 
 from server.tables import attempts
-from specs.checkpoint import split_checkpoint_id
+from trainyard.protocol.manifest import split_checkpoint_id
 
 BEFORE_ALL = -1
 """The step before the first one of a fresh start, whose step 0 counts."""

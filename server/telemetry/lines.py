@@ -20,10 +20,16 @@ from pydantic import ValidationError
 
 from server.errors import InvalidRequestError
 from server.telemetry.spool import MAX_OFFSET, Piece
-from specs.api.event_data import PhaseEntered, Resumed, StopAgreed, WeightsLoaded
-from specs.checkpoint import DCP_METADATA, Manifest, SaveFailed, SaveSettled, checkpoint_id
-from specs.ids import is_id
-from specs.rundir import EventLine, MetricLine, RequestAnswer, RunEventKind
+from trainyard.base.ids import is_id
+from trainyard.protocol.manifest import (
+    DCP_METADATA,
+    Manifest,
+    SaveFailed,
+    SaveSettled,
+    checkpoint_id,
+)
+from trainyard.protocol.rest.event_data import PhaseEntered, Resumed, StopAgreed, WeightsLoaded
+from trainyard.protocol.rundir import EventLine, MetricLine, RequestAnswer, RunEventKind
 
 Record = TypeVar("Record")
 

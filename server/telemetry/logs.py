@@ -21,7 +21,7 @@ from server.telemetry.log_blocks import (
     unpack_lines,
 )
 from server.views import check_job
-from specs.api.telemetry import LogLine, LogMatches, LogPage
+from trainyard.protocol.rest.telemetry import LogLine, LogMatches, LogPage
 
 MAX_LINES = 5000
 """Lines of one page, and matches of one search."""

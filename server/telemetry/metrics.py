@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Table, bindparam, delete, func, insert, selec
 
 from server.tables import metric_chunks, metric_series, metric_tail, step_digests
 from server.telemetry.points import CHUNK_POINTS, Points, chunked, code_of, value_of
-from specs.rundir import MetricLine
+from trainyard.protocol.rundir import MetricLine
 
 TAIL_LIMIT = 2000
 """Points in the tail of a series above which it is compacted."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from specs.api.jobs import Progress
-from specs.rundir import MetricLine
+from trainyard.protocol.rest.jobs import Progress
+from trainyard.protocol.rundir import MetricLine
 
 STEP_SECONDS = "perf/step_seconds"
 PACE_STEPS = 20

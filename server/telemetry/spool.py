@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 
 from server.errors import InvalidRequestError
 from server.tables import spool_offsets
-from specs.reports import MAX_CHUNK_BYTES, Chunk
+from trainyard.protocol.worker_messages import MAX_CHUNK_BYTES, Chunk
 
 MAX_CONTENT_BYTES = 4 * MAX_CHUNK_BYTES
 """Most bytes that the chunks of one report may hold together."""

@@ -11,8 +11,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from server.problems import MEDIA_TYPE
 from server.wire.connections import Connections
-from specs.api.common import ProblemDetails
-from specs.reports import MAX_REPORT_BYTES
+from trainyard.protocol.rest.common import ProblemDetails
+from trainyard.protocol.worker_messages import MAX_REPORT_BYTES
 
 HEADER_OVERHEAD = 4
 """Bytes of a header in addition to its name and value: colon, space and the end of the line."""

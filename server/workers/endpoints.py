@@ -17,8 +17,8 @@ from server.nodes import service as nodes
 from server.parameters import ChoreId
 from server.responses import reply
 from server.telemetry.ingest import store_report
-from specs.ids import ID_PATTERN
-from specs.reports import (
+from trainyard.base.ids import ID_PATTERN
+from trainyard.protocol.worker_messages import (
     ChoreClaimReply,
     ChoreReport,
     ChoreReportReply,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from client.errors import TrainyardError
-from client.sdk import Trainyard
 from tests.e2e.control_plane import ControlPlane, finished, spec
 from tests.e2e.workers import joined_node
 from tests.exploits import BAD_VALUES, COUSINS, shell_by_warnings
+from trainyard.client.errors import TrainyardError
+from trainyard.client.sdk import Trainyard
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from client.sdk import Trainyard
 from tests.e2e.control_plane import (
     LEASE_SECONDS,
     ControlPlane,
@@ -21,6 +20,7 @@ from tests.e2e.control_plane import (
     wait_for,
 )
 from tests.e2e.workers import started_worker
+from trainyard.client.sdk import Trainyard
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

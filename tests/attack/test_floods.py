@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from client.sdk import Trainyard
 from embedded.record import read_record
 from tests.e2e.control_plane import ControlPlane, finished, spec
+from trainyard.client.sdk import Trainyard
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 ATTACKERS = 8

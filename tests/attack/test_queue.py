@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from client.sdk import Trainyard
 from tests.e2e.control_plane import SLOTS, ControlPlane, finished, spec
+from trainyard.client.sdk import Trainyard
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 OLDER = 1001

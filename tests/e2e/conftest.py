@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from client.sdk import Trainyard
 from tests.e2e.control_plane import ControlPlane, Follower, cancel_all
+from trainyard.client.sdk import Trainyard
 
 
 @pytest.fixture(scope="package")

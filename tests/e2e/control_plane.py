@@ -18,17 +18,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from client.errors import TrainyardError
-from client.sdk import Trainyard
 from embedded.broker import answers
 from embedded.folders import Folders
 from embedded.ports import any_free_port
 from embedded.record import ProcessRecord, is_alive, read_record
-from specs.api.events import AnyEvent, Event
-from specs.api.jobs import JobView
-from specs.events import TRANSIENT
-from specs.rundir import RunDirectory
-from specs.states import ACTIVE_JOB_STATES, JobState
+from trainyard.client.errors import TrainyardError
+from trainyard.client.sdk import Trainyard
+from trainyard.protocol.event_kinds import TRANSIENT
+from trainyard.protocol.rest.events import AnyEvent, Event
+from trainyard.protocol.rest.jobs import JobView
+from trainyard.protocol.rundir import RunDirectory
+from trainyard.protocol.states import ACTIVE_JOB_STATES, JobState
 from worker.processes import NODE_MARKER
 
 REPOSITORY = Path(__file__).parents[2]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from client.errors import ConflictError
-from client.sdk import Trainyard
-from specs.api.chores import ChoreView
-from specs.checkpoint_faults import CheckpointFault
-from specs.states import ChoreState, JobState
 from tests.e2e.control_plane import ControlPlane, finished, spec, wait_for
+from trainyard.client.errors import ConflictError
+from trainyard.client.sdk import Trainyard
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.rest.chores import ChoreView
+from trainyard.protocol.states import ChoreState, JobState
 
 pytestmark = [
     pytest.mark.timeout(400),

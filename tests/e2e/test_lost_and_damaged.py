@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from client.sdk import Trainyard
-from specs.api.event_data import CheckpointCommitted
-from specs.checkpoint_faults import CheckpointFault
-from specs.states import JobState
 from tests.e2e.control_plane import (
     ControlPlane,
     assert_each_once,
@@ -19,6 +15,10 @@ from tests.e2e.control_plane import (
     wait_for,
 )
 from tests.e2e.workers import joined_node
+from trainyard.client.sdk import Trainyard
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.rest.event_data import CheckpointCommitted
+from trainyard.protocol.states import JobState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 STEPS = 60

@@ -10,10 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from client.sdk import Trainyard
-from specs.api.event_data import MetricsStored
-from specs.api.jobs import JobView
-from specs.states import JobState
 from tests.e2e.control_plane import (
     ControlPlane,
     Follower,
@@ -23,6 +19,10 @@ from tests.e2e.control_plane import (
     spec,
     wait_for,
 )
+from trainyard.client.sdk import Trainyard
+from trainyard.protocol.rest.event_data import MetricsStored
+from trainyard.protocol.rest.jobs import JobView
+from trainyard.protocol.states import JobState
 
 pytestmark = pytest.mark.timeout(400)
 STEPS = 24

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from client.sdk import Trainyard
-from specs.api.chores import ChoreView
-from specs.chores import ChoreKind
-from specs.states import ChoreState, JobState
 from tests.e2e.control_plane import ControlPlane, assert_each_once, finished, spec, wait_for
 from tests.objects.store import Server, serving
 from trainer.checkpoint import store
 from trainer.objects.path import ObjectPath
+from trainyard.client.sdk import Trainyard
+from trainyard.protocol.chores import ChoreKind
+from trainyard.protocol.rest.chores import ChoreView
+from trainyard.protocol.states import ChoreState, JobState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 
-from client.sdk import Trainyard
 from tests.e2e.control_plane import (
     LEASE_SECONDS,
     ControlPlane,
@@ -18,6 +17,7 @@ from tests.e2e.control_plane import (
     spec,
     wait_for,
 )
+from trainyard.client.sdk import Trainyard
 from worker.identity import ProcessStat, process_stat
 from worker.processes import descendants
 

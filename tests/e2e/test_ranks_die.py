@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from client.sdk import Trainyard
-from specs.failures import ADVICE, FailureReason
-from specs.rundir import ExitRecord
 from tests.e2e.control_plane import (
     ControlPlane,
     Follower,
@@ -25,6 +22,9 @@ from tests.e2e.control_plane import (
     spec,
     wait_for,
 )
+from trainyard.client.sdk import Trainyard
+from trainyard.protocol.failures import ADVICE, FailureReason
+from trainyard.protocol.rundir import ExitRecord
 
 pytestmark = pytest.mark.timeout(400)
 SOON = 10.0

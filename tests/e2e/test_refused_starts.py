@@ -12,9 +12,6 @@ import pytest
 import redis
 from celery import Celery
 
-from client.sdk import Trainyard
-from specs.failures import ADVICE, FailureReason
-from specs.ids import make_id
 from tests.e2e.control_plane import (
     ControlPlane,
     assert_each_once,
@@ -24,6 +21,9 @@ from tests.e2e.control_plane import (
     spec,
     wait_for,
 )
+from trainyard.base.ids import make_id
+from trainyard.client.sdk import Trainyard
+from trainyard.protocol.failures import ADVICE, FailureReason
 
 pytestmark = pytest.mark.timeout(400)
 SECONDS_TO_FAIL = 60.0  # a few on an idle machine, most of them torch's import

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.sdk import Trainyard
-from specs.api.event_data import RolledBack
 from tests.e2e.control_plane import (
     TEXT,
     ControlPlane,
@@ -26,6 +24,8 @@ from tests.e2e.control_plane import (
     spec,
 )
 from trainer.data.windows import TrainingOrder
+from trainyard.client.sdk import Trainyard
+from trainyard.protocol.rest.event_data import RolledBack
 
 pytestmark = pytest.mark.timeout(400)
 SEQ_LEN = 64

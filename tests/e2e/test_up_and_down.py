@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from embedded.record import read_record
-from specs.states import JobState
 from tests.e2e.control_plane import ControlPlane, spec
+from trainyard.protocol.states import JobState
 
 pytestmark = pytest.mark.timeout(400)
 

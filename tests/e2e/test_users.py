@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from client.sdk import Trainyard
-from specs.states import JobState
 from tests.e2e.control_plane import (
     SLOTS,
     TEXT,
@@ -24,6 +22,8 @@ from tests.e2e.control_plane import (
 )
 from tests.e2e.workers import Worker, joined_node
 from tests.other_users import needs_root, open_folder, packages, python_in
+from trainyard.client.sdk import Trainyard
+from trainyard.protocol.states import JobState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 FIRST = 62_100

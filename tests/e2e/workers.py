@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from client.sdk import Trainyard
 from tests.e2e.control_plane import REPOSITORY, ControlPlane, processes_with, wait_for
+from trainyard.client.sdk import Trainyard
 
 MARK = "E2E_NODE"
 """Variable that a worker hands down to all that it starts, unlike those of Trainyard."""

@@ -11,12 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from specs.checkpoint import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
-from specs.checkpoint_faults import CheckpointFault
-from specs.chores import OUTCOME, TASK, ChoreKind, ChoreOrder, ChoreOutcome, ChoreTask
-from specs.job import JobSpec
-from specs.layout import Layout
-from specs.sections.checkpoint import CheckpointSection
 from tests.objects.store import Server
 from tests.trainer.checkpoint.toy import (
     JOB,
@@ -38,6 +32,12 @@ from trainer.errors import CheckpointError, RunError
 from trainer.identify import identity
 from trainer.objects import client
 from trainer.objects.path import ObjectPath
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.chores import OUTCOME, TASK, ChoreKind, ChoreOrder, ChoreOutcome, ChoreTask
+from trainyard.protocol.manifest import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.checkpoint import CheckpointSection
 
 LAYOUT = Layout(dp_shard=2)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from specs.checkpoint import FENCE
 from tests.trainer.checkpoint.toy import JOB
 from trainer.checkpoint.fence import raised_fence, read_fence
 from trainer.errors import CheckpointError, OutrunError
 from trainer.objects.path import ObjectPath
+from trainyard.protocol.manifest import FENCE
 
 
 def test_it_only_rises(bucket: ObjectPath) -> None:

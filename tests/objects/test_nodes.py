@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from specs.job import JobSpec
 from tests.objects.store import Server
 from trainer.data.places import resolve
 from trainer.errors import DataError, LaunchError
 from trainer.identify import identity
 from trainer.objects.path import ObjectPath
 from trainer.storage import is_beneath, storage_root
+from trainyard.spec.job import JobSpec
 from worker.roots import identify_roots
 from worker.torchrun import hidden_from_ranks
 

@@ -6,8 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from specs.checkpoint import SaveFailed
-from specs.layout import Layout
 from tests.objects.store import Server
 from tests.trainer.points import at_points
 from tests.trainer.ranks import run_ranks
@@ -15,6 +13,8 @@ from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import retry, store
 from trainer.checkpoint.points import Point
 from trainer.objects.path import ObjectPath
+from trainyard.protocol.manifest import SaveFailed
+from trainyard.spec.layout import Layout
 
 FAULT = {"method": "PUT", "match": "__1_0", "times": 100, "status": 500, "code": "InternalError"}
 

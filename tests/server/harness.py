@@ -22,15 +22,15 @@ from server.scheduler.place import Placer
 from server.scheduler.reconcile import Reconciler
 from server.tables import attempt_nodes, attempts, checkpoints, chores, events, jobs, nodes
 from server.telemetry.ingest import store_report
-from specs.checkpoint import ManifestFile, ManifestWriter, checkpoint_path
-from specs.failures import Failure, FailureReason, LoadFailure
-from specs.job import parse_job_spec
-from specs.reports import PROTOCOL, Hardware, Identity, Report, WorkerIdentity
-from specs.rundir import ExitRecord, Heartbeat, Phase
-from specs.states import DesiredState
-from specs.stream import BadWindow
 from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
+from trainyard.protocol.failures import Failure, FailureReason, LoadFailure
+from trainyard.protocol.manifest import ManifestFile, ManifestWriter, checkpoint_path
+from trainyard.protocol.rundir import ExitRecord, Heartbeat, Phase
+from trainyard.protocol.states import DesiredState
+from trainyard.protocol.worker_messages import PROTOCOL, Hardware, Identity, Report, WorkerIdentity
+from trainyard.spec.job import parse_job_spec
+from trainyard.training.stream import BadWindow
 
 AnyRow = Row[*tuple[Any, ...]]
 

@@ -11,12 +11,12 @@ from server.context import Context
 from server.jobs.service import cancel, stop
 from server.nodes.service import drain, list_nodes, undrain
 from server.tables import events
-from specs.events import EventKind
-from specs.failures import FailureReason
-from specs.reports import PROTOCOL, NodeHeartbeat
-from specs.states import AttemptState, DesiredState, JobState
 from tests.actors import ADA
 from tests.server.harness import Harness
+from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.states import AttemptState, DesiredState, JobState
+from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
 
 TWO_NODES: dict[str, Any] = {"resources": {"world_size": 4, "nodes": 2}}
 

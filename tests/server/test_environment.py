@@ -14,13 +14,13 @@ from server.jobs.planning import plan_job
 from server.jobs.service import stop, submit
 from server.tables import jobs
 from server.views import job_view
-from specs.api.fork import ForkRequest
-from specs.api.resume import ResumeRequest
-from specs.failures import FailureReason
-from specs.job import parse_job_spec
 from tests.actors import ADA, EVE
 from tests.exploits import BAD_VALUES, COUSINS, shell_by_warnings
 from tests.server.harness import BRINGS_CODE, Harness
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.rest.fork import ForkRequest
+from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.spec.job import parse_job_spec
 
 EXPLOIT = shell_by_warnings("id")
 NAMED = ["/env/PYTHONWARNINGS", "/env/BROWSER"]

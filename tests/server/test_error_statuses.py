@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from server import errors as refusals
-from specs.api import errors
+from trainyard.protocol.rest import errors
 
 
 def test_a_refusal_and_the_error_of_its_status_have_one_name() -> None:

@@ -20,17 +20,17 @@ from server.events.tail import read_frames
 from server.openapi import openapi_text
 from server.tables import events
 from server.telemetry.lines import event_line
-from specs.api import event_data as data
-from specs.api.events import KIND_OF, AnyEvent, EventView, UnknownEvent
-from specs.api.jobs import Progress
-from specs.checkpoint import SaveFailed, SaveSettled
-from specs.checkpoint_faults import CheckpointFault
-from specs.chores import ChoreKind, ChoreProgress
-from specs.events import TRANSIENT, EventData, EventKind
-from specs.failures import Failure, FailureReason
-from specs.rundir import Phase
-from specs.states import AttemptCause, AttemptOutcome, ChoreState, JobState
 from tests.actors import TESTER
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.chores import ChoreKind, ChoreProgress
+from trainyard.protocol.event_kinds import TRANSIENT, EventData, EventKind
+from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.manifest import SaveFailed, SaveSettled
+from trainyard.protocol.rest import event_data as data
+from trainyard.protocol.rest.events import KIND_OF, AnyEvent, EventView, UnknownEvent
+from trainyard.protocol.rest.jobs import Progress
+from trainyard.protocol.rundir import Phase
+from trainyard.protocol.states import AttemptCause, AttemptOutcome, ChoreState, JobState
 
 SERVER = Path(__file__).parents[2] / "server"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

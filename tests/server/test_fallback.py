@@ -11,14 +11,14 @@ from server.context import Context
 from server.jobs.fork import fork
 from server.jobs.resume import resume
 from server.tables import checkpoints, events
-from specs.api.fork import ForkRequest
-from specs.api.resume import ResumeRequest
-from specs.checkpoint_faults import CheckpointFault
-from specs.failures import FailureReason, LoadFailure
-from specs.states import JobState
-from specs.stream import BadWindow
 from tests.actors import ADA
 from tests.server.harness import AnyRow, Harness, Supervisor
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.failures import FailureReason, LoadFailure
+from trainyard.protocol.rest.fork import ForkRequest
+from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.protocol.states import JobState
+from trainyard.training.stream import BadWindow
 
 BROKEN = FailureReason.CHECKPOINT_ERROR
 DAMAGED = CheckpointFault.FILE_DAMAGED

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from server.attempts.verdict import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
-from specs.api.jobs import PendingLaunch
-from specs.failures import ADVICE, Failure, FailureReason
-from specs.layout import Layout
-from specs.sections.operation import RetrySection
-from specs.states import AttemptCause, AttemptOutcome, DesiredState, JobState
+from trainyard.protocol.failures import ADVICE, Failure, FailureReason
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.protocol.states import AttemptCause, AttemptOutcome, DesiredState, JobState
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.operation import RetrySection
 
 RUN, STOP = DesiredState.RUN, DesiredState.STOP
 AGAIN = PendingLaunch(cause=AttemptCause.RETRY, actor="server", layout=Layout())

@@ -15,14 +15,14 @@ from server.jobs.service import stop
 from server.tables import checkpoints
 from server.telemetry.catalog import read_checkpoint
 from server.views import job_view
-from specs.api.fork import ForkPreview, ForkRequest
-from specs.api.jobs import JobView
-from specs.api.resume import ResumeRequest
-from specs.failures import FailureReason
-from specs.parts import ALL_PARTS
-from specs.states import JobState
 from tests.actors import ADA, BOB, EVE
 from tests.server.harness import BRINGS_CODE, Harness
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.rest.fork import ForkPreview, ForkRequest
+from trainyard.protocol.rest.jobs import JobView
+from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.protocol.resume_parts import ALL_PARTS
+from trainyard.protocol.states import JobState
 
 TRAINING = {"steps": 100, "global_batch_size": 16, "micro_batch_size": 4}
 WIDE = {"resources": {"world_size": 16}, "training": {"micro_batch_size": 1}}

@@ -20,10 +20,10 @@ from server.liveness import beat
 from server.scheduler.dispatch import SLOW, THREADS, CelerySender, Message, Outbox
 from server.scheduler.leader import FileLeadership
 from server.scheduler.run import Scheduler
-from specs.failures import FailureReason
-from specs.reports import LaunchMessage
-from specs.states import JobState
 from tests.server.harness import FakeClock, Harness
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.states import JobState
+from trainyard.protocol.worker_messages import LaunchMessage
 
 JOBS = 12
 SENDS_SECONDS = 5.0

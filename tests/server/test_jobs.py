@@ -11,11 +11,11 @@ from server.jobs.planning import plan_job
 from server.jobs.service import ask, cancel, delete, forget_old_keys, stop, submit
 from server.nodes.service import drain
 from server.tables import attempts, jobs, requests
-from specs.job import JobSpec, parse_job_spec
-from specs.rundir import Request
-from specs.states import JobState
 from tests.actors import ADA, BOB
 from tests.server.harness import BRINGS_CODE, Harness
+from trainyard.protocol.rundir import Request
+from trainyard.protocol.states import JobState
+from trainyard.spec.job import JobSpec, parse_job_spec
 
 
 def spec(**sections: object) -> JobSpec:

@@ -12,11 +12,11 @@ from server.context import Context
 from server.errors import ConflictError, NotFoundError, UnauthenticatedError
 from server.jobs.service import cancel, stop
 from server.tables import events
-from specs.failures import FailureReason
-from specs.rundir import Phase
-from specs.states import AttemptOutcome, AttemptState, DesiredState, JobState
 from tests.actors import ADA
 from tests.server.harness import BRINGS_CODE, Harness, Supervisor
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.rundir import Phase
+from trainyard.protocol.states import AttemptOutcome, AttemptState, DesiredState, JobState
 
 TWO_NODES: dict[str, Any] = {"resources": {"world_size": 4, "nodes": 2}}
 

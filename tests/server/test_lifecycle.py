@@ -24,9 +24,11 @@ from server.lifecycle import (
     node_to,
 )
 from server.tables import attempt_nodes, attempts, chores, events, jobs
-from specs.api.event_data import Claimed, StopRequested
-from specs.chores import ChoreKind, ChoreTask
-from specs.states import (
+from tests.actors import ADA, TESTER
+from tests.server.harness import Harness
+from trainyard.protocol.chores import ChoreKind, ChoreTask
+from trainyard.protocol.rest.event_data import Claimed, StopRequested
+from trainyard.protocol.states import (
     ATTEMPT_MOVES,
     ATTEMPT_NODE_MOVES,
     CHORE_MOVES,
@@ -37,8 +39,6 @@ from specs.states import (
     ChoreState,
     JobState,
 )
-from tests.actors import ADA, TESTER
-from tests.server.harness import Harness
 
 Moves = Mapping[Any, frozenset[Any]]
 RECORDS: list[tuple[Table, type[StrEnum], Moves, Callable[[str, str, Any], Move]]] = [

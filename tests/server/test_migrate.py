@@ -16,12 +16,12 @@ from sqlalchemy import Connection, inspect
 from server.database import Database
 from server.migrate import alembic_config, is_current, upgrade
 from server.tables import attempts, metadata
-from specs.attempt import Overrides
-from specs.auto import FIELDS, auto_values, resolved
-from specs.job import JobSpec
-from specs.sections.operation import RetrySection
-from specs.sections.parallelism import CompileSection
 from tests.server.harness import Harness
+from trainyard.protocol.attempt import Overrides
+from trainyard.spec.auto import FIELDS, auto_values, resolved
+from trainyard.spec.job import JobSpec
+from trainyard.spec.sections.operation import RetrySection
+from trainyard.spec.sections.parallelism import CompileSection
 
 
 def test_models_and_migrations_agree(database: Database) -> None:

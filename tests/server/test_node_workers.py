@@ -17,12 +17,18 @@ from server.leases import lease_expired
 from server.liveness import beat
 from server.nodes.service import register
 from server.nodes.workers import is_recent, proves_gone
-from specs.api.access import TokenRequest
-from specs.failures import FailureReason
-from specs.reports import PROTOCOL, Hardware, NodeHeartbeat, Registration, WorkerIdentity
-from specs.states import AttemptNodeState, JobState
 from tests.actors import ADA
 from tests.server.harness import Harness
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.rest.access import TokenRequest
+from trainyard.protocol.states import AttemptNodeState, JobState
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    Hardware,
+    NodeHeartbeat,
+    Registration,
+    WorkerIdentity,
+)
 
 NODE = "gpu-01"
 FIRST = WorkerIdentity(folder="a" * 32, boot_id="b007-1111")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.scheduler.placement import Decisions, Demand, Offer, decide, fits
-from specs.attempt import NodeAllocation
+from trainyard.protocol.attempt import NodeAllocation
 
 ROOTS = {"checkpoints": "uuid-1"}
 

@@ -12,9 +12,9 @@ from server.context import Context
 from server.scheduler.place import Placer
 from server.scheduler.queue import NOTIFIED, PLACED_AT_ONCE, forget_groups
 from server.tables import demands, events, jobs, nodes
-from specs.ids import make_id
-from specs.states import JobState
 from tests.server.harness import Harness
+from trainyard.base.ids import make_id
+from trainyard.protocol.states import JobState
 
 
 def fill(harness: Harness, count: int, like: str) -> list[str]:

@@ -25,15 +25,15 @@ from server.scheduler.offers import read_offers
 from server.scheduler.place import Placer, place_job
 from server.scheduler.reconcile import Reconciler
 from server.tables import attempt_nodes, attempts, events, jobs
-from specs.api.chores import ExportRequest
-from specs.api.event_data import NodeDrained
-from specs.attempt import NodeAllocation
-from specs.failures import FailureReason
-from specs.job import parse_job_spec
-from specs.reports import PROTOCOL, NodeHeartbeat, WorkerIdentity
-from specs.states import AttemptNodeState, JobState
 from tests.actors import ADA, BOB
 from tests.server.harness import Harness, Supervisor
+from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.rest.chores import ExportRequest
+from trainyard.protocol.rest.event_data import NodeDrained
+from trainyard.protocol.states import AttemptNodeState, JobState
+from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat, WorkerIdentity
+from trainyard.spec.job import parse_job_spec
 
 ROUNDS = 5
 

@@ -18,12 +18,12 @@ from server.scheduler.leader import FileLeadership
 from server.scheduler.reconcile import Reconciler
 from server.scheduler.run import Scheduler
 from server.settings import Settings
-from specs.api.event_data import LogStored, NodeDrained
-from specs.failures import FailureReason
-from specs.reports import NodeHeartbeat
-from specs.states import AttemptNodeState, DesiredState, JobState
 from tests.actors import ADA, TESTER
 from tests.server.harness import Harness, Supervisor
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.rest.event_data import LogStored, NodeDrained
+from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
+from trainyard.protocol.worker_messages import NodeHeartbeat
 
 TWO_NODES: dict[str, Any] = {"resources": {"world_size": 4, "nodes": 2}}
 LEASE = 30.0

@@ -14,15 +14,15 @@ from server.jobs.resume import options, preview, resume
 from server.jobs.service import cancel, stop
 from server.tables import jobs
 from server.views import list_attempts
-from specs.api.attempts import AttemptView
-from specs.api.resume import ResumePreview, ResumeRequest
-from specs.auto import auto_values
-from specs.failures import FailureReason
-from specs.job import parse_job_spec
-from specs.layout import Layout
-from specs.states import AttemptCause, DesiredState, JobState
 from tests.actors import ADA, BOB
 from tests.server.harness import Harness
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.rest.attempts import AttemptView
+from trainyard.protocol.rest.resume import ResumePreview, ResumeRequest
+from trainyard.protocol.states import AttemptCause, DesiredState, JobState
+from trainyard.spec.auto import auto_values
+from trainyard.spec.job import parse_job_spec
+from trainyard.spec.layout import Layout
 
 TRAINING = {"steps": 100, "global_batch_size": 16, "micro_batch_size": 4}
 

@@ -22,11 +22,11 @@ from server.scheduler.dispatch import EXPIRES_SECONDS, CelerySender, RecordingDi
 from server.scheduler.leader import LEADER_LOCK, FileLeadership, leadership, lock_of
 from server.scheduler.reconcile import Reconciler
 from server.scheduler.run import Scheduler
-from specs.job import parse_job_spec
-from specs.reports import LaunchMessage
-from specs.states import JobState
 from tests.actors import ADA
 from tests.server.harness import Harness
+from trainyard.protocol.states import JobState
+from trainyard.protocol.worker_messages import LaunchMessage
+from trainyard.spec.job import parse_job_spec
 
 MESSAGE = LaunchMessage(attempt_id="attempt-1", node="gpu-01")
 

@@ -25,11 +25,11 @@ from server.migrate import alembic_config, upgrade
 from server.secrets import KeyFileError, SecretsBox
 from server.tables import events, jobs, metadata
 from server.views import job_view
-from specs.api.chores import SampleRequest
-from specs.api.fork import ForkRequest
-from specs.job import JobSpec, parse_job_spec
 from tests.actors import ADA
 from tests.server.harness import BRINGS_CODE, FakeClock, Harness
+from trainyard.protocol.rest.chores import SampleRequest
+from trainyard.protocol.rest.fork import ForkRequest
+from trainyard.spec.job import JobSpec, parse_job_spec
 
 SECRET = "hunter2-in-plain-sight"
 ENV = {"A_TOKEN": SECRET, "NCCL_DEBUG": "INFO"}

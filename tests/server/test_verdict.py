@@ -17,11 +17,11 @@ from server.attempts.verdict import (
     follow_up,
     verdict,
 )
-from specs.api.jobs import PendingLaunch
-from specs.failures import FREE_RETRIES, NEVER_RETRIED, Failure, FailureReason
-from specs.layout import Layout
-from specs.sections.operation import RetrySection
-from specs.states import AttemptCause, AttemptOutcome, DesiredState, JobState
+from trainyard.protocol.failures import FREE_RETRIES, NEVER_RETRIED, Failure, FailureReason
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.protocol.states import AttemptCause, AttemptOutcome, DesiredState, JobState
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.operation import RetrySection
 
 RUN, STOP, CANCEL = DesiredState.RUN, DesiredState.STOP, DesiredState.CANCEL
 ALL_REASONS = RetrySection(on=tuple(FailureReason), backoff_seconds=5)

@@ -16,9 +16,6 @@ import torch.distributed as dist
 from packaging.requirements import Requirement
 
 from benchmarks.trainer import spec_of
-from planner.plan import plan
-from specs.hardware import Slot
-from specs.rules import check_job_spec
 from tests.trainer.ranks import run_ranks
 from tools.gpu_check import bundle, runner
 from tools.gpu_check.__main__ import main
@@ -36,6 +33,9 @@ from tools.gpu_check.plan import RECIPES, STAGES, Check, named_stages
 from tools.gpu_check.stages import execution, fake_ranks, float8, layouts, speed
 from tools.gpu_check.stages.start import CUDA_TESTS, files_with_cuda_tests
 from tools.gpu_check.training import INPUTS
+from trainyard.planner.plan import plan
+from trainyard.spec.rules import check_job_spec
+from trainyard.training.devices import Slot
 
 ROOT = Path(__file__).resolve().parents[2]
 H100 = Slot("cuda", "NVIDIA H100 80GB HBM3", 85_000_000_000)

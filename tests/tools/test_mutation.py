@@ -12,8 +12,8 @@ from tools.mutation import LEAST_KILLED, killed_share, listed_modules, main, rep
 ROOT = Path(__file__).parents[2]
 
 RESULTS = [
-    ("specs.batch.x_deal__mutmut_1", "killed"),
-    ("specs.batch.x_deal__mutmut_2", "survived"),
+    ("trainyard.training.batch_partition.x_deal__mutmut_1", "killed"),
+    ("trainyard.training.batch_partition.x_deal__mutmut_2", "survived"),
     ("worker.spool.x_next__mutmut_1", "timeout"),
     ("worker.spool.x_next__mutmut_2", "no tests"),
     ("worker.spool.x_next__mutmut_3", "killed"),
@@ -22,7 +22,7 @@ RESULTS = [
 
 def test_each_module_and_all_together_are_counted() -> None:
     assert list(report(RESULTS)) == [
-        {"module": "specs.batch", "mutants": 2, "killed": 1, "share": 0.5},
+        {"module": "trainyard.training.batch_partition", "mutants": 2, "killed": 1, "share": 0.5},
         {"module": "worker.spool", "mutants": 3, "killed": 2, "share": 0.667},
         {"module": "all", "mutants": 5, "killed": 3, "share": 0.6},
     ]

@@ -13,19 +13,19 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from specs.attempt import AttemptSpec, Overrides, ResumePoint
-from specs.base import RecordModel
-from specs.checkpoint import Manifest, checkpoint_path
-from specs.failures import Failure
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
-from specs.rundir import EventLine, MetricLine, Outcome, RunDirectory
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import store
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.record import Recorder
 from trainer.run import open_run
 from trainer.storage import StoragePath
+from trainyard.base.models import RecordModel
+from trainyard.protocol.attempt import AttemptSpec, Overrides, ResumePoint
+from trainyard.protocol.failures import Failure
+from trainyard.protocol.manifest import Manifest, checkpoint_path
+from trainyard.protocol.rundir import EventLine, MetricLine, Outcome, RunDirectory
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
 
 Record = TypeVar("Record", bound=RecordModel)
 

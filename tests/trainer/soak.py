@@ -24,14 +24,14 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from specs.checkpoint import Manifest, checkpoint_path
-from specs.layout import Layout
-from specs.rundir import Heartbeat, MetricLine
 from tests.trainer.points import at_points
 from tests.trainer.ranks import StartedRanks, run_ranks, started_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import store
 from trainer.checkpoint.points import Point
+from trainyard.protocol.manifest import Manifest, checkpoint_path
+from trainyard.protocol.rundir import Heartbeat, MetricLine
+from trainyard.spec.layout import Layout
 
 TWO = Layout(dp_shard=2)
 OTHERS = (

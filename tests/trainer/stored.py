@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from specs.checkpoint import Manifest, checkpoint_path
 from tests.trainer.runs import JOB, SmallJob
 from trainer.checkpoint.reader import CheckedReader, point_at
+from trainyard.protocol.manifest import Manifest, checkpoint_path
 
 
 def stored_tensors(job: SmallJob, manifest: Manifest) -> dict[str, Tensor]:

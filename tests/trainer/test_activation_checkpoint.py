@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from specs.job import JobSpec, parse_job_spec
-from specs.sections.parallelism import ActivationCheckpointSection, CompileSection
 from trainer.activation_checkpoint import KEPT, checkpoint_activations
 from trainer.compile import compile_blocks
 from trainer.model.base import Model
 from trainer.model.build import build_model
 from trainer.model.init import init_weights
 from trainer.model.noise import sequence_keys
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.sections.parallelism import ActivationCheckpointSection, CompileSection
 
 LAYERS = 10
 """More than the eight programs of one function that the compiler keeps."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from specs.sections.parallelism import CompileSection
 from trainer.compile import compile_blocks
 from trainer.errors import LaunchError
+from trainyard.spec.sections.parallelism import CompileSection
 
 INDUCTOR = CompileSection(enabled=True)
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from specs.layout import Layout
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import SmallJob
 from trainer.determinism import WORKSPACE, compute_deterministically
+from trainyard.spec.layout import Layout
 
 
 def _switches() -> dict[str, Any]:

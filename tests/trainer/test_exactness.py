@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from specs.attempt import Overrides
-from specs.layout import Layout
 from tests.trainer.runs import Attempt, Meddling, SmallJob
+from trainyard.protocol.attempt import Overrides
+from trainyard.spec.layout import Layout
 
 STEPS = 60
 LOSS_TOLERANCE = 1e-4  # relative, float32

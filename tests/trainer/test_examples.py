@@ -5,8 +5,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from specs.job import parse_job_spec
-from specs.rules import check_new_job
+from trainyard.spec.job import parse_job_spec
+from trainyard.spec.rules import check_new_job
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

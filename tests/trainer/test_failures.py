@@ -17,9 +17,6 @@ import torch
 import torch.distributed as dist
 
 import trainer.distributed
-from specs.failures import FailureReason
-from specs.layout import Layout
-from specs.rundir import Heartbeat, Outcome, Phase, RunDirectory
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.distributed import collective_timeout
@@ -30,6 +27,9 @@ from trainer.parallel.mesh import build_mesh, fsdp_mesh, set_timeouts
 from trainer.record import Recorder, failure_of
 from trainer.run import open_run
 from trainer.step import TrainStep
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.rundir import Heartbeat, Outcome, Phase, RunDirectory
+from trainyard.spec.layout import Layout
 from worker.hang import PHASE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,14 +8,21 @@ from typing import Any
 
 import pytest
 
-from specs.checkpoint import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest, checkpoint_path
-from specs.layout import Layout
 from tests.trainer.points import Moment, dying_at
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import hashed_file, store
 from trainer.checkpoint.points import Point
 from trainer.errors import CheckpointError
+from trainyard.protocol.manifest import (
+    COMMITTED,
+    DCP_METADATA,
+    FENCE,
+    MANIFEST,
+    Manifest,
+    checkpoint_path,
+)
+from trainyard.spec.layout import Layout
 
 EVERY = 2  # steps between saves
 STEPS = 14

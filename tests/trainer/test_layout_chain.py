@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specs.layout import Layout
 from tests.trainer.runs import Attempt, Meddling, SmallJob
+from trainyard.spec.layout import Layout
 
 STEPS = 36
 LOSS_TOLERANCE = 1e-4  # relative, float32

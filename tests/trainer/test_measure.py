@@ -9,9 +9,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from specs.flops import training_flops_per_token
-from specs.hardware import peak_flops
-from specs.job import JobSpec, parse_job_spec
 from tests.trainer.ranks import run_ranks
 from trainer.measure import (
     HardwareUse,
@@ -21,6 +18,9 @@ from trainer.measure import (
     memory,
     precision_of,
 )
+from trainyard.spec.flops import training_flops_per_token
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.training.devices import peak_flops
 
 H100 = "NVIDIA H100 80GB HBM3"
 

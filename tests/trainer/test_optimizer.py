@@ -14,10 +14,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import Adam, AdamW, Optimizer
 
-from specs.job import JobSpec, parse_job_spec
 from tests.trainer.ranks import run_ranks
 from trainer import optimizer as module
 from trainer.optimizer import ShardAdamW, build_optimizer, materialize_state
+from trainyard.spec.job import JobSpec, parse_job_spec
 
 STEPS = 4
 

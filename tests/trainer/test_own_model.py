@@ -13,9 +13,6 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
-from specs.rules import check_new_job
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import SmallJob
 from trainer.assembly import allocate
@@ -25,6 +22,9 @@ from trainer.model.build import build_model
 from trainer.model.init import init_weights
 from trainer.parallel.mesh import build_mesh
 from trainer.parallelize import parallelize
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
+from trainyard.spec.rules import check_new_job
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_model"
 MODEL: dict[str, Any] = {

@@ -12,9 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from specs.job import parse_job_spec
-from specs.layout import Layout
-from specs.sections.parallelism import CompileSection
 from tests.trainer.numerics.measure import LOSS_TOLERANCE, NORM_TOLERANCE, Course
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob, train_rank
@@ -23,6 +20,9 @@ from trainer.compile import compile_blocks
 from trainer.errors import LaunchError
 from trainer.model.build import build_model
 from trainer.model.init import init_weights
+from trainyard.spec.job import parse_job_spec
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.parallelism import CompileSection
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_model"
 STEPS = 10

@@ -12,10 +12,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from specs.batch import BatchDeal
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
-from specs.loss import NO_LABEL
 from tests.trainer.ranks import run_ranks
 from trainer.data.batches import MicroBatch
 from trainer.forward_backward import MicroBatchLoop
@@ -27,6 +23,10 @@ from trainer.model.llama import Llama
 from trainer.optimizer import build_optimizer
 from trainer.parallel.mesh import Place, build_mesh
 from trainer.parallelize import parallelize
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
+from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.loss import NO_LABEL
 
 STEPS = 3
 SEQ_LEN = 32

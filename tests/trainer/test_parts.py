@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from specs.checkpoint import Manifest
-from specs.layout import Layout
-from specs.parts import ALL_PARTS, CheckpointPart, left_out
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob
 from tests.trainer.stored import stored_tensors
+from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.resume_parts import ALL_PARTS, CheckpointPart, left_out
+from trainyard.spec.layout import Layout
 
 MODEL, OPTIMIZER, COUNTERS, DATA = ALL_PARTS
 AT, STEPS = 4, 6

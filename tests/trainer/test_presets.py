@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from planner.plan import plan
-from specs.hardware import Slot, known_device
-from specs.job import JobSpec, parse_job_spec
-from specs.rules import check_new_job
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, train_rank
+from trainyard.planner.plan import plan
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.rules import check_new_job
+from trainyard.training.devices import Slot, known_device
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ROOT / "examples" / "presets"

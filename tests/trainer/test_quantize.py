@@ -10,9 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
-from specs.sections.parallelism import CompileSection
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from trainer.checkpoint.state import train_tensors
@@ -29,6 +26,9 @@ from trainer.quantize import (
     refresh_scales,
     refuse_unable,
 )
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.parallelism import CompileSection
 
 RECIPES = ("float8_tensorwise", "float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8")
 TOLERANCE = 5e-3

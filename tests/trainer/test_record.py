@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specs.failures import Failure, FailureReason
-from specs.rundir import Outcome, RunDirectory
 from trainer.errors import DataError
 from trainer.record import Recorder
+from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.rundir import Outcome, RunDirectory
 
 
 def words(run: Path) -> tuple[Failure, Outcome]:

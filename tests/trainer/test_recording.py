@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from specs.layout import Layout
 from tests.trainer.runs import Attempt, Meddling, SmallJob
+from trainyard.spec.layout import Layout
 
 TWO = Layout(dp_shard=2)
 

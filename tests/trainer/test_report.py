@@ -9,9 +9,6 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from specs.batch import BatchDeal
-from specs.layout import Layout
-from specs.rundir import RunDirectory
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, SmallJob
 from trainer.errors import LaunchError
@@ -20,6 +17,9 @@ from trainer.record import Recorder
 from trainer.report import Losses, share_of
 from trainer.run import open_run
 from trainer.step import StepResult
+from trainyard.protocol.rundir import RunDirectory
+from trainyard.spec.layout import Layout
+from trainyard.training.batch_partition import BatchDeal
 
 READS = {"item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__array__"}
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from specs.attempt import Overrides
-from specs.layout import Layout
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob
+from trainyard.protocol.attempt import Overrides
+from trainyard.spec.layout import Layout
 
 TWO = Layout(dp_shard=2)
 

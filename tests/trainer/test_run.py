@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from specs.attempt import AttemptSpec, Overrides
-from specs.auto import auto_values
-from specs.layout import Layout
-from specs.rundir import Outcome, RunDirectory
-from specs.sections.checkpoint import CheckpointSection
 from trainer.errors import LaunchError
 from trainer.run import Run, open_run, refuse_used
+from trainyard.protocol.attempt import AttemptSpec, Overrides
+from trainyard.protocol.rundir import Outcome, RunDirectory
+from trainyard.spec.auto import auto_values
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.checkpoint import CheckpointSection
 
 ROOT = Path(__file__).resolve().parents[2]
 

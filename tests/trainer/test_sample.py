@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from specs.job import parse_job_spec
 from trainer.data.tokenizer import ByteTokenizer
 from trainer.model.base import Model
 from trainer.model.build import build_model
 from trainer.model.init import init_weights
 from trainer.sample import generate
+from trainyard.spec.job import parse_job_spec
 
 SPEC = parse_job_spec({"training": {"seq_len": 32}})
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from specs.checkpoint import SaveFailed
-from specs.failures import FailureReason
-from specs.layout import Layout
-from specs.rundir import Heartbeat, Phase
 from tests.trainer.points import at_points
 from tests.trainer.ranks import RankError, run_ranks, started_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import retry, store
 from trainer.checkpoint.points import Point
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.manifest import SaveFailed
+from trainyard.protocol.rundir import Heartbeat, Phase
+from trainyard.spec.layout import Layout
 
 TWO = Layout(dp_shard=2)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from specs.layout import Layout
-from specs.rundir import RunDirectory
 from tests.trainer.points import at_points
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob
@@ -17,6 +15,8 @@ from trainer.checkpoint.points import Point
 from trainer.loop import train
 from trainer.record import Recorder
 from trainer.run import open_run
+from trainyard.protocol.rundir import RunDirectory
+from trainyard.spec.layout import Layout
 
 TWO = Layout(dp_shard=2)
 HSDP = Layout(dp_replicate=2, dp_shard=2)

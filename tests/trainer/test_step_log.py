@@ -8,15 +8,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from specs.batch import BatchDeal
-from specs.layout import Layout
-from specs.rundir import RunDirectory
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt
 from trainer.data.digest import step_digest
 from trainer.distributed import Ranks
 from trainer.record import Recorder
 from trainer.step_log import FLUSH_STEPS, StepLog
+from trainyard.protocol.rundir import RunDirectory
+from trainyard.spec.layout import Layout
+from trainyard.training.batch_partition import BatchDeal
 
 
 def sequence(step: int, offset: int) -> int:

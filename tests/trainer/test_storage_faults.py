@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from specs.checkpoint import checkpoint_path
-from specs.failures import FailureReason
-from specs.layout import Layout
 from tests.trainer.points import at_points
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import store
 from trainer.checkpoint.points import Point
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.manifest import checkpoint_path
+from trainyard.spec.layout import Layout
 
 TWO = Layout(dp_shard=2)
 NOBODY = 65_534

@@ -7,13 +7,6 @@ from typing import Any
 
 import pytest
 
-from specs.attempt import Overrides
-from specs.checkpoint import Manifest
-from specs.checkpoint_faults import CheckpointFault
-from specs.failures import LoadFailure
-from specs.layout import Layout
-from specs.parts import CheckpointPart
-from specs.sections.checkpoint import CheckpointSection
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, SmallJob
 from tests.trainer.test_own_model import gpt
@@ -21,6 +14,13 @@ from trainer.checkpoint import store
 from trainer.errors import DataError, MismatchError
 from trainer.run import Run, open_run
 from trainer.takeover import OF_OLDER_VERSIONS, Takeover, check_takeover
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.failures import LoadFailure
+from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.resume_parts import CheckpointPart
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.checkpoint import CheckpointSection
 
 ONE = Layout()
 CODE = "c" * 32

@@ -14,7 +14,6 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from specs.layout import Layout
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, SmallJob
 from tests.trainer.stored import stored_tensors
@@ -24,6 +23,7 @@ from trainer.checkpoint.comparison import drop_aliases
 from trainer.errors import LaunchError
 from trainer.model.build import build_model
 from trainer.run import open_run
+from trainyard.spec.layout import Layout
 
 CODE = """
     import torch

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from specs.layout import Layout
 from tests.trainer.runs import JOB, SPEC, Meddling, SmallJob
 from trainer.data.dataset import open_dataset
 from trainer.model.build import build_model
 from trainer.model.init import init_weights
 from trainer.run import open_run
+from trainyard.spec.layout import Layout
 
 TWO = Layout(dp_shard=2)
 

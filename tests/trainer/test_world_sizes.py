@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from specs.checkpoint import Manifest
-from specs.layout import Layout
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob
 from tests.trainer.stored import stored_tensors
+from trainyard.protocol.manifest import Manifest
+from trainyard.spec.layout import Layout
 
 LOSS_TOLERANCE = 1e-4  # relative, float32
 EXACT = ("train/lr", "train/tokens", "train/sequences")

@@ -20,21 +20,30 @@ from server.jobs.service import stop
 from server.nodes.service import register
 from server.settings import Settings
 from server.telemetry.ingest import store_report
-from specs.api.access import TokenRequest
-from specs.api.resume import ResumeRequest
-from specs.checkpoint import (
-    DCP_METADATA,
-    ManifestFile,
-    ManifestWriter,
-    SaveSettled,
-)
-from specs.failures import Failure
-from specs.job import JobSpec
-from specs.lr_schedule import learning_rate
-from specs.reports import PROTOCOL, Chunk, Hardware, Registration, Report, ReportReply
-from specs.rundir import EventLine, ExitRecord, Heartbeat, MetricLine, Phase, RequestAnswer
 from tests.manifests import make_manifest, state_at
 from tests.server.harness import FakeClock, Harness, Supervisor
+from trainyard.protocol.failures import Failure
+from trainyard.protocol.manifest import DCP_METADATA, ManifestFile, ManifestWriter, SaveSettled
+from trainyard.protocol.rest.access import TokenRequest
+from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.protocol.rundir import (
+    EventLine,
+    ExitRecord,
+    Heartbeat,
+    MetricLine,
+    Phase,
+    RequestAnswer,
+)
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    Chunk,
+    Hardware,
+    Registration,
+    Report,
+    ReportReply,
+)
+from trainyard.spec.job import JobSpec
+from trainyard.spec.lr_schedule import learning_rate
 
 CHUNK_LINES = 2000
 PROVENANCE: dict[str, object] = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from server.chores import service, uses
 from server.chores.carrying import claim_chore, report_chore
-from specs.api.chores import ExportRequest
-from specs.checkpoint_faults import CheckpointFault
-from specs.chores import ChoreOutcome, ChoreProgress, ExportResult, Verification
-from specs.reports import PROTOCOL, ChoreReport
 from tests.actors import ADA
 from tests.web.actors import Stage
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.chores import ChoreOutcome, ChoreProgress, ExportResult, Verification
+from trainyard.protocol.rest.chores import ExportRequest
+from trainyard.protocol.worker_messages import PROTOCOL, ChoreReport
 
 SIZE = 1_900_592_112
 

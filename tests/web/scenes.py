@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from server.context import Context
-from specs.checkpoint_faults import CheckpointFault
-from specs.failures import Failure, FailureReason
-from specs.rundir import Phase
 from tests.web.actors import Run, Stage
 from tests.web.caretakers import Caretaker
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.rundir import Phase
 
 TRACEBACK = """Traceback (most recent call last):
   File "/usr/lib/python3.13/runpy.py", line 198, in _run_module_as_main

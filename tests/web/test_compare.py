@@ -13,12 +13,12 @@ from sqlalchemy import delete, update
 from server.tables import attempts, jobs
 from server.telemetry.metrics import store_points
 from server.telemetry.points import Points
-from specs.job import JobSpec
 from tests.e2e.control_plane import wait_for
 from tests.server.telemetry.records import add_attempt, add_job
 from tests.web.browser import Watched, patiently
 from tests.web.conftest import Theme, Visit
 from tests.web.theatre import Theatre
+from trainyard.spec.job import JobSpec
 
 pytestmark = pytest.mark.timeout(240)
 LOSS, NORM, OWN = "train/loss", "train/grad_norm", "own/score"

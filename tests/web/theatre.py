@@ -15,11 +15,11 @@ from playwright.sync_api import APIRequestContext
 
 from embedded.ports import any_free_port
 from server.auth.service import create_token
-from specs.api.access import TokenRequest
 from tests.e2e.control_plane import LOOPBACK, wait_for
 from tests.web.actors import open_context
 from tests.web.browser import REPOSITORY
 from tests.web.scenes import Scenes, play
+from trainyard.protocol.rest.access import TokenRequest
 
 
 @dataclass(frozen=True)

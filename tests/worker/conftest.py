@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from specs.attempt import AttemptSpec, NodeAllocation
-from specs.ids import make_id
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
-from specs.reports import ClaimReply, Hardware
-from specs.rundir import ExitRecord
 from tests.worker.fake_server import FakeAttempt, FakeServer
+from trainyard.base.ids import make_id
+from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
+from trainyard.protocol.rundir import ExitRecord
+from trainyard.protocol.worker_messages import ClaimReply, Hardware
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
 from worker.hardware import Devices
 from worker.identity import is_alive
 from worker.launch import Launcher

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from specs.base import RecordModel
-from specs.chores import ChoreOutcome
-from specs.reports import (
+from trainyard.base.models import RecordModel
+from trainyard.protocol.chores import ChoreOutcome
+from trainyard.protocol.rundir import ExitRecord, RequestAnswer
+from trainyard.protocol.states import DesiredState
+from trainyard.protocol.worker_messages import (
     MAX_REPORT_BYTES,
     ChoreClaimReply,
     ChoreReport,
@@ -29,8 +31,6 @@ from specs.reports import (
     Report,
     ReportReply,
 )
-from specs.rundir import ExitRecord, RequestAnswer
-from specs.states import DesiredState
 
 JOIN_TOKEN, NODE_TOKEN = "join-me", "node-token"
 

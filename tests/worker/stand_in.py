@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-from specs.rundir import RunDirectory
 from trainer.process import show_stacks_when_asked
 from trainer.record import Recorder
+from trainyard.protocol.rundir import RunDirectory
 
 
 def main() -> None:

@@ -7,10 +7,10 @@ import signal
 
 import pytest
 
-from specs.failures import Failure, FailureReason
-from specs.reports import Identity
-from specs.rundir import Phase
 from tests.worker.conftest import NODE, Attempt, Place, wait_for
+from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.rundir import Phase
+from trainyard.protocol.worker_messages import Identity
 from trainyard.run.atomic import replace_file
 from worker.adopt import adopt, prove_gone
 from worker.node import identity_of

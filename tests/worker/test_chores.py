@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from specs.chores import TASK, ChoreKind, ChoreOrder, ChoreTask, SampleTask
-from specs.ids import make_id
-from specs.job import parse_job_spec
-from specs.reports import ChoreClaimReply, ChoreMessage
 from tests.worker.conftest import NODE, Place, environment, wait_for
 from tests.worker.fake_server import NODE_TOKEN, FakeChore, FakeServer
+from trainyard.base.ids import make_id
+from trainyard.protocol.chores import TASK, ChoreKind, ChoreOrder, ChoreTask, SampleTask
+from trainyard.protocol.worker_messages import ChoreClaimReply, ChoreMessage
 from trainyard.run.atomic import replace_file
+from trainyard.spec.job import parse_job_spec
 from worker.api import WorkerApi
 from worker.chores import ChoreFolder, ChoreStarter
 

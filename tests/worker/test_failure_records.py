@@ -11,10 +11,10 @@ import orjson
 import pytest
 
 from server.body import parse_json
-from specs.failures import Failure, FailureReason
-from specs.reports import MAX_REPORT_BYTES, PROTOCOL, Identity, Report
-from specs.rundir import Outcome, RankExit
-from specs.states import DesiredState
+from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.rundir import Outcome, RankExit
+from trainyard.protocol.states import DesiredState
+from trainyard.protocol.worker_messages import MAX_REPORT_BYTES, PROTOCOL, Identity, Report
 from worker.node import WorkerRun
 from worker.verdict import Findings, judge, last_words
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specs.rundir import Heartbeat, Outcome, RequestAnswer
+from trainyard.protocol.rundir import Heartbeat, Outcome, RequestAnswer
 from trainyard.run.atomic import replace_file
 from worker.files import LARGEST_RECORD, open_regular, read_record
 from worker.hang import HangWatch

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from specs.rundir import Phase
 from tests.worker.conftest import Place, environment, wait_for
+from trainyard.protocol.rundir import Phase
 from worker.identity import process_stat
 from worker.notice import read_notice
 

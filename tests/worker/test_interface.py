@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from specs.job import JobSpec
+from trainyard.spec.job import JobSpec
 from worker import interface
 from worker.guard import LAUNCHER_PID
 from worker.interface import INTERFACE_VARIABLES, interface_environment, interface_towards

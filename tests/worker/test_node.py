@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from specs.api.errors import UnauthenticatedError
-from specs.attempt import AttemptSpec
-from specs.auto import DeviceKind
-from specs.ids import make_id
-from specs.places import ROOT_FILE
-from specs.rundir import Heartbeat, Phase
 from tests.worker.conftest import Place
 from tests.worker.fake_server import JOIN_TOKEN, NODE_TOKEN, FakeServer
+from trainyard.base.ids import make_id
+from trainyard.protocol.attempt import AttemptSpec
+from trainyard.protocol.rest.errors import UnauthenticatedError
+from trainyard.protocol.rundir import Heartbeat, Phase
+from trainyard.spec.auto import DeviceKind
+from trainyard.spec.storage_uri import ROOT_FILE
 from worker.api import WorkerApi
 from worker.hang import HangWatch
 from worker.hardware import Devices, Gpu, find_devices, find_gpus, parse_gpus

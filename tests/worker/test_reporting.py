@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from server.body import parse_json
-from specs.ids import make_id
-from specs.reports import MAX_REPORT_BYTES, PendingRequest, Report, ReportReply
-from specs.rundir import ExitRecord, Phase, Provenance, Request
-from specs.states import DesiredState
 from tests.worker.conftest import Attempt, Place, wait_for
+from trainyard.base.ids import make_id
+from trainyard.protocol.rundir import ExitRecord, Phase, Provenance, Request
+from trainyard.protocol.states import DesiredState
+from trainyard.protocol.worker_messages import MAX_REPORT_BYTES, PendingRequest, Report, ReportReply
 from worker import reporter
 from worker.aftermath import own_identity
 from worker.files import read_record

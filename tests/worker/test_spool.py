@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specs.reports import MAX_CHUNK_BYTES, MAX_REPORT_BYTES, Chunk
+from trainyard.protocol.worker_messages import MAX_CHUNK_BYTES, MAX_REPORT_BYTES, Chunk
 from worker.node import WorkerRun
 from worker.spool import CHUNK_BYTES, REPORT_BYTES, Spool, SpoolFile
 

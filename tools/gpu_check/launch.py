@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specs.attempt import AttemptSpec, Overrides, ResumePoint
-from specs.checkpoint import Manifest, checkpoint_path
-from specs.job import parse_job_spec
-from specs.layout import Layout
-from specs.rundir import EventLine, MetricLine, RequestAnswer
 from tools.gpu_check.check import DeviceKind
 from trainer.checkpoint.store import metadata_digest
 from trainer.process import prefer_growing_segments
+from trainyard.protocol.attempt import AttemptSpec, Overrides, ResumePoint
+from trainyard.protocol.manifest import Manifest, checkpoint_path
+from trainyard.protocol.rundir import EventLine, MetricLine, RequestAnswer
+from trainyard.spec.job import parse_job_spec
+from trainyard.spec.layout import Layout
 
 JOB = "gpu-check"
 TEXT = "".join(f"line {i}: {i * i % 97} sheep jumped over {i % 13} fences\n" for i in range(2000))

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
 from tools.gpu_check.check import DeviceKind
 from trainer.assembly import assemble
 from trainer.data.batches import MicroBatch
 from trainer.process import prefer_growing_segments
 from trainer.step import TrainStep
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
 
 MODEL = {
     "cuda": {"dim": 256, "n_layers": 4, "n_heads": 4, "n_kv_heads": 2, "ffn_dim": 768},

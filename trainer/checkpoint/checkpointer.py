@@ -13,9 +13,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from specs.attempt import ResumePoint
-from specs.auto import explicit
-from specs.checkpoint import Manifest, TrainState
 from trainer.checkpoint import store
 from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.loader import load
@@ -28,6 +25,9 @@ from trainer.checkpoint.together import on_rank_0
 from trainer.errors import LaunchError
 from trainer.garbage import resting
 from trainer.quantize import refresh_scales
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.manifest import Manifest, TrainState
+from trainyard.spec.auto import explicit
 
 TIMEOUT = timedelta(hours=1)
 """How long a rank of a save in the background waits for the slowest one's write."""

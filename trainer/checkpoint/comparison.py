@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from specs.checkpoint import Manifest
 from trainer.checkpoint.state import OPTIMIZER, WEIGHTS
 from trainer.errors import MismatchError
 from trainer.storage import StoragePath
+from trainyard.protocol.manifest import Manifest
 
 SHOWN = 8
 """Tensors of each kind of difference that are named; of the others only the number is."""

@@ -13,9 +13,9 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from specs.checkpoint_faults import CheckpointFault
 from trainer.errors import CheckpointError
 from trainer.storage import StoragePath
+from trainyard.protocol.checkpoint_faults import CheckpointFault
 
 
 def check_cover(metadata: Metadata, path: StoragePath) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from specs.checkpoint import FENCE
 from trainer.checkpoint.points import Point, reached
 from trainer.checkpoint.store import storage_errors, write_durably
 from trainer.errors import CheckpointError, OutrunError
 from trainer.objects.path import ObjectPath
 from trainer.storage import StoragePath
+from trainyard.protocol.manifest import FENCE
 
 LOCK = "FENCE.lock"
 LOCK_SECONDS = 30.0  # it is held for milliseconds; longer means that its holder is stuck

@@ -11,12 +11,12 @@ from types import TracebackType
 
 import xxhash
 
-from specs.checkpoint import ManifestFile
 from trainer.checkpoint.points import Point, reached
 from trainer.checkpoint.store import storage_errors
 from trainer.objects.path import ObjectPath
 from trainer.objects.upload import Upload
 from trainer.storage import StoragePath
+from trainyard.protocol.manifest import ManifestFile
 
 PIECE = 8 * 2**20
 """Bytes that are written and hashed at once: few calls, and still in the cache for the hash."""

@@ -11,13 +11,6 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
-from specs.attempt import ResumePoint
-from specs.checkpoint import Manifest
-from specs.checkpoint_faults import CheckpointFault
-from specs.failures import LoadFailure
-from specs.layout import Layout
-from specs.parts import CheckpointPart
-from specs.places import ROOT_FILE
 from trainer.checkpoint.comparison import TensorKind, kinds_of
 from trainer.checkpoint.load_planner import LoadPlanner
 from trainer.checkpoint.reader import CheckedReader
@@ -27,6 +20,13 @@ from trainer.checkpoint.together import on_every_rank, shared_error
 from trainer.errors import CheckpointError
 from trainer.parallel.mesh import Place
 from trainer.storage import StoragePath, is_beneath
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.failures import LoadFailure
+from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.resume_parts import CheckpointPart
+from trainyard.spec.layout import Layout
+from trainyard.spec.storage_uri import ROOT_FILE
 
 PREFIXES = {CheckpointPart.MODEL: WEIGHTS, CheckpointPart.OPTIMIZER: OPTIMIZER}
 """Beginnings of the names of the parts that are tensors."""

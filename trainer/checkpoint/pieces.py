@@ -16,13 +16,13 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem
 
-from specs.checkpoint_faults import CheckpointFault
 from trainer.checkpoint.frames import frame_of
 from trainer.checkpoint.store import check_content, storage_errors
 from trainer.checkpoint.transfer import byte_view, memory_of
 from trainer.errors import CheckpointError
 from trainer.objects.download import Download
 from trainer.storage import StoragePath
+from trainyard.protocol.checkpoint_faults import CheckpointFault
 
 BLOCK = 2**18
 """Bytes that are read and hashed in turn: still in the core's own cache when they are hashed."""

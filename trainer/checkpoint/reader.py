@@ -20,9 +20,6 @@ from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from torch.distributed.checkpoint.planner import LoadPlanner as Planner
 from torch.futures import Future
 
-from specs.attempt import ResumePoint
-from specs.checkpoint import DCP_METADATA, Manifest, ManifestFile
-from specs.checkpoint_faults import CheckpointFault
 from trainer.checkpoint.comparison import TensorKind, compare, drop_aliases, refuse_unless_it_fits
 from trainer.checkpoint.cover import check_cover
 from trainer.checkpoint.load_planner import LoadPlanner
@@ -37,6 +34,9 @@ from trainer.checkpoint.store import (
 from trainer.checkpoint.unpickler import load_metadata
 from trainer.errors import CheckpointError
 from trainer.storage import StoragePath
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.manifest import DCP_METADATA, Manifest, ManifestFile
 
 
 class CheckedReader(FileSystemReader):

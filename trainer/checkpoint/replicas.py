@@ -9,10 +9,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from specs.layout import Layout
 from trainer.checkpoint.together import on_every_rank
 from trainer.checkpoint.transfer import LARGEST_PIECE
 from trainer.parallel.mesh import ranks_of_replicas
+from trainyard.spec.layout import Layout
 
 
 def in_first_replica(rank: int, layout: Layout) -> bool:

@@ -6,12 +6,12 @@ import math
 import shutil
 from pathlib import Path
 
-from specs.auto import explicit
-from specs.checkpoint import TrainState
-from specs.job import JobSpec
-from specs.retention import kept_for_good, most_kept, saves_to_come
 from trainer.errors import CheckpointError
 from trainer.storage import StoragePath
+from trainyard.protocol.manifest import TrainState
+from trainyard.spec.auto import explicit
+from trainyard.spec.job import JobSpec
+from trainyard.spec.retention import kept_for_good, most_kept, saves_to_come
 
 
 def check_room(folder: StoragePath, *, size: int, state: TrainState, spec: JobSpec) -> None:

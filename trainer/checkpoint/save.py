@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from specs.checkpoint import Manifest, TrainState
+from trainyard.protocol.manifest import Manifest, TrainState
 
 
 class Save:

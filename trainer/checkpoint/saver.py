@@ -15,17 +15,6 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
-from specs.checkpoint import (
-    COMMITTED,
-    Manifest,
-    ManifestFile,
-    ManifestWriter,
-    TrainState,
-    checkpoint_id,
-    checkpoint_path,
-)
-from specs.job import JobSpec
-from specs.layout import Layout
 from trainer.checkpoint import store
 from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.planner import SavePlanner
@@ -39,6 +28,17 @@ from trainer.checkpoint.writer import ChecksumWriter, Stage
 from trainer.checkpoint.writers import writing_ranks
 from trainer.errors import CheckpointError, RunError
 from trainer.storage import StoragePath
+from trainyard.protocol.manifest import (
+    COMMITTED,
+    Manifest,
+    ManifestFile,
+    ManifestWriter,
+    TrainState,
+    checkpoint_id,
+    checkpoint_path,
+)
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 
 PREFLIGHT = "preflight"
 

@@ -13,8 +13,13 @@ from pathlib import Path, PurePosixPath
 import xxhash
 from pydantic import ValidationError
 
-from specs.attempt import ResumePoint
-from specs.checkpoint import (
+from trainer.checkpoint.points import Point, reached
+from trainer.errors import CheckpointError
+from trainer.objects.path import ObjectPath
+from trainer.storage import StoragePath, is_beneath
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.manifest import (
     COMMITTED,
     DCP_METADATA,
     MANIFEST,
@@ -22,11 +27,6 @@ from specs.checkpoint import (
     ManifestFile,
     checkpoint_path,
 )
-from specs.checkpoint_faults import CheckpointFault
-from trainer.checkpoint.points import Point, reached
-from trainer.errors import CheckpointError
-from trainer.objects.path import ObjectPath
-from trainer.storage import StoragePath, is_beneath
 from trainyard.run.atomic import replacing, sync_folder
 
 FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint import filesystem, metadata
 
-from specs.checkpoint_faults import CheckpointFault
 from trainer.checkpoint.store import digest, storage_errors
 from trainer.errors import CheckpointError
 from trainer.storage import StoragePath
+from trainyard.protocol.checkpoint_faults import CheckpointFault
 
 # A pickle names what it wants called; these are the names that DCP writes, and nothing else has
 # one. None of them does more than hold its arguments.

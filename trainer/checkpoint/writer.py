@@ -19,7 +19,6 @@ from torch.distributed.checkpoint.planner import SavePlanner as AnyPlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from specs.checkpoint import ManifestFile, ManifestWriter
 from trainer.checkpoint.frames import frame_of
 from trainer.checkpoint.hashed_file import HashedFile
 from trainer.checkpoint.planner import FRAME_BYTES, RoutedPlan, SavePlanner, item_bytes
@@ -27,6 +26,7 @@ from trainer.checkpoint.points import Point, reached
 from trainer.checkpoint.store import storage_errors
 from trainer.checkpoint.transfer import Receiver, byte_view, memory_of, piece_bytes, send
 from trainer.storage import StoragePath
+from trainyard.protocol.manifest import ManifestFile, ManifestWriter
 
 ALIGNED = 64
 """Bytes of a cache line, at a multiple of which each piece begins.

@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Literal, TypeVar
 
-from specs.layout import Layout
 from trainer.parallel.mesh import Place
+from trainyard.spec.layout import Layout
 
 Writers = Literal["auto", "all", "one_replica"] | int
 Piece = TypeVar("Piece", bound=Hashable)

@@ -6,12 +6,12 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from specs.checkpoint import COMMITTED
-from specs.chores import ChoreOrder, ChoreOutcome
 from trainer.checkpoint.store import storage_errors
 from trainer.chores.main import Progress, folders_of
 from trainer.objects.path import ObjectPath
 from trainer.storage import StoragePath, storage_root
+from trainyard.protocol.chores import ChoreOrder, ChoreOutcome
+from trainyard.protocol.manifest import COMMITTED
 from trainyard.run.atomic import sync_folder
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specs.chores import EXPORTS, ChoreOrder, ChoreOutcome, ExportResult, ExportTask
 from trainer.checkpoint.store import storage_errors
 from trainer.chores.main import Progress, check_root, checkpoint_of
 from trainer.errors import LaunchError
 from trainer.hugging_face.export import export
 from trainer.hugging_face.tokenizer import ByteFiles, PlaceFiles
 from trainer.storage import storage_root
+from trainyard.protocol.chores import EXPORTS, ChoreOrder, ChoreOutcome, ExportResult, ExportTask
 
 
 def export_weights(order: ChoreOrder, chore: Path) -> ChoreOutcome:

@@ -17,9 +17,6 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from specs.attempt import ResumePoint
-from specs.checkpoint import DCP_METADATA
-from specs.checkpoint_faults import CheckpointFault
 from trainer.checkpoint.comparison import kinds_of
 from trainer.checkpoint.cover import check_cover
 from trainer.checkpoint.load_planner import LoadPlanner
@@ -28,6 +25,9 @@ from trainer.checkpoint.unpickler import load_metadata
 from trainer.chores.main import Progress
 from trainer.errors import CheckpointError
 from trainer.storage import StoragePath
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.manifest import DCP_METADATA
 
 PART_BYTES = 512 * 2**20
 """Bytes of tensors that are in memory at once; a larger tensor is a part of its own."""

@@ -6,14 +6,14 @@ import errno
 from datetime import UTC, datetime
 from pathlib import Path
 
-from specs.attempt import ResumePoint
-from specs.checkpoint import Manifest
-from specs.checkpoint_faults import CheckpointFault
-from specs.chores import ChoreKind, ChoreOrder, ChoreOutcome, Verification
 from trainer.checkpoint.store import check_contents, check_sizes, read_checked
 from trainer.chores.main import Progress, checkpoint_of
 from trainer.errors import CheckpointError
 from trainer.storage import StoragePath, storage_root
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.chores import ChoreKind, ChoreOrder, ChoreOutcome, Verification
+from trainyard.protocol.manifest import Manifest
 
 
 def look_at(order: ChoreOrder, chore: Path) -> ChoreOutcome:

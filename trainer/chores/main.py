@@ -1,6 +1,6 @@
 """`python -m trainer verify FOLDER` and the like: do the chore of a folder, and say what came.
 
-The folder holds `task.json`; `specs/chores.py` says what stands there and what is written beside.
+The folder holds `task.json`; `trainyard.protocol.chores` defines it and what is written there.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from specs.attempt import ResumePoint
-from specs.checkpoint import checkpoint_path
-from specs.chores import (
+from trainer.checkpoint.store import storage_errors
+from trainer.errors import CheckpointError, LaunchError, RunError
+from trainer.storage import StoragePath, storage_root
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.chores import (
     OUTCOME,
     PROGRESS,
     TASK,
@@ -25,11 +27,9 @@ from specs.chores import (
     ChoreProgress,
     ChoreTask,
 )
-from specs.places import ROOT_FILE
-from trainer.checkpoint.store import storage_errors
-from trainer.errors import CheckpointError, LaunchError, RunError
-from trainer.storage import StoragePath, storage_root
+from trainyard.protocol.manifest import checkpoint_path
 from trainyard.run.atomic import replace_file
+from trainyard.spec.storage_uri import ROOT_FILE
 
 PROGRESS_SECONDS = 0.2
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

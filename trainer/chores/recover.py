@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from specs.checkpoint import DCP_METADATA, MANIFEST, Manifest, checkpoint_path
-from specs.chores import MAX_RECOVERED_BYTES, ChoreOrder, ChoreOutcome, RecoverTask
 from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.store import (
     check_content,
@@ -20,6 +18,8 @@ from trainer.checkpoint.store import (
 from trainer.chores.main import JOB_ID, Progress, check_root
 from trainer.errors import CheckpointError, LaunchError, OutrunError
 from trainer.storage import StoragePath, storage_root
+from trainyard.protocol.chores import MAX_RECOVERED_BYTES, ChoreOrder, ChoreOutcome, RecoverTask
+from trainyard.protocol.manifest import DCP_METADATA, MANIFEST, Manifest, checkpoint_path
 
 
 def recover(order: ChoreOrder, chore: Path) -> ChoreOutcome:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from specs.chores import SAMPLE_SECONDS, ChoreOrder, ChoreOutcome, SampleTask
 from trainer.chores.main import Progress, checkpoint_of
 from trainer.data.tokenizer import open_tokenizer
 from trainer.errors import LaunchError
 from trainer.model.build import build_model
 from trainer.sample import generate, load_weights
+from trainyard.protocol.chores import SAMPLE_SECONDS, ChoreOrder, ChoreOutcome, SampleTask
 
 MEMORY = Path("/proc/meminfo")
 

@@ -11,10 +11,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from specs.batch import BatchDeal
-from specs.loss import NO_LABEL
-from specs.stream import advanced
 from trainer.data.dataset import Dataset
+from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.loss import NO_LABEL
+from trainyard.training.stream import advanced
 
 
 @dataclass(frozen=True)

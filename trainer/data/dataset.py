@@ -13,7 +13,6 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from specs.job import JobSpec
 from trainer.data import reading, token_cache
 from trainer.data.places import shown
 from trainer.data.producer import InputTokens
@@ -22,6 +21,7 @@ from trainer.data.survey import refuse_short, survey
 from trainer.data.token_cache import TokenCache
 from trainer.data.tokenizer import open_tokenizer
 from trainer.data.windows import HeldOutOrder, Order, TrainingOrder
+from trainyard.spec.job import JobSpec
 
 FORMAT_VERSION = 1
 """Changes whenever the same files would give other windows or another order."""

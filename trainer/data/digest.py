@@ -9,7 +9,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from specs.batch import BatchDeal
+from trainyard.training.batch_partition import BatchDeal
 
 
 def sequence_hash(position: int, tokens_S: NDArray[np.int64]) -> int:

@@ -12,11 +12,11 @@ import tokenizers
 import xxhash
 from numpy.typing import NDArray
 
-from specs.job import JobSpec
-from specs.places import split_place
 from trainer.data.places import resolve, shown
 from trainer.data.tokenizer import dtype_of
 from trainer.errors import DataError
+from trainyard.spec.job import JobSpec
+from trainyard.spec.storage_uri import split_place
 
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 # Where no configuration tells it: names that are in use for the ends of a text.

@@ -12,8 +12,8 @@ import xxhash
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from specs.base import RecordModel
 from trainer.data.producer import Piece
+from trainyard.base.models import RecordModel
 from trainyard.run.atomic import replace_file
 
 START = np.dtype("<i8")

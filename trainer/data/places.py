@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from specs.places import is_object_store, split_place
 from trainer.errors import DataError
+from trainyard.spec.storage_uri import is_object_store, split_place
 
 
 def resolve(place: str, field: str, roots: Mapping[str, str]) -> tuple[Path, Path]:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specs.sections.model import DataSection
 from trainer.data.corpus import Corpus, InputFile
 from trainer.data.lines import JsonLines, TextFiles
 from trainer.data.places import real, resolve
 from trainer.data.reading import Part, Reader, Text, grouped
 from trainer.data.splits import split_names
+from trainyard.spec.sections.model import DataSection
 
 JSON_LINES = tuple(
     f".{kind}{c}" for kind in ("jsonl", "ndjson", "json") for c in ("", ".gz", ".zst")

@@ -7,12 +7,12 @@ from itertools import islice
 
 import xxhash
 
-from specs.job import JobSpec
 from trainer.data.places import shown
 from trainer.data.sources import Source, open_source
 from trainer.data.tokenizer import TOKENS_PER_BOUNDARY, ByteTokenizer, Tokenizer, open_tokenizer
 from trainer.data.windows import split_windows
 from trainer.errors import DataError
+from trainyard.spec.job import JobSpec
 
 
 def check_input(spec: JobSpec, roots: Mapping[str, str]) -> None:

@@ -17,11 +17,11 @@ import xxhash
 from numpy.typing import NDArray
 from pydantic import Field
 
-from specs.base import RecordModel
 from trainer.data.cache_build import Joined, build, remove_unfinished
 from trainer.data.part_files import START
 from trainer.data.producer import Producer
 from trainer.errors import DataError
+from trainyard.base.models import RecordModel
 from trainyard.run.atomic import replacing
 
 FORMAT_VERSION = 2

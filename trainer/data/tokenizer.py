@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from specs.job import JobSpec
-from specs.rules import BYTE_VOCABULARY
+from trainyard.spec.job import JobSpec
+from trainyard.spec.rules import BYTE_VOCABULARY
 
 BOS, EOS, PAD = 256, 257, 258
 """Special tokens of the byte tokenizer."""

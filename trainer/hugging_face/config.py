@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from specs.architectures import Architecture, RopeScaling
+from trainyard.training.architectures import Architecture, RopeScaling
 
 MODEL_TYPES = {"llama3": "llama", "qwen3": "qwen3"}
 """What the hub calls each of our families."""

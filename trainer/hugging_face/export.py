@@ -15,10 +15,6 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specs.architectures import ARCHITECTURES, Architecture
-from specs.attempt import ResumePoint
-from specs.checkpoint import Manifest
-from specs.chores import SHARD_GIB, WeightsType
 from trainer.checkpoint.comparison import kinds_of
 from trainer.checkpoint.reader import CheckedReader, point_at
 from trainer.checkpoint.state import WEIGHTS
@@ -30,6 +26,10 @@ from trainer.hugging_face.folder import CONFIG, INDEX, SINGLE
 from trainer.hugging_face.names import published_name, shapes_of
 from trainer.hugging_face.tokenizer import TokenizerSource, tokenizer_of, write_json
 from trainer.storage import StoragePath
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.chores import SHARD_GIB, WeightsType
+from trainyard.protocol.manifest import Manifest
+from trainyard.training.architectures import ARCHITECTURES, Architecture
 
 logger = logging.getLogger("trainer")
 

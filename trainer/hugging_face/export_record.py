@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from specs.base import RecordModel
 from trainer.checkpoint.store import storage_errors
 from trainer.errors import LaunchError
+from trainyard.base.models import RecordModel
 from trainyard.run.atomic import new_folder
 
 RECORD = "export.json"

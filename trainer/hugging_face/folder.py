@@ -9,14 +9,14 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from specs.architectures import Architecture
-from specs.checkpoint import ManifestFile
-from specs.job import JobSpec
 from trainer.checkpoint.store import file_digest
 from trainer.data.places import resolve
 from trainer.errors import DataError
 from trainer.hugging_face.config import differences
 from trainer.hugging_face.names import published_name, shapes_of
+from trainyard.protocol.manifest import ManifestFile
+from trainyard.spec.job import JobSpec
+from trainyard.training.architectures import Architecture
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"

@@ -14,13 +14,13 @@ import torch.distributed as dist
 from safetensors import safe_open
 from torch import nn
 
-from specs.checkpoint import ManifestFile
-from specs.job import JobSpec
 from trainer.checkpoint.together import on_every_rank
 from trainer.errors import DataError
 from trainer.hugging_face.folder import WeightsFolder
 from trainer.hugging_face.names import published_name
 from trainer.model.init import local_part
+from trainyard.protocol.manifest import ManifestFile
+from trainyard.spec.job import JobSpec
 
 
 def load_initial_weights(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specs.architectures import Architecture
+from trainyard.training.architectures import Architecture
 
 _TOP = {
     "tok_embeddings": "model.embed_tokens",

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specs.architectures import Architecture, RopeScaling
 from trainer.model.documents import Mask, attend_within_documents, document_mask
+from trainyard.training.architectures import Architecture, RopeScaling
 
 
 class Positions(nn.Module):

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import torch
 
-from specs.job import JobSpec
 from trainer.model.base import Model
 from trainer.model.decoder import Transformer
 from trainer.model.llama import Llama
 from trainer.model.own import OwnModel
 from trainer.model.qwen3 import Qwen3
+from trainyard.spec.job import JobSpec
 
 FAMILIES: dict[str, type[Transformer]] = {"llama3": Llama, "qwen3": Qwen3}
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import xxhash
 
-from specs.job import JobSpec
 from trainer.data.corpus import Corpus
 from trainer.data.places import resolve
 from trainer.errors import LaunchError
+from trainyard.spec.job import JobSpec
 
 MOST_FILES = 10_000
 MOST_BYTES = 256 * 2**20

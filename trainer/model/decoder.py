@@ -18,12 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specs.architectures import Architecture
 from trainer.model.attention import Positions
 from trainer.model.base import Model
 from trainer.model.documents import Mask
 from trainer.model.head import Head
 from trainer.model.noise import dropout, keys_of_sites
+from trainyard.training.architectures import Architecture
 
 STD = 0.02
 """Standard deviation of initial weights."""

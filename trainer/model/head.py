@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from specs.architectures import Architecture
-from specs.loss import NO_LABEL, tokens_per_chunk
+from trainyard.training.architectures import Architecture
+from trainyard.training.loss import NO_LABEL, tokens_per_chunk
 
 
 class Head(nn.Module):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from specs.architectures import Architecture
 from trainer.model.attention import Attention
 from trainer.model.decoder import Block, FeedForward, Transformer
+from trainyard.training.architectures import Architecture
 
 
 class Llama(Transformer):

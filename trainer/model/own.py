@@ -17,8 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from specs.job import JobSpec
-from specs.loss import NO_LABEL
 from trainer.data.places import resolve
 from trainer.errors import LaunchError
 from trainer.model.attention import Positions
@@ -26,6 +24,8 @@ from trainer.model.base import Model
 from trainer.model.noise import Noise
 from trainer.model.plans import TENSOR, pieces, tensor_plan
 from trainer.model.ties import Ties
+from trainyard.spec.job import JobSpec
+from trainyard.training.loss import NO_LABEL
 
 STD = 0.02
 

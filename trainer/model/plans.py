@@ -13,9 +13,9 @@ from typing import Any
 from torch import nn
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from specs.job import JobSpec
-from specs.pipeline import module_names
 from trainer.errors import LaunchError
+from trainyard.spec.job import JobSpec
+from trainyard.spec.pipeline import module_names
 
 TENSOR, PIPELINE = "tensor_parallel_plan", "pipeline_parallel_plan"
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from specs.architectures import Architecture
 from trainer.model.attention import Attention
 from trainer.model.decoder import Block, FeedForward, Transformer
+from trainyard.training.architectures import Architecture
 
 
 class Qwen3(Transformer):

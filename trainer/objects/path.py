@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from specs.places import OBJECTS, split_object_store
 from trainer.objects import client
 from trainer.objects.download import Download
+from trainyard.spec.storage_uri import OBJECTS, split_object_store
 
 DELETED_AT_ONCE = 1000
 """Objects that one request deletes; S3 takes no more."""

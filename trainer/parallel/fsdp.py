@@ -15,11 +15,11 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from specs.job import JobSpec
-from specs.layout import Layout
 from trainer.model.base import Model
 from trainer.model.ties import tied_outside
 from trainer.parallel.mesh import fsdp_mesh
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 
 
 def shard(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:

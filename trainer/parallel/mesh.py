@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from specs.layout import Layout
+from trainyard.spec.layout import Layout
 
 FSDP_AXIS = "fsdp"
 """dp_shard and cp together: weights are sharded over both."""

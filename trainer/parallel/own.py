@@ -16,11 +16,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import parallelize_module
 
-from specs.sections.parallelism import ParallelismSection
 from trainer.errors import LaunchError
 from trainer.model.head import gradient_of_logits
 from trainer.model.own import LogitsLoss, OwnModel
 from trainer.parallel.tensor import SplitTokenLoss
+from trainyard.spec.sections.parallelism import ParallelismSection
 
 
 def split_by_plan(model: OwnModel, mesh: DeviceMesh, section: ParallelismSection) -> None:

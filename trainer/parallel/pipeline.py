@@ -18,16 +18,16 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
-from specs.job import JobSpec
-from specs.layout import Layout
-from specs.loss import NO_LABEL
-from specs.pipeline import microbatches_of, stages_of
 from trainer.data.batches import MicroBatch
 from trainer.inputs import InputMaker
 from trainer.model.base import Model
 from trainer.parallel.fsdp import reshard
 from trainer.parallel.stages import Stages
 from trainer.torch_versions import allocate_buffers, refuse_split_backward, release_buffers
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.pipeline import microbatches_of, stages_of
+from trainyard.training.loss import NO_LABEL
 
 _T = TypeVar("_T", bound=np.generic)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch.distributed.device_mesh import DeviceMesh
 
-from specs.job import JobSpec
-from specs.layout import Layout
-from specs.pipeline import Stage, stages_of
 from trainer.model.base import Model
 from trainer.model.own import OwnModel
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.pipeline import Stage, stages_of
 
 Stages = dict[int, Model]
 """The stages of this rank, by their number in the whole model."""

@@ -33,12 +33,12 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.distributed.tensor.placement_types import Placement
 
-from specs.loss import NO_LABEL
-from specs.sections.parallelism import ParallelismSection
 from trainer.errors import LaunchError
 from trainer.model.base import Model
 from trainer.model.decoder import Block
 from trainer.model.head import Head, TokenLoss, rows_of_labels
+from trainyard.spec.sections.parallelism import ParallelismSection
+from trainyard.training.loss import NO_LABEL
 
 
 def split_matrices(model: Model, mesh: DeviceMesh, section: ParallelismSection) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specs.job import JobSpec
-from specs.layout import Layout
 from trainer.model.base import Model
 from trainer.parallel.mesh import Place
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 
 
 def take_tokens(model: Model, spec: JobSpec, layout: Layout, place: Place) -> None:

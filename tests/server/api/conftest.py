@@ -11,8 +11,8 @@ from server.app import create_app
 from server.auth.admin import ensure_admin_token
 from server.auth.service import create_token
 from server.context import Context
-from specs.api.access import TokenRequest
 from tests.server.api.in_process import TestClient
+from trainyard.protocol.rest.access import TokenRequest
 
 BASE_URL = "http://127.0.0.1:8470"
 

@@ -8,15 +8,15 @@ from fastapi import FastAPI
 from server.auth.service import create_token
 from server.context import Context
 from server.jobs.service import stop
-from specs.api.access import TokenRequest
-from specs.api.chores import ChoreView, JobDeletedView
-from specs.api.telemetry import CheckpointDetails
-from specs.reports import PROTOCOL, Registration, RegistrationReply
-from specs.states import ChoreState
 from tests.actors import ADA
 from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient
 from tests.server.harness import Harness
+from trainyard.protocol.rest.access import TokenRequest
+from trainyard.protocol.rest.chores import ChoreView, JobDeletedView
+from trainyard.protocol.rest.telemetry import CheckpointDetails
+from trainyard.protocol.states import ChoreState
+from trainyard.protocol.worker_messages import PROTOCOL, Registration, RegistrationReply
 
 API = "/api/v1"
 

@@ -10,10 +10,10 @@ from sqlalchemy import event, update
 from server.context import Context
 from server.jobs.listing import JobFilter, list_jobs
 from server.tables import jobs
-from specs.api.jobs import JobOrder
-from specs.states import TERMINAL_JOB_STATES, JobState
 from tests.server.api.in_process import TestClient
 from tests.server.harness import FakeClock
+from trainyard.protocol.rest.jobs import JobOrder
+from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 
 JOBS = "/api/v1/jobs"
 STATES = tuple(JobState)

@@ -10,13 +10,13 @@ from sqlalchemy import func, select, update
 
 from server.context import Context
 from server.tables import jobs
-from specs.api.jobs import CancelReply, JobView, Progress
-from specs.api.resume import ResumeOptions, ResumeReply
-from specs.failures import FailureReason
-from specs.plan import Plan
-from specs.states import JobState
 from tests.server.api.in_process import TestClient
 from tests.server.harness import BRINGS_CODE, FakeClock, Harness
+from trainyard.planner.results import Plan
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.rest.jobs import CancelReply, JobView, Progress
+from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply
+from trainyard.protocol.states import JobState
 
 API = "/api/v1"
 JOBS = f"{API}/jobs"

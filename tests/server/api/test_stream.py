@@ -23,11 +23,11 @@ from server.events.stream import follow
 from server.events.subject import Subject
 from server.events.tail import QUEUE, Tail
 from server.tables import events
-from specs.api.event_data import NodeOnline
-from specs.events import EventKind
 from tests.actors import TESTER
 from tests.server.api.serving import PATIENCE, serving, until
 from tests.server.harness import FakeClock
+from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.rest.event_data import NodeOnline
 
 
 @dataclass

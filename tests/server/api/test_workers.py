@@ -12,12 +12,12 @@ from sqlalchemy import select
 from server.auth.service import create_token
 from server.context import Context
 from server.tables import events
-from specs.api.access import TokenRequest
-from specs.reports import PROTOCOL, Identity, Report
 from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient
 from tests.server.harness import Harness
 from tests.server.telemetry.reports import chunk, metric_lines
+from trainyard.protocol.rest.access import TokenRequest
+from trainyard.protocol.worker_messages import PROTOCOL, Identity, Report
 
 WORKERS = "/api/v1/workers"
 ROOTS = {"checkpoints": str(uuid4()), "data": str(uuid4())}

@@ -15,11 +15,16 @@ from server.chores.queue import read_chore
 from server.chores.service import apply_retention
 from server.lifecycle import lock_job
 from server.tables import checkpoints, chores, events
-from specs.api.chores import ChoreView
-from specs.checkpoint_faults import CheckpointFault
-from specs.chores import ChoreOutcome, ChoreProgress, Verification
-from specs.reports import PROTOCOL, ChoreClaimReply, ChoreReport, ChoreReportReply
 from tests.server.harness import AnyRow, Harness
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.chores import ChoreOutcome, ChoreProgress, Verification
+from trainyard.protocol.rest.chores import ChoreView
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    ChoreClaimReply,
+    ChoreReport,
+    ChoreReportReply,
+)
 
 
 @dataclass

@@ -10,10 +10,10 @@ from server.context import Context
 from server.errors import ConflictError
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
-from specs.chores import ChoreOutcome
-from specs.states import ChoreState
 from tests.actors import ADA, EVE
 from tests.server.chores.conftest import Yard
+from trainyard.protocol.chores import ChoreOutcome
+from trainyard.protocol.states import ChoreState
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from server.liveness import beat
 from server.scheduler.chore_placement import Wanted, choose
 from server.scheduler.placement import Offer
 from server.telemetry.catalog import newest_checkpoint
-from specs.api.chores import SampleRequest
-from specs.checkpoint_faults import CheckpointFault
-from specs.chores import ChoreKind, ChoreOutcome
-from specs.states import ChoreState
 from tests.actors import ADA, EVE
 from tests.server.chores.conftest import Yard
 from tests.server.harness import Harness
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.chores import ChoreKind, ChoreOutcome
+from trainyard.protocol.rest.chores import SampleRequest
+from trainyard.protocol.states import ChoreState
 
 DONE = ChoreOutcome(outcome="succeeded", message="done")
 

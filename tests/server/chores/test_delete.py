@@ -13,13 +13,13 @@ from server.jobs.resume import resume
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
 from server.tables import checkpoints, jobs
-from specs.api.fork import ForkRequest
-from specs.api.resume import ResumeRequest
-from specs.checkpoint_faults import CheckpointFault
-from specs.chores import ChoreKind, ChoreOutcome
-from specs.states import ChoreState
 from tests.actors import ADA, EVE
 from tests.server.chores.conftest import Yard
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.chores import ChoreKind, ChoreOutcome
+from trainyard.protocol.rest.fork import ForkRequest
+from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.protocol.states import ChoreState
 
 
 def stopped(yard: Yard, *steps: int, outcome: str = "stopped") -> tuple[str, list[str]]:

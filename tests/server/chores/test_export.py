@@ -13,13 +13,13 @@ from server.errors import ConflictError, InvalidRequestError
 from server.events.subject import Actor
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
-from specs.api.chores import ExportRequest
-from specs.checkpoint_faults import CheckpointFault
-from specs.chores import ChoreKind, ChoreOutcome, ExportResult, ExportTask
-from specs.states import ChoreState
 from tests.actors import ADA, EVE
 from tests.server.chores.conftest import Yard
 from tests.server.harness import Harness, Supervisor
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.chores import ChoreKind, ChoreOutcome, ExportResult, ExportTask
+from trainyard.protocol.rest.chores import ExportRequest
+from trainyard.protocol.states import ChoreState
 
 DONE = ChoreOutcome(outcome="succeeded", message="done")
 

@@ -10,14 +10,14 @@ from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
 from server.liveness import beat
 from server.tables import nodes
-from specs.checkpoint import DCP_METADATA, ManifestFile
-from specs.chores import ChoreKind, ChoreOutcome
-from specs.failures import FailureReason
-from specs.states import ChoreState, JobState
 from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
 from tests.server.chores.conftest import Yard
 from tests.server.harness import AnyRow, Harness
+from trainyard.protocol.chores import ChoreKind, ChoreOutcome
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.manifest import DCP_METADATA, ManifestFile
+from trainyard.protocol.states import ChoreState, JobState
 
 LOST = {"retry": {"node_lost_after_seconds": 60.0}}
 

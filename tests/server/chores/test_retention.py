@@ -16,12 +16,12 @@ from server.jobs.resume import resume
 from server.jobs.service import stop
 from server.telemetry.metrics import store_points
 from server.telemetry.points import Points
-from specs.api.resume import ResumeRequest
-from specs.checkpoint_faults import CheckpointFault
-from specs.failures import FailureReason
-from specs.sections.checkpoint import CheckpointSection
 from tests.actors import ADA
 from tests.server.chores.conftest import Yard
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.spec.sections.checkpoint import CheckpointSection
 
 CANDIDATES = st.lists(
     st.builds(

@@ -9,11 +9,11 @@ import pytest
 from server.chores import service, uses
 from server.context import Context
 from server.errors import ConflictError
-from specs.api.chores import SampleRequest
-from specs.chores import ChoreOutcome, SampleEnd, SampleResult
 from tests.actors import ADA, EVE
 from tests.server.chores.conftest import Yard
 from tests.server.harness import BRINGS_CODE, Harness
+from trainyard.protocol.chores import ChoreOutcome, SampleEnd, SampleResult
+from trainyard.protocol.rest.chores import SampleRequest
 
 TEXT = "def \x00\x1b[2J é"
 DONE = ChoreOutcome(

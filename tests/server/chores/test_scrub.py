@@ -9,10 +9,10 @@ import pytest
 from server.chores import service
 from server.context import Context
 from server.scheduler.chores import ChoreKeeper
-from specs.checkpoint_faults import CheckpointFault
-from specs.chores import ChoreKind
 from tests.actors import ADA
 from tests.server.chores.conftest import Yard
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.chores import ChoreKind
 
 DAY = 86_400
 

@@ -8,11 +8,11 @@ from sqlalchemy import insert
 
 from server.context import Context
 from server.tables import attempts, jobs
-from specs.api.jobs import Progress
-from specs.attempt import Overrides
-from specs.checkpoint import checkpoint_id
-from specs.job import JobSpec
-from specs.layout import Layout
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.manifest import checkpoint_id
+from trainyard.protocol.rest.jobs import Progress
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 
 Parent = tuple[int, int]
 """Number of the parent attempt, and the step of its checkpoint."""

@@ -14,9 +14,9 @@ from server.context import Context
 from server.tables import events
 from server.telemetry.charts import chart
 from server.telemetry.ingest import store_report
-from specs.api.telemetry import MetricLineView
-from specs.reports import PROTOCOL, Chunk, Report, ReportReply
 from tests.server.harness import Supervisor
+from trainyard.protocol.rest.telemetry import MetricLineView
+from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Report, ReportReply
 
 
 def chunk(file: str, content: bytes, *, start: int = 0) -> Chunk:

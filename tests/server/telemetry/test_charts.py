@@ -19,8 +19,8 @@ from server.telemetry import metrics, points
 from server.telemetry.charts import chart
 from server.telemetry.metrics import TAIL_LIMIT, store_points
 from server.telemetry.points import Points
-from specs.api.telemetry import MetricLineView
 from tests.server.telemetry.records import add_attempt, add_attempts, add_job
+from trainyard.protocol.rest.telemetry import MetricLineView
 
 Point = tuple[int, float]
 

@@ -19,8 +19,8 @@ from server.telemetry.clock import Axis
 from server.telemetry.compare import MAX_JOBS, compare
 from server.telemetry.metrics import store_points
 from server.telemetry.points import Points
-from specs.api.telemetry import ComparedLineView, MetricLineView
 from tests.server.telemetry.records import add_attempt, add_attempts, add_job
+from trainyard.protocol.rest.telemetry import ComparedLineView, MetricLineView
 
 LOSS, TOKENS = "train/loss", "train/tokens"
 

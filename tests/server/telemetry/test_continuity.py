@@ -12,17 +12,17 @@ from server.context import Context
 from server.jobs.resume import resume
 from server.tables import events
 from server.telemetry.continuity import Past, compare
-from specs.api.attempts import Continuity
-from specs.api.resume import ResumeRequest
-from specs.checkpoint import DataState, TrainState
-from specs.failures import FailureReason
-from specs.job import JobSpec, parse_job_spec
-from specs.lr_schedule import learning_rate
-from specs.rundir import MetricLine
-from specs.stream import BadWindow
 from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
 from tests.server.telemetry.reports import chunk, json_lines, metric_lines, send
+from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.manifest import DataState, TrainState
+from trainyard.protocol.rest.attempts import Continuity
+from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.protocol.rundir import MetricLine
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.lr_schedule import learning_rate
+from trainyard.training.stream import BadWindow
 
 SPEC = parse_job_spec({"training": {"steps": 100, "global_batch_size": 16, "seq_len": 128}})
 PARENT = TrainState(

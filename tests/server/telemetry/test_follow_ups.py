@@ -16,13 +16,13 @@ from server.telemetry.catalog import list_checkpoints, newest_checkpoint, read_c
 from server.telemetry.csv import csv_rows
 from server.telemetry.logs import page
 from server.views import job_view
-from specs.api.attempts import AttemptView
-from specs.job import parse_job_spec
-from specs.rundir import ExitRecord, Heartbeat, Phase, Request, RequestAnswer
-from specs.states import DesiredState, JobState
 from tests.server.harness import Harness
 from tests.server.telemetry.conftest import Launched
 from tests.server.telemetry.reports import chunk, json_lines, kept_events, loss, metric_lines, send
+from trainyard.protocol.rest.attempts import AttemptView
+from trainyard.protocol.rundir import ExitRecord, Heartbeat, Phase, Request, RequestAnswer
+from trainyard.protocol.states import DesiredState, JobState
+from trainyard.spec.job import parse_job_spec
 
 
 def test_nan_and_infinity_survive_from_the_line_to_the_chart(

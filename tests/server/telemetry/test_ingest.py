@@ -20,11 +20,11 @@ from server.tables import events, jobs, metadata
 from server.telemetry.csv import csv_rows
 from server.telemetry.logs import page
 from server.telemetry.metrics import MAX_SERIES
-from specs.reports import Chunk
-from specs.states import DesiredState
 from tests.server.harness import FakeClock
 from tests.server.telemetry.conftest import Launched
 from tests.server.telemetry.reports import chunk, json_lines, kept_events, loss, metric_lines, send
+from trainyard.protocol.states import DesiredState
+from trainyard.protocol.worker_messages import Chunk
 
 
 def count_rows(context: Context) -> Mapping[str, int]:

@@ -25,10 +25,10 @@ from server.telemetry.lineage import (
 )
 from server.telemetry.metrics import read_tails, store_lines, store_points
 from server.telemetry.points import Points
-from specs.checkpoint import checkpoint_id
-from specs.rundir import MetricLine
 from tests.server.harness import Harness
 from tests.server.telemetry.records import Parent, add_attempt, add_attempts, add_job
+from trainyard.protocol.manifest import checkpoint_id
+from trainyard.protocol.rundir import MetricLine
 
 
 def keys(*parents: Parent | None) -> dict[int, AttemptKey]:

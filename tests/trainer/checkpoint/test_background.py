@@ -15,9 +15,6 @@ from torch.distributed.checkpoint import default_planner
 from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan
 
-from specs.checkpoint import COMMITTED, Manifest
-from specs.layout import Layout
-from specs.sections.checkpoint import CheckpointSection
 from tests.trainer.checkpoint.toy import (
     JOB,
     Refusal,
@@ -34,6 +31,9 @@ from trainer.checkpoint import store
 from trainer.checkpoint.staging import Staging
 from trainer.checkpoint.store import committed
 from trainer.errors import LaunchError, RunError
+from trainyard.protocol.manifest import COMMITTED, Manifest
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.checkpoint import CheckpointSection
 
 LAYOUT = Layout(dp_shard=2)
 BACKGROUND = CheckpointSection(async_mode="async")

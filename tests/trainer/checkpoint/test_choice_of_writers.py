@@ -11,9 +11,6 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from specs.checkpoint import Manifest
-from specs.layout import Layout
-from specs.sections.checkpoint import CheckpointSection
 from tests.trainer.checkpoint.toy import (
     JOB,
     Refusal,
@@ -32,6 +29,9 @@ from trainer.checkpoint.transfer import BUFFERS, Receiver
 from trainer.checkpoint.unpickler import read_metadata
 from trainer.checkpoint.writers import Writers
 from trainer.errors import RunError
+from trainyard.protocol.manifest import Manifest
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.checkpoint import CheckpointSection
 
 FSDP2 = Layout(dp_shard=2)
 FSDP4 = Layout(dp_shard=4)

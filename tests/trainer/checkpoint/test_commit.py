@@ -2,10 +2,6 @@
 
 from pathlib import Path
 
-from specs.checkpoint import COMMITTED, FENCE, MANIFEST, Manifest
-from specs.job import JobSpec
-from specs.layout import Layout
-from specs.sections.training import TrainingSection
 from tests.trainer.checkpoint.toy import (
     JOB,
     Refusal,
@@ -21,6 +17,10 @@ from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.points import Point
 from trainer.checkpoint.store import check_contents, committed, read_manifest
 from trainer.errors import RunError
+from trainyard.protocol.manifest import COMMITTED, FENCE, MANIFEST, Manifest
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.training import TrainingSection
 
 LAYOUT = Layout(dp_shard=2)
 

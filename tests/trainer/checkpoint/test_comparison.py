@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, SmallJob
 from trainer.checkpoint.comparison import SHOWN, refuse_unless_it_fits
 from trainer.checkpoint.store import read_manifest
 from trainer.compare import compare_with, main
 from trainer.errors import MismatchError
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
 
-from specs.attempt import ResumePoint
-from specs.checkpoint import COMMITTED, DCP_METADATA, MANIFEST, ManifestFile, checkpoint_id
-from specs.layout import Layout
 from tests.trainer.checkpoint.toy import (
     JOB,
     Refusal,
@@ -26,6 +23,15 @@ from trainer.checkpoint import store
 from trainer.checkpoint.store import read_manifest
 from trainer.checkpoint.unpickler import read_metadata
 from trainer.errors import RunError
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.manifest import (
+    COMMITTED,
+    DCP_METADATA,
+    MANIFEST,
+    ManifestFile,
+    checkpoint_id,
+)
+from trainyard.spec.layout import Layout
 
 LAYOUT = Layout(dp_shard=2)
 DATA = "__0_0.distcp"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from specs.checkpoint import FENCE
 from trainer.checkpoint import fence
 from trainer.checkpoint.fence import LOCK, raised_fence, read_fence
 from trainer.errors import CheckpointError, OutrunError
+from trainyard.protocol.manifest import FENCE
 
 
 def _raise(folder: Path, attempt: int) -> int:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from specs.attempt import ResumePoint
-from specs.checkpoint_faults import CheckpointFault
-from specs.failures import LoadFailure
 from trainer.checkpoint.loader import _what_failed
 from trainer.checkpoint.store import storage_errors
 from trainer.errors import CheckpointError, MismatchError
 from trainer.record import failure_of
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.failures import LoadFailure
 
 POINT = ResumePoint(checkpoint_id="j.a1.step-2", path="j/a1/step-2", step=2, metadata_digest="d")
 

@@ -10,10 +10,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from specs.attempt import ResumePoint
-from specs.checkpoint import DCP_METADATA, Manifest
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
 from tests.trainer.checkpoint.toy import (
     Refusal,
     checkpointer,
@@ -26,6 +22,10 @@ from tests.trainer.ranks import run_ranks
 from trainer.assembly import assemble
 from trainer.checkpoint.state import train_tensors
 from trainer.errors import RunError
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.manifest import DCP_METADATA, Manifest
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
 
 SPEC: JobSpec = parse_job_spec(
     {

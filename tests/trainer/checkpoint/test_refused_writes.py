@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from specs.checkpoint import COMMITTED
-from specs.layout import Layout
 from tests.trainer.checkpoint.toy import JOB, Refusal, build, checkpointer, refusal, state_at
 from tests.trainer.ranks import run_ranks
 from trainer.errors import RunError
+from trainyard.protocol.manifest import COMMITTED
+from trainyard.spec.layout import Layout
 
 LAYOUT = Layout(dp_shard=2)
 SECONDS = 30.0  # far below the timeout of a collective: no rank waits for one that failed

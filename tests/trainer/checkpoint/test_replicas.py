@@ -4,9 +4,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from specs.layout import Layout
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint.replicas import broadcast
+from trainyard.spec.layout import Layout
 
 DDP = Layout(dp_replicate=2)
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from specs.auto import resolved
-from specs.job import JobSpec
-from specs.retention import most_kept
-from specs.sections.checkpoint import CheckpointSection
-from specs.sections.training import TrainingSection
 from tests.trainer.checkpoint.toy import state_at
 from trainer.checkpoint.room import check_room
 from trainer.errors import CheckpointError
+from trainyard.spec.auto import resolved
+from trainyard.spec.job import JobSpec
+from trainyard.spec.retention import most_kept
+from trainyard.spec.sections.checkpoint import CheckpointSection
+from trainyard.spec.sections.training import TrainingSection
 
 GIB = 2**30
 Usage = namedtuple("Usage", "total used free")

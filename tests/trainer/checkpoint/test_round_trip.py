@@ -9,9 +9,6 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW
 
-from specs.attempt import ResumePoint
-from specs.checkpoint import COMMITTED, Manifest
-from specs.layout import Layout
 from tests.trainer.checkpoint.toy import (
     JOB,
     Toy,
@@ -25,6 +22,9 @@ from tests.trainer.checkpoint.toy import (
 )
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint.store import committed, read_manifest
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.manifest import COMMITTED, Manifest
+from trainyard.spec.layout import Layout
 
 FSDP2 = Layout(dp_shard=2)
 HSDP = Layout(dp_replicate=2, dp_shard=2)

@@ -13,13 +13,13 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
 )
 
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
 from tests.trainer.ranks import run_ranks
 from trainer.assembly import assemble
 from trainer.checkpoint.state import train_tensors
 from trainer.optimizer import materialize_state
 from trainer.quantize import high_precision
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
 
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 

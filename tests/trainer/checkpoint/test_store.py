@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from specs.checkpoint import COMMITTED, Manifest
 from tests.manifests import make_manifest, state_at
 from trainer.checkpoint import store
 from trainer.errors import CheckpointError
+from trainyard.protocol.manifest import COMMITTED, Manifest
 
 
 def _manifest(attempt: int, step: int) -> Manifest:

@@ -10,12 +10,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 
-from specs.attempt import ResumePoint
-from specs.auto import resolved
-from specs.checkpoint import DataState, Manifest, TrainState, checkpoint_path
-from specs.job import JobSpec
-from specs.layout import Layout
-from specs.sections.checkpoint import CheckpointSection
 from trainer.checkpoint.checkpointer import Checkpointer
 from trainer.checkpoint.saver import Origin
 from trainer.checkpoint.state import train_tensors
@@ -23,6 +17,12 @@ from trainer.checkpoint.store import metadata_digest
 from trainer.errors import RunError
 from trainer.optimizer import materialize_state
 from trainer.storage import StoragePath
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.manifest import DataState, Manifest, TrainState, checkpoint_path
+from trainyard.spec.auto import resolved
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.checkpoint import CheckpointSection
 
 JOB = "toy"
 

@@ -12,10 +12,15 @@ from pathlib import Path
 import pytest
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
-from specs.attempt import ResumePoint
-from specs.checkpoint import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
-from specs.checkpoint_faults import CheckpointFault
-from specs.chores import (
+from tests.trainer.checkpoint.toy import JOB, resume_point, save_trained
+from tests.trainer.ranks import run_ranks
+from trainer.checkpoint import store
+from trainer.checkpoint.unpickler import read_metadata
+from trainer.chores import delete
+from trainer.chores.main import Progress, main
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.chores import (
     OUTCOME,
     PROGRESS,
     TASK,
@@ -25,13 +30,8 @@ from specs.chores import (
     ChoreProgress,
     ChoreTask,
 )
-from specs.layout import Layout
-from tests.trainer.checkpoint.toy import JOB, resume_point, save_trained
-from tests.trainer.ranks import run_ranks
-from trainer.checkpoint import store
-from trainer.checkpoint.unpickler import read_metadata
-from trainer.chores import delete
-from trainer.chores.main import Progress, main
+from trainyard.protocol.manifest import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
+from trainyard.spec.layout import Layout
 
 Damage = Callable[[Path], object]
 

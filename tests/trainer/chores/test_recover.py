@@ -6,16 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from specs.checkpoint import (
-    COMMITTED,
-    DCP_METADATA,
-    FENCE,
-    MANIFEST,
-    Manifest,
-    ManifestFile,
-    checkpoint_path,
-)
-from specs.chores import (
+from tests.manifests import make_manifest, state_at
+from trainer.checkpoint import store
+from trainer.checkpoint.fence import raised_fence, read_fence
+from trainer.chores import recover
+from trainer.chores.main import main
+from trainyard.protocol.chores import (
     OUTCOME,
     TASK,
     ChoreKind,
@@ -24,11 +20,15 @@ from specs.chores import (
     ChoreTask,
     RecoverTask,
 )
-from tests.manifests import make_manifest, state_at
-from trainer.checkpoint import store
-from trainer.checkpoint.fence import raised_fence, read_fence
-from trainer.chores import recover
-from trainer.chores.main import main
+from trainyard.protocol.manifest import (
+    COMMITTED,
+    DCP_METADATA,
+    FENCE,
+    MANIFEST,
+    Manifest,
+    ManifestFile,
+    checkpoint_path,
+)
 
 JOB = "job-1"
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from specs.chores import (
+from tests.trainer.data.inputs import DOCUMENTS, HUGGINGFACE_TOKENIZER, write_tokenizer
+from tests.trainer.runs import JOB, SmallJob
+from trainer.chores.main import main
+from trainyard.protocol.chores import (
     OUTCOME,
     PROGRESS,
     TASK,
@@ -22,11 +25,8 @@ from specs.chores import (
     SampleResult,
     SampleTask,
 )
-from specs.job import parse_job_spec
-from specs.layout import Layout
-from tests.trainer.data.inputs import DOCUMENTS, HUGGINGFACE_TOKENIZER, write_tokenizer
-from tests.trainer.runs import JOB, SmallJob
-from trainer.chores.main import main
+from trainyard.spec.job import parse_job_spec
+from trainyard.spec.layout import Layout
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

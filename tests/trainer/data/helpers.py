@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from specs.job import JobSpec, parse_job_spec
 from trainer.data.dataset import Dataset, open_dataset
+from trainyard.spec.job import JobSpec, parse_job_spec
 
 SEQ_LEN = 8
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specs.batch import BatchDeal
-from specs.loss import NO_LABEL
 from tests.trainer.data.helpers import SEQ_LEN, open_text, text_root
 from trainer.data.batches import BatchReader, MicroBatch, micro_batches
 from trainer.data.dataset import Dataset
+from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.loss import NO_LABEL
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from specs.job import JobSpec, parse_job_spec
 from tests.trainer.data.helpers import text_spec
 from trainer.data.corpus import Corpus, InputFile
 from trainer.data.sources import open_source
 from trainer.data.survey import check_input
 from trainer.errors import DataError
+from trainyard.spec.job import JobSpec, parse_job_spec
 
 
 @pytest.fixture

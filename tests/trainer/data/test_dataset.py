@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from specs.data_order import keeps_order
-from specs.job import parse_job_spec
 from tests.trainer.data.helpers import open_text, text_root, text_spec, write_text
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.data.tokenizer import BOS, EOS
 from trainer.errors import DataError
+from trainyard.spec.data_order import keeps_order
+from trainyard.spec.job import parse_job_spec
 
 
 def epoch_of(dataset: Dataset, epoch: int) -> NDArray[np.int64]:

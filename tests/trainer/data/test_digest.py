@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specs.batch import BatchDeal
 from trainer.data.digest import in_global_order, sequence_hash, step_digest
+from trainyard.training.batch_partition import BatchDeal
 
 
 def test_the_digests_never_change_between_versions() -> None:

@@ -15,8 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specs.batch import BatchDeal
-from specs.job import parse_job_spec
 from tests.trainer.data.helpers import SEQ_LEN, open_text, text_root
 from tests.trainer.data.inputs import (
     DOCUMENTS,
@@ -29,6 +27,8 @@ from trainer.data.dataset import Dataset, open_dataset
 from trainer.data.digest import in_global_order, sequence_hash, step_digest
 from trainer.data.permutation import Permutation
 from trainer.data.tokenizer import BOS, EOS
+from trainyard.spec.job import parse_job_spec
+from trainyard.training.batch_partition import BatchDeal
 
 SEED = 11
 MAX_RANKS = 8

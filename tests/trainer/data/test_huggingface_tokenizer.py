@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import tokenizers
 
-from specs.job import JobSpec, parse_job_spec
 from tests.trainer.data.inputs import DOCUMENTS, HUGGINGFACE_TOKENIZER, write_text, write_tokenizer
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.data.tokenizer import ByteTokenizer, Tokenizer, dtype_of, open_tokenizer
 from trainer.errors import DataError
+from trainyard.spec.job import JobSpec, parse_job_spec
 
 
 @pytest.fixture

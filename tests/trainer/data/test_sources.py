@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from specs.job import JobSpec, parse_job_spec
 from tests.trainer.data.inputs import (
     DOCUMENTS,
     WRITERS,
@@ -29,6 +28,7 @@ from trainer.data.sources import open_source
 from trainer.data.survey import check_input, survey
 from trainer.data.tokenizer import BOS, EOS, ByteTokenizer
 from trainer.errors import DataError
+from trainyard.spec.job import JobSpec, parse_job_spec
 
 STREAM = [token for text in DOCUMENTS for token in (BOS, *text.encode(), EOS)]
 

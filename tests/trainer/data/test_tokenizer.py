@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specs.rules import BYTE_VOCABULARY
 from trainer.data.tokenizer import BOS, EOS, PAD, ByteTokenizer, dtype_of
+from trainyard.spec.rules import BYTE_VOCABULARY
 
 
 @given(st.text())

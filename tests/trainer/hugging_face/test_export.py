@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors import SafetensorError, safe_open
 
-from specs.checkpoint import checkpoint_path
-from specs.layout import Layout
 from tests.trainer.runs import JOB, SmallJob
 from trainer.errors import CheckpointError, LaunchError
 from trainer.hugging_face.export import Log, export
 from trainer.hugging_face.tokenizer import FolderFiles
+from trainyard.protocol.manifest import checkpoint_path
+from trainyard.spec.layout import Layout
 
 
 @pytest.fixture(scope="module")

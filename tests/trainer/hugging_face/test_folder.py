@@ -13,12 +13,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from specs.architectures import ARCHITECTURES, Architecture, RopeScaling
 from tests.trainer.hugging_face.weights import MODELS, ours
 from trainer.errors import DataError
 from trainer.hugging_face.config import config_of, differences
 from trainer.hugging_face.folder import WeightsFolder
 from trainer.hugging_face.names import published_name, shapes_of
+from trainyard.training.architectures import ARCHITECTURES, Architecture, RopeScaling
 
 LLAMA = MODELS["llama"]
 

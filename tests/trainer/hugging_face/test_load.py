@@ -9,8 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
 from tests.trainer.hugging_face.test_folder import written
 from tests.trainer.hugging_face.weights import MODELS, SEQ_LEN, ours, randomize, section
 from tests.trainer.ranks import RankError, run_ranks
@@ -22,6 +20,8 @@ from trainer.hugging_face.names import published_name
 from trainer.model.build import build_model
 from trainer.parallel.mesh import build_mesh
 from trainer.parallelize import parallelize
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
 
 
 def random_weights(folder: Path, name: str) -> Path:

@@ -9,14 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from specs.checkpoint import checkpoint_path
-from specs.layout import Layout
 from tests.trainer.hugging_face.weights import MODELS, batch, ours, published, section, theirs
 from tests.trainer.runs import JOB, SmallJob
 from trainer.hugging_face.export import export
 from trainer.hugging_face.folder import WeightsFolder
 from trainer.hugging_face.load import read_weights
 from trainer.model.decoder import Transformer
+from trainyard.protocol.manifest import checkpoint_path
+from trainyard.spec.layout import Layout
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specs.architectures import Architecture, RopeScaling
 from trainer.model.build import FAMILIES
 from trainer.model.decoder import Transformer
+from trainyard.training.architectures import Architecture, RopeScaling
 
 SEQ_LEN = 48
 # Heads of 16 turn at eight speeds. Within 64 tokens some of them turn often, some seldom, and one

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from specs.architectures import ARCHITECTURES
 from trainer.model.attention import CausalAttention, Positions
 from trainer.model.documents import BLOCK, attend_within_documents, block_mask, dense_mask
 from trainer.model.init import init_weights
 from trainer.model.llama import Llama
+from trainyard.training.architectures import ARCHITECTURES
 
 
 def by_definition(q_BHQW: Tensor, k_BKSW: Tensor, v_BKSW: Tensor, seen_BQS: Tensor) -> Tensor:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from specs.job import JobSpec, parse_job_spec
 from trainer.errors import DataError, LaunchError
 from trainer.model import code
 from trainer.model.code import code_digest
+from trainyard.spec.job import JobSpec, parse_job_spec
 
 SPEC = parse_job_spec({"model": {"factory": "net:build", "code": "models:mine"}})
 

@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
-from planner.parameters import count_parameters
-from specs.architectures import ARCHITECTURES, Architecture, RopeScaling
-from specs.job import parse_job_spec
 from trainer.model.attention import frequencies
 from trainer.model.build import FAMILIES, build_model
 from trainer.model.init import init_weights
 from trainer.model.qwen3 import NormedAttention, Qwen3
+from trainyard.planner.parameters import count_parameters
+from trainyard.spec.job import parse_job_spec
+from trainyard.training.architectures import ARCHITECTURES, Architecture, RopeScaling
 
 QWEN = Architecture(32, 2, 4, 2, 48, 64, own_head_dim=16, rope_theta=10_000.0, qk_norm=True)
 

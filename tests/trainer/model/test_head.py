@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specs import loss as specs_loss
 from trainer.model.head import TokenLoss
+from trainyard.training import loss as specs_loss
 
 B, S, D, V = 2, 5, 8, 11
 

@@ -9,9 +9,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from specs.architectures import Architecture
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
 from tests.trainer.ranks import run_ranks
 from trainer.model import init
 from trainer.model.base import Model
@@ -20,6 +17,9 @@ from trainer.model.init import init_weights
 from trainer.model.llama import Llama
 from trainer.parallel.mesh import build_mesh
 from trainer.parallelize import parallelize
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
+from trainyard.training.architectures import Architecture
 
 # The embedding spans two blocks, and neither 2 nor 3 ranks are cut where blocks are.
 ARCH = Architecture(64, 2, 4, 2, 96, 80_003)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from specs.architectures import Architecture
 from trainer.model.attention import CausalAttention, Positions, rotate
 from trainer.model.init import init_weights
 from trainer.model.llama import Llama
 from trainer.model.noise import sequence_keys
+from trainyard.training.architectures import Architecture
 
 TINY = Architecture(32, 2, 4, 2, 48, 64, rope_theta=10_000.0)
 TIED = Architecture(32, 2, 4, 2, 48, 64, rope_theta=10_000.0, tied_embeddings=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
-from specs.layout import Layout
 from tests.trainer.numerics import low_precision
 from tests.trainer.numerics.low_precision import Precision
 from tests.trainer.numerics.measure import LOSS_TOLERANCE, NORM_TOLERANCE, measure
 from tests.trainer.numerics.rows import ROWS, SPEC, Row
+from trainyard.spec.layout import Layout
 
 PAGE = Path(__file__).parents[3] / "docs" / "numerics.md"
 DAILY_TIME = "which took 5 min 54 s on two cores that others used as well"

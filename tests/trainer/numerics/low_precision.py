@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from specs.layout import Layout
 from tests.trainer.numerics.measure import STEPS, Course, course_of, errors_of
 from tests.trainer.numerics.rows import SPEC
 from tests.trainer.runs import SmallJob
 from tests.trainer.stored import stored_tensors
+from trainyard.spec.layout import Layout
 
 FSDP, TP, CP = Layout(dp_shard=2), Layout(tp=2), Layout(cp=2)
 # As many keys as heads, so that half of each matrix is a multiple of 32 numbers, as mxfp8 needs.

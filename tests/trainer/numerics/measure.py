@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specs.layout import Layout
 from tests.trainer.numerics.rows import SPEC, Row
 from tests.trainer.runs import Attempt, SmallJob
+from trainyard.spec.layout import Layout
 
 STEPS = SPEC["training"]["steps"]
 LOSS_TOLERANCE = 1e-4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from specs.layout import Layout
+from trainyard.spec.layout import Layout
 
 # Large enough to be cut on every axis: 4 layers for two stages on each of two pipeline ranks, 8
 # heads of 4 keys for tensor times context parallelism.

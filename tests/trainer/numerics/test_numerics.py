@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from specs.layout import Layout
 from tests.trainer.numerics import low_precision
 from tests.trainer.numerics.__main__ import cells, lines_by_row, low_cells, low_start, page
 from tests.trainer.numerics.low_precision import Precision
 from tests.trainer.numerics.measure import errors_of, measure, train
 from tests.trainer.numerics.rows import DOCUMENTS, ROWS, Row
+from trainyard.spec.layout import Layout
 
 DAILY_STEPS = 4
 """Two of them with weights that the optimizer has moved at the full learning rate."""

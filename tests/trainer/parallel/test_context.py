@@ -11,9 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from specs.batch import BatchDeal
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from tests.trainer.test_parallelize import Course, train
@@ -25,6 +22,9 @@ from trainer.parallel.context import AllGatherAttention, UlyssesAttention
 from trainer.parallel.mesh import Place, build_mesh, fsdp_mesh
 from trainer.parallel.tokens import attended_tokens, stream_tokens
 from trainer.parallelize import parallelize
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
+from trainyard.training.batch_partition import BatchDeal
 
 METHODS = "allgather_kv", "ulysses"
 SEQ_LEN = 32

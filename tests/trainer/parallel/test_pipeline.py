@@ -16,19 +16,19 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from specs.attempt import Overrides
-from specs.batch import BatchDeal
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
-from specs.loss import NO_LABEL
-from specs.pipeline import microbatches_of
-from specs.sections.parallelism import ParallelismSection
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from trainer.assembly import Assembly, assemble
 from trainer.data.batches import MicroBatch
 from trainer.gradients import clip_grad_norm
 from trainer.parallel.mesh import Place
+from trainyard.protocol.attempt import Overrides
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
+from trainyard.spec.pipeline import microbatches_of
+from trainyard.spec.sections.parallelism import ParallelismSection
+from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.loss import NO_LABEL
 
 STEPS = 3
 SEQ_LEN = 32

@@ -14,12 +14,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from specs import loss as specs_loss
-from specs.architectures import Architecture
-from specs.batch import BatchDeal
-from specs.job import JobSpec, parse_job_spec
-from specs.layout import Layout
-from specs.sections.parallelism import CompileSection
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from tests.trainer.test_parallelize import Course, make_spec, train
@@ -33,6 +27,12 @@ from trainer.model.init import init_weights
 from trainer.parallel.mesh import Place, build_mesh
 from trainer.parallel.tensor import GatheredTokenLoss, SplitTokenLoss
 from trainer.parallelize import parallelize
+from trainyard.spec.job import JobSpec, parse_job_spec
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.parallelism import CompileSection
+from trainyard.training import loss as specs_loss
+from trainyard.training.architectures import Architecture
+from trainyard.training.batch_partition import BatchDeal
 
 Sections = dict[str, dict[str, Any]]
 

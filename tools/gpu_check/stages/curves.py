@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from specs.rundir import RunDirectory
 from tools.gpu_check.check import (
     Figure,
     Here,
@@ -25,6 +24,7 @@ from trainer.determinism import compute_deterministically
 from trainer.loop import train
 from trainer.record import Recorder
 from trainer.run import open_run
+from trainyard.protocol.rundir import RunDirectory
 
 BOUNDS = {"float32": 1e-4, "bfloat16": 1e-2}
 """Largest relative difference of a loss from the CPU's over 30 steps, by `training.param_dtype`."""

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 
-from specs.job import JobSpec
-from specs.layout import Layout
 from tools.gpu_check.check import (
     DeviceKind,
     Figure,
@@ -30,6 +28,8 @@ from tools.gpu_check.training import (
     curve,
     job,
 )
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 
 LOSS = 3e-3
 """Largest relative difference of a loss in bfloat16 from that in float32, over six steps."""

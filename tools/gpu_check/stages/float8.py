@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from specs.hardware import LEAST_CAPABILITY
-from specs.job import JobSpec
 from tools.gpu_check.check import Figure, Here, at_least, at_most, equal, largest_difference
 from tools.gpu_check.training import alone, compile_section, curve, job
 from trainer.errors import LaunchError
+from trainyard.spec.job import JobSpec
+from trainyard.training.devices import LEAST_CAPABILITY
 
 STEPS = 8
 LOSS = 5e-3

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from specs.job import JobSpec
-from specs.layout import Layout
 from tools.gpu_check.check import DeviceKind, Figure, Here, at_most, equal, largest_difference
 from tools.gpu_check.launch import environment, torchrun
 from tools.gpu_check.staged_group import BACKEND, register
 from tools.gpu_check.training import STEPS, Curve, Training, alone, curve, job
 from trainer.process import die_with_parent
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
 
 LAYOUTS: dict[str, tuple[Layout, dict[str, Any]]] = {
     "fsdp_2": (Layout(dp_shard=2), {}),

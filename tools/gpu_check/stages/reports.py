@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from specs.rundir import RequestAnswer, RunDirectory
 from tools.gpu_check.check import Figure, Here, at_least, at_most, equal, reported
 from tools.gpu_check.launch import Attempt, Job
 from trainer.errors import OutOfMemoryError
 from trainer.loop import train
 from trainer.record import Recorder
 from trainer.run import open_run
+from trainyard.protocol.rundir import RequestAnswer, RunDirectory
 
 STEPS = 12
 RECORDED = 3

@@ -13,10 +13,10 @@ from xml.etree import ElementTree
 import torch
 import torch.distributed as dist
 
-from specs.hardware import known_device
 from tools.gpu_check.check import Figure, Here, at_least, at_most, equal, reported
 from tools.gpu_check.launch import Job
 from tools.gpu_check.training import alone
+from trainyard.training.devices import known_device
 
 ROOT = Path(__file__).resolve().parents[3]
 MODULES = (
@@ -25,7 +25,7 @@ MODULES = (
     "trainer.parallel.context",
     "trainer.hugging_face.export",
     "trainer.chores.main",
-    "planner.plan",
+    "trainyard.planner.plan",
     "torchao.float8",
 )
 CUDA_TESTS = 3

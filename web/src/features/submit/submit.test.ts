@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 // The schema as the server gives it: a generated file whose freshness is checked.
-import document from "../../../../tests/specs/job.schema.json";
+import document from "../../../../tests/library/spec/job.schema.json";
 import { submitCommand } from "./commandLine";
 import { COMMON } from "./common";
 import { placeProblems, problemsIn } from "./problems";

@@ -1,1 +1,0 @@
-"""The Python SDK and the `trainyard` command."""

@@ -1,0 +1,80 @@
+"""JSON texts that others write: bounded in size and depth, and no key twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from trainyard.base.problems import Problem, named, pointer_to
+
+MAX_VALUES = 10_000
+"""Most keys and list items of a document, all levels together."""
+MAX_DEPTH = 32
+"""Most levels of objects and lists within each other."""
+
+
+def json_problem(text: str | bytes) -> Problem | None:
+    """Return the first thing that no model would see: a key twice, too many values, too deep.
+
+    A text that is no JSON has no such problem; whoever reads it into a model says what is wrong.
+    """
+    twice: dict[int, str] = {}
+    kept: list[dict[str, Any]] = []  # so that no id is used again
+
+    def together(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            seen: set[str] = set()
+            twice[id(found)] = next(k for k, _ in pairs if k in seen or seen.add(k))  # type: ignore[func-returns-value]
+            kept.append(found)
+        return found
+
+    try:
+        # Numbers stay text: Python refuses integers of more than 4,300 digits, and others do not.
+        document = json.loads(
+            text, object_pairs_hook=together, parse_int=str, parse_float=str, parse_constant=str
+        )
+    except RecursionError:
+        return Problem(pointer="", detail=_too_deep())
+    except ValueError:
+        return None
+    return _first(document, twice)
+
+
+def _first(document: Any, twice: dict[int, str]) -> Problem | None:
+    count = 0
+    for location, value in _containers(document):
+        count += len(value)
+        if count > MAX_VALUES:
+            return Problem(pointer="", detail=f"holds more than {MAX_VALUES:,} keys and list items")
+        if len(location) >= MAX_DEPTH:
+            return Problem(pointer=pointer_to(location), detail=_too_deep())
+        if id(value) in twice:
+            key = twice[id(value)]
+            return Problem(
+                pointer=pointer_to((*location, key)),
+                detail=f"{named('key', key)} stands twice in one object",
+            )
+    if twice:  # within an object that was itself replaced by a second key
+        key = next(iter(twice.values()))
+        return Problem(pointer="", detail=f"{named('key', key)} stands twice in one object")
+    return None
+
+
+def _containers(document: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield each object and list with its place, the outer ones first."""
+    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
+    while waiting:
+        location, value = waiting.pop()
+        if not isinstance(value, dict | list):
+            continue
+        yield location, value
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        waiting.extend(
+            ((*location, part), item) for part, item in items if isinstance(item, dict | list)
+        )
+
+
+def _too_deep() -> str:
+    return f"holds more than {MAX_DEPTH} levels of objects and lists within each other"

@@ -1,0 +1,144 @@
+"""What is wrong with an input: one problem per place, named by a JSON pointer."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from trainyard.base.masks import hide_credentials
+from trainyard.base.models import RecordModel
+from trainyard.base.names import LEGAL
+
+
+class Problem(RecordModel):
+    """One thing that is wrong with an input."""
+
+    pointer: str
+    """JSON pointer (RFC 6901) to the field; empty for the whole document."""
+    detail: str
+    """What was given, and what would be legal."""
+
+
+class SpecError(ValueError):
+    """An input that is refused; `problems` says all that is wrong with it."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(f"{p.pointer or '/'}: {p.detail}" for p in self.problems))
+
+
+def nearest(given: int, legal: Iterable[int]) -> str:
+    """Return words that name the legal values on both sides of the one given."""
+    shown = around(given, legal)
+    return f"nearest legal: {shown}" if shown else "no value is legal"
+
+
+def around(given: int, legal: Iterable[int]) -> str:
+    """Return the legal values on both sides of the one given, as far as there are such."""
+    values = list(legal)
+    below = max((value for value in values if value < given), default=None)
+    above = min((value for value in values if value > given), default=None)
+    return ", ".join(str(value) for value in (below, above) if value is not None)
+
+
+def multiples(step: int, value: int) -> list[int]:
+    """Return the positive multiples of a step on both sides of a value that is none."""
+    below = value // step * step
+    return [below, below + step] if below else [below + step]
+
+
+def unmatched(parts: Iterable[str], names: Collection[str]) -> list[str]:
+    """Return those parts of names that no name has."""
+    return [part for part in parts if not any(part in name for name in names)]
+
+
+@lru_cache(maxsize=4096)
+def divisors(number: int) -> tuple[int, ...]:
+    """Return every divisor of a number, in ascending order."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return tuple(sorted({*small, *(number // n for n in small)}))
+
+
+def named(field: str, value: object) -> str:
+    """Return a field with the value given, as a spec spells it; a long value is cut."""
+    if isinstance(value, bool):
+        return f"{field}={str(value).lower()}"
+    if isinstance(value, float):
+        return f"{field}={value:g}"
+    shown = json.dumps(value) if isinstance(value, tuple | dict) else repr(value)
+    return f"{field}={_cut(shown)}"
+
+
+def spec_error(error: ValidationError, text: str | bytes) -> SpecError:
+    """Return what pydantic found in a JSON text, as problems that name place and value."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):  # pydantic has said so, with the place
+        document = None
+    return SpecError(problems_of(error, document))
+
+
+def pointer_to(location: Sequence[str | int]) -> str:
+    """Return the JSON pointer of a path of keys and indices."""
+    escaped = (str(part).replace("~", "~0").replace("/", "~1") for part in location)
+    return "".join(f"/{part}" for part in escaped)
+
+
+def _resolvable(location: Sequence[str | int], document: Any) -> tuple[str | int, ...]:
+    """Drop what pydantic adds to a location (union members, `function-after`) and is no key."""
+    path: list[str | int] = []
+    for part in location:
+        if isinstance(document, dict) and isinstance(part, str):
+            if part not in document:
+                # A missing field is named by the key that it should have.
+                if part.isidentifier():
+                    path.append(part)
+                break
+            document = document[part]
+        elif isinstance(document, list | tuple) and isinstance(part, int):
+            document = document[part] if part < len(document) else None
+        else:
+            break
+        path.append(part)
+    return tuple(path)
+
+
+def _shown(item: ErrorDetails, detail: str) -> str:
+    """Return the value given, unless the detail shows it or it may hold a secret."""
+    shown = repr(item["input"])
+    may_hold_secret = not item["loc"] or "env" in item["loc"]
+    if may_hold_secret or (isinstance(item["input"], str) and shown in detail):
+        return ""
+    return f", got {_cut(shown)}"
+
+
+def _cut(shown: str) -> str:
+    shown = hide_credentials(shown)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+def problems_of(error: ValidationError, document: Any) -> list[Problem]:
+    """Turn pydantic's errors about `document` into problems that show the value given.
+
+    A field of several types gives one error for each; they are joined into one problem. Values of
+    environment variables may be secrets and are never shown.
+    """
+    details: dict[str, list[str]] = {}
+    for item in error.errors(include_url=False):
+        pointer = pointer_to(_resolvable(item["loc"], document))
+        detail = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            detail = "unknown field"
+        elif legal := LEGAL.get(item.get("ctx", {}).get("pattern", "")):
+            detail = f"{_cut(repr(item['input']))} is no name; legal: {legal}"
+        elif item["type"] != "missing" and isinstance(item["input"], str | int | float | bool):
+            detail += _shown(item, detail)
+        if detail not in details.setdefault(pointer, []):
+            details[pointer].append(detail)
+    return [Problem(pointer=p, detail=" or: ".join(texts)) for p, texts in details.items()]

@@ -1,0 +1,122 @@
+"""The commands together, and the one place where errors become text and exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from trainyard.cli.commands import (
+    checkpoints,
+    chores,
+    compare,
+    export,
+    fork,
+    jobs,
+    local,
+    metrics,
+    requests,
+    sample,
+    show,
+    submit,
+    watch,
+)
+from trainyard.cli.output import complain
+from trainyard.client.errors import (
+    ApiError,
+    ConnectionFailedError,
+    ForbiddenError,
+    InvalidRequestError,
+    NotConfiguredError,
+    NotFoundError,
+    ServerError,
+    TrainyardError,
+    UnauthenticatedError,
+    UnknownReferenceError,
+)
+from trainyard.client.settings import choose_profile
+
+FAILED, USAGE = 1, 2
+HELP = """Train PyTorch models on any number of GPUs, and go on with any other number.
+
+A job is named by its id, the beginning of its id, its name, or @last; a checkpoint by JOB@step-400.
+TRAINYARD_URL and TRAINYARD_TOKEN say where the server is, else what `up` or `login` wrote: into the
+default profile, or into the one of --profile or TRAINYARD_PROFILE."""
+
+ADVICE: dict[type[TrainyardError], str] = {
+    UnauthenticatedError: "Log in with `trainyard login URL`, or set TRAINYARD_TOKEN.",
+    ForbiddenError: "Use a token that may do this, such as the admin token.",
+    ConnectionFailedError: "Start the control plane with `trainyard up`, or check TRAINYARD_URL.",
+    ServerError: "Try again in a moment; the server's log says more under the request id.",
+}
+
+
+class Guard(TyperGroup):
+    """Runs a command and turns what it raises into an explanation and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command.
+
+        Raises:
+            typer.Exit: 2 for what the caller can mend in the command line or the spec, else 1.
+        """
+        try:
+            return super().invoke(ctx)
+        except ApiError as error:
+            _explain(error)
+            usage = isinstance(error, InvalidRequestError | NotFoundError)
+            raise typer.Exit(USAGE if usage else FAILED) from None
+        except (UnknownReferenceError, NotConfiguredError) as error:
+            complain(str(error))
+            raise typer.Exit(USAGE) from None
+        except TrainyardError as error:
+            complain(str(error), advice=_advice(error))
+            raise typer.Exit(FAILED) from None
+
+
+app = typer.Typer(
+    cls=Guard,
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+@app.callback()
+def _choose(
+    name: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="NAME", help="Server and token of this name."),
+    ] = None,
+) -> None:
+    choose_profile(name)
+
+
+for part in (
+    *(local, submit, show, watch, metrics, compare),
+    *(checkpoints, chores, export, sample, jobs, requests, fork),
+):
+    part.register(app)
+
+
+def main() -> None:
+    """Run the `trainyard` command."""
+    app(prog_name="trainyard")
+
+
+def _explain(error: ApiError) -> None:
+    problem = error.problem
+    if "--json" in sys.argv[1:]:
+        print(json.dumps(problem.model_dump(mode="json")), file=sys.stderr)
+        return
+    complain(problem.title, problem.detail, problems=problem.errors, advice=_advice(error))
+
+
+def _advice(error: TrainyardError) -> str:
+    return next((text for kind, text in ADVICE.items() if isinstance(error, kind)), "")

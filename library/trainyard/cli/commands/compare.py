@@ -1,0 +1,134 @@
+"""`compare`: the same series of several jobs as a table, or their curves as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from trainyard.cli import formats
+from trainyard.cli.options import Json
+from trainyard.cli.output import say, state_text, write_json
+from trainyard.cli.table import Listing
+from trainyard.client.references import resolve_job
+from trainyard.client.sdk import Trainyard
+from trainyard.protocol.rest.telemetry import ComparisonView
+
+USUAL = (
+    "train/loss",
+    "validation/loss",
+    "train/grad_norm",
+    "perf/tokens_per_second_per_device",
+    "perf/mfu",
+    "memory/peak_reserved_gib",
+)
+"""Series that are compared when none is named."""
+CSV_HEADER = "job,name,metric,step,tokens,seconds,last,min,max,count,non_finite"
+
+
+class Axis(StrEnum):
+    """What `--from` and `--to` count."""
+
+    STEP = "step"
+    TOKENS = "tokens"
+    SECONDS = "seconds"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(short_help="Lay several jobs side by side.")(compare)
+
+
+def compare(
+    references: Annotated[
+        list[str],
+        typer.Argument(metavar="JOB...", help="Up to 8 jobs: ids, beginnings, names, @last."),
+    ],
+    names: Annotated[
+        str | None, typer.Option("--names", metavar="A,B", help="These series, as train/loss.")
+    ] = None,
+    x: Annotated[Axis, typer.Option("--x", help="What --from and --to count.")] = Axis.STEP,
+    start: Annotated[
+        float | None, typer.Option("--from", min=0, help="Only from here on; seconds of each job.")
+    ] = None,
+    end: Annotated[float | None, typer.Option("--to", min=0, help="Only up to here.")] = None,
+    points: Annotated[
+        int, typer.Option("--max-points", min=1, help="Buckets a curve (--csv, --json).")
+    ] = 1000,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="The curves in buckets, with step, tokens and seconds.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show last value and range of each series, job by job, or write the curves."""
+    with Trainyard() as yard:
+        job_ids = [resolve_job(yard, reference) for reference in references]
+        wanted = [name for name in (names or "").split(",") if name]
+        if not wanted:
+            known = {name for job in yard.compare(job_ids).jobs for name in job.names}
+            wanted = [name for name in USUAL if name in known]
+        view = yard.compare(
+            job_ids, names=wanted, x=x.value, from_x=start, to_x=end, max_points=points
+        )
+    if json:
+        write_json(view)
+    elif csv:
+        for line in csv_lines(view):
+            print(line)
+    else:
+        say(draw(view))
+
+
+def csv_lines(view: ComparisonView) -> Iterator[str]:
+    """Yield a line for each bucket, the header first; what is not known stays empty."""
+    yield CSV_HEADER
+    for job in view.jobs:
+        start = job.start_time or 0.0
+        for line in job.lines:
+            columns = (line.tokens, line.times, line.last, line.min, line.max)
+            rows = zip(line.steps, *columns, line.count, line.non_finite, strict=True)
+            for step, tokens, time, *values, count, strange in rows:
+                seconds = None if time is None else round(time - start, 6)
+                cells = (step, tokens, seconds, *values, count, strange)
+                told = ("" if cell is None else str(cell) for cell in cells)
+                yield ",".join((job.id, job.name, line.name, *told))
+
+
+def draw(view: ComparisonView) -> RenderableType:
+    """Return a line for each series and job."""
+    names = list(dict.fromkeys(line.name for job in view.jobs for line in job.lines))
+    if not names:
+        return Text("No metrics yet.")
+    rows = Listing(
+        "METRIC", "JOB", "STATE", "LAYOUT", "STEPS", "LAST", "MIN", "MAX", "NOT FINITE",
+        right=("STEPS", "LAST", "MIN", "MAX", "NOT FINITE"),
+        spare=("NOT FINITE", "STEPS", "STATE", "MAX", "MIN", "LAYOUT"),
+        elastic="JOB",
+    )  # fmt: skip
+    for name in names:
+        for job in view.jobs:
+            line = next((line for line in job.lines if line.name == name), None)
+            rows.add(
+                name,
+                job.name,
+                state_text(job.state),
+                job.layout,
+                formats.DASH if line is None else f"{line.first_steps[0]:,} → {line.steps[-1]:,}",
+                formats.number(_newest(line.last if line else ())),
+                formats.number(min(_known(line.min if line else ()), default=None)),
+                formats.number(max(_known(line.max if line else ()), default=None)),
+                f"{sum(line.non_finite):,}" if line else formats.DASH,
+            )
+    return rows
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _newest(values: Iterable[float | None]) -> float | None:
+    return next(reversed(_known(values)), None)

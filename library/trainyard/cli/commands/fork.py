@@ -1,0 +1,127 @@
+"""`fork`: a new job from a checkpoint of another one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from trainyard.base.problems import Problem
+from trainyard.cli.commands.watch import end_code, watch_job
+from trainyard.cli.options import Follow, Json, Newest, Set
+from trainyard.cli.output import complain, say, write_json
+from trainyard.cli.render import job_line
+from trainyard.cli.render_plan import draw_fork
+from trainyard.client import spec_file
+from trainyard.client.errors import InvalidRequestError
+from trainyard.client.references import newest_checkpoint
+from trainyard.client.sdk import Trainyard
+from trainyard.client.spec_file import Assignment
+from trainyard.protocol.rest.fork import ForkReply
+
+USAGE = 2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(short_help="Start a new job from a checkpoint.")(fork)
+
+
+def fork(
+    reference: Newest,
+    settings: Set = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of the new job; the old one and -fork.")
+    ] = None,
+    parts: Annotated[
+        str | None,
+        typer.Option(
+            "--parts",
+            metavar="model,...",
+            help="What is taken over: model, and any of optimizer, counters, data; without this "
+            "option all that goes on.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it would be and what stays exact.")
+    ] = False,
+    wait: Follow = False,
+    json: Json = False,
+) -> None:
+    """Start a new job with changed settings from a checkpoint, and say what stays exact."""
+    assignments = _assignments(settings)
+    with Trainyard() as yard:
+        reply = _fork(
+            yard,
+            newest_checkpoint(yard, reference),
+            assignments,
+            name=name,
+            parts=parts.split(",") if parts is not None else None,
+            dry_run=dry_run,
+        )
+        if json:
+            write_json(reply)
+        else:
+            if reply.preview is not None:
+                say(draw_fork(reply.preview), "")
+            say(job_line(reply.job) if reply.job else "Nothing was stored.")
+        if wait and reply.job is not None:
+            raise typer.Exit(end_code(watch_job(yard, reply.job.id, as_json=json).state))
+
+
+def _assignments(settings: list[str] | None) -> list[Assignment]:
+    try:
+        return [spec_file.parse_assignment(text) for text in settings or ()]
+    except ValueError as error:
+        complain(str(error))
+        raise typer.Exit(USAGE) from None
+
+
+def _fork(
+    yard: Trainyard,
+    checkpoint_id: str,
+    assignments: list[Assignment],
+    *,
+    name: str | None,
+    parts: list[str] | None,
+    dry_run: bool,
+) -> ForkReply:
+    def where(problem: Problem) -> str | None:
+        if problem.pointer.startswith("/parts"):
+            return f"--parts {','.join(parts or ())}"
+        if problem.pointer == "/name" and name is not None:
+            return f"--name {name}"
+        return spec_file.origin(problem, file=None, assignments=assignments)
+
+    try:
+        return yard.fork(
+            checkpoint_id, name=name, changes=_changes(assignments), parts=parts, dry_run=dry_run
+        )
+    except InvalidRequestError as error:
+        problem = error.problem
+        complain(
+            problem.title,
+            problem.detail,
+            problems=[_as_written(each) for each in problem.errors],
+            where=where,
+            advice="docs/forking.md says what a fork may change and what then stays exact.",
+        )
+        raise typer.Exit(USAGE) from None
+
+
+def _changes(assignments: list[Assignment]) -> dict[str, Any]:
+    """Return the assignments as a JSON merge patch: an empty value takes a field out."""
+    changes: dict[str, Any] = {}
+    for assignment in assignments:
+        section = changes
+        for part in assignment.path[:-1]:
+            section = section.setdefault(part, {})
+        value = spec_file.typed_value(assignment) if assignment.text else None
+        section[assignment.path[-1]] = value
+    return changes
+
+
+def _as_written(problem: Problem) -> Problem:
+    """Name a changed field as `--set` does, not by its place in the request."""
+    pointer = problem.pointer.removeprefix("/changes")
+    return problem.model_copy(update={"pointer": pointer})

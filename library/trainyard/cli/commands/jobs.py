@@ -1,0 +1,209 @@
+"""`stop`, `cancel`, `kill`, `resume` and `delete`: what is done to a job."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from trainyard.base.problems import Problem
+from trainyard.cli.commands.watch import end_code, watch_job
+from trainyard.cli.options import Follow, JobReference, Json, Reason, Set, Wait, Yes
+from trainyard.cli.output import complain, say, write_json
+from trainyard.cli.render import job_line
+from trainyard.cli.render_plan import draw_preview
+from trainyard.cli.tables import draw_options
+from trainyard.client import spec_file
+from trainyard.client.errors import InvalidRequestError
+from trainyard.client.overrides import overrides_from
+from trainyard.client.references import resolve, resolve_job
+from trainyard.client.sdk import Trainyard
+from trainyard.protocol.attempt import SINGLE_FIELDS
+from trainyard.protocol.rest.jobs import JobView
+from trainyard.protocol.rest.resume import ResumeReply
+
+USAGE = 2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(short_help="Save, then leave.")(stop)
+    app.command(short_help="Leave now, after saying what is lost.")(cancel)
+    app.command(short_help="Cancel without a question.")(kill)
+    app.command(short_help="Go on, on any legal number of slots.")(resume)
+    app.command(short_help="Remove a finished job.")(delete)
+
+
+def stop(
+    reference: JobReference,
+    reason: Reason = "",
+    wait: Wait = False,
+    json: Json = False,
+) -> None:
+    """Save a checkpoint, then leave."""
+    with Trainyard() as yard:
+        job = yard.stop(resolve_job(yard, reference), reason=reason)
+        if wait:
+            job = yard.wait(job.id)
+    if json:
+        write_json(job)
+    else:
+        say(job_line(job))
+
+
+def cancel(
+    reference: JobReference, reason: Reason = "", yes: Yes = False, json: Json = False
+) -> None:
+    """Leave now, without saving; says what is lost, and asks first."""
+    with Trainyard() as yard:
+        job = yard.job(resolve_job(yard, reference))
+        if not yes:
+            confirm(f"Cancel {job.name}? {_at_risk(yard, job)}", flag="--yes, or `trainyard kill`")
+        _cancel(yard, job.id, reason=reason, json=json)
+
+
+def kill(reference: JobReference, reason: Reason = "", json: Json = False) -> None:
+    """Cancel without a question."""
+    with Trainyard() as yard:
+        _cancel(yard, resolve_job(yard, reference), reason=reason, json=json)
+
+
+def _cancel(yard: Trainyard, job_id: str, *, reason: str, json: bool) -> None:
+    reply = yard.cancel(job_id, reason=reason)
+    if json:
+        write_json(reply)
+    else:
+        say(job_line(reply.job), f"Lost: {reply.lost}" if reply.lost else "Nothing is lost.")
+
+
+def _at_risk(yard: Trainyard, job: JobView) -> str:
+    """Return what a cancel would lose at this moment."""
+    saved = max((c.step for c in yard.checkpoints(job.id) if c.on_lineage), default=0)
+    steps = max(job.progress.step - saved, 0)
+    return f"{steps:,} step{'s' if steps != 1 else ''} since the last checkpoint would be lost."
+
+
+def resume(
+    reference: Annotated[
+        str, typer.Argument(metavar="JOB", help="A job, or JOB@step-400 to go back to that step.")
+    ],
+    world_size: Annotated[
+        int | None, typer.Option("--world-size", min=1, help="Slots; as before without.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=1, help="Another number of steps in all.")
+    ] = None,
+    settings: Set = None,
+    allow_code_change: Annotated[
+        bool,
+        typer.Option(
+            "--allow-code-change", help="Go on although the files of model.code have changed."
+        ),
+    ] = False,
+    options: Annotated[
+        bool, typer.Option("--options", help="Only list the world sizes that would be legal.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only compare before and after.")
+    ] = False,
+    wait: Follow = False,
+    json: Json = False,
+) -> None:
+    """Go on from the newest checkpoint, or an older one, on any legal number of slots."""
+    with Trainyard() as yard:
+        target = resolve(yard, reference)
+        if options:
+            found = yard.resume_options(target.job_id)
+            write_json(found) if json else say(draw_options(found))
+            return
+        reply = _resume(
+            yard,
+            target.job_id,
+            settings or [],
+            world_size=world_size,
+            steps=steps,
+            checkpoint_id=target.checkpoint_id,
+            allow_code_change=allow_code_change,
+            dry_run=dry_run,
+        )
+        if json:
+            write_json(reply)
+        else:
+            say(draw_preview(reply.preview))
+            say("\nNothing was changed." if dry_run else "", job_line(reply.job))
+        if wait and not dry_run:
+            raise typer.Exit(end_code(watch_job(yard, target.job_id, as_json=json).state))
+
+
+def _resume(
+    yard: Trainyard,
+    job_id: str,
+    settings: list[str],
+    *,
+    world_size: int | None,
+    steps: int | None,
+    checkpoint_id: str | None,
+    allow_code_change: bool,
+    dry_run: bool,
+) -> ResumeReply:
+    try:
+        assignments = [spec_file.parse_assignment(text) for text in settings]
+        overrides = overrides_from(yard.job(job_id), assignments) if assignments else None
+    except ValueError as error:
+        complain(str(error))
+        raise typer.Exit(USAGE) from None
+
+    def where(problem: Problem) -> str | None:
+        field = problem.pointer.removeprefix("/overrides").strip("/").replace("/", ".")
+        pointer = "/" + SINGLE_FIELDS.get(field, field).replace(".", "/")
+        moved = problem.model_copy(update={"pointer": pointer})
+        return spec_file.origin(moved, file=None, assignments=assignments)
+
+    try:
+        return yard.resume(
+            job_id,
+            world_size=world_size,
+            steps=steps,
+            checkpoint_id=checkpoint_id,
+            overrides=overrides,
+            allow_code_change=allow_code_change,
+            dry_run=dry_run,
+        )
+    except InvalidRequestError as error:
+        problem = error.problem
+        complain(
+            problem.title,
+            problem.detail,
+            problems=problem.errors,
+            where=where,
+            advice=f"`trainyard resume {job_id} --options` lists what is legal.",
+        )
+        raise typer.Exit(USAGE) from None
+
+
+def delete(
+    reference: JobReference,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="Delete its checkpoints too.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Remove a finished job; its checkpoints stay unless they are named too."""
+    with Trainyard() as yard:
+        job = yard.job(resolve_job(yard, reference))
+        if not yes:
+            what = "and its checkpoints" if checkpoints else "and keep its checkpoints"
+            confirm(f"Delete {job.name} {what}?", flag="--yes")
+        chores = yard.delete(job.id, checkpoints="delete" if checkpoints else "keep")
+    going = "; its checkpoints go now, as `trainyard chores` shows" if chores else ""
+    say(f"Deleted {job.name}{going}.")
+
+
+def confirm(question: str, *, flag: str) -> None:
+    """Ask, or where nobody can answer say how to do without."""
+    if not sys.stdin.isatty():
+        complain(question, advice=f"Nobody is here to answer: use {flag}.")
+        raise typer.Exit(USAGE)
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)

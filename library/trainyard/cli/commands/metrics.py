@@ -1,0 +1,150 @@
+"""`metrics` and `logs`: what flows back from training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from trainyard.cli.options import JobReference, Json
+from trainyard.cli.output import note, say, write_json, write_json_line
+from trainyard.cli.tables import draw_metrics
+from trainyard.client.errors import InvalidRequestError, NotFoundError
+from trainyard.client.references import resolve_job
+from trainyard.client.sdk import Trainyard
+from trainyard.client.stream import Resync
+from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.rest.event_data import LogStored
+from trainyard.protocol.rest.telemetry import LogLine
+from trainyard.protocol.states import TERMINAL_JOB_STATES
+
+PAGE_LINES = 1000
+
+Attempt = Annotated[
+    int | None, typer.Option("--attempt", min=1, help="Number of the attempt; the newest without.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(short_help="Show a job's metrics, or write them as CSV.")(metrics)
+    app.command(short_help="Show what a rank wrote.")(logs)
+
+
+def metrics(
+    reference: JobReference,
+    names: Annotated[
+        str | None, typer.Option("--names", metavar="A,B", help="Only these, as train/loss.")
+    ] = None,
+    attempt: Attempt = None,
+    points: Annotated[
+        int, typer.Option("--max-points", min=1, help="Buckets a series (with --json).")
+    ] = 1000,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Every point: attempt,step,time,name,value.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show each series with its last value and range; NaN is counted, never hidden."""
+    with Trainyard() as yard:
+        job_id = resolve_job(yard, reference)
+        wanted = tuple(name for name in (names or "").split(",") if name)
+        if csv:
+            for line in yard.metrics_csv(job_id, names=wanted, attempt=attempt):
+                print(line)
+            return
+        view = yard.metrics(job_id, names=wanted, attempt=attempt, max_points=points)
+    write_json(view) if json else say(draw_metrics(view))
+
+
+def logs(
+    reference: JobReference,
+    rank: Annotated[int, typer.Option("--rank", "-r", min=0, help="Global rank.")] = 0,
+    attempt: Attempt = None,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=1, max=PAGE_LINES, help="Last lines to show.")
+    ] = 100,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as lines are written, to the job's end.")
+    ] = False,
+    search: Annotated[
+        str | None, typer.Option("--search", "-s", metavar="TEXT", help="Only lines with this.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show what a rank wrote to stdout and stderr."""
+    with Trainyard() as yard:
+        job_id = resolve_job(yard, reference)
+        if search is not None:
+            for line in yard.search_logs(job_id, search, attempt=attempt, rank=rank):
+                _write(line, as_json=json)
+        elif follow:
+            for line in _following(yard, job_id, attempt=attempt, rank=rank, lines=lines):
+                _write(line, as_json=json)
+        else:
+            page = yard.logs(job_id, attempt=attempt, rank=rank, limit=lines)
+            if json:
+                write_json(page)
+                return
+            for line in page.lines:
+                _write(line, as_json=False)
+            if page.lines and page.lines[0].number > 0:
+                earlier = page.lines[0].number
+                note(f"{earlier:,} earlier lines; --lines shows more, --search looks in all.")
+
+
+def _write(line: LogLine, *, as_json: bool) -> None:
+    write_json_line(line) if as_json else print(line.text, flush=True)
+
+
+def _following(
+    yard: Trainyard, job_id: str, *, attempt: int | None, rank: int, lines: int
+) -> Iterator[LogLine]:
+    """Yield the last lines and then new ones until the job has ended, over its attempts."""
+    shown: int | None = None
+    next_line: int | None = None
+    for item in yard.stream(job_id=job_id):
+        newest, ended = shown, False
+        if isinstance(item, Resync):
+            job = yard.job(job_id)
+            newest, ended = job.attempt or None, job.state in TERMINAL_JOB_STATES
+        elif item.kind == EventKind.JOB_ENDED:
+            ended = True
+        elif isinstance(item.data, LogStored) and item.data.rank == rank:
+            newest = item.attempt
+        else:
+            continue
+        newest = attempt or newest
+        if shown is not None and newest != shown:
+            note(f"Attempt {newest}")
+            next_line = 0
+        shown = newest
+        if shown is not None:
+            for line in _rest(yard, job_id, shown, rank, next_line, lines=lines):
+                yield line
+                next_line = line.number + 1
+        if ended:
+            return
+
+
+def _rest(
+    yard: Trainyard,
+    job_id: str,
+    attempt: int,
+    rank: int,
+    next_line: int | None,
+    *,
+    lines: int = PAGE_LINES,
+) -> Iterator[LogLine]:
+    """Yield lines from `next_line` on, or the last `lines` to begin with."""
+    while True:
+        try:
+            limit = lines if next_line is None else PAGE_LINES
+            page = yard.logs(job_id, attempt=attempt, rank=rank, first_line=next_line, limit=limit)
+        except (NotFoundError, InvalidRequestError):  # this rank has written nothing yet
+            return
+        if not page.lines:
+            return
+        yield from page.lines
+        next_line = page.lines[-1].number + 1

@@ -1,0 +1,126 @@
+"""`ps`, `show`, `events` and `nodes`: what there is."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated
+
+import typer
+
+from trainyard.cli.options import JobReference, Json, Limit
+from trainyard.cli.output import complain, note, say, write_json
+from trainyard.cli.render import draw_show
+from trainyard.cli.tables import draw_counts, draw_events, draw_jobs, draw_nodes
+from trainyard.client.references import resolve_job
+from trainyard.client.sdk import Trainyard
+from trainyard.protocol.rest.jobs import JobOrder
+from trainyard.protocol.states import JobState
+
+USAGE = 2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(short_help="List jobs.")(ps)
+    app.command(short_help="Show one job whole.")(show)
+    app.command(short_help="Say what happened to a job.")(events)
+    app.command(short_help="List the machines; drain or undrain one.")(nodes)
+
+
+def ps(
+    states: Annotated[
+        list[JobState] | None, typer.Option("--state", help="Only in this state; repeatable.")
+    ] = None,
+    tags: Annotated[
+        list[str] | None, typer.Option("--tag", help="Only with this tag; repeatable.")
+    ] = None,
+    search: Annotated[
+        str | None, typer.Option("--search", help="Only with this text in the name.")
+    ] = None,
+    order: Annotated[
+        JobOrder, typer.Option("--order", help="Those that have not ended first, or the newest.")
+    ] = JobOrder.ACTIVE,
+    limit: Limit = 20,
+    json: Json = False,
+) -> None:
+    """List jobs, those that have not ended first, and count them by state."""
+    with Trainyard() as yard:
+        jobs = yard.jobs(states=states or (), tags=tags or (), search=search, order=order)
+        shown = list(itertools.islice(jobs, limit))
+        if json:
+            write_json(shown)
+            return
+        say(draw_jobs(shown))
+        if shown:
+            counts = yard.job_counts(states=states or (), tags=tags or (), search=search)
+            say(draw_counts(counts, shown=len(shown)))
+
+
+def show(reference: JobReference, json: Json = False) -> None:
+    """Show a job: state, attempts and their lineage, failure and advice, what to do next."""
+    with Trainyard() as yard:
+        job = yard.job(resolve_job(yard, reference))
+        if json:
+            write_json(job)
+        else:
+            say(draw_show(job, list(yard.attempts(job.id))))
+
+
+def events(reference: JobReference, limit: Limit = 50, json: Json = False) -> None:
+    """Say what happened to a job, the oldest first."""
+    with Trainyard() as yard:
+        job_id = resolve_job(yard, reference)
+        shown = list(itertools.islice(yard.events(job_id), limit))[::-1]
+    if json:
+        write_json(shown)
+    else:
+        say(draw_events(shown))
+
+
+def nodes(
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[drain|undrain NODE]",
+            help="All machines without; or one to empty, or to take back into use.",
+        ),
+    ] = None,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Let what runs on the drained node run to its end.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """List the machines, their slots and who holds them; drain or undrain one.
+
+    Nothing new is placed on a drained node. What runs there saves at the next step boundary, leaves
+    and goes on elsewhere, or waits in the queue; none of its retries is used up.
+    """
+    with Trainyard() as yard:
+        if given:
+            _drain(yard, given, finish=finish)
+        shown = list(yard.nodes())
+    if json:
+        write_json(shown)
+    else:
+        say(draw_nodes(shown))
+        for node in shown:
+            if node.notice:
+                say(f"{node.name} is about to go: {node.notice}")
+
+
+def _drain(yard: Trainyard, given: list[str], *, finish: bool) -> None:
+    if len(given) != 2 or given[0] not in {"drain", "undrain"} or (finish and given[0] != "drain"):
+        complain(
+            f"`nodes {' '.join(given)}` is nothing that can be done.",
+            advice="Write `trainyard nodes drain NODE [--finish]` or `trainyard nodes undrain "
+            "NODE`.",
+        )
+        raise typer.Exit(USAGE)
+    verb, node = given
+    if verb == "undrain":
+        yard.undrain(node)
+        return
+    moving = yard.drain(node, running="finish" if finish else "move").allocations
+    if moving and not finish:
+        names = ", ".join(holding.job_name for holding in moving)
+        note(f"Save, leave {node} and go on elsewhere: {names}.")

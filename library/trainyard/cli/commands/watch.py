@@ -1,0 +1,226 @@
+"""`watch`: a job as it happens, as a live panel on a terminal and as lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trainyard.cli import formats
+from trainyard.cli.options import JobReference, Json
+from trainyard.cli.output import console, note, state_text, write_json_line
+from trainyard.cli.render import progress_words
+from trainyard.client.references import resolve_job
+from trainyard.client.sdk import Trainyard
+from trainyard.client.stream import Resync
+from trainyard.protocol.event_kinds import TRANSIENT, EventKind
+from trainyard.protocol.rest.event_data import MetricsStored
+from trainyard.protocol.rest.events import AnyEvent
+from trainyard.protocol.rest.jobs import JobView
+from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
+
+INTERRUPTED = 130
+BAR_COLUMNS = 60
+PROGRESS_SECONDS = 2.0
+"""Least time between two lines of progress where there is no terminal."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(short_help="Follow a job live, to its end.")(watch)
+
+
+def watch(reference: JobReference = "@last", json: Json = False) -> None:
+    """Follow a job to its end: exit 0 succeeded, 1 failed, 3 stopped or cancelled."""
+    with Trainyard() as yard:
+        job = watch_job(yard, resolve_job(yard, reference), as_json=json)
+    raise typer.Exit(end_code(job.state))
+
+
+def end_code(state: JobState) -> int:
+    """Return the exit code that tells how a job ended."""
+    return {JobState.SUCCEEDED: 0, JobState.FAILED: 1}.get(state, 3)
+
+
+def watch_job(yard: Trainyard, job_id: str, *, as_json: bool = False) -> JobView:
+    """Show a job until it has ended, and return it; Ctrl-C leaves it running."""
+    screen: Screen
+    if as_json:
+        screen = JsonLines()
+    elif sys.stdout.isatty():
+        screen = Panel()
+    else:
+        screen = Lines()
+    try:
+        with screen:
+            return follow(yard, job_id, screen)
+    except KeyboardInterrupt:
+        note(f"The job goes on. `trainyard watch {job_id}` comes back to it.")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+class Screen(Protocol):
+    """Shows a job and what happens to it."""
+
+    def __enter__(self) -> object:
+        """Open the screen."""
+
+    def __exit__(self, *exception: object) -> None:
+        """Close it."""
+
+    def show(self, job: JobView) -> None:
+        """Show the job as it is now."""
+
+    def tell(self, event: AnyEvent, job: JobView) -> None:
+        """Show something that happened, with the job as it is after that."""
+
+
+def follow(yard: Trainyard, job_id: str, screen: Screen) -> JobView:
+    """Feed a screen from the stream until the job has ended, and return the job."""
+    for item in yard.stream(job_id=job_id):
+        if isinstance(item, Resync):
+            job = yard.job(job_id)
+            screen.show(job)
+            ended = job.state in TERMINAL_JOB_STATES
+        else:
+            if isinstance(item.data, MetricsStored):
+                job = job.model_copy(update={"progress": item.data.progress})
+            else:
+                job = yard.job(job_id)
+            screen.tell(item, job)
+            # The job may have ended before the events that led to it have come: they are told too.
+            ended = item.kind == EventKind.JOB_ENDED and job.state in TERMINAL_JOB_STATES
+        if ended:
+            return job
+    raise AssertionError("the stream ends only by raising")
+
+
+class JsonLines:
+    """Every event as one line of JSON."""
+
+    def __enter__(self) -> None:
+        """Open nothing."""
+
+    def __exit__(self, *exception: object) -> None:
+        """Close nothing."""
+
+    def show(self, job: JobView) -> None:
+        """Write nothing: the stream holds events only."""
+
+    def tell(self, event: AnyEvent, job: JobView) -> None:  # noqa: ARG002 - a Screen
+        """Write the event."""
+        write_json_line(event)
+
+
+class Lines:
+    """Plain lines: what happens at once, progress every other second."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._next_progress = 0.0
+        self._shown: str | None = None
+
+    def __enter__(self) -> None:
+        """Open nothing."""
+
+    def __exit__(self, *exception: object) -> None:
+        """Close nothing."""
+
+    def show(self, job: JobView) -> None:
+        """Write the job on one line, unless that is what was written last."""
+        line = state_text(job.state).append(f"  {summary(job)}", style="default")
+        if line.plain != self._shown:
+            console().print(Text.assemble((f"{job.name}  ", "bold"), line))
+        self._shown = line.plain
+        self._next_progress = self._now() + PROGRESS_SECONDS
+
+    def tell(self, event: AnyEvent, job: JobView) -> None:
+        """Write an event, or now and then the progress."""
+        if event.kind not in TRANSIENT:
+            console().print(event_line(event))
+        if event.kind == EventKind.JOB_ENDED:
+            self.show(job.model_copy(update={"reason": None}))  # the event has said it
+        elif event.kind in TRANSIENT and self._now() >= self._next_progress:
+            self.show(job)
+
+
+class Panel:
+    """A few lines that follow the job, with what happened above them."""
+
+    def __init__(self) -> None:
+        self._live = Live(console=console(), auto_refresh=False)
+
+    def __enter__(self) -> None:
+        """Take over the lower end of the terminal."""
+        self._live.start()
+
+    def __exit__(self, *exception: object) -> None:
+        """Leave the last view standing."""
+        self._live.stop()
+
+    def show(self, job: JobView) -> None:
+        """Draw the job."""
+        self._live.update(panel(job), refresh=True)
+
+    def tell(self, event: AnyEvent, job: JobView) -> None:
+        """Write an event above the panel, and draw the job."""
+        if event.kind not in TRANSIENT:
+            self._live.console.print(event_line(event))
+        self.show(job)
+
+
+def event_line(event: AnyEvent) -> Text:
+    """Return an event with its time of day."""
+    return Text.assemble((formats.clock(event.at), "dim"), f"  {event.message}")
+
+
+def summary(job: JobView) -> str:
+    """Return layout, attempt, phase and progress, or why the job does not run."""
+    parts = [progress_words(job.progress, running=job.state == JobState.RUNNING)]
+    if (phase := phase_words(job)) is not None:
+        parts.insert(0, phase)
+    if job.attempt:
+        parts.append(f"{job.layout}  attempt {job.attempt}")
+    if job.reason:
+        parts.append(job.reason)
+    return "  ".join(parts)
+
+
+def phase_words(job: JobView) -> str | None:
+    """Return what the trainer is busy with, where the state does not say it."""
+    phase = job.progress.phase
+    said = phase is None or phase in ("training", job.state) or job.state in TERMINAL_JOB_STATES
+    return None if said or phase is None else phase.replace("_", " ")
+
+
+def panel(job: JobView) -> RenderableType:
+    """Return the live view of a job."""
+    at = job.progress
+    head = Text.assemble((job.name, "bold"), "  ", state_text(job.state))
+    if (phase := phase_words(job)) is not None:
+        head.append(f"  {phase}", style="dim")
+    place = f"{job.layout} on {job.world_size} slot{'' if job.world_size == 1 else 's'}"
+    bar = Table.grid()  # a bar alone does not end its line
+    bar.add_row(
+        ProgressBar(
+            total=at.steps,
+            completed=at.step,
+            width=BAR_COLUMNS,
+            complete_style="cyan",
+            finished_style="green",
+        )
+    )
+    words_of_progress = progress_words(at, running=job.state == JobState.RUNNING)
+    tail = f"{place}, attempt {job.attempt}" if job.attempt else place
+    below = [Text(words_of_progress), Text(tail, style="dim"), Text(job.reason or "")]
+    for line in (head, *below):
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(Text(), head, bar, *below)

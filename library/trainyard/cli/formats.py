@@ -1,0 +1,97 @@
+"""Numbers, sizes and times as a person reads them."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+from trainyard.base.problems import named
+from trainyard.spec.auto import AutoValues
+
+DASH = "-"
+
+
+def number(value: float | None) -> str:
+    """Return `12,345`, or four significant digits of a fraction; NaN and infinity by name."""
+    if value is None:
+        return DASH
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}" if abs(value) < 1e9 else f"{value:.4g}"
+    return f"{value:.4f}" if abs(value) >= 0.1 else f"{value:.4g}"
+
+
+def short(value: float | None) -> str:
+    """Return `12.3k`, `4.56M` and so on: three digits and a power of thousand."""
+    if value is None or not math.isfinite(value):
+        return number(value)
+    return _scaled(value, 1000, ("", "k", "M", "G", "T", "P", "E", "Z", "Y"))
+
+
+def size(count: int | None) -> str:
+    """Return `1.2 GiB`, from bytes."""
+    if count is None:
+        return DASH
+    return _scaled(count, 1024, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
+
+
+def bandwidth(count: int, seconds: float | None) -> str:
+    """Return `1.2 GiB/s`, from bytes and the time that they took."""
+    return f"{size(round(count / seconds))}/s" if seconds else DASH
+
+
+def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
+    scaled, index = float(value), 0
+    while abs(scaled) >= 999.5 and index < len(units) - 1:
+        scaled, index = scaled / step, index + 1
+    return f"{scaled:.3g}{units[index]}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return `45s`, `2m 10s`, `3h 05m` or `2d 4h`."""
+    if seconds is None or not math.isfinite(seconds):
+        return DASH
+    whole = max(0, round(seconds))
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
+    if not minutes:
+        return f"{whole}s"
+    if not hours:
+        return f"{minutes}m {whole % 60:02d}s"
+    if not days:
+        return f"{hours}h {minutes % 60:02d}m"
+    return f"{days}d {hours % 24}h"
+
+
+def auto(values: AutoValues) -> str:
+    """Return what fields stand for that are `auto`: `compile.enabled=true, ...`."""
+    return ", ".join(named(path, value) for path, value in values.items())
+
+
+def age(moment: datetime | None) -> str:
+    """Return how long ago it was, in its largest unit: `12s`, `5m`, `3h`, `2d`."""
+    if moment is None:
+        return DASH
+    return duration((datetime.now(UTC) - moment).total_seconds()).split()[0]
+
+
+def clock(moment: datetime) -> str:
+    """Return the local time of day."""
+    return f"{moment.astimezone():%H:%M:%S}"
+
+
+def date(moment: datetime | None) -> str:
+    """Return the local date and time."""
+    return DASH if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def clipped(text: str, columns: int) -> str:
+    """Return the text, cut where it is longer."""
+    return text if len(text) <= columns else f"{text[: columns - 1].rstrip()}…"
+
+
+def share(value: float) -> str:
+    """Return a share in percent."""
+    return f"{100 * value:.3g} %"

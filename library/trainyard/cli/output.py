@@ -1,0 +1,133 @@
+"""Writing to the terminal: tables and pages for people, JSON for programs, errors with advice."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from trainyard.base.problems import Problem
+from trainyard.protocol.states import JobState
+
+View = TypeVar("View", bound=BaseModel)
+
+WIDE = 10_000
+"""Columns of an output that is no terminal: a pipe gets whole lines."""
+
+STATES: dict[str, tuple[str, str]] = {
+    JobState.QUEUED: ("○", "blue"),
+    JobState.STARTING: ("◔", "cyan"),
+    JobState.RUNNING: ("●", "green"),
+    JobState.STOPPING: ("◑", "yellow"),
+    JobState.SUCCEEDED: ("✓", "green"),
+    JobState.FAILED: ("✗", "red"),
+    JobState.STOPPED: ("■", "yellow"),
+    JobState.CANCELLED: ("⊘", "dim"),
+}
+"""A sign and a colour for each state: the sign alone tells them apart."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console on the present stdout or stderr; NO_COLOR is honoured."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else WIDE
+    return Console(file=stream, width=width, highlight=False, soft_wrap=False, emoji=False)
+
+
+def say(*parts: RenderableType) -> None:
+    """Write for a person."""
+    out = console()
+    if out.is_terminal:
+        out.print(*parts, sep="\n", markup=False)
+        return
+    with out.capture() as captured:
+        out.print(*parts, sep="\n", markup=False)
+    # Tables fill their last column with blanks, which a pipe has no use for.
+    out.file.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def note(text: str) -> None:
+    """Write beside the output, to stderr."""
+    console(stderr=True).print(Text(text, style="dim"))
+
+
+def emit(view: View, *, as_json: bool, draw: Callable[[View], RenderableType]) -> None:
+    """Write one view: drawn, or as JSON."""
+    if as_json:
+        write_json(view)
+    else:
+        say(draw(view))
+
+
+def write_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> None:
+    """Write one JSON document, indented."""
+    print(json.dumps(plain(value), indent=2, ensure_ascii=False))
+
+
+def write_json_line(value: BaseModel | dict[str, Any]) -> None:
+    """Write one JSON document on one line, at once."""
+    print(json.dumps(plain(value), ensure_ascii=False), flush=True)
+
+
+def plain(value: Any) -> Any:
+    """Return models as JSON values."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def state_text(state: str) -> Text:
+    """Return a state with its sign."""
+    sign, style = STATES.get(state, ("·", ""))
+    return Text(f"{sign} {state}", style=style)
+
+
+def facts(rows: Iterable[tuple[str, RenderableType | None]], *, indent: int = 2) -> Table:
+    """Return name and value pairs in two columns; pairs without a value are left out."""
+    result = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    result.add_column(no_wrap=True, style="dim")
+    result.add_column(overflow="fold")
+    for name, value in rows:
+        if value is not None and value != "":
+            shown = Text(value) if isinstance(value, str) else value
+            result.add_row(f"{' ' * indent}{name}", shown)
+    return result
+
+
+def heading(text: str) -> Text:
+    """Return the head of a part of a page, with an empty line above it."""
+    return Text(f"\n{text}", style="bold")
+
+
+def complain(
+    title: str,
+    detail: str = "",
+    *,
+    problems: Sequence[Problem] = (),
+    where: Callable[[Problem], str | None] = lambda _: None,
+    advice: str = "",
+) -> None:
+    """Write an error: what it is, each field that is wrong and where it was given, what to do."""
+    err = console(stderr=True)
+
+    def write(text: str | Text, *, style: str = "", indent: int = 2) -> None:
+        shown = Text(text, style=style) if isinstance(text, str) else text
+        err.print(Padding(shown, (0, 0, 0, indent), expand=False))
+
+    write(f"Error: {title}", style="bold red", indent=0)
+    if detail and not problems:
+        write(detail)
+    for problem in problems:
+        field = problem.pointer.strip("/").replace("/", ".") or "the whole document"
+        write(Text.assemble((field, "bold"), f"  {problem.detail}"))
+        if place := where(problem):
+            write(place, style="dim", indent=4)
+    if advice:
+        write(advice, style="cyan")

@@ -1,0 +1,171 @@
+"""One job as a page: state, progress, attempts and their lineage, failure, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from trainyard.cli import formats
+from trainyard.cli.output import facts, heading, state_text
+from trainyard.cli.table import Listing
+from trainyard.protocol.rest.attempts import AttemptView
+from trainyard.protocol.rest.jobs import JobSummary, JobView, Progress
+from trainyard.protocol.states import AttemptOutcome, JobState
+
+
+def job_line(job: JobSummary) -> Text:
+    """Return a job on one line: name, state, reason, id."""
+    line = Text.assemble((job.name, "bold"), "  ", state_text(job.state), "  ", (job.id, "dim"))
+    return line.append(f"  {job.reason}") if job.reason else line
+
+
+def progress_words(progress: Progress, *, running: bool = True) -> str:
+    """Return `step 340/1,000 (34 %)  loss 2.31  12.3k tokens/s  2m 10s left`."""
+    parts = [f"step {progress.step:,}/{progress.steps:,} ({progress.step / progress.steps:.0%})"]
+    if progress.loss is not None:
+        parts.append(f"loss {formats.number(progress.loss)}")
+    if running and progress.tokens_per_second is not None:
+        parts.append(f"{formats.short(progress.tokens_per_second)} tokens/s")
+    if running and progress.seconds_left is not None:
+        parts.append(f"{formats.duration(progress.seconds_left)} left")
+    return "  ".join(parts)
+
+
+def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
+    """Return a job whole: state, progress, attempts and their lineage, what to do next."""
+    attempt = job.current_attempt
+    running = job.state == JobState.RUNNING
+    rows = facts(
+        [
+            ("id", job.id),
+            ("about", job.description),
+            ("tags", ", ".join(job.tags)),
+            ("state", state_text(job.state).append(f"  {_why(job)}", style="default")),
+            ("progress", progress_words(job.progress, running=running)),
+            ("phase", job.progress.phase if running else None),
+            ("saves", _failed_save(attempt)),
+            ("runs as", f"{job.layout} on {job.world_size} slot{_s(job.world_size)}"),
+            ("device", attempt.device if attempt else None),
+            ("auto", formats.auto(attempt.auto) if attempt else None),
+            ("forked from", _ancestor(job)),
+            ("submitted", f"{formats.date(job.created_at)} ({formats.age(job.created_at)} ago)"),
+            ("ended", formats.date(job.ended_at) if job.ended_at else None),
+        ]
+    )
+    parts: list[RenderableType] = [Text(job.name, style="bold"), rows]
+    if job.pending:
+        asked = f"{job.pending.cause} as {job.pending.layout}, asked for by {job.pending.actor}"
+        parts += [heading("Waits to be launched"), Text(f"  {asked}")]
+    if attempts:
+        parts += [heading("Attempts"), _attempts(attempts, job.id)]
+    if attempt and attempt.failure and job.state != JobState.SUCCEEDED:
+        parts += _failure(attempt)
+    return Group(*parts, *_next(job))
+
+
+def _failed_save(attempt: AttemptView | None) -> Text | None:
+    failed = attempt.save_failed if attempt else None
+    if failed is None:
+        return None
+    text = f"fail since step {failed.saved_step:,}, next try {formats.date(failed.next_try_at)}, "
+    return Text(f"{text}last one {formats.date(failed.give_up_at)}: {failed.message}", style="red")
+
+
+def _ancestor(job: JobView) -> str | None:
+    if job.forked_from is None or job.fork_parts is None:
+        return None
+    return f"{job.forked_from} ({', '.join(job.fork_parts)})"
+
+
+def _why(job: JobView) -> str:
+    """Return why it waits or ended, unless its failure is shown below."""
+    failed = job.current_attempt is not None and job.current_attempt.failure is not None
+    return "" if failed and job.state == JobState.FAILED else job.reason or ""
+
+
+def _attempts(attempts: Sequence[AttemptView], job_id: str) -> Listing:
+    rows = Listing("  #", "WHY", "LAYOUT", "STEPS", "ENDED", "FROM", "CHECKED", "NODES",
+                   right=("  #",), spare=("NODES", "WHY"))  # fmt: skip
+    for attempt in sorted(attempts, key=lambda a: a.number):
+        rows.add(
+            f"{attempt.number}",
+            attempt.cause,
+            attempt.layout_name,
+            f"{attempt.start_step:,} → {attempt.last_step:,}",
+            attempt.outcome or attempt.state,
+            _parent(attempt, job_id),
+            _checked(attempt),
+            ", ".join(f"{node.node} ({len(node.slots)})" for node in attempt.nodes),
+            style="" if attempt.on_lineage else "dim",
+        )
+    return rows
+
+
+def _parent(attempt: AttemptView, job_id: str) -> str:
+    parent = attempt.parent_checkpoint_id
+    owner, _, place = (parent or "").partition(".")
+    shown = formats.DASH if not parent else place if owner == job_id else f"fork of {place}"
+    return shown if attempt.on_lineage else f"{shown} (left branch)"
+
+
+def _checked(attempt: AttemptView) -> Text:
+    checked = attempt.continuity
+    if checked is None:
+        return Text(formats.DASH)
+    if checked.ok:
+        exact = "exact " if checked.exact else ""
+        return Text(f"✓ {exact}at step {checked.step:,}", style="green")
+    broken = ", ".join(c.name for c in checked.checks if not c.ok)
+    return Text(f"✗ {broken}", style="red")
+
+
+def _failure(attempt: AttemptView) -> list[RenderableType]:
+    failure = attempt.failure
+    assert failure is not None
+    where = [
+        f"rank {failure.rank}" if failure.rank is not None else "",
+        f"node {failure.node}" if failure.node else "",
+        f"step {failure.step:,}" if failure.step is not None else "",
+        failure.signal or (f"exit code {failure.exit_code}" if failure.exit_code else ""),
+    ]
+    last_line = (failure.traceback or "").strip().rpartition("\n")[2]
+    rows = facts(
+        [
+            ("reason", Text(failure.reason, style="red")),
+            ("what", failure.message),
+            ("where", ", ".join(part for part in where if part)),
+            ("path", failure.path),
+            ("raised", last_line if failure.message not in last_line else None),
+            ("advice", attempt.advice),
+        ]
+    )
+    head = "Failure" if attempt.outcome == AttemptOutcome.FAILED else "First failure"
+    return [heading(f"{head} of attempt {attempt.number}"), rows]
+
+
+def _next(job: JobView) -> list[RenderableType]:
+    ended = job.state == JobState.SUCCEEDED
+    commands = {
+        "stop": f"trainyard stop {job.name}",
+        "cancel": f"trainyard cancel {job.name}",
+        "resume": f"trainyard resume {job.name} " + ("--steps N" if ended else "--world-size N"),
+        "resize": f"trainyard resume {job.name} --world-size N",
+        "delete": f"trainyard delete {job.name}",
+    }
+    told = {
+        "stop": "save, then leave",
+        "cancel": "leave now",
+        "resume": "go on, with more steps" if ended else "go on, on as many slots as you like",
+        "resize": "go on, on other slots",
+        "delete": "remove it",
+    }
+    rows: list[tuple[str, RenderableType | None]] = [
+        (commands[verb], told[verb]) for verb in job.verbs if verb in commands
+    ]
+    return [heading("Next"), facts(rows)] if rows else []
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"

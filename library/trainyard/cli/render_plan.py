@@ -1,0 +1,121 @@
+"""What a spec amounts to, and what a resume would change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from trainyard.base.problems import Problem
+from trainyard.cli import formats
+from trainyard.cli.output import facts, heading
+from trainyard.cli.table import Listing
+from trainyard.planner.results import MemoryEstimate, PipelinePlan, Plan
+from trainyard.protocol.fork_rules import Guarantee
+from trainyard.protocol.rest.fork import ForkPreview
+from trainyard.protocol.rest.resume import ResumePreview
+
+
+def draw_plan(plan: Plan) -> RenderableType:
+    """Return what a spec amounts to."""
+    batch, model = plan.batch, plan.parameters
+    idle = formats.share(batch.idle_share)
+    if batch.less_idle_micro_batch_size:
+        idle += f"; micro_batch_size={batch.less_idle_micro_batch_size} idles less"
+    rows = facts(
+        [
+            ("model", f"{formats.short(model.total)} parameters, "
+             f"{formats.short(model.embedding + model.head)} of them in embedding and head"),
+            ("batch", f"{batch.global_batch_size:,} sequences a step: {batch.micro_batches:,} "
+             f"micro-batches of {batch.micro_batch_size}, {batch.rounds} for each of "
+             f"{batch.dp} data-parallel ranks"),
+            ("idle", idle),
+            *_pipeline(plan.pipeline),
+            ("length", f"{plan.steps:,} steps of {plan.tokens_per_step:,} tokens: "
+             f"{formats.short(plan.total_tokens)} tokens, {formats.short(plan.total_flops)} FLOPs"),
+            ("memory", _memory(plan.memory, plan.fits)),
+            ("checkpoint", f"{formats.size(plan.checkpoint_bytes)} each, up to "
+             f"{plan.checkpoints_kept:,} kept: {formats.size(plan.checkpoints_bytes)}"),
+            (f"auto on {plan.device}", formats.auto(plan.auto)),
+        ]
+    )  # fmt: skip
+    slots = f"{plan.world_size} slot{'s' if plan.world_size != 1 else ''}"
+    return Group(
+        Text.assemble((plan.name, "bold"), f" on {slots}"), rows, *_warnings(plan.warnings)
+    )
+
+
+def _pipeline(pipeline: PipelinePlan | None) -> list[tuple[str, str]]:
+    if pipeline is None:
+        return []
+    runs = f"{pipeline.runs} runs of " if pipeline.runs > 1 else ""
+    empty = f" ({pipeline.empty} empty)" if pipeline.empty else ""
+    layers = "+".join(map(str, pipeline.layers))
+    return [
+        (
+            "pipeline",
+            f"{pipeline.schedule}, stages of {layers} layers, "
+            f"{runs}{pipeline.microbatches} micro-batches{empty}, "
+            f"{formats.share(pipeline.bubble_share)} waiting",
+        )
+    ]
+
+
+def draw_preview(preview: ResumePreview) -> RenderableType:
+    """Return the comparison of a resume: what changes, and what does not."""
+    rows = Listing("  ", "BEFORE", "AFTER", "", elastic="BEFORE")
+    for change in preview.changes:
+        style = "" if change.changed else "dim"
+        sign = "changes" if change.changed else "stays"
+        rows.add(f"  {change.name}", change.before, change.after, sign, style=style)
+    origin = preview.checkpoint_id
+    start = f"from step {preview.step:,}" if origin else "from the start"
+    if preview.saves_first:
+        start = f"from the save that its stop makes (now at step {preview.step:,})"
+    head = Text.assemble(
+        (preview.plan.name, "bold"),
+        f" on {preview.plan.world_size} slot{'s' * (preview.plan.world_size != 1)}, ",
+        start,
+    )
+    if origin:
+        head.append(f"  {origin}", style="dim")
+    parts: list[RenderableType] = [head, rows, *_warnings(preview.plan.warnings)]
+    if preview.branch:
+        parts.append(Text("\nNewer checkpoints stay where they are, as a branch that is left."))
+    return Group(*parts)
+
+
+def draw_fork(preview: ForkPreview) -> RenderableType:
+    """Return what a fork is: its plan, and what goes on exactly."""
+    start = Text(f"{preview.name}, with {', '.join(preview.parts)} of ")
+    start.append(preview.checkpoint_id, style="dim")
+    start.append(f", starts after step {preview.start_step:,}")
+    rows = facts([(g.name, _kept(g)) for g in preview.guarantees])
+    return Group(start, draw_plan(preview.plan), heading("What still holds"), rows)
+
+
+def _kept(guarantee: Guarantee) -> Text:
+    sign = ("✓", "green") if guarantee.holds else ("✗", "yellow")
+    return Text.assemble(sign, f" {guarantee.detail}")
+
+
+def _memory(memory: MemoryEstimate, fits: bool | None) -> str:
+    parts = {
+        "weights": memory.weights,
+        "gradients": memory.gradients,
+        "optimizer": memory.optimizer_states,
+        "activations": memory.activations,
+        "logits": memory.logits,
+    }
+    largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
+    named = ", ".join(f"{name} {formats.size(amount)}" for name, amount in largest)
+    verdict = {True: "; fits", False: "; does not fit", None: ""}[fits]
+    return f"{formats.size(memory.total)} on the fullest rank ({named}){verdict}"
+
+
+def _warnings(warnings: Iterable[Problem]) -> list[RenderableType]:
+    lines: list[RenderableType] = [
+        Text(f"  {w.pointer.strip('/').replace('/', '.')}: {w.detail}") for w in warnings
+    ]
+    return [heading("Warnings"), *lines] if lines else []

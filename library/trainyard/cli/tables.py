@@ -1,0 +1,145 @@
+"""Lists as tables: jobs, events, nodes, metrics, world sizes to resume on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trainyard.cli import formats
+from trainyard.cli.output import state_text
+from trainyard.cli.table import Listing
+from trainyard.protocol.rest.events import AnyEvent
+from trainyard.protocol.rest.jobs import JobSummary
+from trainyard.protocol.rest.nodes import NodeView
+from trainyard.protocol.rest.resume import ResumeOptions
+from trainyard.protocol.rest.telemetry import MetricsView
+from trainyard.protocol.states import JobState
+
+WHY_COLUMNS = 70
+SHORT_ID = 12
+"""Characters of an id in tables: its time, and enough to tell jobs of one moment apart."""
+
+
+def draw_jobs(jobs: Sequence[JobSummary]) -> RenderableType:
+    """Return the table of `ps`."""
+    if not jobs:
+        return Text("No jobs. `trainyard init` writes a spec, `trainyard submit FILE` submits it.")
+    rows = Listing(
+        "ID", "NAME", "STATE", "STEP", "LOSS", "TOK/S", "LEFT", "LAYOUT", "TRY", "AGE", "WHY",
+        right=("STEP", "LOSS", "TOK/S", "LEFT", "TRY", "AGE"),
+        spare=("TRY", "TOK/S", "LAYOUT", "AGE", "LEFT", "LOSS"),
+        elastic="WHY",
+    )  # fmt: skip
+    for job in jobs:
+        at = job.progress
+        rows.add(
+            job.id[:SHORT_ID],
+            job.name,
+            state_text(job.state),
+            f"{at.step:,}/{at.steps:,}",
+            formats.number(at.loss),
+            formats.short(at.tokens_per_second) if job.state == "running" else formats.DASH,
+            formats.duration(at.seconds_left) if job.state == "running" else formats.DASH,
+            job.layout,
+            str(job.attempt or formats.DASH),
+            formats.age(job.created_at),
+            Text(formats.clipped(job.reason or "", WHY_COLUMNS), style="dim"),
+        )
+    return rows
+
+
+def draw_counts(counts: Mapping[JobState, int], *, shown: int) -> RenderableType:
+    """Return the line under `ps`: how many jobs match, by state, and how many are not shown."""
+    parts = [state_text(state).append(f" {counts[state]:,}") for state in JobState if counts[state]]
+    rest = sum(counts.values()) - shown
+    if rest > 0:
+        parts.append(Text(f"{rest:,} not shown: --limit", style="dim"))
+    return Text("\n") + Text("   ").join(parts)
+
+
+def draw_events(events: Sequence[AnyEvent]) -> RenderableType:
+    """Return events, the oldest first, as they would have been watched."""
+    if not events:
+        return Text("No events.")
+    rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("TIME", "TRY", "WHO"):
+        rows.add_column(name, no_wrap=True)
+    rows.add_column(
+        "WHAT", overflow="fold"
+    )  # what happened is told whole, on more lines if need be
+    for event in sorted(events, key=lambda e: e.id):
+        attempt = str(event.attempt) if event.attempt is not None else formats.DASH
+        rows.add_row(formats.date(event.at), attempt, event.actor, Text(event.message))
+    return rows
+
+
+def draw_nodes(nodes: Sequence[NodeView]) -> RenderableType:
+    """Return the machines."""
+    if not nodes:
+        return Text("No nodes. A worker joins with a join token; `trainyard up` starts one here.")
+    rows = Listing("NAME", "STATE", "FREE", "SLOTS", "DEVICE", "MEMORY", "ISOLATION", "SEEN",
+                   "JOBS", right=("FREE", "SLOTS", "SEEN"),
+                   spare=("SEEN", "ISOLATION", "MEMORY", "DEVICE"), elastic="JOBS")  # fmt: skip
+    for node in nodes:
+        state = "leaving" if node.notice else "draining" if node.draining else "online"
+        hardware = node.hardware
+        rows.add(
+            node.name,
+            state if node.online else "offline",
+            str(node.free_slots),
+            str(hardware.slots),
+            hardware.device_name,
+            f"{formats.size(hardware.device_memory_bytes)} a slot",
+            hardware.isolation,
+            formats.age(node.heartbeat_at),
+            ", ".join(f"{a.job_name} ({len(a.allocation.slots)})" for a in node.allocations),
+        )
+    return rows
+
+
+def draw_metrics(view: MetricsView) -> RenderableType:
+    """Return a line for each series: its last value and its range."""
+    if not view.lines:
+        return Text("No metrics yet.")
+    rows = Listing("METRIC", "BRANCH", "STEPS", "LAST", "MIN", "MAX", "POINTS", "NOT FINITE",
+                   right=("STEPS", "LAST", "MIN", "MAX", "POINTS", "NOT FINITE"),
+                   spare=("POINTS", "STEPS", "BRANCH", "NOT FINITE"))  # fmt: skip
+    for line in view.lines:
+        last = [value for value in line.last if value is not None]
+        rows.add(
+            line.name,
+            line.branch,
+            f"{line.first_steps[0]:,} → {line.steps[-1]:,}" if line.steps else formats.DASH,
+            formats.number(last[-1] if last else None),
+            formats.number(min((v for v in line.min if v is not None), default=None)),
+            formats.number(max((v for v in line.max if v is not None), default=None)),
+            f"{sum(line.count):,}",
+            f"{sum(line.non_finite):,}",
+        )
+    return rows
+
+
+def draw_options(options: ResumeOptions) -> RenderableType:
+    """Return the world sizes on which a job could go on."""
+    rows = Listing("SLOTS", "FREE", "LAYOUTS", "MICRO-BATCH", "IDLE", "MEMORY",
+                   right=("SLOTS",), spare=("FREE",), elastic="LAYOUTS")  # fmt: skip
+    for option in options.options:
+        free = "yes" if option.free_now else "no"
+        if not option.layouts:
+            reason = Text(option.reason or "", style="dim")
+            rows.add(str(option.world_size), free, reason, "", "", "")
+            continue
+        first = option.layouts[0]
+        rows.add(
+            str(option.world_size),
+            free,
+            ", ".join(layout.name for layout in option.layouts)
+            + (f" and {option.more:,} more" if option.more else ""),
+            str(first.batch.micro_batch_size),
+            formats.share(first.batch.idle_share),
+            formats.size(first.memory.total),
+        )
+    return rows

@@ -1,0 +1,175 @@
+"""The SDK's calls about checkpoints, and about what is done to them on their nodes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trainyard.client.calls import Calls
+from trainyard.client.transport import read
+from trainyard.protocol.rest.chores import ChoreView
+from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.fork import ForkReply
+from trainyard.protocol.rest.telemetry import CheckpointDetails, CheckpointView
+from trainyard.protocol.states import OPEN_CHORE_STATES
+
+
+class CatalogCalls(Calls):
+    """What `Trainyard` says about checkpoints; deletions and verifications are chores."""
+
+    def checkpoints(self, job_id: str) -> Iterator[CheckpointView]:
+        """Iterate over the committed checkpoints of a job."""
+        return self._pages(Page[CheckpointView], f"/jobs/{job_id}/checkpoints")
+
+    def checkpoint(self, checkpoint_id: str) -> CheckpointDetails:
+        """Return one checkpoint with its manifest."""
+        return self.transport.get(CheckpointDetails, f"/checkpoints/{checkpoint_id}")
+
+    def verify(self, checkpoint_id: str) -> ChoreView:
+        """Have a checkpoint compared with its checksums and loaded; `wait_for_chore` waits."""
+        return self.transport.post(ChoreView, f"/checkpoints/{checkpoint_id}/verify")
+
+    def export(
+        self,
+        checkpoint_id: str,
+        *,
+        dtype: str | None = None,
+        name: str | None = None,
+        root: str | None = None,
+        shard_gib: float | None = None,
+    ) -> ChoreView:
+        """Have weights and tokenizer written as Hugging Face's libraries read them.
+
+        `wait_for_chore` waits; `outcome.export` then says where they are.
+
+        Args:
+            checkpoint_id: of a model of a known family.
+            dtype: `float32`, `bfloat16` or `float16`; as stored when absent.
+            name: of the folder, in `exports` beneath the root.
+            root: storage root; the checkpoint's own when absent.
+            shard_gib: most of tensors in one file.
+
+        Raises:
+            ConflictError: something speaks against it, as the message says.
+        """
+        given = {"dtype": dtype, "name": name, "root": root, "shard_gib": shard_gib}
+        body = {key: value for key, value in given.items() if value is not None}
+        return self.transport.post(ChoreView, f"/checkpoints/{checkpoint_id}/export", body)
+
+    def sample(
+        self,
+        checkpoint_id: str,
+        prompt: str = "",
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        seed: int | None = None,
+    ) -> ChoreView:
+        """Have a text drawn; `wait_for_chore` waits, and `outcome.sample` then carries it.
+
+        Args:
+            checkpoint_id: of any model.
+            prompt: text to begin with.
+            max_tokens: most tokens to draw; 200 when absent.
+            temperature: divides the logits; 0 takes the likeliest token every time.
+            seed: of the draws.
+
+        Raises:
+            ConflictError: something speaks against it, as the message says.
+        """
+        given = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+        body = {"prompt": prompt} | {k: v for k, v in given.items() if v is not None}
+        return self.transport.post(ChoreView, f"/checkpoints/{checkpoint_id}/sample", body)
+
+    def pin(self, checkpoint_id: str) -> CheckpointDetails:
+        """Keep a checkpoint whatever retention says."""
+        return self.transport.post(CheckpointDetails, f"/checkpoints/{checkpoint_id}/pin")
+
+    def unpin(self, checkpoint_id: str) -> CheckpointDetails:
+        """Leave a checkpoint to retention again."""
+        return self.transport.post(CheckpointDetails, f"/checkpoints/{checkpoint_id}/unpin")
+
+    def delete_checkpoint(self, checkpoint_id: str) -> ChoreView:
+        """Delete a checkpoint from storage.
+
+        Raises:
+            ConflictError: something speaks against it, as the message says.
+        """
+        response = self.transport.send("DELETE", f"/checkpoints/{checkpoint_id}")
+        return read(ChoreView, response)
+
+    def fork(
+        self,
+        checkpoint_id: str,
+        *,
+        name: str | None = None,
+        changes: Mapping[str, Any] | None = None,
+        parts: Sequence[str] | None = None,
+        dry_run: bool = False,
+        idempotency_key: str | None = None,
+    ) -> ForkReply:
+        """Start a new job from a checkpoint; the answer says what goes on exactly and what not.
+
+        Args:
+            checkpoint_id: of any job.
+            name: of the new job.
+            changes: fields of the other job's spec that the new one has otherwise, by section;
+                None takes one out.
+            parts: `model`, and any of `optimizer`, `counters` and `data`; all that go on when
+                absent.
+            dry_run: only work it out.
+            idempotency_key: makes it one job, however often it is sent; a fresh one when absent.
+        """
+        given: dict[str, Any] = {"name": name, "parts": parts and list(parts)}
+        body = {key: value for key, value in given.items() if value is not None}
+        body |= {"changes": dict(changes or {}), "dry_run": dry_run}
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        path = f"/checkpoints/{checkpoint_id}/fork"
+        return self.transport.post(ForkReply, path, body, headers=headers)
+
+    def chores(
+        self,
+        *,
+        job_id: str | None = None,
+        checkpoint_id: str | None = None,
+        open_only: bool = False,
+    ) -> Iterator[ChoreView]:
+        """Iterate over what is and was done to checkpoints, the newest first.
+
+        Args:
+            job_id: for the checkpoints of this job, which may be deleted.
+            checkpoint_id: for this checkpoint.
+            open_only: only what has not ended.
+        """
+        query = {"job": job_id, "checkpoint": checkpoint_id, "open": open_only or None}
+        return self._pages(Page[ChoreView], "/chores", query)
+
+    def chore(self, chore_id: str) -> ChoreView:
+        """Return one chore."""
+        return self.transport.get(ChoreView, f"/chores/{chore_id}")
+
+    def cancel_chore(self, chore_id: str) -> ChoreView:
+        """Take a chore back.
+
+        Raises:
+            ConflictError: it has ended, or is a deletion that has begun.
+        """
+        return self.transport.post(ChoreView, f"/chores/{chore_id}/cancel")
+
+    def wait_for_chore(
+        self, chore_id: str, *, timeout: float | None = None, poll_seconds: float = 0.5
+    ) -> ChoreView:
+        """Return a chore once it has ended.
+
+        Raises:
+            TimeoutError: it has not within `timeout` seconds.
+        """
+
+        def waiting(chore: ChoreView) -> str | None:
+            is_open = chore.state in OPEN_CHORE_STATES
+            return f"{chore.kind} is still {chore.state}" if is_open else None
+
+        return self.transport.poll(
+            lambda: self.chore(chore_id), waiting, timeout=timeout, poll_seconds=poll_seconds
+        )

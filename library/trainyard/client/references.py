@@ -1,0 +1,139 @@
+"""How a person names a job or a checkpoint: id, unique prefix, name, `@last`, `JOB@step-400`."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+
+from trainyard.base.ids import ALPHABET, is_id
+from trainyard.client.errors import UnknownReferenceError
+from trainyard.client.sdk import Trainyard
+from trainyard.protocol.manifest import split_checkpoint_id
+from trainyard.protocol.rest.jobs import JobSummary
+from trainyard.protocol.rest.telemetry import CheckpointView
+
+LAST = "@last"
+SHOWN = 5
+"""Candidates that are named when a reference fits more than one."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+_PREFIX = re.compile(rf"[{ALPHABET}]{{1,26}}")
+_CHECKPOINT = re.compile(r"(?P<job>.+)@(a(?P<attempt>\d+)\.)?step-(?P<step>\d+)")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a reference names."""
+
+    job_id: str
+    """Id of the job."""
+    checkpoint_id: str | None = None
+    """Id of the checkpoint, when one is named."""
+
+
+def resolve_job(yard: Trainyard, reference: str) -> str:
+    """Return the id of the job that a reference names.
+
+    Raises:
+        UnknownReferenceError: no job, or more than one, goes by it.
+    """
+    if is_id(reference):
+        return reference
+    if reference == LAST:
+        newest = next(yard.jobs(), None)
+        if newest is None:
+            raise UnknownReferenceError("There is no job yet: `trainyard submit FILE` makes one.")
+        return newest.id
+    found: list[JobSummary] = []
+    if _NAME.fullmatch(reference):
+        found = list(itertools.islice(yard.jobs(name=reference), SHOWN + 1))
+    if not found and _PREFIX.fullmatch(reference):
+        matches = (j for j in yard.jobs(search=reference) if j.id.startswith(reference))
+        found = list(itertools.islice(matches, SHOWN + 1))
+    return _only(found, reference).id
+
+
+def resolve(yard: Trainyard, reference: str, *, exact: bool = False) -> Target:
+    """Return the job, and the checkpoint where one is named, as in `JOB@step-400`.
+
+    `JOB@a2.step-400` names the attempt too; without it the current lineage is meant.
+
+    Args:
+        yard: the server.
+        reference: what a person wrote.
+        exact: refuse a short name that fits the checkpoints of several attempts, for what cannot
+            be undone.
+
+    Raises:
+        UnknownReferenceError: nothing, or more than one thing, goes by it.
+    """
+    match = _CHECKPOINT.fullmatch(reference)
+    if match is None:
+        try:
+            return Target(split_checkpoint_id(reference)[0], reference)
+        except ValueError:
+            return Target(resolve_job(yard, reference))
+    job_id = resolve_job(yard, match["job"])
+    step, attempt = int(match["step"]), match["attempt"]
+    found = [
+        checkpoint
+        for checkpoint in yard.checkpoints(job_id)
+        if checkpoint.step == step and attempt in {None, str(checkpoint.attempt)}
+    ]
+    if exact and len(found) > 1:
+        raise _ambiguous(found, match)
+    return Target(job_id, _checkpoint(found, match).id)
+
+
+def newest_checkpoint(yard: Trainyard, reference: str) -> str:
+    """Return the id of the checkpoint that is named, or of the newest one of the job's lineage.
+
+    Raises:
+        UnknownReferenceError: nothing goes by it, or the job has saved nothing.
+    """
+    target = resolve(yard, reference)
+    if target.checkpoint_id is not None:
+        return target.checkpoint_id
+    saved = [c for c in yard.checkpoints(target.job_id) if c.on_lineage]
+    if not saved:
+        raise UnknownReferenceError(f"{reference} has saved no checkpoint to start from.")
+    return max(saved, key=lambda c: (c.step, c.attempt)).id
+
+
+def _checkpoint(found: list[CheckpointView], match: re.Match[str]) -> CheckpointView:
+    reference = match[0]
+    # The preflight of a resume saves the step that it came from again: the newer one is taken.
+    chosen = [c for c in found if c.on_lineage] or found
+    if not chosen:
+        raise UnknownReferenceError(
+            f"{reference}: no checkpoint of this step; `trainyard checkpoints {match['job']}` "
+            "lists them."
+        )
+    on_lineage = chosen[0].on_lineage
+    if not on_lineage and len(chosen) > 1:
+        raise _ambiguous(chosen, match)
+    return max(chosen, key=lambda checkpoint: checkpoint.attempt)
+
+
+def _ambiguous(found: list[CheckpointView], match: re.Match[str]) -> UnknownReferenceError:
+    names = ", ".join(f"{match['job']}@a{c.attempt}.step-{c.step}" for c in found)
+    return UnknownReferenceError(f"{match[0]} could be any of {names}: name one of them.")
+
+
+def _only(found: list[JobSummary], reference: str) -> JobSummary:
+    if not found and "@" in reference[1:]:
+        raise UnknownReferenceError(
+            f"No job is called {reference!r}; a checkpoint is written JOB@step-400, or "
+            "JOB@a2.step-400 of attempt 2."
+        )
+    if not found:
+        raise UnknownReferenceError(
+            f"No job is called {reference!r}: give an id, the beginning of one, a name or {LAST}; "
+            "`trainyard ps` lists them."
+        )
+    if len(found) > 1:
+        ids = ", ".join(job.id for job in found[:SHOWN])
+        more = " and more" if len(found) > SHOWN else ""
+        raise UnknownReferenceError(f"{reference!r} could be any of {ids}{more}: give an id.")
+    return found[0]

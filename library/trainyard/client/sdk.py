@@ -1,0 +1,381 @@
+"""The Python SDK: every call of the REST API as a typed method, pages and streams as iterators."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import httpx
+
+from trainyard.client.checkpoints import CatalogCalls
+from trainyard.client.job_list import JobListCalls
+from trainyard.client.settings import resolve
+from trainyard.client.stream import EventStream, Resync
+from trainyard.client.transport import QueryValue, Transport, read, unreachable
+from trainyard.planner.results import Plan
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.rest.access import SessionView, TokenRequest, TokenView
+from trainyard.protocol.rest.attempts import AttemptView
+from trainyard.protocol.rest.chores import ChoreView, JobDeletedView
+from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.events import AnyEvent
+from trainyard.protocol.rest.jobs import (
+    CancelReply,
+    JobRequest,
+    JobRequestView,
+    JobView,
+    StopRequest,
+)
+from trainyard.protocol.rest.nodes import DrainRequest, NodeView, Running
+from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply
+from trainyard.protocol.rest.telemetry import (
+    ComparisonView,
+    LogLine,
+    LogMatches,
+    LogPage,
+    MetricsView,
+)
+from trainyard.protocol.rundir import RecordingRanks, RequestKind
+from trainyard.protocol.states import TERMINAL_JOB_STATES
+from trainyard.spec.job import JobSpec
+
+Spec = JobSpec | Mapping[str, Any]
+"""A job spec, or the same as a parsed TOML, YAML or JSON document."""
+
+
+class Trainyard(CatalogCalls, JobListCalls):
+    """A connection to one server.
+
+    Every method raises a `trainyard.client.errors.TrainyardError`: `ApiError` (by status) when the
+    server refuses, `ConnectionFailedError` when it cannot be reached.
+
+        with Trainyard() as yard:
+            job = yard.submit({"name": "first", "resources": {"world_size": 2}})
+            print(yard.wait(job.id).state)
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Connect to `url`, else to TRAINYARD_URL, else where `login` or `up` of this user went.
+
+        Args:
+            url: such as `http://127.0.0.1:8470`.
+            token: `ty_api_...` or the admin token; else of TRAINYARD_TOKEN or the user's file.
+            transport: stands in for the network in tests.
+            sleep: stands in for the clock in tests.
+
+        Raises:
+            NotConfiguredError: no URL is known.
+        """
+        self.transport = Transport(resolve(url, token), transport=transport, sleep=sleep)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """URL of the server."""
+        return self.transport.connection.url
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.transport.close()
+
+    # ---- jobs ----------------------------------------------------------------------------------
+
+    def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> JobView:
+        """Submit a job; the generated key makes it one job, however often the request is sent."""
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        return self.transport.post(JobView, "/jobs", _document(spec), headers=headers)
+
+    def plan(self, spec: Spec) -> Plan:
+        """Validate a spec and work out what it amounts to; nothing is stored."""
+        return self.transport.post(Plan, "/jobs/plan", _document(spec))
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of the job spec."""
+        schema: dict[str, Any] = self.transport.send("GET", "/schema/job").json()
+        return schema
+
+    def job(self, job_id: str) -> JobView:
+        """Return one job."""
+        return self.transport.get(JobView, f"/jobs/{job_id}")
+
+    def stop(self, job_id: str, *, reason: str = "") -> JobView:
+        """Ask a job to save and leave."""
+        return self.transport.post(JobView, f"/jobs/{job_id}/stop", StopRequest(reason=reason))
+
+    def cancel(self, job_id: str, *, reason: str = "") -> CancelReply:
+        """Make a job leave at once; the answer says what is lost."""
+        body = StopRequest(reason=reason)
+        return self.transport.post(CancelReply, f"/jobs/{job_id}/cancel", body)
+
+    def resume(
+        self,
+        job_id: str,
+        *,
+        world_size: int | None = None,
+        checkpoint_id: str | None = None,
+        overrides: Overrides | Mapping[str, Any] | None = None,
+        steps: int | None = None,
+        allow_code_change: bool = False,
+        dry_run: bool = False,
+    ) -> ResumeReply:
+        """Go on from a checkpoint (the newest of the lineage), on any legal world size and layout.
+
+        `overrides` may also be a plain mapping. With `allow_code_change` the files of `model.code`
+        may differ from those that wrote the checkpoint. With `dry_run` nothing is stored, and the
+        answer compares before and after.
+        """
+        given: dict[str, Any] = {
+            "world_size": world_size,
+            "checkpoint_id": checkpoint_id,
+            "overrides": _plain(overrides),
+            "steps": steps,
+            "allow_code_change": allow_code_change or None,
+            "dry_run": dry_run or None,
+        }
+        body = {name: value for name, value in given.items() if value is not None}
+        return self.transport.post(ResumeReply, f"/jobs/{job_id}/resume", body)
+
+    def resume_options(self, job_id: str) -> ResumeOptions:
+        """Return each world size that the cluster could give, with its layouts or the reason."""
+        return self.transport.get(ResumeOptions, f"/jobs/{job_id}/resume-options")
+
+    def request(
+        self, job_id: str, kind: RequestKind, *, steps: int = 3, ranks: RecordingRanks = "first"
+    ) -> JobRequestView:
+        """Ask something of a running job, or a record of some steps; the answer is an event."""
+        body = JobRequest(kind=kind, steps=steps, ranks=ranks)
+        return self.transport.post(JobRequestView, f"/jobs/{job_id}/requests", body)
+
+    def requests(self, job_id: str) -> Iterator[JobRequestView]:
+        """Iterate over what was asked of a job, the newest first, with the answers."""
+        return self._pages(Page[JobRequestView], f"/jobs/{job_id}/requests")
+
+    def wait_for_answer(
+        self,
+        job_id: str,
+        request_id: str,
+        *,
+        timeout: float | None = None,
+        poll_seconds: float = 0.5,
+    ) -> JobRequestView:
+        """Return a request once it has been answered; an attempt that ends answers all it has.
+
+        Raises:
+            TimeoutError: it was not within `timeout` seconds.
+        """
+
+        def look() -> JobRequestView:
+            return next(one for one in self.requests(job_id) if one.id == request_id)
+
+        def waiting(asked: JobRequestView) -> str | None:
+            return f"{asked.request.kind} is not answered" if asked.answer is None else None
+
+        return self.transport.poll(look, waiting, timeout=timeout, poll_seconds=poll_seconds)
+
+    def delete(
+        self, job_id: str, *, checkpoints: Literal["keep", "delete"] = "keep"
+    ) -> list[ChoreView]:
+        """Remove a finished job; return what deletes its checkpoints, where they are to go."""
+        query = {"checkpoints": checkpoints}
+        response = self.transport.send("DELETE", f"/jobs/{job_id}", query=query)
+        return read(JobDeletedView, response).chores if response.status_code == 202 else []
+
+    def wait(
+        self, job_id: str, *, timeout: float | None = None, poll_seconds: float = 1.0
+    ) -> JobView:
+        """Return the job once it has reached an end.
+
+        Raises:
+            TimeoutError: it did not within `timeout` seconds.
+        """
+
+        def waiting(job: JobView) -> str | None:
+            return None if job.state in TERMINAL_JOB_STATES else f"{job.name} is still {job.state}"
+
+        return self.transport.poll(
+            lambda: self.job(job_id), waiting, timeout=timeout, poll_seconds=poll_seconds
+        )
+
+    # ---- what flows back -----------------------------------------------------------------------
+
+    def attempts(self, job_id: str) -> Iterator[AttemptView]:
+        """Iterate over the attempts of a job, the newest first."""
+        return self._pages(Page[AttemptView], f"/jobs/{job_id}/attempts")
+
+    def events(self, job_id: str) -> Iterator[AnyEvent]:
+        """Iterate over the events of a job, the newest first."""
+        return self._pages(Page[AnyEvent], f"/jobs/{job_id}/events")
+
+    def logs(
+        self,
+        job_id: str,
+        *,
+        attempt: int | None = None,
+        rank: int | None = None,
+        first_line: int | None = None,
+        limit: int | None = None,
+    ) -> LogPage:
+        """Return lines of one rank's log: the last ones, or those from a line on.
+
+        Args:
+            job_id: the job.
+            attempt: number of the attempt; the newest when absent.
+            rank: global rank; 0 when absent.
+            first_line: number of the first line; a negative one counts from the end.
+            limit: lines at most.
+        """
+        query = {"attempt": attempt, "rank": rank, "first_line": first_line, "limit": limit}
+        return self.transport.get(LogPage, f"/jobs/{job_id}/logs", query)
+
+    def search_logs(
+        self,
+        job_id: str,
+        text: str,
+        *,
+        attempt: int | None = None,
+        rank: int | None = None,
+    ) -> Iterator[LogLine]:
+        """Iterate over the lines of one rank's log that hold `text`, in any case."""
+        query: dict[str, QueryValue | None] = {"text": text, "attempt": attempt, "rank": rank}
+        while True:
+            found = self.transport.get(LogMatches, f"/jobs/{job_id}/logs/search", query)
+            yield from found.lines
+            if found.next_line is None:
+                return
+            query["first_line"] = found.next_line
+
+    def metrics(
+        self,
+        job_id: str,
+        *,
+        names: tuple[str, ...] = (),
+        max_points: int | None = None,
+        from_step: int | None = None,
+        to_step: int | None = None,
+        attempt: int | None = None,
+    ) -> MetricsView:
+        """Return buckets of series (of all when none is named) along the lineage."""
+        query = {
+            "names": ",".join(names) or None,
+            "max_points": max_points,
+            "from_step": from_step,
+            "to_step": to_step,
+            "attempt": attempt,
+        }
+        return self.transport.get(MetricsView, f"/jobs/{job_id}/metrics", query)
+
+    def metrics_csv(
+        self, job_id: str, *, names: tuple[str, ...] = (), attempt: int | None = None
+    ) -> Iterator[str]:
+        """Iterate over lines `attempt,step,time,name,value` along the lineage, header first."""
+        path, headers = f"/jobs/{job_id}/metrics", {"Accept": "text/csv"}
+        query = {"names": ",".join(names) or None, "attempt": attempt}
+        try:
+            with self.transport.stream(path, query=query, headers=headers) as response:
+                yield from response.iter_lines()
+        except httpx.TransportError as error:
+            raise unreachable(self.url, error) from error
+
+    def compare(
+        self,
+        job_ids: Sequence[str],
+        *,
+        names: Sequence[str] = (),
+        max_points: int | None = None,
+        x: Literal["step", "tokens", "seconds"] | None = None,
+        from_x: float | None = None,
+        to_x: float | None = None,
+    ) -> ComparisonView:
+        """Return buckets of the same series of up to eight jobs, each with its time and tokens.
+
+        Without `names` the answer tells only which each job has. `x` says what `from_x` and `to_x`
+        count, the ends of the stretch that is drawn; steps when absent.
+        """
+        query = {
+            "jobs": ",".join(job_ids),
+            "names": ",".join(names) or None,
+            "max_points": max_points,
+            "x": x,
+            "from_x": from_x,
+            "to_x": to_x,
+        }
+        return self.transport.get(ComparisonView, "/metrics/compare", query)
+
+    def stream(
+        self, *, job_id: str | None = None, give_up_seconds: float = 60.0
+    ) -> Iterator[AnyEvent | Resync]:
+        """Yield events as they happen, in order and each once; interruptions are caught up.
+
+        The first item is a `Resync`: read then what you show, and follow with the events. Another
+        one comes when a gap could not be replayed.
+        """
+        stream = EventStream(self.transport, job_id=job_id, give_up_seconds=give_up_seconds)
+        return iter(stream)
+
+    # ---- machines and access -------------------------------------------------------------------
+
+    def nodes(self) -> Iterator[NodeView]:
+        """Iterate over the nodes."""
+        return self._pages(Page[NodeView], "/nodes")
+
+    def drain(self, node: str, *, running: Running = "move") -> NodeView:
+        """Place nothing new on a node; what runs there saves and moves, or may finish."""
+        return self.transport.post(NodeView, f"/nodes/{node}/drain", DrainRequest(running=running))
+
+    def undrain(self, node: str) -> NodeView:
+        """Place on a node again."""
+        return self.transport.post(NodeView, f"/nodes/{node}/undrain")
+
+    def session(self) -> SessionView:
+        """Return who the token belongs to."""
+        return self.transport.get(SessionView, "/auth/session")
+
+    def tokens(self) -> Iterator[TokenView]:
+        """Iterate over the tokens (with the admin token)."""
+        return self._pages(Page[TokenView], "/tokens")
+
+    def create_token(
+        self,
+        name: str,
+        *,
+        kind: Literal["api", "join", "login"] = "api",
+        expires_in_seconds: int | None = None,
+    ) -> TokenView:
+        """Make a token (with the admin token); its `secret` is told this once."""
+        body = TokenRequest(name=name, kind=kind, expires_in_seconds=expires_in_seconds)
+        return self.transport.post(TokenView, "/tokens", body)
+
+    def revoke_token(self, token_id: str) -> None:
+        """End a token (with the admin token)."""
+        self.transport.send("DELETE", f"/tokens/{token_id}")
+
+
+def _document(spec: Spec) -> Mapping[str, Any]:
+    """Return the spec as a document; of a `JobSpec` what differs from the defaults."""
+    return spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, JobSpec) else spec
+
+
+def _plain(overrides: Overrides | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if isinstance(overrides, Overrides):
+        return overrides.model_dump(mode="json", exclude_unset=True)
+    return overrides

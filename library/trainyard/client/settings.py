@@ -1,0 +1,117 @@
+"""Where the server is and which token opens it: arguments, environment, then a profile's file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.base.names import LEGAL, NAME
+from trainyard.client.errors import NotConfiguredError
+from trainyard.run.atomic import replace_file
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How to reach a server."""
+
+    url: str
+    """Such as `http://127.0.0.1:8470`, without `/api/v1`."""
+    token: str | None
+    """Bearer token."""
+
+
+DEFAULT_PROFILE = "default"
+MAX_PROFILE_NAME = 80
+_chosen: str | None = None
+
+
+def choose_profile(name: str | None) -> None:
+    """Make a profile the one of this process, before TRAINYARD_URL and TRAINYARD_PROFILE.
+
+    Raises:
+        NotConfiguredError: it could be no file's name.
+    """
+    global _chosen
+    _chosen = None if name is None else _checked(name)
+
+
+def profile() -> str:
+    """Return the profile that `login` and `up` write and the other commands read.
+
+    Raises:
+        NotConfiguredError: TRAINYARD_PROFILE could be no file's name.
+    """
+    return _chosen or _checked(os.environ.get("TRAINYARD_PROFILE") or DEFAULT_PROFILE)
+
+
+def _checked(name: str) -> str:
+    if not re.fullmatch(NAME, name) or len(name) > MAX_PROFILE_NAME:
+        raise NotConfiguredError(
+            f"profile={name!r}: a name is {LEGAL[NAME]}, {MAX_PROFILE_NAME} characters at most"
+        )
+    return name
+
+
+def config_path() -> Path:
+    """Return the file of the present profile: a server's address and the user's token."""
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "trainyard"
+    name = profile()
+    return folder / ("config.json" if name == DEFAULT_PROFILE else f"profiles/{name}.json")
+
+
+def resolve(url: str | None = None, token: str | None = None) -> Connection:
+    """Return the connection to use.
+
+    It is what is given, else the profile that was chosen, else TRAINYARD_URL and TRAINYARD_TOKEN,
+    else the profile of TRAINYARD_PROFILE or the default one. The token of a profile is only ever
+    sent to the server that the profile names.
+
+    Raises:
+        NotConfiguredError: no address is known.
+    """
+    saved = load()
+    if _chosen is None:
+        url = url or os.environ.get("TRAINYARD_URL")
+        token = token or os.environ.get("TRAINYARD_TOKEN")
+    url = url or (saved.url if saved else None)
+    if not url:
+        raise NotConfiguredError(_nothing_known())
+    url = url.rstrip("/")
+    if not token and saved and saved.url == url:
+        token = saved.token
+    return Connection(url, token or None)
+
+
+def _nothing_known() -> str:
+    name = profile()
+    if name == DEFAULT_PROFILE:
+        return (
+            "No server is known. Start one here with `trainyard up`, log in to one with "
+            "`trainyard login URL`, or set TRAINYARD_URL and TRAINYARD_TOKEN."
+        )
+    known = sorted(path.stem for path in config_path().parent.glob("*.json"))
+    return (
+        f"There is no profile {name!r} (known: {', '.join([DEFAULT_PROFILE, *known])}). "
+        f"Make it with `trainyard login URL --profile {name}`."
+    )
+
+
+def load() -> Connection | None:
+    """Return what the profile's file says; nothing when it is absent or not legible."""
+    try:
+        content = json.loads(config_path().read_text(encoding="utf-8"))
+        return Connection(str(content["url"]), content.get("token"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def save(connection: Connection) -> Path:
+    """Write the profile's file, readable by that user alone, and return its path."""
+    path = config_path()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    content = json.dumps({"url": connection.url, "token": connection.token}, indent=2)
+    replace_file(path, content + "\n", mode=0o600)
+    return path

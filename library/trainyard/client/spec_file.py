@@ -1,0 +1,195 @@
+"""Spec files and `--set`: how a job spec is written by hand, and where each field came from."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from trainyard.base.json_text import json_problem
+from trainyard.base.models import SpecModel
+from trainyard.base.problems import Problem
+from trainyard.spec.job import JobSpec
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that refuses a key that stands twice; PyYAML takes the last one in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:merge" and key.value in seen:
+                place = f"line {key.start_mark.line + 1}"
+                raise ValueError(f"{place}: the key {key.value!r} stands twice in one table")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(text: str) -> Any:
+    return yaml.load(text, _Loader)
+
+
+def _read_json(text: str) -> Any:
+    problem = json_problem(text)
+    if problem is not None:
+        raise ValueError(f"{problem.pointer or '/'}: {problem.detail}")
+    return json.loads(text)
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    ".toml": tomllib.loads,
+    ".yaml": _read_yaml,
+    ".yml": _read_yaml,
+    ".json": _read_json,
+}
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One `--set section.field=value`."""
+
+    path: tuple[str, ...]
+    """Names of the field, outermost first."""
+    text: str
+    """The value as it was typed; empty for the default."""
+
+    @property
+    def pointer(self) -> str:
+        """JSON pointer of the field."""
+        return "".join(f"/{name}" for name in self.path)
+
+    def __str__(self) -> str:
+        """Return what was typed."""
+        return f"--set {'.'.join(self.path)}={self.text}"
+
+
+def read_spec_file(path: Path) -> dict[str, Any]:
+    """Return the document in a TOML, YAML or JSON file.
+
+    Raises:
+        ValueError: it cannot be read, or is no table of fields; the text names file and place.
+    """
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise ValueError(f"{path}: a spec file ends with {', '.join(READERS)}")
+    try:
+        document = reader(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    if document is None:  # an empty YAML file
+        return {}
+    if not isinstance(document, dict):
+        raise ValueError(f"{path}: holds a {type(document).__name__}, needs a table of fields")
+    return document
+
+
+def parse_assignment(text: str) -> Assignment:
+    """Read `section.field=value`.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    name, equals, value = text.partition("=")
+    path = tuple(part.strip() for part in name.split("."))
+    if not equals or not all(path):
+        raise ValueError(f"--set {text}: write section.field=value, as in training.steps=200")
+    return Assignment(path, value.strip())
+
+
+def apply(document: Mapping[str, Any], assignments: Iterable[Assignment]) -> dict[str, Any]:
+    """Return the document with fields set, in order; an empty value takes the field out.
+
+    Raises:
+        ValueError: a name on the way to the field holds a value, not a section.
+    """
+    result = json.loads(json.dumps(document, default=str))
+    for assignment in assignments:
+        section = result
+        for name in assignment.path[:-1]:
+            section = section.setdefault(name, {})
+            if not isinstance(section, dict):
+                raise ValueError(f"{assignment}: {name} holds a value, not a section")
+        if assignment.text:
+            section[assignment.path[-1]] = typed_value(assignment)
+        else:
+            section.pop(assignment.path[-1], None)
+    return dict(result)
+
+
+def typed_value(assignment: Assignment) -> Any:
+    """Return the value in the type that the spec wants: as TOML where that fits, else as text.
+
+    So `name=7` is text, `training.steps=7` a number, and `model.size=8B` needs no quotes. A value
+    that fits neither way is returned as TOML reads it: whoever checks the spec says what is legal.
+    """
+    candidates: list[Any] = [assignment.text]
+    try:
+        candidates.insert(0, tomllib.loads(f"value = {assignment.text}")["value"])
+    except tomllib.TOMLDecodeError:
+        return assignment.text
+    wanted = _field_type(JobSpec, assignment.path)
+    if wanted is None:
+        return candidates[0]
+    for candidate in candidates:
+        try:
+            wanted.validate_json(json.dumps(candidate, default=str), strict=True)
+        except ValidationError:
+            continue
+        return candidate
+    return candidates[0]
+
+
+def _field_type(model: type[SpecModel], path: Sequence[str]) -> TypeAdapter[Any] | None:
+    """Return the type of a field below `model`; nothing when it is unknown or a whole section."""
+    field = model.model_fields.get(path[0])
+    if field is None:
+        return None
+    kind = field.annotation
+    if isinstance(kind, type) and issubclass(kind, SpecModel):
+        return _field_type(kind, path[1:]) if len(path) > 1 else None
+    if len(path) > 1:
+        return TypeAdapter(get_args(kind)[1]) if get_origin(kind) is dict else None
+    return None if kind is None else TypeAdapter(kind)
+
+
+def origin(
+    problem: Problem, *, file: Path | None, assignments: Sequence[Assignment] = ()
+) -> str | None:
+    """Return where a problem's field was written: the last `--set` that touched it, or the file."""
+    here = problem.pointer
+    for assignment in reversed(assignments):
+        if _within(here, assignment.pointer) or (here and _within(assignment.pointer, here)):
+            return str(assignment)
+    if file is None:
+        return None
+    field = problem.pointer.strip("/").replace("/", ".")
+    return f"{file}: {field}" if field else str(file)
+
+
+def _within(inner: str, outer: str) -> bool:
+    return inner == outer or inner.startswith(f"{outer}/")
+
+
+def did_you_mean(problem: Problem) -> str | None:
+    """Return the known field that an unknown one resembles, by its dotted path."""
+    if problem.detail != "unknown field":
+        return None
+    *parents, name = problem.pointer.strip("/").split("/")
+    model: type[SpecModel] = JobSpec
+    for parent in parents:
+        field = model.model_fields.get(parent)
+        kind = field.annotation if field else None
+        if not (isinstance(kind, type) and issubclass(kind, SpecModel)):
+            return None
+        model = kind
+    close = difflib.get_close_matches(name, model.model_fields, n=1)
+    return ".".join([*parents, close[0]]) if close else None

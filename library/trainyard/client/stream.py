@@ -1,0 +1,136 @@
+"""The stream of events: server-sent events, gone on with after every interruption."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from trainyard.base.retry import Retries
+from trainyard.client.errors import ServerError
+from trainyard.client.transport import BACKOFF, Transport, unreachable
+from trainyard.protocol.rest.events import AnyEvent
+
+SILENCE_SECONDS = 45.0
+"""Without even a ping for so long, the connection is taken for dead and opened anew."""
+
+
+EVENT: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
+
+
+@dataclass(frozen=True)
+class Resync:
+    """The stream starts here: what happened earlier was not seen, so read afresh what you show.
+
+    The first item of every stream, and again after the server could not replay a gap.
+    """
+
+
+@dataclass
+class ServerEvent:
+    """One server-sent event (WHATWG HTML, section 9.2.6)."""
+
+    kind: str = "message"
+    id: str | None = None
+    data: list[str] = field(default_factory=list)
+
+
+class EventStream:
+    """Events as they happen, in order and each once, over lost connections too."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        job_id: str | None = None,
+        give_up_seconds: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare the stream; iterating opens it.
+
+        Args:
+            transport: the server.
+            job_id: only this job's events; all of them when absent.
+            give_up_seconds: how long to go on trying while the server cannot be reached.
+            clock: seconds that only grow.
+        """
+        self._transport = transport
+        self._job_id = job_id
+        self._retries = Retries(BACKOFF, for_seconds=give_up_seconds, clock=clock)
+        self._last_id: str | None = None
+
+    def __iter__(self) -> Iterator[AnyEvent | Resync]:
+        """Yield events, and a `Resync` wherever what came before was not seen.
+
+        Raises:
+            ConnectionFailedError: the server stayed away for longer than `give_up_seconds`.
+            ApiError: it refused.
+        """
+        while True:
+            try:
+                yield from self._one_connection()
+                pause = BACKOFF.first  # the server ends a stream now and then
+            except (httpx.TransportError, ServerError) as error:
+                pause = self._pause_after(error)
+            self._transport.sleep(pause)
+
+    def _one_connection(self) -> Iterator[AnyEvent | Resync]:
+        """Yield what one connection brings, until it ends."""
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        if self._last_id is not None:
+            headers["Last-Event-ID"] = self._last_id
+        with self._transport.stream(
+            "/stream",
+            query={"job": self._job_id},
+            headers=headers,
+            silence_seconds=SILENCE_SECONDS,
+        ) as response:
+            self._retries.succeeded()
+            if self._last_id is None:
+                yield Resync()
+            for event in parse_events(response.iter_lines()):
+                self._last_id = event.id or self._last_id
+                if event.kind == "reset":
+                    yield Resync()
+                elif (view := _view(event)) is not None:
+                    yield view
+
+    def _pause_after(self, error: httpx.TransportError | ServerError) -> float:
+        pause = self._retries.failed()
+        if pause is not None:
+            return pause
+        if isinstance(error, ServerError):
+            raise error
+        raise unreachable(self._transport.connection.url, error) from error
+
+
+def parse_events(lines: Iterable[str]) -> Iterator[ServerEvent]:
+    """Yield the events of a stream of lines, those of an id alone too; comments are pings."""
+    event, empty = ServerEvent(), True
+    for line in lines:
+        if not line:
+            if not empty:
+                yield event
+            event, empty = ServerEvent(), True
+            continue
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        empty = empty and name not in {"data", "event", "id"}
+        if name == "data":
+            event.data.append(value)
+        elif name == "event":
+            event.kind = value
+        elif name == "id":
+            event.id = value
+
+
+def _view(event: ServerEvent) -> AnyEvent | None:
+    if not event.data:
+        return None
+    try:
+        return EVENT.validate_json("\n".join(event.data), extra="ignore")
+    except ValidationError:  # no event at all: a message that only a newer server sends
+        return None

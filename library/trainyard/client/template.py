@@ -1,0 +1,77 @@
+"""The spec file that `trainyard init` writes: every field with its help, drawn from the models."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+
+from pydantic.fields import FieldInfo
+
+from trainyard.base.models import SpecModel
+from trainyard.spec.job import JobSpec
+
+HEAD = """\
+# A Trainyard job. Every field may be left out; those behind a # show their default.
+# `trainyard plan FILE` says what it amounts to, `trainyard submit FILE` submits it.
+"""
+
+SHOWN = {
+    "model.size": "debug",
+    "training.steps": 200,
+    "training.seq_len": 128,
+    "training.global_batch_size": 16,
+    "training.micro_batch_size": 4,
+    "optimizer.lr": 1e-3,
+    "checkpoint.interval_steps": 50,
+    "resources.world_size": 2,
+}
+"""Fields that most people set; the others stay behind a comment sign."""
+
+WIDTH = 98
+
+
+def spec_template(name: str) -> str:
+    """Return the text of a TOML spec file for a job of this name."""
+    lines = [HEAD, *_field("name", JobSpec.model_fields["name"], value=name)]
+    sections: list[tuple[str, type[SpecModel]]] = []
+    for key, field in JobSpec.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, SpecModel):
+            sections.append((key, kind))
+        elif key not in {"name", "env"}:
+            lines += _field(key, field)
+    for key, kind in sections:
+        lines += _section(key, kind)
+    env = _comment(JobSpec.model_fields["env"].description or "")
+    lines += ["", "[env]", *env, '# NCCL_DEBUG = "WARN"']
+    return "\n".join(lines) + "\n"
+
+
+def _section(name: str, kind: type[SpecModel]) -> Iterator[str]:
+    yield from ("", f"[{name}]", *_comment(kind.__doc__ or ""))
+    for key, field in kind.model_fields.items():
+        yield from _field(key, field, value=SHOWN.get(f"{name}.{key}"))
+
+
+def _field(key: str, field: FieldInfo, *, value: object = None) -> Iterator[str]:
+    yield ""
+    yield from _comment(field.description or "")
+    if value is not None:
+        yield f"{key} = {_toml(value)}"
+    elif (default := field.get_default(call_default_factory=True)) is None:
+        yield f"# {key} ="
+    else:
+        yield f"# {key} = {_toml(default)}"
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(" ".join(text.split()), WIDTH - 2)]
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    return json.dumps(value)  # strings, integers and booleans are written the same in TOML

@@ -1,0 +1,207 @@
+"""HTTP to one server: base URL, token, retries of what is safe to repeat, typed errors."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from trainyard.base.retry import Backoff, Retries, retry
+from trainyard.client.errors import ApiError, ConnectionFailedError, error_of
+from trainyard.client.settings import Connection
+
+Model = TypeVar("Model", bound=BaseModel)
+QueryValue = str | int | float | list[str]
+Query = Mapping[str, QueryValue | None]
+
+BACKOFF = Backoff(first=0.25, longest=2.0)
+TRIES = 5
+"""Of a request that may be repeated."""
+READ_SECONDS, CONNECT_SECONDS = 60.0, 5.0
+IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
+PASSING = frozenset({502, 503, 504})
+"""Statuses of a server that restarts, or of a proxy before one."""
+
+
+class Transport:
+    """Sends requests below `/api/v1` and reads the answers into models."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.connection = connection
+        headers = {"Accept": "application/json", "User-Agent": "trainyard-client"}
+        if connection.token:
+            headers["Authorization"] = f"Bearer {connection.token}"
+        self.http = httpx.Client(
+            base_url=f"{connection.url}/api/v1",
+            headers=headers,
+            timeout=httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
+            transport=transport,
+        )
+        self.sleep = sleep
+
+    def poll(
+        self,
+        look: Callable[[], Model],
+        waiting: Callable[[Model], str | None],
+        *,
+        timeout: float | None,
+        poll_seconds: float,
+    ) -> Model:
+        """Look until `waiting` has no word of what is seen that is still to come, and return it.
+
+        Raises:
+            TimeoutError: with that word, when it still has one after `timeout` seconds.
+        """
+        waited = 0.0
+        while True:
+            seen = look()
+            why = waiting(seen)
+            if why is None:
+                return seen
+            if timeout is not None and waited >= timeout:
+                raise TimeoutError(f"{why} after {timeout:g} s")
+            self.sleep(poll_seconds)
+            waited += poll_seconds
+
+    def get(self, model: type[Model], path: str, query: Query | None = None) -> Model:
+        """Read one resource."""
+        return read(model, self.send("GET", path, query=query))
+
+    def post(
+        self,
+        model: type[Model],
+        path: str,
+        body: BaseModel | Mapping[str, Any] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> Model:
+        """Ask for something; repeated only if the server never saw it, or knows it by its key."""
+        return read(model, self.send("POST", path, body=body, headers=headers))
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: BaseModel | Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        """Send a request and return its successful response.
+
+        Requests that change nothing when repeated (by method, or by an `Idempotency-Key`) are sent
+        again after a lost connection and while the server restarts; others only when no connection
+        came about, so that the server cannot have seen them.
+
+        Raises:
+            ConnectionFailedError: the server could not be reached, or did not answer in time.
+            ApiError: it refused.
+        """
+        headers = dict(headers or {})
+        content = _content(body)
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        request = self.http.build_request(
+            method, path, params=without_none(query or {}), content=content, headers=headers
+        )
+        repeatable = method in IDEMPOTENT or "Idempotency-Key" in headers
+
+        def may_repeat(error: Exception) -> bool:
+            if isinstance(error, ApiError):
+                return repeatable and error.status in PASSING
+            return isinstance(error, httpx.ConnectError) or (
+                repeatable and isinstance(error, httpx.TransportError)
+            )
+
+        try:
+            return retry(
+                lambda: self._send_once(request),
+                when=may_repeat,
+                retries=Retries(BACKOFF, tries=TRIES),
+                sleep=self.sleep,
+            )
+        except httpx.TransportError as error:
+            raise unreachable(self.connection.url, error) from error
+
+    def _send_once(self, request: httpx.Request) -> httpx.Response:
+        response = self.http.send(request)
+        if not response.is_success:
+            raise error_of(response)
+        return response
+
+    @contextmanager
+    def stream(
+        self,
+        path: str,
+        *,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+        silence_seconds: float = READ_SECONDS,
+    ) -> Iterator[httpx.Response]:
+        """Open a response whose body is read as it comes; it is not tried again.
+
+        Raises:
+            httpx.TransportError: the server could not be reached, or was silent for too long.
+            ApiError: it refused.
+        """
+        with self.http.stream(
+            "GET",
+            path,
+            params=without_none(query or {}),
+            headers=headers,
+            timeout=httpx.Timeout(silence_seconds, connect=CONNECT_SECONDS),
+        ) as response:
+            if not response.is_success:
+                response.read()
+                raise error_of(response)
+            yield response
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.http.close()
+
+
+def read(model: type[Model], response: httpx.Response) -> Model:
+    """Read a model from a response; fields that only a newer server knows are left out.
+
+    Raises:
+        ConnectionFailedError: what answers is something else than a server of ours.
+    """
+    try:
+        return model.model_validate_json(response.content, extra="ignore")
+    except ValidationError as error:
+        url = response.request.url
+        raise ConnectionFailedError(
+            f"{url} gave no {model.__name__}: is it the address of a Trainyard server, and "
+            "of about this version?"
+        ) from error
+
+
+def unreachable(url: str, error: httpx.TransportError) -> ConnectionFailedError:
+    """Return the error for a connection that failed, in words."""
+    why = str(error) or type(error).__name__
+    if isinstance(error, httpx.TimeoutException):
+        why = "no answer in time"
+    return ConnectionFailedError(f"Cannot reach the server at {url}: {why}.")
+
+
+def without_none(query: Query) -> dict[str, QueryValue]:
+    """Return the parameters that are given."""
+    return {name: value for name, value in query.items() if value is not None}
+
+
+def _content(body: BaseModel | Mapping[str, Any] | None) -> bytes | None:
+    if body is None or isinstance(body, BaseModel):
+        return None if body is None else body.model_dump_json(exclude_unset=True).encode()
+    return json.dumps(body, default=str).encode()

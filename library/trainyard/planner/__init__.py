@@ -1,0 +1,1 @@
+"""Parameters, FLOPs, memory and legal layouts of a job, before it runs."""

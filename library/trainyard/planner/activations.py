@@ -1,0 +1,94 @@
+"""Bytes that one micro-batch keeps for its backward.
+
+Letters: d width, q width of all queries, k width of all keys, f feed-forward width, c bytes of a
+compute element.
+"""
+
+from __future__ import annotations
+
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+
+BYTES = {"float32": 4, "bfloat16": 2}
+
+
+def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
+    """Return the bytes that a block saves for its backward when nothing is recomputed.
+
+    4d + 2q + 2k + 4f elements a token: what each norm takes and gives, queries, keys, values, what
+    attention gives, gate, its SiLU, up, and their product; fused attention saves no scores, and
+    rotation saves nothing. Norms of queries and keys save what they take, q + k, once more. Under
+    tensor parallelism the inputs of column-wise products (what the norms give) are whole on each
+    rank; without sequence sharding what the norms take is whole too.
+    """
+    a = spec.architecture
+    c = BYTES[spec.training.param_dtype]
+    kv_dim = a.n_kv_heads * a.head_dim
+    whole = 2 * a.dim * c
+    sharded = (2 * a.attention_dim + 2 * kv_dim + 4 * a.ffn_dim) * c
+    if a.qk_norm:
+        sharded += (a.attention_dim + kv_dim) * _input_of_a_norm_per_feature(spec)
+    if spec.parallelism.cp_method == "allgather_kv":
+        sharded += 2 * kv_dim * c * (layout.cp - 1)  # keys and values of the other ranks' tokens
+    if spec.model.dropout > 0:
+        sharded += 2 * a.dim  # for each residual branch a mask of one byte an element
+    if spec.parallelism.sequence_parallel:
+        sharded += 2 * _input_of_a_norm(spec)
+    else:
+        whole += 2 * _input_of_a_norm(spec)
+    return tokens * (whole + sharded // layout.tp)
+
+
+def kept_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
+    """Return the bytes that stay of one block until its backward.
+
+    `full` keeps the block's input. `selective` keeps that, what attention gives and every second
+    matrix product: queries, values, gate and the block's output. `memory_budget` lies between
+    `full` and `none` by its share.
+    """
+    a = spec.architecture
+    c = BYTES[spec.training.param_dtype]
+    block_input = tokens * width_of_the_stream(spec, layout)
+    everything = activations_of_a_block(spec, layout, tokens=tokens)
+    match spec.activation_checkpoint.mode:
+        case "none":
+            return everything
+        case "full":
+            return block_input
+        case "selective":
+            kv_dim = a.n_kv_heads * a.head_dim
+            return (
+                block_input
+                + tokens * (2 * a.attention_dim + a.dim + kv_dim + a.ffn_dim) * c // layout.tp
+            )
+        case "memory_budget":
+            share = spec.activation_checkpoint.memory_budget
+            return block_input + round(share * (everything - block_input))
+
+
+def width_of_the_stream(spec: JobSpec, layout: Layout) -> int:
+    """Return the bytes that a rank holds of the residual stream for each token."""
+    shared = layout.tp if spec.parallelism.sequence_parallel else 1
+    return spec.architecture.dim * BYTES[spec.training.param_dtype] // shared
+
+
+def activations_of_the_head(spec: JobSpec, *, tokens: int) -> int:
+    """Return the bytes that the final norm and the head save, the logits left out."""
+    output_of_the_norm = spec.architecture.dim * BYTES[spec.training.param_dtype]
+    return tokens * (_input_of_a_norm(spec) + output_of_the_norm)
+
+
+def _input_of_a_norm(spec: JobSpec) -> int:
+    """Return the bytes a token that a norm of the residual stream saves, its output left out."""
+    return spec.architecture.dim * _input_of_a_norm_per_feature(spec)
+
+
+def _input_of_a_norm_per_feature(spec: JobSpec) -> int:
+    """Return the bytes that an RMS norm saves for each feature, its output left out.
+
+    CUDA has it as one operation, which saves its input. On a CPU it is composed of several, which
+    save a float32 input (a copy, unless it is float32 already) and the normalized values.
+    """
+    if spec.resources.device == "cpu":
+        return 2 * BYTES["float32"]
+    return BYTES[spec.training.param_dtype]

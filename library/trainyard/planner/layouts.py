@@ -1,0 +1,178 @@
+"""Legal layouts of a world size, asked of the rules that the job itself must pass."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from trainyard.base.problems import SpecError, divisors
+from trainyard.planner.memory import estimate_memory
+from trainyard.planner.micro_batches import (
+    chosen_micro_batch_size,
+    legal_micro_batch_size,
+    plan_batch,
+)
+from trainyard.planner.pipeline_cost import plan_pipeline
+from trainyard.planner.results import LayoutOption, ResumeOption
+from trainyard.spec.auto import AUTO, expected_device, resolved
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.pipeline import least_microbatches
+from trainyard.spec.precision import slots_for
+from trainyard.spec.rules import check_beside_layout, layout_problems
+from trainyard.training.devices import Slot
+
+AXES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
+MOST_LISTED = 24
+"""Longer lists help nobody; the rest is counted."""
+LEAST_LISTED = 4
+LISTED_IN_ALL = 512
+"""Where many numbers of slots are asked about, each list is shorter."""
+
+
+class LegalLayouts:
+    """The legal layouts of a job on any number of slots.
+
+    No rule ties the ranks that share a sequence (cp, tp) to those that share out sequences and
+    layers (dp, pp), so each pair is asked about once, on however many slots. One `auto` does:
+    whether blocks are compiled, which `async_tp` needs and some pipelines refuse.
+    """
+
+    def __init__(self, spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
+        self._spec, self._slots = spec, slots
+        self._device = expected_device(spec, slots)
+        self._is_tied = spec.parallelism.async_tp and spec.compile.enabled == AUTO
+        self._known: dict[tuple[int, int, int, int], tuple[str, ...]] = {}
+
+    def on(self, world_size: int, *, at_most: int = MOST_LISTED) -> ResumeOption:
+        """Return the legal layouts of so many slots, or the reason why there is none.
+
+        Each has the job's own micro-batch size where that is legal and leaves few slots idle, else
+        a smaller one (`chosen_micro_batch_size`). First comes the layout that the job's own axes
+        give, if they do; then those that change the fewest of cp, tp and pp, and among these those
+        with the fewest replicas.
+
+        Raises:
+            ValueError: `world_size` is not positive.
+        """
+        if world_size < 1:
+            raise ValueError(f"world_size={world_size} must be positive")
+        try:
+            whole = Layout(dp_shard=world_size)
+            check_beside_layout(self._spec.on_layout(whole), slots=self._slots)
+        except SpecError as error:
+            reasons = dict.fromkeys(problem.detail for problem in error.problems)
+            return ResumeOption(world_size=world_size, layouts=(), reason="; ".join(reasons))
+        own = _own_layout(self._spec, world_size)
+        candidates = list(self._candidates(world_size))
+        candidates.sort(key=lambda layout: _distance(layout, own, self._spec))
+        legal = [layout for layout in candidates if not self._problems(layout)]
+        return ResumeOption(
+            world_size=world_size,
+            layouts=tuple(self._option(layout) for layout in legal[:at_most]),
+            more=max(0, len(legal) - at_most),
+            # The nearest layout says best why there is none.
+            reason=None if legal else "; ".join(self._problems(candidates[0])),
+        )
+
+    def _candidates(self, world_size: int) -> Iterator[Layout]:
+        """Yield each way to write `world_size` as a product of the axes."""
+        for sizes in _factorizations(world_size, len(AXES)):
+            yield Layout(**dict(zip(AXES, sizes, strict=True)))
+
+    def _problems(self, layout: Layout) -> tuple[str, ...]:
+        if self._is_tied:
+            return self._problems_of((layout.dp, layout.pp, layout.cp, layout.tp))
+        rest, sequence = (layout.dp, layout.pp, 1, 1), (1, 1, layout.cp, layout.tp)
+        return self._problems_of(rest) + self._problems_of(sequence)
+
+    def _problems_of(self, axes: tuple[int, int, int, int]) -> tuple[str, ...]:
+        found = self._known.get(axes)
+        if found is None:
+            dp, pp, cp, tp = axes
+            layout = Layout(dp_shard=dp, pp=pp, cp=cp, tp=tp)
+            try:
+                problems = layout_problems(self._candidate(layout), layout)
+                found = tuple(problem.detail for problem in problems)
+            except ValueError as error:
+                found = (str(error),)
+            self._known[axes] = found
+        return found
+
+    def _option(self, layout: Layout) -> LayoutOption:
+        return option(self._candidate(layout), layout, slots=self._slots)
+
+    def _candidate(self, layout: Layout) -> JobSpec:
+        return resolved(_on_layout(self._spec, layout), self._device)
+
+
+def option(spec: JobSpec, layout: Layout, *, slots: Collection[Slot] = ()) -> LayoutOption:
+    """Return a layout with its batch, its pipeline and its memory."""
+    deal = spec.deal(layout)
+    memory = estimate_memory(spec, layout, deal)
+    available = smallest_memory(spec, slots)
+    return LayoutOption(
+        layout=layout,
+        name=str(layout),
+        batch=plan_batch(deal),
+        pipeline=plan_pipeline(spec, layout, deal),
+        memory=memory,
+        fits=None if available is None else memory.total <= available,
+    )
+
+
+def smallest_memory(spec: JobSpec, slots: Collection[Slot]) -> int | None:
+    """Return the memory of the smallest slot that the job may be placed on, if one is known."""
+    return min((slot.memory_bytes for slot in slots_for(spec, slots)), default=None)
+
+
+def _distance(layout: Layout, own: Layout | None, spec: JobSpec) -> tuple[int, ...]:
+    """Return what layouts are sorted by: how far they are from the job's own axes."""
+    now = spec.parallelism
+    changed = sum(getattr(layout, axis) != getattr(now, axis) for axis in ("cp", "tp", "pp"))
+    return (
+        int(layout != own),
+        changed,
+        layout.dp_replicate,
+        layout.world_size // layout.dp,
+        layout.pp,
+        layout.cp,
+    )
+
+
+def _factorizations(product: int, factors: int) -> Iterator[tuple[int, ...]]:
+    """Yield each way to write a product of so many factors, in their order."""
+    if factors == 1:
+        yield (product,)
+        return
+    for first in divisors(product):
+        for rest in _factorizations(product // first, factors - 1):
+            yield (first, *rest)
+
+
+def _on_layout(spec: JobSpec, layout: Layout) -> JobSpec:
+    """Return the job on another layout.
+
+    Raises:
+        ValueError: no micro-batch size gives each data-parallel rank a micro-batch.
+    """
+    training, given = spec.training, spec.training.micro_batch_size
+    rounds = least_microbatches(spec.parallelism.pp_schedule, pp=layout.pp)
+    own = _own_layout(spec, spec.resources.world_size)
+    # What runs keeps its size, as a resume that names none does.
+    choose = legal_micro_batch_size if own and own.dp == layout.dp else chosen_micro_batch_size
+    size = choose(training.global_batch_size, layout.dp, at_most=given, rounds=rounds)
+    if size is None:
+        each = f" with {rounds} micro-batches each" if rounds > 1 else ""
+        raise ValueError(
+            f"{layout.dp} data-parallel ranks{each} are more than the "
+            f"global_batch_size={training.global_batch_size} sequences of a step"
+        )
+    resized = training.model_copy(update={"micro_batch_size": size})
+    return spec.on_layout(layout).model_copy(update={"training": resized})
+
+
+def _own_layout(spec: JobSpec, world_size: int) -> Layout | None:
+    try:
+        return spec.layout(world_size)
+    except ValueError:
+        return None

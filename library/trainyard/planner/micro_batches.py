@@ -1,0 +1,76 @@
+"""Micro-batch sizes: which are legal on so many ranks, and which leave the least of them idle."""
+
+from __future__ import annotations
+
+import math
+
+from trainyard.planner.results import BatchPlan
+from trainyard.training.batch_partition import BatchDeal
+
+IDLE_SHARE_WORTH_SAYING = 0.1
+"""Share of idle sequence slots above which a plan says so, and a smaller size is chosen."""
+
+
+def legal_micro_batch_size(
+    global_batch_size: int, dp: int, *, at_most: int, rounds: int = 1
+) -> int | None:
+    """Return the largest legal micro-batch size up to `at_most`; None when dp has no legal one.
+
+    Legal means that each of the `dp` data-parallel ranks runs at least so many rounds, and has a
+    micro-batch of its own in the first. That is n = dp x (rounds - 1) + 1 micro-batches, or dp if
+    that is more, which bounds the size by (global - 1) // (n - 1) sequences.
+    """
+    least = max(dp, dp * (rounds - 1) + 1)
+    if least > global_batch_size:
+        return None
+    return at_most if least == 1 else min(at_most, (global_batch_size - 1) // (least - 1))
+
+
+def chosen_micro_batch_size(
+    global_batch_size: int, dp: int, *, at_most: int, rounds: int = 1
+) -> int | None:
+    """Return the size that a job takes on `dp` ranks where none is named; None without a legal one.
+
+    The largest legal one, unless it leaves more idle than is worth a word: then the one that leaves
+    the least. A few idle slots cost less than many rounds of small micro-batches.
+    """
+    largest = legal_micro_batch_size(global_batch_size, dp, at_most=at_most, rounds=rounds)
+    if largest is None:
+        return None
+    if BatchDeal(global_batch_size, largest, dp).idle_share <= IDLE_SHARE_WORTH_SAYING:
+        return largest
+    return least_idle_micro_batch_size(global_batch_size, dp, at_most=largest)
+
+
+def least_idle_micro_batch_size(global_batch_size: int, dp: int, *, at_most: int) -> int:
+    """Return the largest micro-batch size up to `at_most` with which no other idles less.
+
+    Each rank runs at least c = ceil(global / dp) sequence slots, and exactly c when the size
+    divides c. So the answer is the largest such divisor that is legal.
+
+    Raises:
+        ValueError: `dp` exceeds the global batch, so that no size is legal.
+    """
+    largest = legal_micro_batch_size(global_batch_size, dp, at_most=at_most)
+    if largest is None:
+        raise ValueError(f"dp={dp} is more than the {global_batch_size} sequences of a step")
+    slots = -(-global_batch_size // dp)
+    small = [size for size in range(1, math.isqrt(slots) + 1) if slots % size == 0]
+    return max(size for low in small for size in (low, slots // low) if size <= largest)
+
+
+def plan_batch(deal: BatchDeal) -> BatchPlan:
+    """State what a deal costs, and the micro-batch size that would cost less."""
+    best = least_idle_micro_batch_size(
+        deal.global_batch_size, deal.dp, at_most=deal.micro_batch_size
+    )
+    less = BatchDeal(deal.global_batch_size, best, deal.dp).idle_share < deal.idle_share
+    return BatchPlan(
+        global_batch_size=deal.global_batch_size,
+        micro_batch_size=deal.micro_batch_size,
+        dp=deal.dp,
+        micro_batches=deal.micro_batches,
+        rounds=deal.rounds,
+        idle_share=deal.idle_share,
+        less_idle_micro_batch_size=best if less else None,
+    )

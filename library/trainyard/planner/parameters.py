@@ -1,0 +1,28 @@
+"""Parameter counts of an architecture, by part."""
+
+from __future__ import annotations
+
+from trainyard.planner.results import ParameterCount
+from trainyard.training.architectures import Architecture
+
+
+def count_parameters(architecture: Architecture) -> ParameterCount:
+    """Count the parameters of each part; tied embeddings count once, as embedding."""
+    a = architecture
+    kv_dim = a.n_kv_heads * a.head_dim
+    qk_norms = 2 * a.head_dim if a.qk_norm else 0
+    embedding = a.vocab_size * a.dim
+    attention = 2 * a.dim * a.attention_dim + 2 * a.dim * kv_dim
+    feed_forward = 3 * a.dim * a.ffn_dim
+    norms = 2 * a.dim + qk_norms
+    head = 0 if a.tied_embeddings else embedding
+    return ParameterCount(
+        embedding=embedding,
+        blocks=a.n_layers,
+        attention=attention,
+        feed_forward=feed_forward,
+        norms=norms,
+        final_norm=a.dim,
+        head=head,
+        total=embedding + a.n_layers * (attention + feed_forward + norms) + a.dim + head,
+    )

@@ -1,0 +1,59 @@
+"""What a pipeline costs: its stages, its micro-batches and the time in which ranks wait."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from trainyard.planner.memory import estimate_memory
+from trainyard.planner.results import PipelinePlan
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.pipeline import bubble_share, microbatches_of, runs_of, stages_of
+from trainyard.training.batch_partition import BatchDeal
+
+
+def plan_pipeline(spec: JobSpec, layout: Layout, deal: BatchDeal) -> PipelinePlan | None:
+    """Return the pipeline of a layout; None where it has none.
+
+    Raises:
+        SpecError: the model or the batch cannot be cut so.
+    """
+    if layout.pp == 1:
+        return None
+    stages = stages_of(spec, layout)
+    microbatches = microbatches_of(spec, layout)
+    runs = runs_of(deal, microbatches)
+    schedule = spec.parallelism.pp_schedule
+    return PipelinePlan(
+        schedule=schedule,
+        layers=tuple(stage.layers for stage in stages),
+        microbatches=microbatches,
+        runs=runs,
+        empty=runs * microbatches - deal.rounds,
+        bubble_share=bubble_share(
+            schedule,
+            pp=layout.pp,
+            stages_per_rank=len(stages) // layout.pp,
+            microbatches=microbatches,
+        ),
+    )
+
+
+def microbatches_that_fit(
+    spec: JobSpec, layout: Layout, deal: BatchDeal, *, available: int
+) -> int | None:
+    """Return the most micro-batches of a run with which a GPipe step fits into so many bytes.
+
+    Of as many runs it is the least, so that as few as can be are empty. None where the schedule
+    holds no more for more of them, or where even one of them does not fit.
+    """
+    if layout.pp == 1 or spec.parallelism.pp_schedule != "GPipe":
+        return None
+
+    def needs(microbatches: int) -> int:
+        section = spec.parallelism.model_copy(update={"pp_microbatches": microbatches})
+        smaller = spec.model_copy(update={"parallelism": section})
+        return estimate_memory(smaller, layout, deal).total
+
+    most = bisect_right(range(1, deal.rounds + 1), available, key=needs)
+    return -(-deal.rounds // runs_of(deal, most)) if most else None

@@ -1,0 +1,242 @@
+"""The plan of a job, and the world sizes on which it could go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from trainyard.base.problems import Problem
+from trainyard.planner.activations import BYTES
+from trainyard.planner.hardware_warnings import hardware_warnings
+from trainyard.planner.layouts import (
+    LEAST_LISTED,
+    LISTED_IN_ALL,
+    MOST_LISTED,
+    LegalLayouts,
+    option,
+    smallest_memory,
+)
+from trainyard.planner.micro_batches import IDLE_SHARE_WORTH_SAYING
+from trainyard.planner.parameters import count_parameters
+from trainyard.planner.pipeline_cost import microbatches_that_fit
+from trainyard.planner.results import Plan, ResumeOption
+from trainyard.spec.auto import auto_values, expected_device, explicit, resolved
+from trainyard.spec.flops import training_flops_per_step, training_flops_per_token
+from trainyard.spec.ignored_fields import SAID
+from trainyard.spec.job import JobSpec
+from trainyard.spec.lr_schedule import warmup_tokens
+from trainyard.spec.pipeline import runs_of
+from trainyard.spec.retention import most_kept
+from trainyard.spec.rules import BYTE_VOCABULARY, check_job_spec
+from trainyard.training.devices import Slot
+
+BUBBLE_SHARE_WORTH_SAYING = 0.25
+VOCABULARY_PADDING = 64
+"""Rows up to the next multiple of this are padding that makes matrix products faster."""
+
+
+def plan(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan:
+    """Work out what a job amounts to, from its spec alone.
+
+    Args:
+        spec: the job, or an attempt's `Overrides.apply` of it.
+        slots: what the nodes offer, if known; each kind of slot once is enough.
+
+    Raises:
+        SpecError: the job cannot run; every problem is named.
+    """
+    check_job_spec(spec, slots=slots)
+    device = expected_device(spec, slots)
+    auto = auto_values(spec, device)
+    spec = resolved(spec, device)
+    chosen = option(spec, spec.layout(), slots=slots)
+    parameters = count_parameters(spec.architecture)
+    steps = spec.training.steps
+    flops_per_step = training_flops_per_step(spec)
+    kept = most_kept(spec)
+    checkpoint_bytes = parameters.total * (
+        BYTES[spec.training.weight_dtype] + 2 * BYTES[spec.optimizer.state_dtype]
+    )
+    draft = Plan(
+        world_size=chosen.layout.world_size,
+        layout=chosen.layout,
+        name=chosen.name,
+        device=device,
+        auto=auto,
+        batch=chosen.batch,
+        pipeline=chosen.pipeline,
+        steps=steps,
+        tokens_per_step=spec.tokens_per_step,
+        total_tokens=steps * spec.tokens_per_step,
+        parameters=parameters,
+        flops_per_token=training_flops_per_token(spec.architecture, spec.training.seq_len),
+        flops_per_step=flops_per_step,
+        total_flops=steps * flops_per_step,
+        memory=chosen.memory,
+        fits=chosen.fits,
+        device_memory_bytes=smallest_memory(spec, slots),
+        checkpoint_bytes=checkpoint_bytes,
+        checkpoints_kept=kept,
+        checkpoints_bytes=kept * checkpoint_bytes,
+        warnings=(),
+    )
+    warnings = [problem for warn in WARNINGS for problem in warn(spec, draft)]
+    warnings += hardware_warnings(spec, slots)
+    return draft.model_copy(update={"warnings": tuple(warnings)})
+
+
+def resume_options(
+    spec: JobSpec, *, world_sizes: Iterable[int], slots: Collection[Slot] = ()
+) -> list[ResumeOption]:
+    """Return for each world size its legal layouts, or the reason why it has none.
+
+    Args:
+        spec: the job, or an attempt's `Overrides.apply` of it.
+        world_sizes: numbers of slots, each at least 1.
+        slots: what the nodes offer, if known; each kind of slot once is enough.
+    """
+    legal, sizes = LegalLayouts(spec, slots=slots), list(world_sizes)
+    at_most = min(MOST_LISTED, max(LEAST_LISTED, LISTED_IN_ALL // max(len(sizes), 1)))
+    return [legal.on(world_size, at_most=at_most) for world_size in sizes]
+
+
+def _idle(_: JobSpec, draft: Plan) -> Iterator[Problem]:
+    batch = draft.batch
+    if batch.idle_share <= IDLE_SHARE_WORTH_SAYING:
+        return
+    better = batch.less_idle_micro_batch_size
+    advice = "" if better is None else f"; micro_batch_size={better} leaves less"
+    yield Problem(
+        pointer="/training/micro_batch_size",
+        detail=f"{batch.idle_share:.0%} of the ranks' sequence slots stay idle: "
+        f"{batch.micro_batches} micro-batches of up to {batch.micro_batch_size} on "
+        f"{batch.dp} data-parallel ranks{advice}",
+    )
+
+
+def _bubble(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
+    pipeline = draft.pipeline
+    if pipeline is None:
+        return
+    field = "pp" if spec.parallelism.pp_microbatches is None else "pp_microbatches"
+    if pipeline.bubble_share > BUBBLE_SHARE_WORTH_SAYING:
+        yield Problem(
+            pointer=f"/parallelism/{field}",
+            detail=f"pipeline ranks wait {pipeline.bubble_share:.0%} of the time: "
+            f"{pipeline.schedule} runs {pipeline.microbatches} micro-batches through "
+            f"{len(pipeline.layers)} stages; more of them (a smaller micro_batch_size) or fewer "
+            "stages wait less",
+        )
+    ran = pipeline.runs * pipeline.microbatches
+    if pipeline.empty > IDLE_SHARE_WORTH_SAYING * ran:
+        yield Problem(
+            pointer=f"/parallelism/{field}",
+            detail=f"{pipeline.empty} of the {ran} micro-batches of a rank hold no sequence: they "
+            f"fill up runs of {pipeline.microbatches}, of which {pipeline.schedule} cannot leave "
+            "any out",
+        )
+
+
+def _memory(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
+    if draft.fits is not False:
+        return
+    yield Problem(
+        pointer="/training/micro_batch_size",
+        detail=f"the fullest rank needs about {draft.memory.total / 2**30:.1f} GiB, more than "
+        "a slot has; more slots, a larger dp_shard or a smaller micro_batch_size need less",
+    )
+    assert draft.device_memory_bytes is not None, "it does not fit into something"
+    deal = spec.deal(draft.layout)
+    fewer = microbatches_that_fit(spec, draft.layout, deal, available=draft.device_memory_bytes)
+    if fewer is not None:
+        yield Problem(
+            pointer="/parallelism/pp_microbatches",
+            detail=f"GPipe keeps the activations of all micro-batches of a run; "
+            f"pp_microbatches={fewer} fits, with {runs_of(deal, fewer)} runs a step",
+        )
+
+
+def _vocabulary(spec: JobSpec, _: Plan) -> Iterator[Problem]:
+    rows = spec.architecture.vocab_size
+    padded = -(-BYTE_VOCABULARY // VOCABULARY_PADDING) * VOCABULARY_PADDING
+    if spec.data.tokenizer == "byte" and rows > padded:
+        yield Problem(
+            pointer="/model/vocab_size",
+            detail=f"{rows - BYTE_VOCABULARY:,} of {rows:,} vocabulary rows are never used: the "
+            f"byte tokenizer has {BYTE_VOCABULARY} tokens (vocab_size={padded} holds them)",
+        )
+
+
+def _unused(spec: JobSpec, _: Plan) -> Iterator[Problem]:
+    for rule in SAID:
+        yield from rule(spec)
+
+
+def _own_model(spec: JobSpec, _: Plan) -> Iterator[Problem]:
+    if spec.model.factory is not None:
+        yield Problem(
+            pointer="/model/factory",
+            detail="an own model is not looked into before it runs: parameters, FLOPs and memory "
+            f"are those of a {spec.model.family} of the shape that the spec gives; set model.dim, "
+            "n_layers, n_heads and ffn_dim as near to it as they go",
+        )
+
+
+def _rounding(spec: JobSpec, _: Plan) -> Iterator[Problem]:
+    if spec.training.weight_dtype == "bfloat16":
+        yield Problem(
+            pointer="/training/weight_dtype",
+            detail="bfloat16 rounds each update to nearest: what moves a weight by less than 2^-9 "
+            "of itself is lost, as norms, which begin at 1, lose all at common rates; float32 "
+            "unless memory forbids it",
+        )
+
+
+def _warmup(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
+    if warmup_tokens(spec) > draft.steps * spec.tokens_per_step / 2:
+        given = spec.lr_schedule.warmup_tokens
+        field = "warmup_steps" if given is None else "warmup_tokens"
+        yield Problem(
+            pointer=f"/lr_schedule/{field}",
+            detail=f"{field}={getattr(spec.lr_schedule, field)} is more than half of the "
+            f"{draft.steps} steps",
+        )
+
+
+def _checkpoints(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
+    interval = explicit(spec.checkpoint.interval_steps)
+    if interval > draft.steps:
+        yield Problem(
+            pointer="/checkpoint/interval_steps",
+            detail=f"interval_steps={interval} is beyond the {draft.steps} steps: nothing is saved "
+            "on the way",
+        )
+
+
+def _schedule(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
+    end = spec.schedule_steps
+    if end < draft.steps:
+        yield Problem(
+            pointer="/lr_schedule/total_steps",
+            detail=f"the schedule ends at step {end}: the other {draft.steps - end} of "
+            f"{draft.steps} steps run at its last rate",
+        )
+    if end > draft.steps:
+        yield Problem(
+            pointer="/lr_schedule/total_steps",
+            detail=f"the schedule ends at step {end}, after the last of {draft.steps} steps: the "
+            "rate never reaches its end",
+        )
+
+
+WARNINGS: tuple[Callable[[JobSpec, Plan], Iterator[Problem]], ...] = (
+    _idle,
+    _bubble,
+    _memory,
+    _vocabulary,
+    _unused,
+    _own_model,
+    _rounding,
+    _warmup,
+    _checkpoints,
+    _schedule,
+)

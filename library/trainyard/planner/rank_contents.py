@@ -1,0 +1,85 @@
+"""What each pipeline rank holds of the model, and how many micro-batches wait in it at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainyard.planner.results import ParameterCount
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.pipeline import in_flight, microbatches_of, stages_of
+
+
+@dataclass(frozen=True)
+class Part:
+    """The stages of one pipeline rank; the whole model where there is no pipeline."""
+
+    layers: int
+    """Transformer blocks."""
+    embedding: bool
+    head: bool
+    blocks_in_flight: float
+    """Blocks whose backward is to come, counted once for each micro-batch."""
+    stages_in_flight: int
+    """Likewise stages."""
+    heads_in_flight: int
+    """Likewise heads: the loss has computed their gradients, which wait too."""
+
+    def parameters(self, counted: ParameterCount) -> int:
+        """Return how many parameters it has."""
+        block = counted.attention + counted.feed_forward + counted.norms
+        first = counted.embedding if self.embedding else 0
+        last = counted.final_norm + counted.head if self.head else 0
+        return first + self.layers * block + last
+
+
+def parts_of(spec: JobSpec, layout: Layout) -> list[Part]:
+    """Return what each pipeline rank holds.
+
+    Raises:
+        SpecError: the model or the batch cannot be cut so.
+    """
+    if layout.pp == 1:
+        layers = spec.architecture.n_layers
+        return [Part(layers, True, True, layers, 1, 1)]
+    stages = stages_of(spec, layout)
+    microbatches = microbatches_of(spec, layout)
+    schedule, per_rank = spec.parallelism.pp_schedule, len(stages) // layout.pp
+    parts = []
+    for rank in range(layout.pp):
+        own = [stage for stage in stages if stage.rank == rank]
+        layers = sum(stage.layers for stage in own)
+        waiting = in_flight(
+            schedule,
+            pp=layout.pp,
+            stages_per_rank=per_rank,
+            microbatches=microbatches,
+            rank=rank,
+        )
+        last = own[-1].index == len(stages) - 1
+        parts.append(
+            Part(
+                layers=layers,
+                embedding=own[0].index == 0,
+                head=last,
+                blocks_in_flight=waiting * layers / per_rank,
+                stages_in_flight=waiting,
+                heads_in_flight=_heads(spec, layout, microbatches) if last else 0,
+            )
+        )
+    return parts
+
+
+def _heads(spec: JobSpec, layout: Layout, microbatches: int) -> int:
+    """Return how many micro-batches have run through the head, and not back.
+
+    All of them with GPipe; else each goes back at once. A zero bubble of the interleaved kind puts
+    off the weights' half of p - 1 of them.
+    """
+    match spec.parallelism.pp_schedule:
+        case "GPipe":
+            return microbatches
+        case "InterleavedZeroBubble":
+            return min(microbatches, layout.pp)
+        case _:
+            return 1

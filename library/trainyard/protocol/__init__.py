@@ -1,0 +1,1 @@
+"""What passes between the programs: REST views, worker messages, events, manifests."""

@@ -1,0 +1,139 @@
+"""One launch of a job: its layout, what it changes, where it runs, and what it resumes from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field
+
+from trainyard.base.models import PositiveSteps, Sequences, SpecModel
+from trainyard.base.names import NAME
+from trainyard.protocol.resume_parts import ALL_PARTS, Parts
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.checkpoint import CheckpointSection
+from trainyard.spec.sections.operation import ResourcesSection, RetrySection
+from trainyard.spec.sections.parallelism import (
+    ActivationCheckpointSection,
+    CompileSection,
+    ParallelismSection,
+)
+from trainyard.training.stream import Windows
+
+
+class Overrides(SpecModel):
+    """What a resume may change; nothing in it changes what the job computes."""
+
+    parallelism: ParallelismSection | None = None
+    """Other parallel axes."""
+    micro_batch_size: Sequences | None = None
+    """Another micro-batch size."""
+    cpu_offload: bool | None = None
+    """Whether weights, gradients and moments wait in the memory of the host."""
+    activation_checkpoint: ActivationCheckpointSection | None = None
+    """What backward recomputes."""
+    compile: CompileSection | None = None
+    """torch.compile."""
+    checkpoint: CheckpointSection | None = None
+    """What is saved, when and where."""
+    resources: ResourcesSection | None = None
+    """Where it runs."""
+    retry: RetrySection | None = None
+    """What follows a failure."""
+    steps: PositiveSteps | None = None
+    """More steps (or fewer) than submitted; the schedule stays as it was."""
+
+    def apply(self, spec: JobSpec) -> JobSpec:
+        """Return the spec with these changes; the schedule's end is pinned as submitted."""
+        update: dict[str, Any] = {
+            name: getattr(self, name) for name in SECTIONS if getattr(self, name) is not None
+        }
+        for name, path in SINGLE_FIELDS.items():
+            section, _, field = path.partition(".")
+            if (value := getattr(self, name)) is not None:
+                before = update.get(section, getattr(spec, section))
+                update[section] = before.model_copy(update={field: value})
+        schedule = spec.lr_schedule
+        if schedule.total_tokens is None:
+            update["lr_schedule"] = schedule.model_copy(update={"total_steps": spec.schedule_steps})
+        return spec.model_copy(update=update)
+
+
+SINGLE_FIELDS = {
+    "micro_batch_size": "training.micro_batch_size",
+    "steps": "training.steps",
+    "cpu_offload": "optimizer.cpu_offload",
+}
+"""Overrides of one field, and its place in the spec."""
+SECTIONS = tuple(name for name in Overrides.model_fields if name not in SINGLE_FIELDS)
+"""Overrides of a whole section, which has the same name in the spec."""
+OVERRIDABLE = frozenset({*SECTIONS, *SINGLE_FIELDS.values()})
+"""Sections and fields of the spec that a resume may change."""
+
+
+class NodeAllocation(SpecModel):
+    """Slots of one node that an attempt holds."""
+
+    node: Annotated[str, Field(min_length=1, max_length=200)]
+    """Name of the node."""
+    node_rank: Annotated[int, Field(ge=0)]
+    """Position among the attempt's nodes; global rank 0 runs on node rank 0."""
+    slots: Annotated[tuple[int, ...], Field(strict=False, min_length=1)]
+    """Indices of the slots (GPU indices on a GPU node)."""
+
+
+class ResumePoint(SpecModel):
+    """The checkpoint from which an attempt goes on."""
+
+    checkpoint_id: str
+    """Id of the checkpoint."""
+    path: str
+    """Its folder, relative to the storage root."""
+    step: Annotated[int, Field(ge=0)]
+    """Completed optimizer steps in it."""
+    metadata_digest: str
+    """XXH3-128 of its DCP metadata, compared before the metadata is opened."""
+    parts: Parts = ALL_PARTS
+    """What is taken over of it; all, unless it is another job's."""
+    allow_code_change: bool = False
+    """Whether the files of `model.code` may differ from those that wrote it."""
+
+
+class AttemptSpec(SpecModel):
+    """`attempt.json`: all that the trainer needs beside the job's spec.
+
+    For a bare launch it may be absent: `AttemptSpec.bare` then says what holds.
+    """
+
+    job_id: Annotated[str, Field(pattern=NAME, max_length=100)]
+    """Id of the job, and name of its folder below the storage root."""
+    attempt: Annotated[int, Field(ge=1)] = 1
+    """Number of the attempt within the job; also its fencing number on storage."""
+    layout: Layout
+    """The parallel axes."""
+    overrides: Overrides = Overrides()
+    """What this attempt changes against the job's spec."""
+    device: Literal["cpu", "cuda"] | None = None
+    """Kind of the slots that it has, by which each `auto` gets its value; `resources.device` holds
+    for a bare launch."""
+    allocation: Annotated[tuple[NodeAllocation, ...], Field(strict=False)] = ()
+    """The nodes, by node rank; empty for a bare launch."""
+    resume: ResumePoint | None = None
+    """Where it goes on from; absent for a fresh start."""
+    skip: Windows = ()
+    """Windows of the stream, start and end, that it leaves out beside those of its checkpoint; each
+    begins at the checkpoint's position or later."""
+    roots: dict[str, str] = Field(default_factory=dict)
+    """Absolute path of each named root on this node."""
+    cache_dir: str | None = None
+    """Folder of this node's token caches; `<run>/cache` when absent."""
+
+    @classmethod
+    def bare(cls, spec: JobSpec, *, world_size: int, job_id: str) -> Self:
+        """Return the first attempt of a job that somebody launches by hand.
+
+        Raises:
+            SpecError: the axes of the spec do not multiply to the world size.
+            ValidationError: the job id is none.
+        """
+        return cls(job_id=job_id, layout=spec.layout(world_size))

@@ -1,0 +1,86 @@
+"""Kinds of events: what may happen, for the events table, the stream and whoever listens."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import ConfigDict
+
+from trainyard.base.models import RecordModel
+
+
+class EventKind(StrEnum):
+    """What happened; `trainyard.protocol.rest.events` maps each kind to the model of its data."""
+
+    SUBMITTED = "submitted"
+    QUEUED = "queued"
+    WAITING = "waiting"
+    PLACED = "placed"
+    CLAIMED = "claimed"
+    PHASE = "phase"
+    RUNNING = "running"
+    WEIGHTS_LOADED = "weights_loaded"
+    RESUMED = "resumed"
+    STOP_REQUESTED = "stop_requested"
+    STOP_AGREED = "stop_agreed"
+    CANCEL_REQUESTED = "cancel_requested"
+    ROLLED_BACK = "rolled_back"
+    RESUME_REQUESTED = "resume_requested"
+    NODE_ENDED = "node_ended"
+    ATTEMPT_ENDED = "attempt_ended"
+    JOB_ENDED = "job_ended"
+    UNREACHABLE = "unreachable"
+    REACHABLE = "reachable"
+    CHECKPOINT_COMMITTED = "checkpoint_committed"
+    CHECKPOINT_SETTLED = "checkpoint_settled"
+    SAVE_FAILED = "save_failed"
+    CHECKPOINT_DAMAGED = "checkpoint_damaged"
+    CHECKPOINT_PINNED = "checkpoint_pinned"
+    CHORE_QUEUED = "chore_queued"
+    CHORE_WAITING = "chore_waiting"
+    CHORE_STARTED = "chore_started"
+    CHORE_PROGRESS = "chore_progress"
+    CHORE_ENDED = "chore_ended"
+    CONTINUITY_CHECKED = "continuity_checked"
+    REQUEST_ANSWERED = "request_answered"
+    METRICS = "metrics"
+    LOG = "log"
+    LINE_SKIPPED = "line_skipped"
+    METRICS_DROPPED = "metrics_dropped"
+    NODE_REGISTERED = "node_registered"
+    NODE_ONLINE = "node_online"
+    NODE_OFFLINE = "node_offline"
+    NODE_DRAINED = "node_drained"
+    JOB_DELETED = "job_deleted"
+
+
+TRANSIENT = frozenset(
+    {
+        EventKind.WAITING,
+        EventKind.PHASE,
+        EventKind.METRICS,
+        EventKind.LOG,
+        EventKind.CHECKPOINT_SETTLED,
+        EventKind.CHORE_WAITING,
+        EventKind.CHORE_PROGRESS,
+    }
+)
+"""Kinds that only live views need: they are pruned after an hour and kept out of a job's events."""
+
+
+def _stored_by_any_version(schema: dict[str, Any]) -> None:
+    del schema["additionalProperties"]
+
+
+class EventData(RecordModel):
+    """Details of one event; each kind has a model of its own.
+
+    A writer sets declared fields only. A stored event of another version may lack fields that have
+    a default, and may hold further ones: the JSON Schema leaves the former optional and is open.
+    """
+
+    model_config = ConfigDict(
+        json_schema_serialization_defaults_required=False,
+        json_schema_extra=_stored_by_any_version,
+    )

@@ -1,0 +1,133 @@
+"""Why an attempt fails: typed reasons, what follows from each, and the error that is stored."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from trainyard.base.models import Message, Number, RecordModel, WrittenPath, cut_to
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.training.stream import BadWindow
+
+
+class FailureReason(StrEnum):
+    """Why an attempt ended without success."""
+
+    OUT_OF_MEMORY = "out_of_memory"
+    NON_FINITE_LOSS = "non_finite_loss"
+    LOSS_SPIKE = "loss_spike"
+    DATA_ERROR = "data_error"
+    CHECKPOINT_ERROR = "checkpoint_error"
+    HANG = "hang"
+    NODE_LOST = "node_lost"
+    PREEMPTED = "preempted"
+    LAUNCH_ERROR = "launch_error"
+    NOT_ALLOWED = "not_allowed"
+    TRAINER_ERROR = "trainer_error"
+
+
+FREE_RETRIES = frozenset({FailureReason.NODE_LOST, FailureReason.PREEMPTED})
+"""Reasons that do not use up the retry budget."""
+
+NEVER_RETRIED = frozenset(
+    {FailureReason.OUT_OF_MEMORY, FailureReason.DATA_ERROR, FailureReason.NOT_ALLOWED}
+)
+"""Reasons that would only fail again: they end with advice instead."""
+
+ADVICE: dict[FailureReason, str] = {
+    FailureReason.OUT_OF_MEMORY: (
+        "Resume on more slots, with a smaller micro_batch_size where it is above 1, or with "
+        "activation_checkpoint.mode = full: none of them changes the result."
+    ),
+    FailureReason.NON_FINITE_LOSS: (
+        "Resume from an earlier checkpoint, or submit again with a lower lr or a longer warmup."
+    ),
+    FailureReason.LOSS_SPIKE: (
+        "Resume from an earlier checkpoint, or submit again with guard.loss_spike = rollback: it "
+        "leaves the sequences out."
+    ),
+    FailureReason.DATA_ERROR: (
+        "Mend the files that the message names, then resume; other data need a new job."
+    ),
+    FailureReason.CHECKPOINT_ERROR: (
+        "Make the path that the message names writable and free space there, then resume."
+    ),
+    FailureReason.HANG: "Look at the last lines of each rank's log, then resume.",
+    FailureReason.NODE_LOST: "Bring the node back or resume on other nodes.",
+    FailureReason.PREEMPTED: "Resume when the slots are free again.",
+    FailureReason.LAUNCH_ERROR: "Look at the node's supervisor log; no rank is at fault.",
+    FailureReason.NOT_ALLOWED: (
+        "Submit a new job without what the message names, or set TRAINYARD_ALLOW_CODE=true for the "
+        "server and its workers, then resume."
+    ),
+    FailureReason.TRAINER_ERROR: "Look at the traceback of the first failing rank.",
+}
+
+
+class MemoryUse(RecordModel):
+    """What a rank held on its device when memory ran out, in bytes."""
+
+    device: Message
+    """`cuda` or `cpu`."""
+    total_bytes: Number
+    """Memory of the device, or of the host."""
+    reserved_bytes: Number
+    """Held by the allocator; on a CPU the resident set."""
+    allocated_bytes: Number
+    """In use by tensors; on a CPU the resident set."""
+    weights_bytes: Number
+    """Weights, those gathered for the moment apart."""
+    gradients_bytes: Number
+    """Gradients, those that are not reduced yet apart."""
+    optimizer_bytes: Number
+    """States of the optimizer."""
+    rest_bytes: Number
+    """All that is left: activations, what is gathered, buffers; on a CPU the program too."""
+
+
+class LoadFailure(RecordModel):
+    """The checkpoint that an attempt could not load."""
+
+    checkpoint_id: Message
+    """Its id."""
+    fault: CheckpointFault | None
+    """What proves that it cannot be used; absent where storage refused, which may pass."""
+
+
+class Failure(RecordModel):
+    """The first failure of an attempt, as `error.json` and the server keep it."""
+
+    reason: FailureReason
+    """What kind of failure it is."""
+    message: Message
+    """One or two sentences: what was given, what was needed, which path or field."""
+    rank: Number | None = None
+    """Global rank that failed first; absent when no rank did."""
+    node: Message | None = None
+    """Node of that rank."""
+    signal: Message | None = None
+    """Signal that ended the rank, such as `SIGKILL`."""
+    exit_code: Number | None = None
+    """Exit code of the rank."""
+    step: Number | None = None
+    """Step at which it happened."""
+    path: WrittenPath | None = None
+    """File or folder that was at fault."""
+    traceback: Annotated[str, Field(max_length=20_000), cut_to(20_000, keep_end=True)] | None = None
+    """Python traceback of the rank."""
+    bad_window: BadWindow | None = None
+    """Sequences to be left out by the attempt that follows, where the guard asks for a rollback."""
+    free_retry: bool = False
+    """Whether another attempt may follow without using up the retry budget, whatever the reason:
+    nothing of the job was at fault."""
+    memory: MemoryUse | None = None
+    """What took the memory, where it ran out."""
+    load: LoadFailure | None = None
+    """The checkpoint that could not be loaded, where the failure says something of it."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether a retry after it does not use up the budget."""
+        return self.free_retry or self.reason in FREE_RETRIES

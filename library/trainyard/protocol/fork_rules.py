@@ -1,0 +1,146 @@
+"""A new job beside the one whose checkpoint it starts from: what is exact, and what is not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator
+from typing import Literal
+
+from trainyard.base.models import RecordModel
+from trainyard.base.problems import Problem, SpecError
+from trainyard.protocol.resume_parts import ALL_PARTS, WITHOUT, CheckpointPart
+from trainyard.protocol.resume_rules import Difference, differences
+from trainyard.spec.data_order import keeps_order
+from trainyard.spec.job import JobSpec
+
+
+class Guarantee(RecordModel):
+    """What a fork promises of one thing."""
+
+    name: Literal["weights", "optimizer", "counters", "data order", "global batch", "curve"]
+    """What it is about."""
+    holds: bool
+    """Whether it goes on exactly."""
+    detail: str
+    """A sentence: how it goes on, or why it does not and what happens instead."""
+
+
+def settle_parts(
+    before: JobSpec, after: JobSpec, asked: tuple[CheckpointPart, ...] | None
+) -> tuple[CheckpointPart, ...]:
+    """Return the parts that a fork takes over: those asked for, else all that go on.
+
+    Raises:
+        SpecError: the model has another shape, or a part that was asked for cannot go on.
+    """
+    different = differences(before, after)
+    problems = list(_other_shape(before, after, different))
+    parts = asked or ALL_PARTS
+    moved = [str(found) for found in different if not keeps_order(found.field)]
+    if moved and CheckpointPart.DATA in parts:
+        if asked is None:
+            parts = tuple(part for part in parts if part != CheckpointPart.DATA)
+        else:
+            detail = f"data cannot go on at their position, for they differ: {', '.join(moved)}"
+            problems.append(Problem(pointer="/parts", detail=f"{detail}; leave data out"))
+    weights = (before.training.weight_dtype, after.training.weight_dtype)
+    if weights[0] != weights[1]:
+        detail = f"the checkpoint's weights are {weights[0]}, not {weights[1]}; legal: {weights[0]}"
+        problems.append(Problem(pointer="/changes/training/weight_dtype", detail=detail))
+    types = (before.optimizer.state_dtype, after.optimizer.state_dtype)
+    if CheckpointPart.OPTIMIZER in parts and types[0] != types[1]:
+        detail = f"the checkpoint's moments are {types[0]}, not {types[1]}"
+        pointer = "/changes/optimizer/state_dtype"
+        problems.append(Problem(pointer=pointer, detail=f"{detail}; leave optimizer out of parts"))
+    if problems:
+        raise SpecError(problems)
+    return parts
+
+
+def guarantees(
+    before: JobSpec,
+    after: JobSpec,
+    *,
+    step: int,
+    position: int,
+    parts: Collection[CheckpointPart],
+) -> tuple[Guarantee, ...]:
+    """Return what goes on exactly after a fork, and what does not.
+
+    Args:
+        before: the job whose checkpoint it is.
+        after: the new job.
+        step: completed steps of the checkpoint.
+        position: its position in the data.
+        parts: what is taken over.
+    """
+    taken, different = set(parts), differences(before, after)
+    return (
+        Guarantee(name="weights", holds=True, detail=f"those of step {step}, bit for bit"),
+        _part(CheckpointPart.OPTIMIZER, taken, f"moments and counters of step {step}, bit for bit"),
+        _part(CheckpointPart.COUNTERS, taken, f"goes on after step {step}"),
+        _data(taken, different, position),
+        _batch(different),
+        _curve(taken, different),
+    )
+
+
+def _other_shape(
+    before: JobSpec, after: JobSpec, different: Collection[Difference]
+) -> Iterator[Problem]:
+    if _shape(before) == _shape(after):
+        return
+    fields = [found for found in different if found.field.startswith("model.")]
+    for found in fields:
+        detail = f"{found.after!r}, but the checkpoint's model has {found.before!r}"
+        yield Problem(
+            pointer=f"/changes/{found.field.replace('.', '/')}",
+            detail=f"{detail}: a fork needs a model of the same shape",
+        )
+
+
+def _shape(spec: JobSpec) -> object:
+    """Return what names and shapes of the weights depend on."""
+    if spec.model.factory is not None:
+        return spec.model.factory, spec.model.code, spec.model.arguments, spec.training.seq_len
+    arch = spec.architecture
+    # What the weights are used for may differ: their shapes are the same.
+    return spec.model.family, dataclasses.replace(
+        arch, own_head_dim=arch.head_dim, rope_theta=1.0, norm_eps=1.0, rope_scaling=None
+    )
+
+
+def _part(part: CheckpointPart, taken: Collection[CheckpointPart], exact: str) -> Guarantee:
+    name: Literal["optimizer", "counters"] = (
+        "optimizer" if part == CheckpointPart.OPTIMIZER else "counters"
+    )
+    holds = part in taken
+    return Guarantee(name=name, holds=holds, detail=exact if holds else WITHOUT[part])
+
+
+def _data(
+    taken: Collection[CheckpointPart], different: Collection[Difference], position: int
+) -> Guarantee:
+    if CheckpointPart.DATA in taken:
+        detail = f"goes on at position {position}: the sequences and the order of the other job"
+        return Guarantee(name="data order", holds=True, detail=detail)
+    moved = [str(found) for found in different if not keeps_order(found.field)]
+    why = f"other data or another order ({', '.join(moved)})" if moved else "data is left out"
+    detail = f"{why}: begins at position 0 of this job's data"
+    return Guarantee(name="data order", holds=False, detail=detail)
+
+
+def _batch(different: Collection[Difference]) -> Guarantee:
+    other = [str(d) for d in different if d.field == "training.global_batch_size"]
+    detail = f"steps hold other sequences ({other[0]})" if other else "each step holds as many"
+    return Guarantee(name="global batch", holds=not other, detail=detail)
+
+
+def _curve(taken: Collection[CheckpointPart], different: Collection[Difference]) -> Guarantee:
+    missing = [part.value for part in CheckpointPart if part not in taken]
+    reasons = [f"{part} left out" for part in missing] + [str(found) for found in different]
+    if reasons:
+        detail = f"not that of the other job gone on with: {'; '.join(reasons)}"
+        return Guarantee(name="curve", holds=False, detail=detail)
+    detail = "that of the other job gone on with, on any layout"
+    return Guarantee(name="curve", holds=True, detail=detail)

@@ -1,0 +1,227 @@
+"""What a checkpoint records of itself: names, data state and manifest."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Self
+
+from pydantic import AwareDatetime, Field
+
+from trainyard.base.models import RecordModel, Text, cut_to
+from trainyard.protocol.event_kinds import EventData
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.model import ModelSection
+from trainyard.training.stream import advanced
+
+FENCE = "FENCE"
+"""Below `<root>/<job>`: the highest attempt number that may commit there."""
+MANIFEST = "manifest.json"
+COMMITTED = "COMMITTED"
+"""Written last, and holds the XXH3-128 of the manifest: without it there is no checkpoint."""
+DCP_METADATA = ".metadata"
+
+CheckpointId = Annotated[Text, Field(max_length=200)]
+"""Id of a checkpoint in a record: `<job>.a<attempt>.step-<n>`."""
+
+_ID = re.compile(r"(?P<job>.+)\.a(?P<attempt>\d+)\.step-(?P<step>\d+)")
+
+
+def checkpoint_path(job_id: str, attempt: int, step: int) -> str:
+    """Return the folder of a checkpoint, relative to its storage root."""
+    return f"{job_id}/a{attempt}/step-{step}"
+
+
+def checkpoint_id(job_id: str, attempt: int, step: int) -> str:
+    """Return the id of a checkpoint: it names job, attempt and step, so branches never collide."""
+    return f"{job_id}.a{attempt}.step-{step}"
+
+
+def split_checkpoint_id(identifier: str) -> tuple[str, int, int]:
+    """Return job id, attempt and step of a checkpoint id.
+
+    Raises:
+        ValueError: the text is no checkpoint id.
+    """
+    match = _ID.fullmatch(identifier)
+    if match is None:
+        raise ValueError(f"{identifier!r} is no checkpoint id: write <job>.a<attempt>.step-<n>")
+    return match["job"], int(match["attempt"]), int(match["step"])
+
+
+class DataState(RecordModel):
+    """Where the whole job stands in its data; nothing of it belongs to one rank."""
+
+    position: Annotated[int, Field(ge=0)] = 0
+    """Index of the next sequence in the endless permuted stream."""
+    consumed: Annotated[int, Field(ge=0)] = 0
+    """Sequences that were trained on."""
+    skipped: Annotated[tuple[tuple[int, int], ...], Field(strict=False)] = ()
+    """Windows of positions, start and end, that were left out on purpose."""
+    dataset_digest: str
+    """Digest of files, tokenizer, `seq_len`, count and format version; a resume with another one
+    is refused."""
+
+
+class TrainState(RecordModel):
+    """The counters of a job after `step` optimizer steps."""
+
+    step: Annotated[int, Field(ge=0)]
+    """Completed optimizer steps."""
+    tokens: Annotated[int, Field(ge=0)]
+    """Tokens trained on."""
+    data: DataState
+    """Position in the data."""
+
+
+class ManifestFile(RecordModel):
+    """One file of a checkpoint."""
+
+    path: str
+    """Relative to the checkpoint's folder."""
+    size: Annotated[int, Field(ge=0, lt=2**62)]
+    """Bytes."""
+    xxh3_128: str
+    """Checksum of its content, in hexadecimal."""
+
+
+class ManifestWriter(RecordModel):
+    """What one rank wrote of the tensors."""
+
+    rank: Annotated[int, Field(ge=0)]
+    """Global rank."""
+    size: Annotated[int, Field(ge=0)]
+    """Bytes of its files."""
+    files: Annotated[int, Field(ge=0)]
+    """Data files that it wrote."""
+    write_seconds: Annotated[float, Field(ge=0)]
+    """Time in which it wrote them, what it received from other ranks included."""
+
+
+class SaveSettled(EventData):
+    """What a save cost the training loop, known once the loop has taken note of its end."""
+
+    checkpoint_id: CheckpointId
+    """Checkpoint that it made."""
+    stall_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """All the time for which training waited for it."""
+
+
+class SaveFailed(EventData):
+    """A save that failed for a passing reason: it is tried again, and training goes on."""
+
+    kind: str
+    """Why it was saved: `interval`, `request`, `stop` or `final`."""
+    message: Annotated[str, Field(max_length=2_000), cut_to(2_000)]
+    """What failed, with rank, path and cause."""
+    tries: Annotated[int, Field(ge=1)]
+    """Saves that failed since the last one that did not."""
+    failing_since: AwareDatetime
+    """When the first of these failures was noted."""
+    next_try_at: AwareDatetime
+    """When the next try is due; it saves the step of that moment."""
+    give_up_at: AwareDatetime
+    """When the last try is due: if it fails, the attempt ends (`give_up_after_seconds`)."""
+    saved_step: Annotated[int, Field(ge=0)]
+    """Step of the last checkpoint: what follows it is lost if the attempt ends now."""
+    step: Annotated[int, Field(ge=0)]
+    """Completed optimizer steps at that moment."""
+
+
+class Manifest(RecordModel):
+    """`manifest.json` of a checkpoint: what it holds, and how to know that it is whole."""
+
+    format_version: int = 1
+    """Version of this record."""
+    checkpoint_id: str
+    """Id of the checkpoint."""
+    job_id: str
+    """Job that wrote it."""
+    attempt: int
+    """Attempt that wrote it."""
+    created_at: datetime
+    """When the manifest was written, in UTC."""
+    train_state: TrainState
+    """Counters and data position."""
+    start: TrainState | None = None
+    """Counters with which the attempt began; absent in checkpoints of older versions."""
+    layout: Layout
+    """Layout that wrote it; any other one may load it."""
+    seed: int
+    """Seed of the job: with the counters it is the whole random state."""
+    spec_digest: str
+    """Digest of the job's spec as submitted."""
+    spec: JobSpec | None = None
+    """The spec that held, overrides included, `env` left out; absent in checkpoints of older
+    versions."""
+    code_digest: str | None = None
+    """Digest of the files of `model.code`; absent without, and in checkpoints of older versions."""
+    parent: CheckpointId | None
+    """Checkpoint from which the attempt went on."""
+    kind: str
+    """Why it was saved: `preflight`, `interval`, `request`, `stop` or `final`."""
+    param_dtype: Annotated[Text, Field(max_length=16)]
+    """Type of the stored weights."""
+    model: ModelSection | None = None
+    """The model, as the spec says; absent in checkpoints of older versions."""
+    seq_len: Annotated[int, Field(ge=1)] | None = None
+    """Tokens of the sequences that it was trained on."""
+    torch_version: str
+    """torch that wrote it."""
+    save_seconds: float
+    """From the end of the step to the last byte of the data files."""
+    files: tuple[ManifestFile, ...]
+    """Every data file, `.metadata` included."""
+    writers: tuple[ManifestWriter, ...] = ()
+    """The ranks that wrote tensors, in order; none in checkpoints of older versions."""
+
+    @classmethod
+    def of_event(cls, data: Mapping[str, Any]) -> Self:
+        """Return the manifest that a line of `events.jsonl` carries, as plain JSON values.
+
+        By way of JSON text: from Python values the spec is read strictly, and would refuse the
+        texts that stand for its enums.
+
+        Raises:
+            ValueError: it is none.
+        """
+        return cls.model_validate_json(json.dumps(data))
+
+    @property
+    def disagreement(self) -> str | None:
+        """Which counters no training can have left together; None where they agree.
+
+        The position follows from the consumed sequences and the windows left out. Steps, tokens
+        and sequences go together from the attempt's start: before it, a fork may have had others.
+        """
+        state, data = self.train_state, self.train_state.data
+        position = advanced(0, data.consumed, data.skipped)
+        if data.position != position:
+            return (
+                f"position {data.position}, but {data.consumed} consumed sequences and "
+                f"{len(data.skipped)} skipped windows lead to {position}"
+            )
+        if self.start is None or self.spec is None:
+            return None
+        steps = state.step - self.start.step
+        sequences = self.start.data.consumed + steps * self.spec.training.global_batch_size
+        tokens = self.start.tokens + steps * self.spec.tokens_per_step
+        if steps < 0 or (data.consumed, state.tokens) != (sequences, tokens):
+            return (
+                f"step {state.step} with {data.consumed} sequences and {state.tokens} tokens, but "
+                f"{steps} steps after the start there must be {sequences} and {tokens}"
+            )
+        return None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def write_seconds(self) -> float | None:
+        """Time of the slowest writer; none in checkpoints of older versions."""
+        return max((writer.write_seconds for writer in self.writers), default=None)

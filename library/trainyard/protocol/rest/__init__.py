@@ -1,0 +1,1 @@
+"""Requests and views of the REST API."""

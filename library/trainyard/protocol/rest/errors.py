@@ -1,0 +1,121 @@
+"""What a call to the server raises: one tree of errors, and how a response becomes one of them.
+
+TrainyardError
+├── ConnectionFailedError      the server could not be reached, or did not answer in time
+└── ApiError                   the server refused; `problem` is its RFC 9457 document
+    ├── UnauthenticatedError   401  no token, or one that is unknown, expired or revoked
+    ├── ForbiddenError         403  the token may not do this
+    ├── NotFoundError          404  nothing has this id
+    ├── ConflictError          409  the present state forbids it
+    ├── InvalidRequestError    413, 422  something is wrong in it; `problem.errors` names the places
+    └── ServerError            5xx  the server failed, or is not there for the moment
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from pydantic import ValidationError
+
+from trainyard.protocol.rest.common import ProblemDetails
+
+
+class TrainyardError(Exception):
+    """Base of all errors that clients of the server raise."""
+
+
+class ConnectionFailedError(TrainyardError):
+    """The server could not be reached, or did not answer in time."""
+
+
+class ApiError(TrainyardError):
+    """The server refused."""
+
+    def __init__(self, problem: ProblemDetails) -> None:
+        super().__init__(f"{problem.title}: {problem.detail}")
+        self.problem = problem
+
+    @property
+    def status(self) -> int:
+        """HTTP status of the response."""
+        return self.problem.status
+
+
+class UnauthenticatedError(ApiError):
+    """No token, or one that is unknown, expired or revoked."""
+
+
+class ForbiddenError(ApiError):
+    """The token may not do this."""
+
+
+class NotFoundError(ApiError):
+    """Nothing has this id."""
+
+
+class ConflictError(ApiError):
+    """The present state forbids it."""
+
+
+class InvalidRequestError(ApiError):
+    """Something in the request is wrong."""
+
+
+class ServerError(ApiError):
+    """The server failed, or is not there for the moment."""
+
+
+BY_STATUS: dict[int, type[ApiError]] = {
+    401: UnauthenticatedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    413: InvalidRequestError,
+    422: InvalidRequestError,
+}
+
+
+class Response(Protocol):
+    """What is read of a response; `httpx.Response` has all of it."""
+
+    @property
+    def status_code(self) -> int:
+        """HTTP status."""
+
+    @property
+    def reason_phrase(self) -> str:
+        """Words of the status; may be empty."""
+
+    @property
+    def content(self) -> bytes:
+        """The body, which must have been read."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers, by name of any case."""
+
+    @property
+    def url(self) -> object:
+        """URL of the request."""
+
+
+def error_of(response: Response) -> ApiError:
+    """Return the error for a response that is no success; its body must have been read.
+
+    A proxy or another service may answer in place of the server: then the problem is made of the
+    status alone.
+    """
+    status = response.status_code
+    try:
+        problem = ProblemDetails.model_validate_json(response.content, extra="ignore")
+        problem = problem.model_copy(update={"status": status})  # what was sent counts
+    except ValidationError:
+        problem = ProblemDetails(
+            title=response.reason_phrase or f"Status {status}",
+            status=status,
+            detail=f"{response.url} answered without a problem document",
+            request_id=response.headers.get("x-request-id", ""),
+        )
+    default = ServerError if status >= 500 else ApiError
+    return BY_STATUS.get(status, default)(problem)

@@ -1,0 +1,392 @@
+"""What each kind of event holds; `trainyard.protocol.rest.events` names the kind of each model."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainyard.base.models import RecordModel
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.chores import ChoreKind, ChoreProgress
+from trainyard.protocol.event_kinds import EventData
+from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.manifest import ManifestFile
+from trainyard.protocol.rest.attempts import Continuity
+from trainyard.protocol.rest.jobs import Progress
+from trainyard.protocol.rest.nodes import Running as DrainMode
+from trainyard.protocol.resume_parts import CheckpointPart
+from trainyard.protocol.rundir import Phase
+from trainyard.protocol.states import AttemptCause, AttemptOutcome, ChoreState, JobState
+from trainyard.spec.layout import Layout
+
+# ---- jobs ---------------------------------------------------------------------------------------
+
+
+class Submitted(EventData):
+    """A job was stored."""
+
+    world_size: int
+    """Slots that it asks for."""
+    layout: str
+    """Layout in words."""
+    forked_from: str | None = None
+    """Checkpoint from which it was forked."""
+    parts: tuple[CheckpointPart, ...] = ()
+    """What it takes over of that checkpoint."""
+    not_exact: tuple[str, ...] = ()
+    """What is not exact without the other parts."""
+
+
+class Queued(EventData):
+    """A launch waits for slots again."""
+
+    cause: AttemptCause
+    """Why it is launched."""
+    not_before: datetime | None
+    """Earliest moment of the launch."""
+    reason: str | None
+    """The failure or order that led to it."""
+
+
+class Waiting(EventData):
+    """The reason for which a job waits changed."""
+
+    reason: str
+    """The reason."""
+
+
+class ResumeRequested(EventData):
+    """A person resumed or resized a job."""
+
+    world_size: int
+    """Slots of the new attempt."""
+    layout: str
+    """Layout in words."""
+    checkpoint_id: str | None
+    """Checkpoint that it loads; absent for a start at step 0."""
+    branch: bool
+    """Whether steps after that checkpoint are left behind."""
+
+
+class JobEnded(EventData):
+    """A job reached an end."""
+
+    state: JobState
+    """The end."""
+    reason: str | None
+    """Why."""
+
+
+class JobDeleted(EventData):
+    """A job and what the server held of it are gone."""
+
+
+class Placed(EventData):
+    """An attempt got its slots."""
+
+    layout: str
+    """Layout in words."""
+    nodes: tuple[str, ...]
+    """Nodes, in order of their rank."""
+    parent_checkpoint_id: str | None
+    """Checkpoint that it loads."""
+    start_step: int
+    """Step of that checkpoint; 0 without one."""
+
+
+class TrainerData(EventData):
+    """What every event that the trainer records holds."""
+
+    step: int
+    """Completed optimizer steps."""
+    time: float
+    """Unix time in seconds."""
+
+
+class Claimed(EventData):
+    """A node took on its share of an attempt."""
+
+
+class PhaseEntered(EventData):
+    """The trainer entered a phase."""
+
+    phase: Phase
+    """The phase."""
+    step: int | None = None
+    """Completed optimizer steps; absent where the supervisor reports the phase."""
+    time: float | None = None
+    """Unix time in seconds, likewise."""
+
+
+class Running(EventData):
+    """The first step of an attempt began."""
+
+
+class WeightsLoaded(TrainerData):
+    """The trainer read the weights that the job starts from."""
+
+    place: str
+    """Where they lie, as `<root>:<relative path>`."""
+    files: tuple[ManifestFile, ...]
+    """The files, with their checksums."""
+
+
+class CodeDigests(RecordModel):
+    """Digests of a model's own code."""
+
+    before: str
+    """Of the code that wrote the checkpoint."""
+    now: str
+    """Of the code of this attempt."""
+
+
+class Resumed(TrainerData):
+    """The trainer loaded the checkpoint that the attempt starts from."""
+
+    checkpoint_id: str
+    """The checkpoint."""
+    from_layout: Layout | None = None
+    """Layout that wrote it."""
+    layout: Layout | None = None
+    """Layout of the attempt."""
+    parts: tuple[CheckpointPart, ...] = ()
+    """What was taken over of it."""
+    not_exact: tuple[str, ...] = ()
+    """What is not exact without the other parts."""
+    changed: tuple[str, ...] = ()
+    """Fields of the spec that differ, with both values."""
+    compared: tuple[str, ...] = ()
+    """What was compared: the whole `spec`, or what an older manifest holds."""
+    code: CodeDigests | None = None
+    """Present where a model of one's own is trained and both digests are known."""
+
+
+class StopRequested(EventData):
+    """An attempt is ordered to save and leave."""
+
+    reason: str
+    """Why."""
+    goes_on: bool = False
+    """Whether the job continues on other nodes."""
+
+
+class StopAgreed(TrainerData):
+    """All ranks agreed to save and leave."""
+
+
+class CancelRequested(EventData):
+    """An attempt is ordered to leave at once."""
+
+    reason: str
+    """Why."""
+    lost: str | None = None
+    """What is lost by that."""
+
+
+class RolledBack(EventData):
+    """A guard sent a job back to an earlier checkpoint."""
+
+    checkpoint_id: str | None
+    """The checkpoint; absent for a start at step 0."""
+    step: int
+    """Step of it."""
+    window: Annotated[tuple[int, ...], Field(min_length=2, max_length=2)]
+    """Sequences that are left out: the first, and the first after them."""
+    reason: FailureReason
+    """What the guard found."""
+
+
+class NodeEnded(EventData):
+    """One node's share of an attempt ended."""
+
+    outcome: AttemptOutcome
+    """How."""
+    failure: Failure | None
+    """Why it failed, without the traceback, which the attempt keeps."""
+
+
+class AttemptEnded(EventData):
+    """An attempt ended."""
+
+    outcome: AttemptOutcome
+    """How."""
+    failure: Failure | None
+    """Why it failed, without the traceback, which the attempt keeps."""
+    advice: str | None
+    """What helps against such a failure."""
+
+
+class Unreachable(EventData):
+    """A lease expired; the attempt is not ended before its processes are proved gone."""
+
+
+class Reachable(EventData):
+    """A silent node reports again."""
+
+
+class ContinuityChecked(Continuity, EventData):
+    """The first step after a resume was compared with the lineage."""
+
+
+class RequestAnswered(EventData):
+    """The trainer answered a request."""
+
+    request_id: str
+    """The request."""
+    ok: bool
+    """Whether it was done."""
+    message: str
+    """What was done, or why not."""
+
+
+class MetricsStored(EventData):
+    """Points were stored."""
+
+    step: int
+    """Greatest step of the report."""
+    values: dict[str, float]
+    """Points of the last line by metric name; NaN and infinity as strings."""
+    progress: Progress
+    """Progress of the job after it."""
+
+
+class MetricsDropped(EventData):
+    """Points of an attempt are left out; once for each limit."""
+
+    what: Literal["series", "steps"]
+    """What exceeds its limit."""
+    limit: int
+    """The limit."""
+    first: str | int
+    """First series or step that was left out."""
+
+
+class LogStored(EventData):
+    """Output of a rank was stored."""
+
+    rank: int
+    """Global rank."""
+    lines: int
+    """Lines of it so far."""
+
+
+class LineSkipped(EventData):
+    """A line of a run's file can never be read and was left out."""
+
+    file: str
+    """File of the run directory."""
+    offset: int
+    """First byte of the line."""
+    error: str
+    """What is wrong with it."""
+
+
+class CheckpointCommitted(EventData):
+    """A checkpoint entered the catalog."""
+
+    checkpoint_id: str
+    """Its id."""
+    step: int
+    """Completed optimizer steps."""
+    size: int
+    """Bytes."""
+    kind: str
+    """Why it was saved."""
+
+
+class CheckpointDamaged(EventData):
+    """An attempt could not load its checkpoint, which is proved to be damaged."""
+
+    checkpoint_id: str
+    """Its id."""
+    fault: CheckpointFault
+    """What proves it."""
+
+
+class CheckpointPinned(EventData):
+    """A checkpoint is kept whatever retention decides, or no longer."""
+
+    checkpoint_id: str
+    """Its id."""
+    pinned: bool
+    """Whether it is kept."""
+
+
+class ChoreData(EventData):
+    """What every event of a chore holds."""
+
+    chore_id: str
+    """The chore."""
+    kind: ChoreKind
+    """What it does."""
+    checkpoint_id: str | None
+    """The checkpoint; absent where it is about all of a job."""
+
+
+class ChoreQueued(ChoreData):
+    """A chore waits for a node, for the first time or again."""
+
+    reason: str
+    """Why."""
+
+
+class ChoreWaiting(ChoreData):
+    """The reason for which a chore waits changed."""
+
+    waiting: str
+    """The reason."""
+
+
+class ChoreStarted(ChoreData):
+    """A node took on a chore."""
+
+    fence: int
+    """Number of this try."""
+
+
+class ChoreProgressed(ChoreData):
+    """A chore advanced."""
+
+    progress: ChoreProgress
+    """How far it is."""
+
+
+class ChoreEnded(ChoreData):
+    """A chore ended."""
+
+    state: ChoreState
+    """How."""
+    ok: bool | None = None
+    """Whether the checkpoint is whole, of a verification."""
+
+
+class NodeRegistered(EventData):
+    """A node registered, or came back with other hardware or storage."""
+
+    slots: int
+    """Slots that it offers."""
+    device: Literal["cpu", "cuda"]
+    """Kind of device."""
+    other_storage: tuple[str, ...] = ()
+    """Roots of which it sees another storage than most nodes."""
+
+
+class NodeOnline(EventData):
+    """Heartbeats of a node arrive again."""
+
+
+class NodeOffline(EventData):
+    """Heartbeats of a node stay away."""
+
+
+class NodeDrained(EventData):
+    """A node takes no new work, or takes it again."""
+
+    draining: bool
+    """Whether it takes none."""
+    running: DrainMode | None = None
+    """What becomes of the attempts there, where a person drained it."""
+    notice: str | None = None
+    """Why the machine is about to go away, where it announced that itself."""

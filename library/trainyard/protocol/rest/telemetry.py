@@ -1,0 +1,187 @@
+"""Views of what flows back from training: events, checkpoints, metrics and logs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from trainyard.base.models import RecordModel
+from trainyard.protocol.chores import Verification
+from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.rest.fork import DescendantView
+from trainyard.protocol.states import JobState
+
+
+class CheckpointView(RecordModel):
+    """A committed checkpoint."""
+
+    id: str
+    """Id: job, attempt and step."""
+    job_id: str
+    """Job."""
+    attempt: int
+    """Attempt that wrote it."""
+    step: int
+    """Completed optimizer steps."""
+    kind: str
+    """Why it was saved."""
+    place: str
+    """`<root>:<relative path>`."""
+    size: int
+    """Bytes."""
+    files: int
+    """Files."""
+    layout: str
+    """Layout that wrote it."""
+    dtype: str
+    """Type of the stored weights."""
+    save_seconds: float
+    """From the end of the step to the last byte of the data files."""
+    stall_seconds: float | None
+    """Time for which training waited for the save; absent until the training loop has taken note
+    of its end, and for good where the run ended before that."""
+    writers: int | None
+    """Ranks that wrote tensors; absent where the manifest does not name them."""
+    write_seconds: float | None
+    """Time of the slowest of them; `size` over it is the bandwidth of the storage."""
+    parent: str | None
+    """Checkpoint from which its attempt went on."""
+    on_lineage: bool
+    """Whether the current attempt descends from it."""
+    created_at: datetime
+    """When it was committed."""
+    verification: Verification | None
+    """What the last look at it found; absent until somebody looks."""
+    pinned_at: datetime | None
+    """Since when it is kept whatever retention says; absent when it is not pinned."""
+    pinned_by: str | None
+    """Who pinned it."""
+    deleting: bool
+    """Whether it is to go: nothing goes on from it any more."""
+
+
+class CheckpointDetails(CheckpointView):
+    """A committed checkpoint with its manifest."""
+
+    manifest: Manifest
+    """All that it records of itself."""
+    descendants: tuple[DescendantView, ...]
+    """Jobs that were forked from it, the oldest first; at most a hundred."""
+
+
+class MetricLineView(RecordModel):
+    """One line of a chart: buckets of one series of one attempt (or of the lineage)."""
+
+    name: str
+    """Metric name."""
+    branch: str
+    """`lineage`, or `attempt-<n>` of an abandoned branch."""
+    steps: list[int]
+    """Last step of each bucket."""
+    first_steps: list[int]
+    """First step of each bucket."""
+    min: list[float | None]
+    """Least finite value of each bucket; null when it holds none."""
+    max: list[float | None]
+    """Greatest finite value."""
+    last: list[float | None]
+    """Last finite value."""
+    count: list[int]
+    """Points in each bucket."""
+    non_finite: list[int]
+    """NaN and infinite points in each bucket."""
+
+
+class MetricsView(RecordModel):
+    """Charts of a job."""
+
+    job_id: str
+    """Job."""
+    names: list[str]
+    """All metric names that the job has."""
+    last_step: int
+    """Greatest step on the lineage."""
+    lines: list[MetricLineView]
+    """The lines asked for."""
+
+
+class ComparedLineView(MetricLineView):
+    """One series of one job in a comparison, along the job's current lineage."""
+
+    times: list[float | None]
+    """Unix time (seconds) of the last step of each bucket."""
+    tokens: list[float | None]
+    """Tokens trained on up to the last step of each bucket; null where `train/tokens` is not
+    known."""
+
+
+class ComparedJobView(RecordModel):
+    """A job in a comparison."""
+
+    id: str
+    """Id."""
+    name: str
+    """Name."""
+    state: JobState
+    """State."""
+    layout: str
+    """Layout of the newest attempt, else of the spec."""
+    world_size: int
+    """Ranks."""
+    start_time: float | None
+    """Unix time (seconds) of the first point along the lineage; null before it."""
+    last_step: int
+    """Greatest step of the newest attempt."""
+    names: list[str]
+    """All metric names that the job has."""
+    lines: list[ComparedLineView]
+    """Those of the series asked for that the job has points of."""
+
+
+class ComparisonView(RecordModel):
+    """Several jobs side by side."""
+
+    jobs: list[ComparedJobView]
+    """The jobs in the order in which they were named."""
+
+
+class LogLine(RecordModel):
+    """One line of a rank's output."""
+
+    number: int
+    """Line number in the rank's log, from 0."""
+    text: str
+    """The line."""
+
+
+class LogPage(RecordModel):
+    """Some lines of one rank's log."""
+
+    attempt: int
+    """Attempt."""
+    rank: int
+    """Global rank."""
+    ranks: list[int]
+    """Ranks that have a log."""
+    lines: list[LogLine]
+    """The lines."""
+    first_line: int
+    """Number of the first line that is still stored."""
+    total_lines: int
+    """Lines written so far."""
+    first_error_line: int | None
+    """First line that looks like an error."""
+    dropped_bytes: int
+    """Bytes that the quota dropped."""
+
+
+class LogMatches(RecordModel):
+    """Lines of one rank's log that hold a text, in order."""
+
+    attempt: int
+    """Attempt."""
+    rank: int
+    """Global rank."""
+    lines: list[LogLine]
+    """The lines that match."""
+    next_line: int | None
+    """Line from which to search on; absent when the end was reached."""

@@ -1,0 +1,73 @@
+"""Parts of a checkpoint that a new job may take over, and what is not exact without the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from trainyard.protocol.manifest import DataState, TrainState
+
+
+class CheckpointPart(StrEnum):
+    """A part of a checkpoint."""
+
+    MODEL = "model"
+    """Weights."""
+    OPTIMIZER = "optimizer"
+    """Both moments and the step counter of each parameter."""
+    COUNTERS = "counters"
+    """Steps and tokens so far, and with them the place in the learning-rate schedule."""
+    DATA = "data"
+    """Position in the data."""
+
+
+ALL_PARTS = tuple(CheckpointPart)
+
+WITHOUT = {
+    CheckpointPart.OPTIMIZER: "the optimizer's moments start at zero, so its first updates are "
+    "those of a fresh start",
+    CheckpointPart.COUNTERS: "steps and tokens are counted from 0, and the learning-rate schedule "
+    "begins anew",
+    CheckpointPart.DATA: "the data begin at position 0: what was trained on comes again, and "
+    "nothing of it is left out",
+}
+"""What is not exact when a part is left out."""
+
+
+def _legal(parts: tuple[CheckpointPart, ...]) -> tuple[CheckpointPart, ...]:
+    if CheckpointPart.MODEL not in parts:
+        raise ValueError("model is part of every load; legal beside it: optimizer, counters, data")
+    if CheckpointPart.DATA in parts and CheckpointPart.COUNTERS not in parts:
+        raise ValueError("data goes with counters: a position belongs to a step")
+    return tuple(part for part in CheckpointPart if part in parts)
+
+
+Parts = Annotated[
+    tuple[Annotated[CheckpointPart, Field(strict=False)], ...],
+    Field(strict=False, max_length=4, json_schema_extra={"minItems": 1}), AfterValidator(_legal),
+]  # fmt: skip
+"""Parts that are taken over, in order: `model`, and any of the others (`data` with `counters`)."""
+
+
+def left_out(parts: Iterable[CheckpointPart]) -> tuple[str, ...]:
+    """Return what is not exact after a load of these parts; nothing after a load of all."""
+    taken = set(parts)
+    return tuple(f"without {part}: {text}" for part, text in WITHOUT.items() if part not in taken)
+
+
+def start_state(
+    state: TrainState, parts: Iterable[CheckpointPart], *, dataset_digest: str
+) -> TrainState:
+    """Return the counters with which a job starts that takes these parts of a checkpoint."""
+    taken = set(parts)
+    counted = CheckpointPart.COUNTERS in taken
+    return TrainState(
+        step=state.step if counted else 0,
+        tokens=state.tokens if counted else 0,
+        data=state.data
+        if CheckpointPart.DATA in taken
+        else DataState(dataset_digest=dataset_digest),
+    )

@@ -1,0 +1,100 @@
+"""Which fields of a spec may differ from those under which a checkpoint was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.protocol.attempt import OVERRIDABLE
+from trainyard.spec.job import JobSpec
+from trainyard.spec.sections.model import SHAPE_FIELDS
+
+LABELS = ("name", "description", "tags", "env")
+"""Fields that are never compared."""
+WITHOUT_EFFECT = frozenset(
+    {
+        "guard",
+        "validation",
+        "model.initial_weights",
+        "model.plans",
+        "model.block_classes",
+        "data.prefetch_batches",
+        "training.log_every_steps",
+        "training.deterministic",
+        "training.tensorboard",
+    }
+)
+"""Sections and fields on which the weights do not depend, although no resume overrides them."""
+SCHEDULE_END = frozenset({"lr_schedule.total_steps", "lr_schedule.total_tokens"})
+"""Two ways to give the end of the schedule, which is compared in tokens."""
+MAY_CHANGE = WITHOUT_EFFECT | OVERRIDABLE
+"""Sections and fields that may differ; a field that is not listed here may not."""
+SHOWN_CHARACTERS = 100
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A field that two specs have otherwise."""
+
+    field: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.field}: {_shown(self.before)} -> {_shown(self.after)}"
+
+
+def differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
+    """Return the fields on which the result depends and in which two specs differ."""
+    found = [each for each in _fields(before, after) if not _may_change(each.field)]
+    meant = [_as_meant(each, before, after) for each in found]
+    if before.schedule_tokens != after.schedule_tokens:
+        ends = (before.schedule_tokens, after.schedule_tokens)
+        meant.append(Difference("end of the schedule, in tokens", *ends))
+    return tuple(each for each in meant if each.before != each.after)
+
+
+def harmless_differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
+    """Return the fields in which two specs differ and on which the result does not depend."""
+    found = (each for each in _fields(before, after) if _may_change(each.field))
+    return tuple(each for each in found if each.field not in SCHEDULE_END)
+
+
+def _fields(before: JobSpec, after: JobSpec) -> Iterator[Difference]:
+    """Yield each field of each section that differs."""
+    old = before.model_dump(mode="json", exclude=set(LABELS))
+    new = after.model_dump(mode="json", exclude=set(LABELS))
+    for section in old:
+        for name, value in old[section].items():
+            if value != new[section][name]:
+                yield Difference(f"{section}.{name}", value, new[section][name])
+
+
+def _may_change(field: str) -> bool:
+    section, _, _ = field.partition(".")
+    return bool({field, section} & (MAY_CHANGE | SCHEDULE_END))
+
+
+def _as_meant(found: Difference, before: JobSpec, after: JobSpec) -> Difference:
+    """Return a difference of the section `model` with the size's own values for absent fields."""
+    section, _, name = found.field.partition(".")
+    if section != "model":
+        return found
+    return Difference(
+        found.field, _meant(before, name, found.before), _meant(after, name, found.after)
+    )
+
+
+def _meant(spec: JobSpec, name: str, given: Any) -> Any:
+    if spec.model.factory is not None:
+        return given
+    if name == "rope_factor":
+        scaling = spec.architecture.rope_scaling
+        return scaling.factor if scaling else 1.0
+    return getattr(spec.architecture, name) if name in (*SHAPE_FIELDS, "head_dim") else given
+
+
+def _shown(value: Any) -> str:
+    text = "absent" if value is None else str(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."

@@ -1,0 +1,279 @@
+"""What workers, supervisors and the server say to each other."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainyard.base.models import RecordModel, Text
+from trainyard.base.names import NAME
+from trainyard.protocol.attempt import AttemptSpec
+from trainyard.protocol.chores import ChoreOutcome, ChoreProgress, ChoreTask
+from trainyard.protocol.rundir import ExitRecord, Heartbeat, Request, RequestAnswer
+from trainyard.protocol.states import DesiredState
+from trainyard.spec.job import JobSpec
+
+PROTOCOL = 2
+"""Version of these messages; the server accepts this one and the one before."""
+
+MAX_REPORT_BYTES = 4 * 1024 * 1024
+"""Largest report body that the server reads."""
+
+MAX_CHUNK_BYTES = 4 * 1024 * 1024
+"""Most bytes that one chunk may hold, decompressed; a report's chunks together four times that."""
+
+NodeName = Annotated[str, Field(pattern=NAME, max_length=100, examples=["gpu-01"])]
+SPOOL_FILE_PATTERN = r"^(metrics|events|log:\d+)$"
+
+
+Isolation = Literal["user", "namespace", "none"]
+
+
+class Hardware(RecordModel):
+    """What a node is made of."""
+
+    device: Literal["cpu", "cuda"]
+    """Kind of its slots."""
+    slots: Annotated[int, Field(ge=1, le=1024)]
+    """Slots that it offers."""
+    device_name: str
+    """Name of the GPU or CPU."""
+    device_memory_bytes: Annotated[int, Field(ge=0)]
+    """Memory of one slot: of one GPU, or of the host divided by its slots."""
+    cores: Annotated[int, Field(ge=1)]
+    """CPU cores."""
+    memory_bytes: Annotated[int, Field(ge=0)]
+    """Memory of the host."""
+    isolation: Isolation = "none"
+    """What keeps ranks from the node's own files: `user`, a Unix user for each attempt;
+    `namespace`, the same with users of a user namespace; or `none`: code of a job can read the
+    node's token."""
+
+
+class WorkerIdentity(RecordModel):
+    """Which worker serves a node: its data folder and the boot of its kernel.
+
+    Two workers that run never have the same one: a running worker holds the lock of its folder.
+    """
+
+    folder: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    """Id of the data folder; a copy of the folder has another one."""
+    boot_id: Annotated[str, Field(pattern=r"^[0-9a-f-]{8,64}$")]
+    """Boot id of the kernel."""
+
+
+class Registration(RecordModel):
+    """A node introduces itself, with a join token the first time and its own token afterwards."""
+
+    protocol: int
+    """`PROTOCOL` of the sender."""
+    node: NodeName
+    """Its name; a node token is bound to it."""
+    address: Annotated[str, Field(min_length=1, max_length=255)]
+    """Host name or address at which the other nodes of an attempt reach it."""
+    hardware: Hardware
+    """What it offers."""
+    roots: dict[str, str]
+    """Name of each storage root that it sees, and the UUID found there."""
+    worker: WorkerIdentity | None = None
+    """The sender; absent from protocol 1."""
+    version: str
+    """Version of Trainyard on the node."""
+
+
+class RegistrationReply(RecordModel):
+    """The answer to a registration."""
+
+    node_token: str | None
+    """Token of the node, given once, when it joined; absent when it came with its own."""
+    heartbeat_seconds: float
+    """Period in which the worker sends heartbeats."""
+
+
+class Identity(RecordModel):
+    """Identity of a supervisor process: no other process ever has the same."""
+
+    boot_id: str
+    """Boot id of the kernel."""
+    pid_namespace: str
+    """Inode of the PID namespace."""
+    pid: int
+    """Process id."""
+    start_time: int
+    """Start time in clock ticks after boot."""
+
+
+class NodeHeartbeat(RecordModel):
+    """A worker says that its node lives, and which supervisors it watches."""
+
+    protocol: int
+    """`PROTOCOL` of the sender."""
+    node: NodeName
+    """Its name."""
+    supervised: tuple[str, ...] = ()
+    """Ids of attempts whose supervisor lives on this node."""
+    worker: WorkerIdentity | None = None
+    """The sender; absent from protocol 1."""
+    gone: tuple[str, ...] = ()
+    """Ids of attempts that this node had claimed and that have no process in the sender's data
+    folder and no last report. The server decides whether that proves their end
+    (docs/lifecycle.md, 48)."""
+    notice: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
+    """Why the machine is about to go away; absent while it is not."""
+
+
+class NodeHeartbeatReply(RecordModel):
+    """The answer to a worker's heartbeat."""
+
+    expected: tuple[str, ...]
+    """Ids of live attempts that the server holds claimed by this node: the worker proves which of
+    them are gone."""
+
+
+class Claim(RecordModel):
+    """A worker takes on its node's share of an attempt: compare-and-set, once."""
+
+    protocol: int
+    """`PROTOCOL` of the sender."""
+    node: NodeName
+    """Its name."""
+    worker: WorkerIdentity | None = None
+    """The sender; absent from protocol 1."""
+
+
+class ClaimReply(RecordModel):
+    """All that a supervisor needs to launch its share."""
+
+    spec: JobSpec
+    """The job's spec."""
+    attempt: AttemptSpec
+    """The attempt, without roots: those are the node's own."""
+    attempt_token: str
+    """Token for the reports of this attempt on this node."""
+    node_rank: int
+    """Position of the node in the attempt."""
+    rendezvous: str
+    """`host:port` at which the nodes of the attempt meet; on one node its own loopback."""
+    addresses: tuple[str, ...] = ()
+    """Where each node of the attempt is reached, by node rank; empty where it has one node."""
+    lease_seconds: float
+    """Silence after which the node counts as unreachable."""
+    report_seconds: float
+    """Longest pause between two reports."""
+
+
+class Chunk(RecordModel):
+    """Bytes of one file of the run directory; the server stores them once, by their offsets.
+
+    Bytes that the server has are cut off; after a gap nothing is stored, and the reply names the
+    offset to go on from. A report with a damaged chunk, half a line or a line that cannot be read
+    is refused whole (422). A line of `metrics` or `events` that is *alone* in its chunk and cannot
+    be read is skipped and acknowledged, with an event: so after a 422 a sender sends one line of
+    these files at a time until it is past the fault, and nothing can hold it up for ever.
+    """
+
+    file: Annotated[str, Field(pattern=SPOOL_FILE_PATTERN)]
+    """`metrics`, `events`, or `log:<global rank>`."""
+    start: Annotated[int, Field(ge=0)]
+    """Offset of the first byte."""
+    end: Annotated[int, Field(ge=0)]
+    """Offset after the last byte; `metrics` and `events` end with a whole line."""
+    content: str
+    """The bytes, zlib-compressed and in base64."""
+
+
+class Report(RecordModel):
+    """What a supervisor has to say since its last acknowledged report."""
+
+    protocol: int
+    """`PROTOCOL` of the sender."""
+    node: NodeName
+    """Its node."""
+    identity: Identity
+    """Its process."""
+    heartbeat: Heartbeat | None = None
+    """Last heartbeat of the trainer."""
+    rank_pids: dict[int, int] = Field(default_factory=dict)
+    """Process id of each global rank on this node, once known."""
+    provenance: dict[str, object] | None = None
+    """`provenance.json`, once."""
+    chunks: Annotated[tuple[Chunk, ...], Field(max_length=256)] = ()
+    """New bytes of the run directory's files."""
+    answers: dict[str, RequestAnswer] = Field(default_factory=dict)
+    """Answers to requests, by request id."""
+    exit: ExitRecord | None = None
+    """The last report: everything has ended, and every byte was acknowledged or dropped."""
+
+
+class PendingRequest(RecordModel):
+    """A request that the trainer has not answered yet."""
+
+    id: str
+    """Id of the request."""
+    request: Request
+    """What is asked for."""
+
+
+class ReportReply(RecordModel):
+    """Orders, and what was stored."""
+
+    acknowledged: dict[str, int]
+    """Offset up to which the bytes of each file named in the report are stored."""
+    desired: DesiredState
+    """What is wanted of the attempt; the same words again until it ends."""
+    requests: tuple[PendingRequest, ...] = ()
+    """Requests without an answer."""
+
+
+class LaunchMessage(RecordModel):
+    """The Celery message: ids only. It grants nothing; the claim does."""
+
+    attempt_id: str
+    """Id of the attempt."""
+    node: NodeName
+    """Node that is to claim it."""
+
+
+class ChoreMessage(RecordModel):
+    """The Celery message of a chore: ids only. It grants nothing; the claim does."""
+
+    chore_id: str
+    """Id of the chore."""
+    node: NodeName
+    """Node that is to claim it."""
+
+
+class ChoreClaimReply(RecordModel):
+    """All that a node needs to carry a chore out."""
+
+    task: ChoreTask
+    """What to do."""
+    storage: str | None
+    """UUID of the storage root; any when absent."""
+    fence: int
+    """Number of this claim: a report under a lower one counts for nothing."""
+    report_seconds: float
+    """Longest pause between two reports."""
+
+
+class ChoreReport(RecordModel):
+    """What the supervisor of a chore has to say; it renews the lease."""
+
+    protocol: int
+    """`PROTOCOL` of the sender."""
+    node: NodeName
+    """Its node."""
+    fence: Annotated[int, Field(ge=1, lt=2**31)]
+    """Number of its claim."""
+    progress: ChoreProgress | None = None
+    """How far the chore is."""
+    outcome: ChoreOutcome | None = None
+    """The last report: how it ended."""
+
+
+class ChoreReportReply(RecordModel):
+    """The answer to a chore's report."""
+
+    ended: bool
+    """Whether the server has noted the end."""

@@ -1,0 +1,1 @@
+"""The job spec: its sections, and the rules that span them."""

@@ -1,0 +1,141 @@
+"""What `auto` stands for on a device: pure, so that server, planner and trainer agree."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, Literal, TypeVar
+
+from trainyard.base.models import Auto
+from trainyard.base.problems import divisors
+from trainyard.spec.axes import SPLIT_BACKWARD
+from trainyard.spec.job import FIRST_DEFAULTS, JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.checkpoint import CheckpointSection
+from trainyard.spec.sections.parallelism import ParallelismSection
+from trainyard.training.devices import Slot
+
+DeviceKind = Literal["cpu", "cuda"]
+AutoValues = dict[str, bool | int | float | str]
+"""Values by the path of their field, such as `compile.enabled`."""
+Value = TypeVar("Value")
+
+AUTO: Final = "auto"
+FIELDS = (
+    "training.log_every_steps",
+    "compile.enabled",
+    "checkpoint.interval_steps",
+    "checkpoint.interval_seconds",
+    "checkpoint.async_mode",
+)
+"""Fields that take `auto`; on CPUs it is their entry of `FIRST_DEFAULTS`."""
+
+GPU_LOG_EVERY_STEPS = 10
+"""A line with values costs two collectives and a wait for the device; torchtitan logs as often."""
+GPU_INTERVAL_SECONDS = 600.0
+"""At most ten minutes are lost. A save that stalls a 7B model for 6.3 s (PyTorch's figure for
+asynchronous DCP) then costs 1 %; by Young's formula, sqrt(2 x 6.3 s x MTBF), the interval is best
+for a failure every eight hours."""
+
+
+def resolved(spec: JobSpec, device: DeviceKind, layout: Layout | None = None) -> JobSpec:
+    """Return the spec with a value in place of each `auto`; what was given stays.
+
+    Args:
+        spec: the job, or an attempt's `Overrides.apply` of it.
+        device: kind of the slots.
+        layout: that of the attempt; the spec's own axes when absent.
+    """
+    by_section: dict[str, AutoValues] = {}
+    for path, value in auto_values(spec, device, layout).items():
+        section, _, field = path.partition(".")
+        by_section.setdefault(section, {})[field] = value
+    update = {
+        section: getattr(spec, section).model_copy(update=values)
+        for section, values in by_section.items()
+    }
+    return spec.model_copy(update=update) if update else spec
+
+
+def auto_values(spec: JobSpec, device: DeviceKind, layout: Layout | None = None) -> AutoValues:
+    """Return the value of each field that is `auto`; arguments as for `resolved`.
+
+    No value is one that a rule refuses, unless every value is.
+    """
+    paths = [path for path in FIELDS if _given(spec, path) == AUTO]
+    if not paths:
+        return {}
+    steps, seconds = _intervals(spec, device)
+    on_gpu = device == "cuda"
+    pinned = on_gpu and not spec.optimizer.cpu_offload  # the host holds these tensors once already
+    values: AutoValues = {
+        "training.log_every_steps": GPU_LOG_EVERY_STEPS if on_gpu else 1,
+        "compile.enabled": _compiles(spec, device, layout or spec.parallelism),
+        "checkpoint.interval_steps": steps,
+        "checkpoint.interval_seconds": seconds,
+        "checkpoint.async_mode": "async_with_pinned_mem" if pinned else "disabled",
+    }
+    return {path: values[path] for path in paths}
+
+
+def explicit(value: Value | Auto) -> Value:
+    """Return a value of a resolved spec, with a type that has no `auto`."""
+    assert value != AUTO, "the spec is not resolved"
+    return value
+
+
+def expected_device(spec: JobSpec, slots: Collection[Slot] = ()) -> DeviceKind:
+    """Return the kind of slot that the job will be placed on.
+
+    Placement prefers GPUs; where nothing is known of the nodes, GPUs are assumed.
+    """
+    if spec.resources.device != AUTO:
+        return spec.resources.device
+    kinds = {slot.device for slot in slots}
+    return "cpu" if kinds == {"cpu"} else "cuda"
+
+
+def _given(spec: JobSpec, path: str) -> object:
+    section, _, field = path.partition(".")
+    return getattr(getattr(spec, section), field)
+
+
+def _compiles(spec: JobSpec, device: DeviceKind, axes: Layout | ParallelismSection) -> bool:
+    mode = spec.activation_checkpoint.mode
+    if mode == "memory_budget" or (spec.parallelism.async_tp and axes.tp > 1):
+        return True
+    is_refused = (axes.tp > 1 and mode == "full") or (
+        axes.pp > 1 and spec.parallelism.pp_schedule in SPLIT_BACKWARD
+    )
+    # Unknown: whether graphs of an own model are whole, whether compiled runs repeat to the bit.
+    is_unproved = spec.model.factory is not None or spec.training.deterministic
+    return device == "cuda" and not (is_refused or is_unproved)
+
+
+def _intervals(spec: JobSpec, device: DeviceKind) -> tuple[int, float]:
+    """Return steps and seconds between saves."""
+    section = spec.checkpoint
+    steps, seconds = section.interval_steps, section.interval_seconds
+    if steps != AUTO:
+        return steps, 0.0
+    by_clock = device == "cuda" and seconds != 0 and not _validated(spec)
+    if by_clock and not section.keep_every_steps:
+        return 0, GPU_INTERVAL_SECONDS
+    return _interval_steps(spec), 0.0
+
+
+def _interval_steps(spec: JobSpec) -> int:
+    """Return the number of steps nearest to the first default that retention by steps can use."""
+    usual: int = FIRST_DEFAULTS["checkpoint", "interval_steps"]
+    unit, every = _validated(spec) or 1, spec.checkpoint.keep_every_steps
+    if every:
+        legal = [steps for steps in divisors(every) if steps % unit == 0]
+    else:
+        legal = [unit * times for times in (usual // unit, usual // unit + 1) if times]
+    return min(legal, key=lambda steps: max(steps, usual) / min(steps, usual), default=unit)
+
+
+def _validated(spec: JobSpec) -> int:
+    """Return steps between the validations by which the best checkpoints are chosen; 0 if none."""
+    section: CheckpointSection = spec.checkpoint
+    by_validation = section.keep_best_k and section.keep_best_metric == "validation/loss"
+    return spec.validation.interval_steps if by_validation else 0

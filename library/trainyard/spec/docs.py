@@ -1,0 +1,159 @@
+"""The job spec as a page: a table for each section, drawn from the JSON Schema of the models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from trainyard.base.models import SpecModel
+from trainyard.spec.environment import ALLOWED
+from trainyard.spec.job import JobSpec
+
+HEAD = """# The job spec
+
+A job spec is one TOML, YAML or JSON document. Every field has a default, so an empty document is a
+legal job; an unknown field, a wrong type, NaN and infinity are refused. A field is written by its
+dotted path, as in `trainyard submit job.toml --set training.steps=200`.
+"""
+
+ENVIRONMENT_HEAD = """# Environment variables of a job
+
+`env` of a spec sets variables of its ranks. Many variables make a program run a command, load a
+library or write a file: `PYTHONWARNINGS` imports a module, and with `BROWSER` it starts a shell.
+Where jobs bring no code of their own, which is the default, a job therefore sets only the variables
+of this page, each to a value of the kind named. They tune and trace NCCL, gloo, threads, torch's
+logs and allocators, and CUDA; none names a file, a program, a library, a plugin or a host.
+
+With `TRAINYARD_ALLOW_CODE=true` for the server and its workers any variable is legal but those that
+the launcher sets itself (`RANK`, `CUDA_VISIBLE_DEVICES`, `PYTHONPATH`, `LD_PRELOAD`,
+`TRAINYARD_*`, `AWS_*`, ...). Variables of the worker's own environment are inherited by ranks, so
+whoever runs a node can set the others for all of its jobs.
+
+The server refuses a new job, a plan, a fork and a resume with another variable or value. The
+supervisor of a node checks the spec again before it starts a process. A job that was stored when
+more was allowed stays readable; when it would start, it ends as `failed` with the reason
+`not_allowed`, which is never retried.
+"""
+
+TABLE_HEAD = """| field | type | default | unit | what it says |
+|---|---|---|---|---|"""
+
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+
+Schema = Mapping[str, Any]
+
+
+def job_schema_text() -> str:
+    """Return the JSON Schema of the job spec, as the text of a file."""
+    return json.dumps(JobSpec.model_json_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def spec_markdown() -> str:
+    """Return the page: every field with type, default, unit and help."""
+    schema = JobSpec.model_json_schema()
+    defaults = JobSpec().model_dump(mode="json")
+    fields = JobSpec.model_fields
+    sections = {
+        name: field.annotation
+        for name, field in fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, SpecModel)
+    }
+    own = [name for name in fields if name not in sections]
+    tables = ["## The job itself", _table(schema, own, defaults=defaults, definitions={})]
+    for name, section in sections.items():
+        properties = schema["$defs"][section.__name__]
+        tables += [
+            f"## `{name}`",
+            _one_line(section.__doc__ or ""),
+            _table(
+                properties,
+                section.model_fields,
+                defaults=defaults[name],
+                definitions=schema["$defs"],
+                path=f"{name}.",
+            ),
+        ]
+    return "\n\n".join([HEAD.strip(), *tables]) + "\n"
+
+
+def environment_markdown() -> str:
+    """Return the page: every variable that a job without code of its own may set."""
+    rows = [f"| `{name}` | {_cell(ALLOWED[name].legal)} |" for name in sorted(ALLOWED)]
+    return "\n".join(
+        [ENVIRONMENT_HEAD.strip(), "", "| variable | legal values |", "|---|---|", *rows, ""]
+    )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _table(
+    schema: Schema,
+    names: Iterable[str],
+    *,
+    defaults: Mapping[str, object],
+    definitions: Schema,
+    path: str = "",
+) -> str:
+    rows = [TABLE_HEAD]
+    for name in names:
+        shown = schema["properties"][name]
+        default = defaults[name]
+        cells = (
+            f"`{path}{name}`",
+            describe_type(shown, definitions),
+            "absent" if default is None else f"`{json.dumps(default)}`",
+            _unit(shown),
+            _one_line(shown["description"]),
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def describe_type(schema: Schema, definitions: Schema) -> str:
+    """Return the type of a JSON Schema in words; null is left out, as the default `absent` says it.
+
+    Args:
+        schema: of one field.
+        definitions: the `$defs` to which it may refer.
+    """
+    if "anyOf" in schema:
+        kinds = [kind for kind in schema["anyOf"] if kind.get("type") != "null"]
+        return " or ".join(describe_type(kind, definitions) for kind in kinds)
+    if "$ref" in schema:
+        return describe_type(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    if values:
+        return " / ".join(f"`{value}`" for value in values)
+    kind = str(schema["type"])
+    if kind == "array":
+        return f"list of: {describe_type(schema['items'], definitions)}"
+    if kind == "object":
+        return f"table of: {describe_type(schema['additionalProperties'], definitions)}"
+    return ", ".join([kind, *_bounds(schema)])
+
+
+def _bounds(schema: Schema) -> Iterator[str]:
+    for key, sign in BOUNDS.items():
+        # A field may narrow the bound of its type, which then is still in the schema.
+        if key in schema and not (key == "maximum" and "exclusiveMaximum" in schema):
+            yield f"{sign} {_number(schema[key])}"
+    if "maxLength" in schema:
+        yield f"up to {schema['maxLength']} characters"
+
+
+def _number(value: float) -> str:
+    if value in (10**exponent for exponent in range(6, 19)):
+        return f"10^{len(str(int(value))) - 1}"
+    return "2^63" if value == 2**63 else f"{value:,}"
+
+
+def _unit(schema: Schema) -> str:
+    kinds = [schema, *schema.get("anyOf", ())]
+    return next((kind["unit"] for kind in kinds if "unit" in kind), "")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,116 @@
+"""Fields that say something and would do nothing, because of what other fields say.
+
+What a new job says so is refused. A job that was stored before goes on, and so does one whose
+layout has changed: there the plan warns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from trainyard.base.problems import Problem, named, unmatched
+from trainyard.spec.job import JobSpec
+from trainyard.spec.precision import LINEAR_LAYERS
+from trainyard.spec.sections.parallelism import ActivationCheckpointSection, ParallelismSection
+from trainyard.spec.sections.training import LrScheduleSection
+from trainyard.training.architectures import ARCHITECTURES
+
+EMBEDDING, HEAD = "tok_embeddings", "output"
+"""Names of our embedding, and of our head, which is never quantized."""
+
+
+def overlap(spec: JobSpec) -> Iterator[Problem]:
+    """Only inductor knows how to fuse communication with products."""
+    if (
+        spec.parallelism.async_tp
+        and spec.compile.enabled is True
+        and spec.compile.backend != "inductor"
+    ):
+        yield Problem(
+            pointer="/parallelism/async_tp",
+            detail=f"async_tp=true does nothing with compile.backend={spec.compile.backend!r}; "
+            "legal: false, or compile.backend='inductor'",
+        )
+
+
+def decay(spec: JobSpec) -> Iterator[Problem]:
+    """A cosine falls from the end of its warm-up to the end of the schedule."""
+    section, default = spec.lr_schedule, LrScheduleSection()
+    if section.name != "cosine":
+        return
+    for field in ("decay_steps", "decay_tokens", "decay_shape"):
+        value = getattr(section, field)
+        if value != getattr(default, field):
+            yield Problem(
+                pointer=f"/lr_schedule/{field}",
+                detail=f"{named(field, value)} does nothing with name='cosine', which falls all "
+                f"the way in one shape; legal: no {field}, or name='warmup_stable_decay'",
+            )
+
+
+def exclusions(spec: JobSpec) -> Iterator[Problem]:
+    """A part of a name that no layer has leaves nothing out."""
+    if spec.quantization.recipe != "none" and _has_our_names(spec):
+        yield from _parts_of_names("/quantization/exclude", spec.quantization.exclude, spec, HEAD)
+
+
+def undecayed(spec: JobSpec) -> Iterator[Problem]:
+    """A part of a name that no matrix has stops no decay; norms never have any."""
+    if _has_our_names(spec):
+        outer = (EMBEDDING,) if spec.architecture.tied_embeddings else (EMBEDDING, HEAD)
+        yield from _parts_of_names("/optimizer/no_decay", spec.optimizer.no_decay, spec, *outer)
+
+
+def _has_our_names(spec: JobSpec) -> bool:
+    """Return whether it trains one of our models, of a size that there is."""
+    return spec.model.factory is None and spec.model.size in ARCHITECTURES[spec.model.family]
+
+
+def _parts_of_names(
+    pointer: str, parts: tuple[str, ...], spec: JobSpec, *outer: str
+) -> Iterator[Problem]:
+    """Each is part of the name of a linear layer in a block, or of `outer`."""
+    inner = [name for names in LINEAR_LAYERS.values() for name in names]
+    layers = range(spec.architecture.n_layers)
+    names = {*outer, *(f"layers.{index}.{name}" for index in layers for name in inner)}
+    unknown = unmatched(parts, names)
+    if unknown:
+        yield Problem(
+            pointer=pointer,
+            detail=f"{named(pointer.rpartition('/')[2], parts)}: no layer has {', '.join(unknown)} "
+            f"in its name; legal: parts of {', '.join(outer)} and of layers.0 to "
+            f"layers.{len(layers) - 1}, each with {', '.join(inner)}",
+        )
+
+
+def pipeline(spec: JobSpec) -> Iterator[Problem]:
+    """What cuts a pipeline serves another layout of the same job."""
+    axes, default = spec.parallelism, ParallelismSection()
+    if axes.pp > 1:
+        return
+    for field in ("pp_schedule", "pp_microbatches", "pp_layers_per_stage"):
+        value = getattr(axes, field)
+        if value != getattr(default, field):
+            yield Problem(
+                pointer=f"/parallelism/{field}",
+                detail=f"{named(field, value)} does nothing with pp=1; it counts on layouts with a "
+                "pipeline",
+            )
+
+
+def budget(spec: JobSpec) -> Iterator[Problem]:
+    """The other modes keep what they keep."""
+    section, default = spec.activation_checkpoint, ActivationCheckpointSection()
+    if section.mode != "memory_budget" and section.memory_budget != default.memory_budget:
+        yield Problem(
+            pointer="/activation_checkpoint/memory_budget",
+            detail=f"memory_budget={section.memory_budget:g} does nothing with "
+            f"mode={section.mode!r}",
+        )
+
+
+Rule = Callable[[JobSpec], Iterator[Problem]]
+REFUSED: tuple[Rule, ...] = (overlap, decay, exclusions, undecayed)
+"""No layout and no later change of a resume would make use of it."""
+SAID: tuple[Rule, ...] = (*REFUSED, pipeline, budget)
+"""The plan of a job warns of all."""

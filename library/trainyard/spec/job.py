@@ -1,0 +1,229 @@
+"""The job spec: its sections together, and the one way in which it is read and checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from trainyard.base.models import SpecModel, Text
+from trainyard.base.names import NAME, TAG
+from trainyard.base.problems import Problem, SpecError, spec_error
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.checkpoint import CheckpointSection
+from trainyard.spec.sections.model import DataSection, ModelSection
+from trainyard.spec.sections.operation import Env, GuardSection, ResourcesSection, RetrySection
+from trainyard.spec.sections.parallelism import (
+    ActivationCheckpointSection,
+    CompileSection,
+    ParallelismSection,
+    QuantizationSection,
+)
+from trainyard.spec.sections.training import (
+    LrScheduleSection,
+    OptimizerSection,
+    TrainingSection,
+    ValidationSection,
+)
+from trainyard.training.architectures import ARCHITECTURES, Architecture
+from trainyard.training.batch_partition import BatchDeal
+
+JobName = Annotated[str, Field(pattern=NAME, max_length=80, examples=["llama-7"])]
+Tag = Annotated[str, Field(pattern=TAG, max_length=64)]
+
+
+FIRST_DEFAULTS: dict[tuple[str, str], Any] = {
+    ("checkpoint", "keep_latest_k"): 0,
+    ("checkpoint", "interval_steps"): 100,
+    ("checkpoint", "interval_seconds"): 0.0,
+    ("checkpoint", "async_mode"): "disabled",
+    ("compile", "enabled"): False,
+    ("training", "log_every_steps"): 1,
+}
+"""Defaults that a later version changed, by section and field: digests go on to leave these out."""
+
+
+class JobSpec(SpecModel):
+    """A training job, complete: what is trained, how, where, and what happens when it fails.
+
+    It never changes once submitted; what a resume changes is stored on the attempt.
+    """
+
+    name: JobName = "job"
+    """Name in lists and references; need not be unique."""
+    description: Annotated[Text, Field(max_length=4000)] = ""
+    """What the job is for."""
+    tags: Annotated[tuple[Tag, ...], Field(strict=False, max_length=32)] = ()
+    """Words to filter by."""
+    model: ModelSection = ModelSection()
+    """What is trained."""
+    data: DataSection = DataSection()
+    """On what."""
+    training: TrainingSection = TrainingSection()
+    """Length, batch and precision."""
+    optimizer: OptimizerSection = OptimizerSection()
+    """The optimizer."""
+    lr_schedule: LrScheduleSection = LrScheduleSection()
+    """The learning rate over time."""
+    parallelism: ParallelismSection = ParallelismSection()
+    """The parallel axes."""
+    activation_checkpoint: ActivationCheckpointSection = ActivationCheckpointSection()
+    """What backward recomputes."""
+    compile: CompileSection = CompileSection()
+    """torch.compile."""
+    quantization: QuantizationSection = QuantizationSection()
+    """Low-precision matrix products."""
+    checkpoint: CheckpointSection = CheckpointSection()
+    """What is saved, when and where."""
+    resources: ResourcesSection = ResourcesSection()
+    """Where it runs."""
+    retry: RetrySection = RetrySection()
+    """What follows a failure."""
+    guard: GuardSection = GuardSection()
+    """What follows a loss that goes wrong."""
+    validation: ValidationSection = ValidationSection()
+    """Loss on held-out sequences."""
+    env: Env = Field(default_factory=dict)
+    """Environment variables of the ranks. Where jobs bring no code of their own, only those pass
+    that docs/environment.md lists. Values are stored encrypted; views mask those of other names."""
+
+    @model_validator(mode="after")
+    def _fit_warmup(self) -> Self:
+        """Shorten a warm-up that nobody gave to the whole schedule, so that a few steps are legal.
+
+        The number stands in the spec from then on: whoever reads it later reads the same.
+        """
+        schedule = self.lr_schedule
+        given = schedule.model_fields_set & {"warmup_steps", "warmup_tokens"}
+        whole = self.schedule_tokens // self.tokens_per_step
+        if not given and whole < schedule.warmup_steps:
+            shorter = schedule.model_copy(update={"warmup_steps": whole})
+            object.__setattr__(self, "lr_schedule", shorter)
+        return self
+
+    @property
+    def architecture(self) -> Architecture:
+        """The model's shape: the size's own, with the shapes that the spec gives in its place.
+
+        Raises:
+            KeyError: the family or the size is unknown (`trainyard.spec.rules` refuses it first).
+        """
+        return self.model.shape_of(ARCHITECTURES[self.model.family][self.model.size])
+
+    @property
+    def schedule_tokens(self) -> int:
+        """Tokens after which the learning-rate schedule ends, fixed at submission."""
+        schedule = self.lr_schedule
+        steps = schedule.total_steps or self.training.steps
+        return schedule.total_tokens or steps * self.tokens_per_step
+
+    @property
+    def schedule_steps(self) -> int:
+        """Step in which the learning-rate schedule ends, fixed at submission."""
+        return -(-self.schedule_tokens // self.tokens_per_step)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step, over all ranks."""
+        return self.training.global_batch_size * self.training.seq_len
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what the spec says beside the first defaults, in hexadecimal.
+
+        Neither a field that a later version adds nor another default changes it. `env` is left
+        out: its values may be secrets, which a digest would let others try out.
+        """
+        said = self.model_dump(mode="json", exclude_defaults=True, exclude={"env"})
+        for (section, field), first in FIRST_DEFAULTS.items():
+            value = getattr(getattr(self, section), field)
+            fields = said.pop(section, {})
+            fields = {**fields, field: value} if value != first else _without(fields, field)
+            said |= {section: fields} if fields else {}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+    def layout(self, world_size: int | None = None) -> Layout:
+        """Return the layout on `world_size` slots (those asked for when absent).
+
+        Raises:
+            SpecError: the axes do not multiply to the world size.
+        """
+        axes = self.parallelism
+        return Layout.fill(
+            world_size=world_size or self.resources.world_size,
+            dp_replicate=axes.dp_replicate,
+            dp_shard=axes.dp_shard,
+            cp=axes.cp,
+            tp=axes.tp,
+            pp=axes.pp,
+        )
+
+    def deal(self, layout: Layout) -> BatchDeal:
+        """Return how each global batch is dealt to the data-parallel ranks of a layout.
+
+        Raises:
+            ValueError: there are fewer micro-batches than ranks.
+        """
+        training = self.training
+        return BatchDeal(training.global_batch_size, training.micro_batch_size, layout.dp)
+
+    def on_layout(self, layout: Layout) -> JobSpec:
+        """Return the job moved to a layout: its axes, and as many slots.
+
+        What was chosen for one size of an axis does not follow to another: the stages of a pipeline
+        and its micro-batches are derived anew, and asynchronous tensor parallelism ends with `tp`.
+        """
+        update: dict[str, Any] = layout.model_dump()
+        if layout.pp != self.parallelism.pp:
+            update |= {"pp_stage_modules": (), "pp_layers_per_stage": None}
+        if not self._has_pipelines_of(layout):
+            update["pp_microbatches"] = None
+        if layout.tp == 1 < self.parallelism.tp:
+            update["async_tp"] = False
+        return self.model_copy(
+            update={
+                "parallelism": self.parallelism.model_copy(update=update),
+                "resources": self.resources.model_copy(update={"world_size": layout.world_size}),
+            }
+        )
+
+    def is_sharded(self, layout: Layout) -> bool:
+        """Return whether FSDP holds the weights on a layout.
+
+        One rank, or one to each stage, that computes in the type of its weights has nothing to
+        shard, to cast or to fetch. Sharding would still copy weights and gradients: 4 % of a step
+        of a model of 5 M parameters, and the memory of one layer.
+        """
+        casts = self.training.param_dtype != self.training.weight_dtype
+        return layout.world_size > layout.pp or casts or self.optimizer.cpu_offload
+
+    def _has_pipelines_of(self, layout: Layout) -> bool:
+        """Return whether the job's own axes give as many pipelines, with as many ranks each."""
+        try:
+            own = self.layout()
+        except ValueError:
+            return False
+        return (own.pp, own.dp) == (layout.pp, layout.dp)
+
+
+def _without(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key != name}
+
+
+def parse_job_spec(source: str | bytes | Mapping[str, Any]) -> JobSpec:
+    """Read a job spec from JSON text or from a parsed TOML, YAML or JSON document.
+
+    Raises:
+        SpecError: it is no JSON object, or a field is unknown or has a wrong type or value.
+    """
+    try:
+        text = source if isinstance(source, str | bytes) else json.dumps(source, default=str)
+    except (TypeError, ValueError, RecursionError) as error:  # a key or a cycle that JSON lacks
+        raise SpecError([Problem(pointer="", detail=f"this is no JSON object: {error}")]) from None
+    try:
+        return JobSpec.model_validate_json(text)
+    except ValidationError as error:
+        raise spec_error(error, text) from None

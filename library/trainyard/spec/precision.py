@@ -1,0 +1,220 @@
+"""What low precision and compiled code demand of shapes, and of the hardware that is at hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from itertools import product
+from typing import Literal
+
+from trainyard.base.problems import Problem, multiples, nearest
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.sections.parallelism import QuantizationSection
+from trainyard.training.devices import LEAST_CAPABILITY, Device, Slot, known_device
+
+BFLOAT16_ONLY = ("float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8")
+"""Recipes whose kernels give bfloat16 results only."""
+MULTIPLE = {"float8": 16, "mxfp8": 32}
+"""Tensor cores multiply float8 in pieces of 16, and 32 numbers share one scale of MX."""
+LINEAR_LAYERS = {
+    "n_heads": ("attention.wq", "attention.wo"),
+    "n_kv_heads": ("attention.wk", "attention.wv"),
+    "ffn_dim": ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3"),
+}
+"""Layers of a block by the field that gives their sharded width; `dim` is the other width."""
+
+
+def number_format(spec: JobSpec) -> Literal["float8", "mxfp8"] | None:
+    """Return the numbers that quantized products multiply; None without quantization."""
+    if spec.quantization.recipe == "none":
+        return None
+    return "mxfp8" if spec.quantization.recipe == "mxfp8" else "float8"
+
+
+def quantizes(section: QuantizationSection, name: str, *widths: int) -> bool:
+    """Return whether a linear layer multiplies in low precision.
+
+    Args:
+        section: gives the recipe, and the layers that are left out.
+        name: of the layer in the whole model.
+        widths: its two sides, undivided.
+    """
+    return (
+        section.recipe != "none"
+        and min(widths) >= section.min_dim
+        and not any(part in name for part in section.exclude)
+    )
+
+
+def slots_for(spec: JobSpec, slots: Collection[Slot]) -> list[Slot]:
+    """Return the slots that a job may be placed on."""
+    wanted = spec.resources.device
+    return [slot for slot in slots if wanted in {"auto", slot.device}]
+
+
+def can_quantize(spec: JobSpec, slot: Slot) -> bool:
+    """Return whether a slot multiplies the job's numbers; a CPU emulates, an unknown GPU may."""
+    wanted, device = number_format(spec), known_device(slot.name)
+    return wanted is None or slot.device == "cpu" or device is None or device.can(wanted)
+
+
+def widths(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
+    """Widths on each rank, and tokens, are multiples of `MULTIPLE`.
+
+    Tokens are what the products for gradients of weights add up over. The layers of an own model
+    are not known before it is built: the trainer looks at them.
+    """
+    wanted = number_format(spec)
+    if wanted is None:
+        return
+    block = MULTIPLE[wanted]
+    if spec.model.factory is not None:
+        yield from _tokens(spec, layout, block)
+        return
+    a, tp = spec.architecture, layout.tp
+    quantized = _quantized(spec)
+    fields = {"dim": (a.dim, 1), "ffn_dim": (a.ffn_dim, 1)}
+    fields |= {"n_heads": (a.n_heads, a.head_dim), "n_kv_heads": (a.n_kv_heads, a.head_dim)}
+    if a.dim % block and "dim" in quantized:
+        fields = {"dim": fields["dim"]}  # the others mostly follow from it
+    for field, (value, unit) in fields.items():
+        shards = 1 if field == "dim" else tp
+        if field not in quantized or value * unit % (block * shards) == 0:
+            continue
+        step = block * shards // math.gcd(block * shards, unit)
+        yield Problem(
+            pointer=f"/model/{field}",
+            detail=f"{field}={value} gives layers that are {value * unit / shards:g} wide on each "
+            f"rank, but {spec.quantization.recipe} needs multiples of {block}; "
+            f"{nearest(value, multiples(step, value))}",
+        )
+    yield from _tokens(spec, layout, block)
+
+
+def _tokens(spec: JobSpec, layout: Layout, block: int) -> Iterator[Problem]:
+    tokens, cp = spec.training.seq_len, layout.cp
+    if spec.quantization.recipe == "float8_rowwise_with_gw_hp" or tokens % (block * cp) == 0:
+        return
+    yield Problem(
+        pointer="/training/seq_len",
+        detail=f"seq_len={tokens} gives each rank {tokens / cp:g} tokens of a sequence, but "
+        f"{spec.quantization.recipe} needs multiples of {block}; "
+        f"{nearest(tokens, multiples(block * cp, tokens))}",
+    )
+
+
+def _quantized(spec: JobSpec) -> set[str]:
+    """Return the fields that give a width to some layer that is quantized."""
+    fields = {field for field, _ in _quantized_layers(spec)}
+    return fields | ({"dim"} if fields else set())
+
+
+def quantized_elements(spec: JobSpec) -> int:
+    """Return how many weights of a block multiply in low precision, on the mean of all blocks."""
+    return sum(elements for _, elements in _quantized_layers(spec)) // spec.architecture.n_layers
+
+
+def _quantized_layers(spec: JobSpec) -> Iterator[tuple[str, int]]:
+    """Yield for each quantized layer of the model the field of its other width, and its weights."""
+    a = spec.architecture
+    widths = {
+        "n_heads": a.n_heads * a.head_dim,
+        "n_kv_heads": a.n_kv_heads * a.head_dim,
+        "ffn_dim": a.ffn_dim,
+    }
+    for field, names in LINEAR_LAYERS.items():
+        for index, name in product(range(a.n_layers), names):
+            if quantizes(spec.quantization, f"layers.{index}.{name}", a.dim, widths[field]):
+                yield field, a.dim * widths[field]
+
+
+def memory_budget(spec: JobSpec, _: Layout) -> Iterator[Problem]:
+    """The budget is a setting of the compiler, which decides what is kept for backward."""
+    if spec.activation_checkpoint.mode == "memory_budget" and spec.compile.enabled is not True:
+        yield Problem(
+            pointer="/activation_checkpoint/mode",
+            detail="mode='memory_budget' needs compile.enabled=true: torch.compile decides what is "
+            "kept; legal without it: none, selective, full",
+        )
+
+
+def compiled_recomputation(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
+    """Compiled blocks whose matrices ranks share cannot be recomputed whole.
+
+    torch 2.13 then saves a device mesh beside the tensors of a block, and miscounts them.
+    """
+    if layout.tp > 1 and spec.compile.enabled is True and spec.activation_checkpoint.mode == "full":
+        yield Problem(
+            pointer="/activation_checkpoint/mode",
+            detail=f"mode='full' with compile.enabled=true and tp={layout.tp}: the compiler cannot "
+            "recompute the communication of a block; legal: none, selective, memory_budget, or "
+            "compile.enabled=false",
+        )
+
+
+PRECISION: tuple[Callable[[JobSpec, Layout], Iterator[Problem]], ...] = (
+    widths,
+    memory_budget,
+    compiled_recomputation,
+)
+
+
+def hardware(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
+    """Some slot that the job may be placed on can do what it asks for.
+
+    Args:
+        spec: the job.
+        slots: what the nodes offer; nothing is known of them when empty.
+    """
+    own = slots_for(spec, slots)
+    kinds = {slot.device for slot in own} | {spec.resources.device} - {"auto"}
+    recipe, dtype = spec.quantization.recipe, spec.training.param_dtype
+    if kinds == {"cuda"} and recipe in BFLOAT16_ONLY and dtype != "bfloat16":
+        yield Problem(
+            pointer="/training/param_dtype",
+            detail=f"param_dtype={dtype!r}, but products of {recipe} on a GPU give bfloat16 only; "
+            "legal: bfloat16",
+        )
+    if own and not any(can_quantize(spec, slot) for slot in own):
+        yield Problem(pointer="/quantization/recipe", detail=_without_tensor_cores(spec, own))
+    if own and spec.parallelism.async_tp and not any(_symmetric(slot) for slot in own):
+        yield Problem(
+            pointer="/parallelism/async_tp",
+            detail="async_tp=true needs GPUs that reach each other's memory by NVLink, but the "
+            f"nodes have {_named(own)}; legal here: false",
+        )
+
+
+def _without_tensor_cores(spec: JobSpec, slots: Collection[Slot]) -> str:
+    wanted = number_format(spec)
+    assert wanted is not None, "a job without quantization runs on every slot"
+    major, minor = LEAST_CAPABILITY[wanted]
+    float8 = all(device is None or device.can("float8") for device in map(_known, slots))
+    legal = "none, float8_tensorwise, float8_rowwise, float8_rowwise_with_gw_hp"
+    return (
+        f"recipe={spec.quantization.recipe!r} needs compute capability {major}.{minor} or higher, "
+        f"but the nodes have {_named(slots)}; legal here: {legal if float8 else 'none'}"
+    )
+
+
+def _symmetric(slot: Slot) -> bool:
+    device = _known(slot)
+    return slot.device == "cuda" and (device is None or device.nvlink)
+
+
+def _known(slot: Slot) -> Device | None:
+    return known_device(slot.name)
+
+
+def _named(slots: Collection[Slot]) -> str:
+    """Return each kind of device once, GPUs with their compute capability."""
+    words = {}
+    for slot in slots:
+        device = _known(slot)
+        words[slot.name] = (
+            slot.name
+            if device is None
+            else f"{device.name} ({'.'.join(map(str, device.capability))})"
+        )
+    return ", ".join(dict.fromkeys(words.values()))

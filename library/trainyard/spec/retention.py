@@ -1,0 +1,95 @@
+"""What must agree between the fields that say which checkpoints are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from trainyard.base.problems import Problem
+from trainyard.spec.auto import explicit
+from trainyard.spec.job import JobSpec
+
+
+def most_kept(spec: JobSpec, *, step: int = 0) -> int:
+    """Return how many checkpoints a job holds at once from a step on, counted by its steps.
+
+    Saves on request are not counted, and without `keep_latest_k` neither are those by the clock:
+    their number is not known. With `keep_latest_k` one more than are kept lies there: the oldest
+    goes when the newest is there.
+
+    Args:
+        spec: the job, resolved.
+        step: completed steps.
+    """
+    section = spec.checkpoint
+    if step >= spec.training.steps:
+        return 0
+    saves = saves_to_come(explicit(section.interval_steps), spec, step=step)
+    if not section.keep_latest_k:
+        return saves
+    if explicit(section.interval_seconds):
+        saves = spec.training.steps - step  # by the clock at most one a step
+    others = kept_for_good(spec, step=step) + section.keep_best_k
+    return min(saves, section.keep_latest_k + 1 + others)
+
+
+def saves_to_come(interval: int, spec: JobSpec, *, step: int) -> int:
+    """Return how many saves follow a step, at this interval and at the end."""
+    by_steps = (spec.training.steps - 1) // interval - step // interval if interval else 0
+    return by_steps + 1  # and the last one
+
+
+def kept_for_good(spec: JobSpec, *, step: int) -> int:
+    """Return how many checkpoints after a step `keep_every_steps` keeps."""
+    every = spec.checkpoint.keep_every_steps
+    return spec.training.steps // every - step // every if every else 0
+
+
+def _retention(spec: JobSpec) -> Iterator[Problem]:
+    section = spec.checkpoint
+    every, interval = section.keep_every_steps, explicit(section.interval_steps)
+    if every and not section.keep_latest_k:
+        yield Problem(
+            pointer="/checkpoint/keep_every_steps",
+            detail=f"keep_every_steps={every} goes with keep_latest_k, without which every "
+            "checkpoint is kept; legal: 0, or keep_latest_k from 1 on",
+        )
+    elif every and interval and every % interval:
+        nearest = sorted({max(interval, every // interval * interval), every + -every % interval})
+        yield Problem(
+            pointer="/checkpoint/keep_every_steps",
+            detail=f"keep_every_steps={every} is no multiple of interval_steps={interval}; "
+            f"nearest legal: {', '.join(map(str, nearest))}",
+        )
+
+
+def _best(spec: JobSpec) -> Iterator[Problem]:
+    section, validated = spec.checkpoint, spec.validation.interval_steps
+    interval = explicit(section.interval_steps)
+    if not section.keep_best_k:
+        return
+    if not section.keep_latest_k:
+        yield Problem(
+            pointer="/checkpoint/keep_best_k",
+            detail=f"keep_best_k={section.keep_best_k} goes with keep_latest_k, without which "
+            "every checkpoint is kept; legal: 0, or keep_latest_k from 1 on",
+        )
+    if section.keep_best_metric != "validation/loss":
+        return
+    if not validated:
+        yield Problem(
+            pointer="/checkpoint/keep_best_metric",
+            detail="keep_best_metric='validation/loss' is never measured; legal: train/loss, or "
+            "validation.interval_steps from 1 on",
+        )
+    elif interval % validated:
+        nearest = sorted({max(validated, interval // validated * validated),
+                          interval + -interval % validated})  # fmt: skip
+        yield Problem(
+            pointer="/checkpoint/interval_steps",
+            detail=f"interval_steps={interval} is no multiple of validation.interval_steps="
+            f"{validated}, so that hardly a checkpoint has a validation/loss; "
+            f"nearest legal: {', '.join(map(str, nearest))}",
+        )
+
+
+RETENTION: tuple[Callable[[JobSpec], Iterator[Problem]], ...] = (_retention, _best)

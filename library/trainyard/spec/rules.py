@@ -1,0 +1,220 @@
+"""What must agree between the fields of a job spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from trainyard.base.problems import Problem, SpecError, around, divisors, multiples, named, nearest
+from trainyard.spec.auto import expected_device, resolved
+from trainyard.spec.axes import AXES
+from trainyard.spec.ignored_fields import REFUSED
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.spec.optimizer_rules import LEARNING
+from trainyard.spec.precision import PRECISION, hardware
+from trainyard.spec.retention import RETENTION
+from trainyard.spec.saving import SAVING, accelerator
+from trainyard.spec.sections.model import DataSection
+from trainyard.training.architectures import ARCHITECTURES, Architecture
+from trainyard.training.devices import Slot
+
+Rule = Callable[[JobSpec], Iterator[Problem]]
+
+BYTE_VOCABULARY = 259
+"""256 bytes, begin of text, end of text, padding."""
+
+
+def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
+    """Refuse what cannot run: unknown models, shapes or axes that disagree.
+
+    Args:
+        spec: the job, or an attempt's `Overrides.apply` of it. Each `auto` is checked as the value
+            that it stands for on the expected device; which one that is leads to no refusal.
+        slots: what the nodes offer; nothing is refused because of hardware when that is not known.
+
+    Raises:
+        SpecError: naming every problem found.
+    """
+    _check(spec, (*RULES, _axes), slots)
+
+
+def check_new_job(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
+    """Refuse what cannot run, and what says something that would do nothing.
+
+    The second is no reason to keep a job that was stored before from going on.
+
+    Raises:
+        SpecError: naming every problem found.
+    """
+    _check(spec, (*RULES, _axes, *REFUSED), slots)
+
+
+def check_beside_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
+    """Refuse what no layout of as many slots can run; `layout_problems` says the rest.
+
+    Raises:
+        SpecError: naming every problem found.
+    """
+    _check(spec, RULES, slots)
+
+
+def _check(spec: JobSpec, rules: Iterable[Rule], slots: Collection[Slot]) -> None:
+    spec = resolved(spec, expected_device(spec, slots))
+    problems = [problem for rule in rules for problem in rule(spec)]
+    problems += [*hardware(spec, slots), *accelerator(spec, slots)]
+    if problems:
+        raise SpecError(problems)
+
+
+def _model(spec: JobSpec) -> Iterator[Problem]:
+    sizes = ARCHITECTURES[spec.model.family]
+    if spec.model.size not in sizes:
+        legal = ", ".join(sizes)
+        yield Problem(
+            pointer="/model/size", detail=f"size={spec.model.size!r} is unknown; legal: {legal}"
+        )
+        return
+    shape = spec.architecture
+    if spec.model.factory is None:  # that of an own model is only what the planner counts with
+        yield from _heads(shape)
+    if spec.data.tokenizer == "byte" and shape.vocab_size < BYTE_VOCABULARY:
+        yield Problem(
+            pointer="/model/vocab_size",
+            detail=f"vocab_size={shape.vocab_size} is below the byte tokenizer's "
+            f"{BYTE_VOCABULARY}; legal: {BYTE_VOCABULARY} or more",
+        )
+
+
+def _heads(shape: Architecture) -> Iterator[Problem]:
+    if shape.own_head_dim is None and shape.dim % (2 * shape.n_heads):
+        heads = () if shape.dim % 2 else divisors(shape.dim // 2)
+        dims = multiples(2 * shape.n_heads, shape.dim)
+        yield Problem(
+            pointer="/model/n_heads",
+            detail=f"n_heads={shape.n_heads} must divide dim={shape.dim} into even head widths; "
+            f"{nearest(shape.n_heads, heads)}, or as dim: {around(shape.dim, dims)}",
+        )
+    elif shape.head_dim % 2:
+        yield Problem(
+            pointer="/model/head_dim",
+            detail=f"head_dim={shape.head_dim} is odd, but features turn in pairs; "
+            f"nearest legal: {shape.head_dim - 1}, {shape.head_dim + 1}",
+        )
+    if shape.n_heads % shape.n_kv_heads:
+        yield Problem(
+            pointer="/model/n_kv_heads",
+            detail=f"n_kv_heads={shape.n_kv_heads} does not divide n_heads={shape.n_heads}; "
+            f"{nearest(shape.n_kv_heads, divisors(shape.n_heads))}",
+        )
+
+
+def _own_model(spec: JobSpec) -> Iterator[Problem]:
+    """What goes with an own model only, and what it cannot have; `spec.axes` has its layouts."""
+    model = spec.model
+    if model.factory is None:
+        for name in ("code", "arguments", "block_classes", "plans"):
+            value = getattr(model, name)
+            if value:
+                detail = f"{named(name, value)} goes with model.factory; legal: {name} left out"
+                yield Problem(pointer=f"/model/{name}", detail=detail)
+        return
+    unknown = {
+        "/model/initial_weights": (model.initial_weights, "has no published names; legal: none"),
+        "/model/dropout": (
+            model.dropout,
+            "has its own; legal: 0, and what it takes in model.arguments",
+        ),
+        "/data/document_masks": (spec.data.document_masks, "is given tokens only; legal: false"),
+    }
+    for pointer, (value, why) in unknown.items():
+        if value:
+            given = named(pointer.rpartition("/")[2], value)
+            detail = f"{given}, but a model of model.factory {why}"
+            yield Problem(pointer=pointer, detail=detail)
+
+
+def _data(spec: JobSpec) -> Iterator[Problem]:
+    data = spec.data
+    if data.source == "corpus" and data.path is not None:
+        yield Problem(
+            pointer="/data/path",
+            detail=f"path={data.path!r}, but a built-in corpus has none; "
+            "legal: no path, or source text, jsonl, parquet, huggingface",
+        )
+    if data.source != "corpus" and data.path is None:
+        yield Problem(
+            pointer="/data/path",
+            detail=f"path is absent, but source={data.source!r} reads one; "
+            "legal: a place, such as data:text",
+        )
+    yield from _fields_without_use(data)
+    if data.tokenizer == "huggingface" and data.tokenizer_path is None:
+        yield Problem(
+            pointer="/data/tokenizer_path",
+            detail="tokenizer_path is absent, but tokenizer='huggingface' reads one; "
+            "legal: the place of a tokenizer.json, such as data:tokenizer.json",
+        )
+
+
+def _fields_without_use(data: DataSection) -> Iterator[Problem]:
+    """Refuse fields that this kind of input does not look at: accepted, they would do nothing."""
+    if data.source in {"corpus", "text"} and data.text_field != "text":
+        yield Problem(
+            pointer="/data/text_field",
+            detail=f"text_field={data.text_field!r}, but source={data.source!r} has no fields; "
+            "legal: no text_field, or source jsonl, parquet, huggingface",
+        )
+    if data.source != "huggingface" and data.split != "train":
+        yield Problem(
+            pointer="/data/split",
+            detail=f"split={data.split!r}, but source={data.source!r} has none; "
+            "legal: no split, or source huggingface",
+        )
+    if data.tokenizer == "byte" and data.tokenizer_path is not None:
+        yield Problem(
+            pointer="/data/tokenizer_path",
+            detail=f"tokenizer_path={data.tokenizer_path!r}, but the byte tokenizer has no file; "
+            "legal: no tokenizer_path, or tokenizer='huggingface'",
+        )
+
+
+def _axes(spec: JobSpec) -> Iterator[Problem]:
+    try:
+        layout = spec.layout()
+    except SpecError as error:
+        yield from error.problems
+        return
+    yield from layout_problems(spec, layout)
+
+
+def layout_problems(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
+    """Yield what a layout cannot share out: the batch, heads, tokens, layers, widths."""
+    try:
+        spec.deal(layout)
+    except ValueError as error:
+        yield Problem(pointer="/training/micro_batch_size", detail=str(error))
+        return
+    if spec.model.size in ARCHITECTURES[spec.model.family]:
+        for rule in (*AXES, *PRECISION):
+            yield from rule(spec, layout)
+
+
+def _resources(spec: JobSpec) -> Iterator[Problem]:
+    nodes, slots = spec.resources.nodes, spec.resources.world_size
+    if nodes is not None and slots % nodes:
+        yield Problem(
+            pointer="/resources/nodes",
+            detail=f"nodes={nodes} does not divide world_size={slots}; "
+            f"{nearest(nodes, divisors(slots))}",
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    _model,
+    _own_model,
+    _data,
+    _resources,
+    *LEARNING,
+    *SAVING,
+    *RETENTION,
+)

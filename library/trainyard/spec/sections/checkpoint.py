@@ -1,0 +1,54 @@
+"""Section `checkpoint`: what is saved, when, by whom, and what is kept."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainyard.base.models import Auto, Ranks, Seconds, SpecModel, Steps
+from trainyard.spec.storage_uri import RootName
+
+
+class CheckpointSection(SpecModel):
+    """Checkpoints: each is complete, and loads on any other world size and layout."""
+
+    root: RootName = "checkpoints"
+    """Storage root, by its name in the settings, that holds the job's checkpoints."""
+    interval_steps: Steps | Auto = "auto"
+    """Steps between two saves; only on request, on stop and at the end when 0. `auto` is 100 on
+    CPUs, or the nearest number that `keep_every_steps` and `keep_best_k` allow, and so it is on
+    GPUs where one of them counts in steps; else 0 there, and saves go by the clock."""
+    interval_seconds: Seconds | Auto = "auto"
+    """Seconds between two saves, in addition to `interval_steps`; never by time when 0. None begins
+    by the clock while one is being written. `auto` is 600 on GPUs where `interval_steps` is `auto`
+    and comes to 0; else 0."""
+    preflight: bool = True
+    """Save completely right after initialisation or loading, before the first step: a path or a
+    disk that cannot take a checkpoint fails the job at once."""
+    async_mode: Literal["auto", "disabled", "async", "async_with_pinned_mem"] = "auto"
+    """Whether training goes on while a checkpoint is written. The tensors are copied beside the
+    next forward and backward pass, into memory of the host that is taken once; with
+    `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast. `auto` is
+    that on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`."""
+    give_up_after_seconds: Seconds = 3600.0
+    """How long saves may fail for a reason that may pass (a full or read-only disk, an I/O error, a
+    bucket that fails) before the attempt ends. Training goes on meanwhile, and each new try saves
+    the step of its moment; the save of a stop and the last one wait so long. At once when 0."""
+    writers: Literal["auto", "all", "one_replica"] | Ranks = "auto"
+    """Ranks that write: `all` lets each write its shards, `one_replica` only the first
+    data-parallel replica, a number so many ranks, to which the others stream their shards. `auto`
+    is `all` on disks of one machine and `one_replica` on storage that machines share."""
+    staging_gib: Annotated[float, Field(gt=0, json_schema_extra={"unit": "GiB"})] = 4.0
+    """Ceiling of the memory that a writer uses for shards of others; goes with a number as
+    `writers`."""
+    keep_latest_k: Annotated[int, Field(ge=0, json_schema_extra={"unit": "checkpoints"})] = 3
+    """Newest checkpoints that are kept; all when 0."""
+    keep_every_steps: Steps = 0
+    """Checkpoints at multiples of this step are kept for good; none for that reason when 0."""
+    keep_best_k: Annotated[int, Field(ge=0, json_schema_extra={"unit": "checkpoints"})] = 0
+    """Checkpoints with the least `keep_best_metric` that are kept beside the newest; none for that
+    reason when 0."""
+    keep_best_metric: Literal["validation/loss", "train/loss"] = "validation/loss"
+    """Metric of a checkpoint's step by which `keep_best_k` chooses. `train/loss` is that of one
+    step's sequences, so it chooses by their luck too."""

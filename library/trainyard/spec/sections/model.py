@@ -1,0 +1,115 @@
+"""Sections `model` and `data`: what is trained, and on what."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainyard.base.models import Fraction, SpecModel, Tokens
+from trainyard.spec.storage_uri import Place
+from trainyard.training.architectures import ARCHITECTURES, Architecture, RopeScaling
+
+FACTORY = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
+ClassName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
+Plan = Literal["tensor", "pipeline"]
+Width = Annotated[int, Field(ge=1, le=1_000_000)]
+SIZES = list(dict.fromkeys(size for sizes in ARCHITECTURES.values() for size in sizes))
+
+# Fields of the section that are those of `Architecture` by the same name.
+SHAPE_FIELDS = (
+    "dim",
+    "n_layers",
+    "n_heads",
+    "n_kv_heads",
+    "ffn_dim",
+    "vocab_size",
+    "tied_embeddings",
+    "rope_theta",
+    "norm_eps",
+)
+
+
+class ModelSection(SpecModel):
+    """The model: a size of a known family, single shapes of which may be changed."""
+
+    family: Literal["llama3", "qwen3"] = "llama3"
+    """Model family."""
+    size: Annotated[str, Field(min_length=1, max_length=32, examples=SIZES)] = "debug"
+    """Size within the family; `debug` trains in seconds on one CPU core."""
+    factory: Annotated[str, Field(pattern=FACTORY, max_length=200)] | None = None
+    """Own model, as `package.module:build`, in place of a family; only where settings allow it."""
+    code: Place | None = None
+    """Folder that is put on the import path for `factory`, such as `data:own_model`."""
+    arguments: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Arguments of `factory`, beside `vocab_size` and `seq_len`."""
+    block_classes: Annotated[tuple[ClassName, ...], Field(strict=False, max_length=16)] = ()
+    """Names of the own model's classes that are sharded, recomputed and compiled one by one."""
+    plans: Annotated[tuple[Plan, ...], Field(strict=False, max_length=2)] = ()
+    """Plans that the own model gives: `tensor` makes tp legal, `pipeline` makes pp."""
+    initial_weights: Place | None = None
+    """Hugging Face weights to start from, such as `data:Qwen3-0.6B`, in place of random ones."""
+    dim: Width | None = None
+    """Width of the residual stream, in place of the size's own."""
+    n_layers: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Transformer blocks, in place of the size's own."""
+    n_heads: Width | None = None
+    """Query heads, in place of the size's own; divides `dim` into even head widths."""
+    n_kv_heads: Width | None = None
+    """Key and value heads, in place of the size's own; divides `n_heads`."""
+    ffn_dim: Width | None = None
+    """Width of the feed-forward hidden layer, in place of the size's own."""
+    vocab_size: Width | None = None
+    """Rows of the embedding, in place of the size's own; at least the tokenizer's vocabulary."""
+    head_dim: Width | None = None
+    """Width of one attention head, in place of the size's own (`dim / n_heads` if it has none)."""
+    tied_embeddings: bool | None = None
+    """Whether the head is the embedding, transposed; in place of the size's own."""
+    rope_theta: Annotated[float, Field(gt=1, le=1e12)] | None = None
+    """Base of the rotary position frequencies, in place of the size's own."""
+    rope_factor: Annotated[float, Field(ge=1, le=1e6)] | None = None
+    """Factor of Llama 3.1's scaling of rotary positions, in place of the size's own; 1 is none."""
+    norm_eps: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Epsilon of the RMS norms, in place of the size's own."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Probability of dropping an element of the residual branches while training."""
+
+    def shape_of(self, size: Architecture) -> Architecture:
+        """Return a size's shape with the shapes given here in place of its own."""
+        given = {name: getattr(self, name) for name in SHAPE_FIELDS}
+        changed = {name: value for name, value in given.items() if value is not None}
+        if self.head_dim is not None:
+            changed["own_head_dim"] = self.head_dim
+        if self.rope_factor is not None:
+            scaling = size.rope_scaling or RopeScaling(self.rope_factor)
+            scaled = dataclasses.replace(scaling, factor=self.rope_factor)
+            changed["rope_scaling"] = scaled if self.rope_factor > 1 else None
+        return dataclasses.replace(size, **changed)
+
+
+class DataSection(SpecModel):
+    """The training text and how it becomes sequences."""
+
+    source: Literal["corpus", "text", "jsonl", "parquet", "huggingface"] = "corpus"
+    """Kind of input: a built-in corpus, text files, JSON lines, Parquet or a data set."""
+    corpus: Literal["python-stdlib"] = "python-stdlib"
+    """Built-in corpus (source `corpus`): the source files of Python's own standard library."""
+    path: Place | None = None
+    """File or folder of the input, as `<root>:<path>`, such as `data:books`; not with `corpus`."""
+    text_field: Annotated[str, Field(min_length=1, max_length=200)] = "text"
+    """Field that holds the text (`jsonl`, `parquet`, `huggingface`)."""
+    split: Annotated[str, Field(min_length=1, max_length=200)] = "train"
+    """Split of a Hugging Face data set (`huggingface`)."""
+    tokenizer: Literal["byte", "huggingface"] = "byte"
+    """`byte` maps each UTF-8 byte to a token and needs no file."""
+    tokenizer_path: Place | None = None
+    """`tokenizer.json` of a Hugging Face tokenizer, or its folder; such as `data:tok.json`."""
+    document_masks: bool = False
+    """Keep packed documents from attending to each other."""
+    max_tokens: Tokens | None = None
+    """Use only the first so many tokens of the input; all of them when absent."""
+    validation_fraction: Annotated[Fraction, Field(lt=1)] = 0.0
+    """Share of the sequences that is held out for validation."""
+    prefetch_batches: Annotated[int, Field(ge=0, le=64)] = 2
+    """Global batches that are read ahead of the step that needs them."""

@@ -1,0 +1,1 @@
+"""Pure facts of a run: batch partition, stream position, shapes, devices."""

@@ -1,1 +1,0 @@
-"""Pure arithmetic: parameters, FLOPs, memory, batches and legal layouts; no torch, no I/O."""

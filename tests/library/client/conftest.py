@@ -1,0 +1,102 @@
+"""The real API over loopback, on a database of its own, and the command run against it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from server.app import create_app
+from server.auth.admin import ensure_admin_token
+from server.clock import SystemClock
+from server.context import Context
+from server.database import Database
+from server.migrate import upgrade
+from server.settings import Settings
+from server.wire.configuration import configured
+from tests.server.api.serving import listening_on
+from tests.server.harness import FakeClock, Harness
+from trainyard.cli.app import app as command
+from trainyard.client.sdk import Trainyard
+from trainyard.client.settings import choose_profile
+
+Run = Callable[..., Result]
+
+
+@dataclass(frozen=True)
+class Yard:
+    """A running server, and hands that play its nodes."""
+
+    url: str
+    token: str
+    harness: Harness
+
+    def connect(self) -> Trainyard:
+        """Return the SDK, connected with the admin token."""
+        return Trainyard(self.url, self.token)
+
+
+class PresentClock(FakeClock):
+    """The machine's clock, where a harness wants one that could be moved."""
+
+    now = SystemClock().now
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated, empty database file to copy."""
+    path = tmp_path_factory.mktemp("client") / "template.db"
+    database = Database(f"sqlite:///{path}")
+    upgrade(database)
+    database.dispose()
+    return path
+
+
+@pytest.fixture(autouse=True)
+def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep the caller's own connection out of reach."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    yield
+    choose_profile(None)
+
+
+@pytest.fixture
+def yard(migrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
+    """A server with one node of four slots; the environment points to it."""
+    path = shutil.copyfile(migrated, tmp_path / "trainyard.db")
+    settings = Settings(database_url=f"sqlite:///{path}", state_dir=tmp_path)
+    clock = PresentClock()
+    context = Context(settings=settings, database=Database(settings.database_url), clock=clock)
+    token = ensure_admin_token(context)
+    assert token is not None
+    with serving(context) as url:
+        running = Yard(url, token.read_text().strip(), Harness(context, clock))
+        running.harness.add_node()
+        monkeypatch.setenv("TRAINYARD_URL", url)
+        monkeypatch.setenv("TRAINYARD_TOKEN", running.token)
+        yield running
+    context.database.dispose()
+
+
+@contextmanager
+def serving(context: Context) -> Iterator[str]:
+    """Serve the API from a thread until the block ends; yields its URL."""
+    config = configured(create_app(context), context.settings, connections=500, shutdown_seconds=1)
+    with listening_on(config) as (host, port):
+        yield f"http://{host}:{port}"
+
+
+@pytest.fixture
+def run() -> Run:
+    """Run the `trainyard` command and return what it wrote and its exit code."""
+    runner = CliRunner()
+
+    def invoke(*arguments: str, stdin: str | None = None) -> Result:
+        return runner.invoke(command, arguments, input=stdin, catch_exceptions=False)
+
+    return invoke

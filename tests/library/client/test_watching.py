@@ -1,0 +1,153 @@
+"""What `watch` shows, and when it is over."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+from rich.console import Console
+
+from trainyard.cli.commands.watch import Lines, follow, panel
+from trainyard.client.sdk import Trainyard
+from trainyard.client.stream import EVENT, Resync
+from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.rest.events import AnyEvent
+from trainyard.protocol.rest.jobs import JobView
+from trainyard.spec.job import JobSpec
+
+AT = "2026-01-01T00:00:00Z"
+
+
+def job(state: str, *, step: int = 0, phase: str | None = None, reason: str = "") -> JobView:
+    return JobView.model_validate(
+        {
+            "id": "01jd0000000000000000000000",
+            "name": "llama-7",
+            "tags": (),
+            "state": state,
+            "reason": reason or None,
+            "attempt": 2,
+            "world_size": 4,
+            "layout": "FSDP 4",
+            "priority": 0,
+            "progress": progress(step, phase=phase),
+            "created_at": AT,
+            "updated_at": AT,
+            "started_at": AT,
+            "ended_at": None,
+            "description": "",
+            "spec": JobSpec(),
+            "desired": "run",
+            "pending": None,
+            "current_attempt": None,
+            "retries_left": 2,
+            "verbs": ("stop",),
+            "forked_from": None,
+            "fork_parts": None,
+        }
+    )
+
+
+def progress(step: int, *, phase: str | None = "training") -> dict[str, object]:
+    return {
+        "phase": phase,
+        "step": step,
+        "steps": 100,
+        "loss": "NaN" if step == 99 else 2.5,
+        "tokens_per_second": 12_345.0,
+        "seconds_left": 130.0,
+    }
+
+
+def event(kind: EventKind, message: str = "", *, step: int | None = None) -> AnyEvent:
+    data = {} if step is None else {"step": step, "values": {}, "progress": progress(step)}
+    return EVENT.validate_python(
+        {
+            "id": 1,
+            "at": AT,
+            "kind": kind,
+            "job_id": None,
+            "attempt": 2,
+            "node": None,
+            "actor": "scheduler",
+            "message": message,
+            "data": data,
+        }
+    )
+
+
+class Script:
+    """A server that plays items of a stream, each with the job as it is then."""
+
+    def __init__(self, *scenes: tuple[AnyEvent | Resync, JobView]) -> None:
+        self.scenes = scenes
+        self.now = scenes[0][1]
+        self.read = 0
+
+    def stream(self, *, job_id: str) -> Iterator[AnyEvent | Resync]:
+        for item, now in self.scenes:
+            self.now = now
+            yield item
+        raise AssertionError("watched on after the end")
+
+    def job(self, job_id: str) -> JobView:
+        self.read += 1
+        return self.now
+
+
+def watch(script: Script, screen: Lines) -> JobView:
+    return follow(cast(Trainyard, script), "id", screen)
+
+
+def test_it_tells_every_event_up_to_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    running, done = job("running", step=1), job("succeeded", step=100)
+    script = Script(
+        (Resync(), job("queued", reason="needs 4 slots, 2 free")),
+        (event(EventKind.PLACED, "Attempt 2 got 4 slots"), running),
+        (event(EventKind.ATTEMPT_ENDED, "attempt 2 succeeded"), done),
+        (event(EventKind.JOB_ENDED, "it is over"), done),
+    )
+    assert watch(script, Lines()).state == "succeeded"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("llama-7  ○ queued")
+    assert lines[0].endswith("needs 4 slots, 2 free")
+    assert [line[10:] for line in lines[1:4]] == [
+        "Attempt 2 got 4 slots",
+        "attempt 2 succeeded",
+        "it is over",
+    ]
+    assert lines[4].startswith("llama-7  ✓ succeeded  step 100/100 (100%)")
+
+
+def test_a_job_that_has_ended_is_shown_at_once() -> None:
+    assert watch(Script((Resync(), job("failed"))), Lines()).state == "failed"
+
+
+def test_progress_comes_from_the_events_and_not_too_often(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seconds = iter(range(100))
+    metrics = [(event(EventKind.METRICS, step=step), job("running")) for step in range(10, 20)]
+    done = job("succeeded", step=100)
+    script = Script((Resync(), job("running")), *metrics, (event(EventKind.JOB_ENDED), done))
+    watch(script, Lines(now=lambda: float(next(seconds))))
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line for line in lines if "step 1" in line and "running" in line]
+    assert script.read == 2
+    assert 2 <= len(shown) < 10
+    assert shown[0].endswith("loss 2.5000  12.3k tokens/s  2m 10s left  FSDP 4  attempt 2")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_the_panel_never_wraps(columns: int) -> None:
+    text = io.StringIO()
+    shown = job("running", step=99, phase="saving", reason="r" * 300)
+    Console(file=text, width=columns).print(panel(shown))
+    lines = text.getvalue().splitlines()
+    assert len(lines) == 6
+    assert max(map(len, lines)) <= columns
+    if columns == 200:
+        assert "● running  saving" in lines[1]
+        assert "loss NaN" in lines[3]

@@ -1,0 +1,47 @@
+"""The page of the job spec: complete, and drawn from the models alone."""
+
+from trainyard.base.models import SpecModel
+from trainyard.spec.docs import describe_type, spec_markdown
+from trainyard.spec.job import JobSpec
+
+
+def rows() -> dict[str, list[str]]:
+    """Cells of each table row, by the field in its first cell."""
+    lines = [line for line in spec_markdown().splitlines() if line.startswith("| `")]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return {first.strip("`"): rest for first, *rest in cells if len(rest) == 4}
+
+
+def test_every_field_has_a_row_with_its_help() -> None:
+    expected = {}
+    for name, field in JobSpec.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, SpecModel):
+            for inner, inner_field in section.model_fields.items():
+                expected[f"{name}.{inner}"] = inner_field.description
+        else:
+            expected[name] = field.description
+    written = rows()
+    assert set(written) == set(expected)
+    for path, description in expected.items():
+        assert written[path][3] == " ".join((description or "").split())
+
+
+def test_rows_give_type_default_and_unit() -> None:
+    written = rows()
+    assert written["training.steps"][:3] == ["integer, ≥ 1, ≤ 10^9", "`100`", "steps"]
+    assert written["training.max_grad_norm"][:3] == ["number, ≥ 0", "`1.0`", ""]
+    assert written["lr_schedule.decay_steps"][:3] == ["integer, ≥ 0, ≤ 10^9", "absent", "steps"]
+    assert written["training.seed"][0] == "integer, ≥ 0, < 2^63"
+    assert written["data.validation_fraction"][0] == "number, ≥ 0, < 1"
+    assert written["resources.device"][:2] == ["`auto` / `cpu` / `cuda`", '`"auto"`']
+    assert written["env"][:2] == ["table of: string, up to 4096 characters", "`{}`"]
+    assert written["checkpoint.writers"][0] == (
+        "`auto` / `all` / `one_replica` or integer, ≥ 1, ≤ 65,536"
+    )
+
+
+def test_a_reference_is_shown_by_its_values() -> None:
+    schema = {"type": "array", "items": {"$ref": "#/$defs/Colour"}}
+    definitions = {"Colour": {"enum": ["red", "green"], "type": "string"}}
+    assert describe_type(schema, definitions) == "list of: `red` / `green`"
