@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, or_, select, update
 
 from server.context import Context
-from server.leases import SKEW
+from server.leases import SKEW, Hearing
 from server.tables import liveness
 from server.upsert import insert_absent
 
@@ -33,13 +33,12 @@ def beat(context: Context) -> None:
         connection.execute(update(liveness).where(liveness.c.beat_at < now).values(beat_at=now))
 
 
-def up_since(connection: Connection, now: datetime) -> datetime | None:
-    """Return since when reports could arrive without a gap; None when they cannot now."""
+def hearing(connection: Connection, now: datetime) -> Hearing | None:
+    """Return the time in which reports could arrive without a gap; None when they cannot now."""
     row = connection.execute(select(liveness.c.beat_at, liveness.c.up_since)).one_or_none()
     if row is None or not now - GAP <= row.beat_at <= now + SKEW:
         return None
-    up: datetime = row.up_since
-    return up
+    return Hearing(now, up_since=row.up_since)
 
 
 def keep_beating(context: Context, stop: threading.Event) -> None:

@@ -17,8 +17,9 @@ from server.context import Context
 from server.errors import ConflictError, NotFoundError, UnauthenticatedError
 from server.events.store import append_event
 from server.events.subject import TRAINER, Actor, Subject
+from server.leases import NODE_LEASES, check_fence
 from server.lifecycle import attempt_to, job_to, lock_job_of, move, node_to
-from server.nodes.workers import CLAIMED, check_worker, proves_gone
+from server.nodes.workers import check_worker, proves_gone
 from server.tables import attempt_nodes, attempts, jobs, nodes
 from trainyard.protocol.failures import Failure, FailureReason
 from trainyard.protocol.rest.event_data import (
@@ -104,7 +105,7 @@ def claim(
                 AttemptNodeState.CLAIMED,
                 token_hash=hash_token(token),
                 worker=worker,
-                claimed_at=context.now(),
+                **NODE_LEASES.claim(context.now()),
             ),
             *([attempt_to(attempt_id, AttemptState.STARTING)] if first else []),
             event=Claimed(),
@@ -173,8 +174,8 @@ def check_identity(row: Reporter, identity: Identity) -> None:
     Raises:
         ConflictError: it is another one.
     """
-    if row.identity is not None and row.identity != identity:
-        raise ConflictError(f"another supervisor owns attempt {row.number} on {row.node}")
+    refusal = f"another supervisor owns attempt {row.number} on {row.node}"
+    check_fence(row.identity or identity, identity, refusal=refusal)
 
 
 def record_heartbeat(
@@ -241,8 +242,7 @@ def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatR
     with context.database.read() as connection:
         held = connection.scalars(
             select(attempt_nodes.c.attempt_id).where(
-                attempt_nodes.c.node == heartbeat.node,
-                attempt_nodes.c.state.in_(CLAIMED),
+                attempt_nodes.c.node == heartbeat.node, NODE_LEASES.are_held
             )
         )
         return NodeHeartbeatReply(expected=tuple(held))
@@ -252,7 +252,8 @@ def _renew_lease(
     context: Context, connection: Connection, row: Reporter, identity: Identity
 ) -> None:
     first = row.node_state == AttemptNodeState.CLAIMED
-    lease = {"identity": identity, "last_report_at": context.now(), "unreachable_since": None}
+    lease = NODE_LEASES.renewal(context.now())
+    lease |= {"identity": identity, "unreachable_since": None}
     if first:
         move(
             context,
@@ -349,7 +350,7 @@ def _end_gone(context: Context, attempt_id: str, node: str, worker: WorkerIdenti
         except NotFoundError:
             return
         share = next((n for n in read_launch(connection, attempt_id).nodes if n.node == node), None)
-        if share is None or share.state not in CLAIMED:
+        if share is None or share.state not in NODE_LEASES.held:
             return
         if not proves_gone(
             share.worker,

@@ -12,6 +12,7 @@ from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
 from server.events.subject import Actor, Subject
+from server.leases import CHORE_LEASES, check_fence
 from server.lifecycle import chore_to, lock_job, move
 from server.nodes.workers import check_worker
 from server.tables import checkpoints, chores
@@ -46,7 +47,7 @@ def claim_chore(
         check_worker(connection, node, worker)
         if chore.state != ChoreState.QUEUED or chore.node != node:
             raise ConflictError(f"chore {chore_id} is {chore.state} and not for {node} to begin")
-        fence, now = chore.fence + 1, context.now()
+        fence = chore.fence + 1
         move(
             context,
             connection,
@@ -54,9 +55,8 @@ def claim_chore(
                 chore_id,
                 ChoreState.RUNNING,
                 fence=fence,
-                started_at=now,
-                last_report_at=now,
                 progress=None,
+                **CHORE_LEASES.claim(context.now()),
             ),
             event=ChoreStarted(**identity(chore_id, chore.kind, chore.checkpoint_id), fence=fence),
             message=f"{node} begins to {describe(chore.kind, chore.checkpoint_id)}",
@@ -80,12 +80,11 @@ def report_chore(context: Context, chore_id: str, report: ChoreReport) -> ChoreR
     """
     with context.database.write() as connection:
         chore = lock_chore(connection, chore_id)
-        if (chore.state, chore.node, chore.fence) != (
-            ChoreState.RUNNING,
-            report.node,
-            report.fence,
-        ):
-            raise ConflictError(f"chore {chore_id} is no longer this node's: it is {chore.state}")
+        check_fence(
+            (chore.state, chore.node, chore.fence),
+            (ChoreState.RUNNING, report.node, report.fence),
+            refusal=f"chore {chore_id} is no longer this node's: it is {chore.state}",
+        )
         if report.outcome is not None:
             _end(context, connection, chore, report.outcome)
         else:
@@ -118,12 +117,8 @@ def _note(
     context: Context, connection: Connection, chore: AnyRow, progress: ChoreProgress | None
 ) -> None:
     changed = progress is not None and progress != chore.progress
-    values: dict[str, object] = {"last_report_at": context.now()}
-    connection.execute(
-        update(chores)
-        .where(chores.c.id == chore.id)
-        .values(values | ({"progress": progress} if changed else {}))
-    )
+    values = CHORE_LEASES.renewal(context.now()) | ({"progress": progress} if changed else {})
+    connection.execute(update(chores).where(chores.c.id == chore.id).values(values))
     if progress is not None and changed:
         append_event(
             context,
@@ -164,7 +159,7 @@ def _end(context: Context, connection: Connection, chore: AnyRow, outcome: Chore
         actor=Actor(chore.node),
         ok=ok,
         outcome=outcome,
-        last_report_at=context.now(),
+        **CHORE_LEASES.renewal(context.now()),
     )
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, select
 
 from server.context import Context
 from server.errors import ConflictError
-from server.leases import lease_expired
-from server.liveness import up_since
-from server.tables import attempt_nodes, nodes
-from trainyard.protocol.states import AttemptNodeState
+from server.leases import NODE_LEASES, is_recent, lease_expired
+from server.liveness import hearing
+from server.tables import nodes
 from trainyard.protocol.worker_messages import WorkerIdentity
 
 HEARTBEATS_MISSED = 6
 """Heartbeats without which a node counts as offline."""
-CLAIMED = (AttemptNodeState.CLAIMED, AttemptNodeState.RUNNING)
 
 
 def proves_gone(
@@ -81,29 +78,16 @@ def refuse_second_worker(
             f"a worker of {what} serves node {node.name!r}; this one can register "
             f"{limit:g} s after that one's last heartbeat, or under another name"
         )
-    share = attempt_nodes.c
-    heard_at = connection.scalar(
-        select(func.max(func.coalesce(share.last_report_at, share.claimed_at))).where(
-            share.node == node.name, share.state.in_(CLAIMED)
-        )
-    )
+    held = (NODE_LEASES.table.c.node == node.name, NODE_LEASES.are_held)
+    heard_at = connection.scalar(select(func.max(NODE_LEASES.heard_at)).where(*held))
     if heard_at is not None and not lease_expired(
-        heard_at, up_since=up_since(connection, now), now=now, seconds=settings.lease_seconds
+        heard_at, hearing(connection, now), seconds=settings.lease_seconds
     ):
         raise ConflictError(
             f"an attempt that a worker of {what} launched on node {node.name!r} has a lease; this "
             f"one can register {settings.lease_seconds:g} s after its last report, or under "
             "another name"
         )
-
-
-def is_recent(heartbeat_at: datetime, now: datetime, *, seconds: float) -> bool:
-    """Return whether a heartbeat came within so many seconds.
-
-    One from the future, written before the clock was set back, is not recent: it would bar others
-    until the clock has caught up.
-    """
-    return abs(now - heartbeat_at) <= timedelta(seconds=seconds)
 
 
 def _other_folder(known: WorkerIdentity, worker: WorkerIdentity | None) -> bool:

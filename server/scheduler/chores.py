@@ -15,8 +15,9 @@ from server.chores.service import queue_look
 from server.context import Context
 from server.events.store import append_event
 from server.events.subject import SCHEDULER, SCRUBBING, Subject
+from server.leases import CHORE_LEASES
 from server.lifecycle import chore_to, lock_job, move
-from server.liveness import up_since
+from server.liveness import hearing
 from server.scheduler.chore_placement import Wanted, choose
 from server.scheduler.dispatch import Dispatcher
 from server.scheduler.offers import read_offers
@@ -129,29 +130,29 @@ class ChoreKeeper:
     # ---- leases ---------------------------------------------------------------------------------
 
     def _judge(self, now: datetime) -> None:
-        limit = now - timedelta(seconds=self._context.settings.lease_seconds)
+        seconds = self._context.settings.lease_seconds
         with self._context.database.read() as connection:
-            since = up_since(connection, now)
-            if since is None or since >= limit:
+            heard = hearing(connection, now)
+            if heard is None:
                 return
             silent = connection.execute(
-                select(chores.c.id, chores.c.job_id).where(
-                    chores.c.state == ChoreState.RUNNING, chores.c.last_report_at < limit
+                select(chores.c.id, chores.c.job_id, CHORE_LEASES.heard_at.label("heard_at")).where(
+                    CHORE_LEASES.expired(heard, seconds=seconds)
                 )
             ).all()
         for row in silent:
-            self._take_back(row, limit)
+            self._take_back(row)
 
-    def _take_back(self, row: AnyRow, limit: datetime) -> None:
+    def _take_back(self, row: AnyRow) -> None:
         """Queue a chore whose node is silent again, or let it fail."""
         context = self._context
         with context.database.write() as connection:
             lock_job_if_there(connection, row.job_id)
             chore = connection.execute(
-                select(chores).where(chores.c.id == row.id).with_for_update()
-            ).one()
-            if chore.state != ChoreState.RUNNING or chore.last_report_at >= limit:
-                return
+                select(chores).where(CHORE_LEASES.unheard_since(row)).with_for_update()
+            ).one_or_none()
+            if chore is None:
+                return  # it has reported or ended meanwhile
             reason = f"{chore.node} has been silent for {context.settings.lease_seconds:g} s"
             if chore.fence >= MAX_TRIES:
                 message = f"{reason}; given up after {chore.fence} tries"

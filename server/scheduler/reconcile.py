@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, tuple_, update
+from sqlalchemy import Connection, Row, select, tuple_, update
 
 from server.attempts.ending import end_nodes
 from server.attempts.verdict import NodeEnd
@@ -20,10 +20,10 @@ from server.context import Context
 from server.events.store import append_event, prune_transient
 from server.events.subject import SCHEDULER, Subject
 from server.jobs.service import forget_old_keys
-from server.leases import SKEW, silence
+from server.leases import NODE_LEASES, Hearing
 from server.lifecycle import lock_job
-from server.liveness import up_since
-from server.nodes.workers import CLAIMED, HEARTBEATS_MISSED
+from server.liveness import hearing
+from server.nodes.workers import HEARTBEATS_MISSED
 from server.scheduler.dispatch import Dispatcher
 from server.scheduler.queue import forget_groups
 from server.tables import attempt_nodes, attempts, jobs, nodes
@@ -58,30 +58,29 @@ class Reconciler:
         """Judge once; nothing is judged while no API server is up."""
         now = self._context.now()
         with self._context.database.read() as connection:
-            since = up_since(connection, now)
-            if since is None:
+            heard = hearing(connection, now)
+            if heard is None:
                 return
-            found = self._look(connection, now, since)
+            found = self._look(connection, heard)
         if found.offline:
             self._mark_offline(found.offline)
         for share in found.silent:
-            self._judge_silence(share, since)
-        late = self._late(found.unclaimed, now, since)
+            self._judge_silence(share, heard)
+        late = self._late(found.unclaimed, heard)
         for attempt_id in dict.fromkeys(share.attempt_id for share in late):
             self._give_up(attempt_id, [s for s in late if s.attempt_id == attempt_id])
         self._send_again([share for share in found.unclaimed if share not in late], now)
         self._prune(now)
 
-    def _look(self, connection: Connection, now: datetime, since: datetime) -> _Findings:
+    def _look(self, connection: Connection, heard: Hearing) -> _Findings:
         settings = self._context.settings
-        lease_limit = now - timedelta(seconds=settings.lease_seconds)
-        node_limit = now - timedelta(seconds=HEARTBEATS_MISSED * settings.heartbeat_seconds)
+        heartbeats = HEARTBEATS_MISSED * settings.heartbeat_seconds
         share, attempt = attempt_nodes.c, attempts.c
         silent = connection.execute(
             select(
                 share.attempt_id,
                 share.node,
-                _heard_at.label("heard_at"),
+                NODE_LEASES.heard_at.label("heard_at"),
                 share.unreachable_since,
                 attempt.job_id,
                 attempt.number,
@@ -90,7 +89,7 @@ class Reconciler:
             )
             .join(attempts, attempt.id == share.attempt_id)
             .join(jobs, jobs.c.id == attempt.job_id)
-            .where(share.state.in_(CLAIMED), _is_old(_heard_at, lease_limit, now))
+            .where(NODE_LEASES.expired(heard, seconds=settings.lease_seconds))
         ).all()
         unclaimed = connection.execute(
             select(share.attempt_id, share.node, share.sent_at, attempt.job_id, attempt.created_at)
@@ -99,16 +98,13 @@ class Reconciler:
         ).all()
         offline = connection.scalars(
             select(nodes.c.name).where(
-                nodes.c.offline_since.is_(None), _is_old(nodes.c.heartbeat_at, node_limit, now)
+                nodes.c.offline_since.is_(None),
+                heard.is_silent(nodes.c.heartbeat_at, seconds=heartbeats),
             )
         ).all()
-        return _Findings(
-            silent=silent if since < lease_limit else (),
-            unclaimed=unclaimed,
-            offline=offline if since < node_limit else (),
-        )
+        return _Findings(silent=silent, unclaimed=unclaimed, offline=offline)
 
-    def _late(self, unclaimed: Sequence[AnyRow], now: datetime, since: datetime) -> list[AnyRow]:
+    def _late(self, unclaimed: Sequence[AnyRow], heard: Hearing) -> list[AnyRow]:
         """Return the shares that could have been claimed for long enough and were not.
 
         A node can claim only while an API server is up and the broker accepts messages.
@@ -116,8 +112,9 @@ class Reconciler:
         accepts_since = self._dispatcher.up_since
         if accepts_since is None:
             return []
-        claim_by = now - timedelta(seconds=self._context.settings.claim_seconds)
-        return [s for s in unclaimed if max(s.created_at, since, accepts_since) <= claim_by]
+        claim_by = heard.now - timedelta(seconds=self._context.settings.claim_seconds)
+        able_since = max(heard.up_since, accepts_since)
+        return [s for s in unclaimed if max(s.created_at, able_since) <= claim_by]
 
     def _mark_offline(self, names: Sequence[str]) -> None:
         context = self._context
@@ -139,9 +136,9 @@ class Reconciler:
                     subject=Subject(node=name),
                 )
 
-    def _judge_silence(self, share: AnyRow, since: datetime) -> None:
+    def _judge_silence(self, share: AnyRow, heard: Hearing) -> None:
         """Mark a silent share as unreachable, and end it when it stays silent for long enough."""
-        silent_for = silence(share.heard_at, up_since=since, now=self._context.now())
+        silent_for = heard.silence(share.heard_at)
         retry = share.overrides.apply(share.spec).retry
         if silent_for >= timedelta(seconds=retry.node_lost_after_seconds):
             self._end_lost(share, silent_for)
@@ -154,7 +151,7 @@ class Reconciler:
             lock_job(connection, share.job_id)
             marked = connection.execute(
                 update(attempt_nodes)
-                .where(_still_silent(share))
+                .where(NODE_LEASES.unheard_since(share))
                 .values(unreachable_since=context.now())
             )
             if marked.rowcount == 1:
@@ -177,7 +174,7 @@ class Reconciler:
         )
         with context.database.write() as connection:
             lock_job(connection, share.job_id)
-            silent = select(attempt_nodes.c.node).where(_still_silent(share))
+            silent = select(attempt_nodes.c.node).where(NODE_LEASES.unheard_since(share))
             if connection.execute(silent).one_or_none() is None:
                 return  # it has reported or ended meanwhile
             end = NodeEnd(share.node, AttemptOutcome.FAILED, failure)
@@ -231,22 +228,3 @@ class Reconciler:
             forget_old_keys(self._context)
             prune_ended(self._context)
             forget_groups(self._context)
-
-
-_heard_at = func.coalesce(attempt_nodes.c.last_report_at, attempt_nodes.c.claimed_at)
-
-
-def _is_old(
-    heard_at: ColumnElement[datetime], limit: datetime, now: datetime
-) -> ColumnElement[bool]:
-    """Return whether a time is before a limit, or from before the clock was set back."""
-    return or_(heard_at < limit, heard_at > now + SKEW)
-
-
-def _still_silent(share: AnyRow) -> ColumnElement[bool]:
-    return and_(
-        attempt_nodes.c.attempt_id == share.attempt_id,
-        attempt_nodes.c.node == share.node,
-        attempt_nodes.c.state.in_(CLAIMED),
-        _heard_at == share.heard_at,
-    )

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Row, Select, bindparam, or_, select, update
 
 from server.context import Context
-from server.liveness import up_since
+from server.liveness import hearing
 from server.scheduler.offers import read_offers
 from server.scheduler.placement import Offer
 from server.scheduler.queue import append_waiting
@@ -35,14 +35,15 @@ class Recoveries:
             searches = connection.execute(_open_searches(now)).all()
             if not searches:
                 return frozenset()
-            offers, since = read_offers(connection), up_since(connection, now)
+            offers, heard = read_offers(connection), hearing(connection, now)
         able = [row for row in searches if _is_seen(row, offers)]
         starting = [row for row in able if row.awaited_since is None]
         if starting:
             self._begin(starting, now)
         limit = now - timedelta(seconds=self._context.settings.recovery_seconds)
         # While no API server is up nothing can be found, and no time counts.
-        began = {row.job_id: max(row.awaited_since or now, since or now) for row in able}
+        since = heard.up_since if heard is not None else now
+        began = {row.job_id: max(row.awaited_since or now, since) for row in able}
         return frozenset(job_id for job_id, at in began.items() if at > limit)
 
     def _begin(self, searches: Sequence[Row[Any]], now: datetime) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from server.context import Context
 from server.database import Database
-from server.liveness import BEAT_SECONDS, beat, keep_beating, up_since
+from server.liveness import BEAT_SECONDS, beat, hearing, keep_beating
 from server.tables import liveness as beats
 from tests.server.harness import FakeClock
 
@@ -39,7 +39,8 @@ def stored(context: Context) -> tuple[datetime, datetime]:
 
 def up(context: Context) -> datetime | None:
     with context.database.read() as connection:
-        return up_since(connection, context.now())
+        found = hearing(connection, context.now())
+    return found.up_since if found is not None else None
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from server.chores.carrying import claim_chore
 from server.chores.service import verify
 from server.context import Context
 from server.errors import ConflictError
-from server.leases import lease_expired
+from server.leases import Hearing, is_recent, lease_expired
 from server.liveness import beat
 from server.nodes.service import register
-from server.nodes.workers import is_recent, proves_gone
+from server.nodes.workers import proves_gone
 from tests.actors import ADA
 from tests.server.harness import Harness
 from trainyard.protocol.failures import FailureReason
@@ -305,9 +305,9 @@ def test_what_proves_an_end(
 def test_a_lease_counts_from_the_later_of_report_and_return(
     heard: float, up: float | None, expired: bool
 ) -> None:
-    up_since = None if up is None else NOW + timedelta(seconds=up)
+    hearing = None if up is None else Hearing(NOW, up_since=NOW + timedelta(seconds=up))
     heard_at = NOW + timedelta(seconds=heard)
-    assert lease_expired(heard_at, up_since=up_since, now=NOW, seconds=30) is expired
+    assert lease_expired(heard_at, hearing, seconds=30) is expired
 
 
 @pytest.mark.parametrize(
