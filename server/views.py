@@ -13,7 +13,6 @@ from server.jobs.reason import shown_reason
 from server.tables import attempt_nodes, attempts, jobs, requests
 from server.telemetry.lineage import attempts_of, lineage_of
 from trainyard.base.masks import has_credentials, hide_credentials
-from trainyard.protocol.failures import ADVICE
 from trainyard.protocol.rest.attempts import AttemptNodeView, AttemptView
 from trainyard.protocol.rest.jobs import JobRequestView, JobView
 from trainyard.protocol.states import AttemptOutcome, AttemptState, JobState
@@ -140,7 +139,6 @@ def _attempt_view(
         state=AttemptState(row.state),
         outcome=row.outcome and AttemptOutcome(row.outcome),
         failure=row.failure,
-        advice=row.failure and ADVICE[row.failure.reason],
         layout=row.layout,
         layout_name=str(row.layout),
         device=row.device,

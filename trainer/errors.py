@@ -30,13 +30,25 @@ MEMORY_RAN_OUT = (
 
 
 class RunError(Exception):
-    """A failure whose reason is known; `path` is the file or folder at fault."""
+    """A failure whose reason is known.
+
+    `path` is the file or folder at fault. `remedy` says what helps, where that is known better than
+    by the reason alone; a traceback shows it beneath the message.
+    """
 
     reason = FailureReason.TRAINER_ERROR
 
-    def __init__(self, message: str, *, path: str | None = None) -> None:
+    def __init__(self, message: str, *, path: str | None = None, remedy: str | None = None) -> None:
         super().__init__(message)
         self.path = path
+        self.remedy = remedy
+        if remedy is not None:
+            self.add_note(remedy)
+
+    @property
+    def explained(self) -> str:
+        """The message, and the remedy where one is known."""
+        return str(self) if self.remedy is None else f"{self}\n{self.remedy}"
 
 
 class LaunchError(RunError):
@@ -67,11 +79,12 @@ class CheckpointError(RunError):
         message: str,
         *,
         path: str | None = None,
+        remedy: str | None = None,
         of_storage: bool = False,
         transient: bool = False,
         fault: CheckpointFault | None = None,
     ) -> None:
-        super().__init__(message, path=path)
+        super().__init__(message, path=path, remedy=remedy)
         self.of_storage = of_storage
         self.transient = transient
         self.fault = fault
@@ -83,10 +96,17 @@ class MismatchError(CheckpointError):
 
 
 class GuardError(RunError):
-    """Training went wrong without crashing; `bad_window` holds what a rollback is to leave out."""
+    """Training went wrong without crashing.
 
-    def __init__(self, message: str, *, bad_window: BadWindow | None = None) -> None:
+    `metric` is the value that proves it; absent where another rank has it. `bad_window` holds what
+    a rollback is to leave out.
+    """
+
+    def __init__(
+        self, message: str, *, metric: str | None = None, bad_window: BadWindow | None = None
+    ) -> None:
         super().__init__(message)
+        self.metric = metric
         self.bad_window = bad_window
 
 
@@ -111,8 +131,10 @@ class OutOfMemoryError(RunError):
 
     reason = FailureReason.OUT_OF_MEMORY
 
-    def __init__(self, message: str, *, memory: MemoryUse, path: str | None) -> None:
-        super().__init__(message, path=path)
+    def __init__(
+        self, message: str, *, memory: MemoryUse, path: str | None, remedy: str | None = None
+    ) -> None:
+        super().__init__(message, path=path, remedy=remedy)
         self.memory = memory
 
 

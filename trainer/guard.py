@@ -81,17 +81,19 @@ class Guard:
 
     def _error(self, verdict: Verdict, measured: dict[str, float], state: TrainState) -> GuardError:
         kind: type[GuardError]
+        metric: str | None = "train/loss"
         if verdict == Verdict.SPIKE:
             action, kind = self._guard.loss_spike, LossSpikeError
             limit = math.nan if self.limit is None else self.limit
             what = f"train/loss is {measured['train/loss']:.6g}, above the limit {limit:.6g}"
         else:
             action, kind = self._guard.non_finite_loss, NonFiniteError
-            bad = ((n, v) for n, v in measured.items() if not math.isfinite(v))
-            what = " is ".join(map(str, next(bad, ("a value of another rank", math.nan))))
+            metric = next((n for n, v in measured.items() if not math.isfinite(v)), None)
+            value = math.nan if metric is None else measured[metric]
+            what = f"{metric or 'a value of another rank'} is {value}"
         message = f"{what} at step {state.step}"
         if action != "rollback":
-            return kind(message)
+            return kind(message, metric=metric)
         window = BadWindow(
             start=self._good.data.position,
             end=state.data.position,
@@ -101,5 +103,6 @@ class Guard:
             f"{message}; step {self._good.step} was good. Left out next: sequences "
             f"[{window.start}, {window.end}), by a checkpoint from before step {window.first_step} "
             f"and `skip` in attempt.json",
+            metric=metric,
             bad_window=window,
         )

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from trainer.assembly import Assembly
 from trainer.errors import LaunchError, OutOfMemoryError, is_out_of_memory
-from trainyard.protocol.failures import MemoryUse
+from trainyard.protocol.failures import REMEDIES, MemoryUse
 
 logger = logging.getLogger("trainer")
 
@@ -22,7 +22,7 @@ HISTORY = "MEMORY_HISTORY"
 HISTORY_ENTRIES = 100_000
 """Entries where a request asks for a snapshot, and the variable says nothing."""
 GIB = 2**30
-ADVICE = {
+REMEDY_OF_PART = {
     "weights": "shard them over more slots (parallelism.dp_shard), or optimizer.cpu_offload",
     "gradients": "shard them over more slots (parallelism.dp_shard), or optimizer.cpu_offload",
     "optimizer states": (
@@ -82,6 +82,7 @@ def explaining_memory(
         raise OutOfMemoryError(
             f"{_first_line(error)} {_in_words(use)}",
             memory=use,
+            remedy=_remedy(use),
             path=_snapshot(device, snapshots, rank),
         ) from error
 
@@ -122,19 +123,26 @@ def _bytes_on(device: torch.device, values: Iterable[object]) -> int:
     return sum(t.nbytes for t in local if isinstance(t, torch.Tensor) and t.device == device)
 
 
-def _in_words(use: MemoryUse) -> str:
-    parts = {
+def _parts(use: MemoryUse) -> dict[str, int]:
+    return {
         "weights": use.weights_bytes,
         "gradients": use.gradients_bytes,
         "optimizer states": use.optimizer_bytes,
         "the rest": use.rest_bytes,
     }
-    listed = ", ".join(f"{name} {size / GIB:.2f}" for name, size in parts.items())
+
+
+def _in_words(use: MemoryUse) -> str:
+    listed = ", ".join(f"{name} {size / GIB:.2f}" for name, size in _parts(use).items())
+    return f"In use: {use.allocated_bytes / GIB:.2f} of {use.total_bytes / GIB:.2f} GiB ({listed})."
+
+
+def _remedy(use: MemoryUse) -> str:
+    """Return what a resume may change, then what reduces the largest part."""
+    parts = _parts(use)
     most = max(parts, key=lambda name: parts[name])
-    return (
-        f"In use: {use.allocated_bytes / GIB:.2f} of {use.total_bytes / GIB:.2f} GiB ({listed}). "
-        f"Largest: {most}; {ADVICE[most]}."
-    )
+    usual = REMEDIES[OutOfMemoryError.reason].text
+    return f"{usual} Largest: {most}; {REMEDY_OF_PART[most]}."
 
 
 def _first_line(error: BaseException) -> str:

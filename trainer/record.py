@@ -16,7 +16,7 @@ from trainer.errors import (
     is_out_of_memory,
 )
 from trainyard.base.models import RecordModel
-from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.failures import REMEDIES, Failure, FailureReason, Remedy
 from trainyard.protocol.rundir import (
     EventLine,
     Heartbeat,
@@ -139,6 +139,8 @@ def failure_of(error: BaseException, *, rank: int | None, step: int | None) -> F
         rank=rank,
         step=step,
         path=error.path if isinstance(error, RunError) else None,
+        remedy=_remedy(error, reason),
+        metric=error.metric if isinstance(error, GuardError) else None,
         traceback=text[-TRACEBACK_CHARACTERS:],
         bad_window=error.bad_window if isinstance(error, GuardError) else None,
         memory=error.memory if isinstance(error, OutOfMemoryError) else None,
@@ -153,6 +155,12 @@ def _reason(error: BaseException) -> FailureReason:
         return FailureReason.OUT_OF_MEMORY
     timed_out = any(words in str(error) for words in TIMED_OUT)
     return FailureReason.HANG if timed_out else FailureReason.TRAINER_ERROR
+
+
+def _remedy(error: BaseException, reason: FailureReason) -> Remedy:
+    text = error.remedy if isinstance(error, RunError) else None
+    usual = REMEDIES[reason]
+    return usual if text is None else usual.model_copy(update={"text": text})
 
 
 def _append(path: PurePath, record: RecordModel) -> None:

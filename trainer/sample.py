@@ -32,7 +32,7 @@ def main() -> int:
         tokenizer = open_tokenizer(run.submitted, run.attempt.roots)
         model = load_weights(run.submitted, given.checkpoint, run.attempt.roots)
     except RunError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{error.explained}\n")
         return 1
     drawn = generate(
         model,

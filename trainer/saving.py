@@ -175,6 +175,7 @@ class Saving:
                 f"{error}; no save has succeeded since step {self._saved_step}, for longer than "
                 "checkpoint.give_up_after_seconds",
                 path=error.path,
+                remedy=error.remedy,
                 of_storage=error.of_storage,
             ) from error
         self.failed_kind = save.kind

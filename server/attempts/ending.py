@@ -16,7 +16,7 @@ from server.context import Context
 from server.events.subject import SERVER, Actor
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
 from server.tables import attempts, checkpoints, requests
-from trainyard.protocol.failures import ADVICE, Failure
+from trainyard.protocol.failures import Failure
 from trainyard.protocol.rest.event_data import (
     AttemptEnded,
     CancelRequested,
@@ -209,11 +209,7 @@ def _end_attempt(context: Context, connection: Connection, launch: Launch) -> No
             failure=failure,
             ended_at=now,
         ),
-        event=AttemptEnded(
-            outcome=outcome,
-            failure=_brief(failure),
-            advice=ADVICE[failure.reason] if failure else None,
-        ),
+        event=AttemptEnded(outcome=outcome, failure=_brief(failure)),
         message=f"Attempt {attempt.number} {outcome} at step {attempt.last_step}"
         + (f": {failure.reason}" if failure else ""),  # the job's own event has the whole text
         actor=SERVER,
@@ -276,7 +272,7 @@ def _move_job(context: Context, connection: Connection, launch: Launch, follow: 
     job, now = launch.job, context.now()
     progress = job.progress.model_copy(update={"phase": None, "seconds_left": None})
     common = {
-        "reason": follow.reason,
+        "reason": follow.shown,
         "pending": follow.pending,
         "desired": DesiredState.RUN.value if follow.pending else job.desired,
         "progress": progress,

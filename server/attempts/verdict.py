@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainyard.protocol.failures import ADVICE, NEVER_RETRIED, Failure, FailureReason
+from trainyard.protocol.failures import NEVER_RETRIED, Failure, FailureReason
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptOutcome, DesiredState, JobState
 from trainyard.spec.sections.operation import RetrySection
@@ -57,7 +57,7 @@ class Fallback:
 
     @property
     def hopeless(self) -> str | None:
-        """Why no attempt can follow, with advice; None when one can."""
+        """Why no attempt can follow, with a remedy; None when one can."""
         if self.damaged is None:
             return None
         if self.named:
@@ -75,6 +75,7 @@ class FollowUp:
 
     state: JobState
     reason: str | None = None
+    """Why the job waits or ended, with the failure in words."""
     pending: PendingLaunch | None = None
     """Launch that follows; only with `queued`."""
     delay_seconds: float = 0.0
@@ -83,6 +84,13 @@ class FollowUp:
     """Whether the retry budget shrinks."""
     rolls_back: bool = False
     """Whether the launch goes back behind damage and leaves its sequences out."""
+    brief: str | None = None
+    """Where the launch follows a failure: the reason without its message, which the attempt has."""
+
+    @property
+    def shown(self) -> str | None:
+        """The reason that the job shows."""
+        return self.brief or self.reason
 
 
 def verdict(
@@ -160,7 +168,7 @@ def follow_up(
     if resize is not None and resize.checkpoint_id is not None:
         rollback = None  # somebody has chosen where to go on
     if fallback is not None and fallback.damaged is not None:
-        return _fall_back(fallback, resize or again, what)
+        return _fall_back(fallback, resize or again, failure)
     hopeless = _why_hopeless(failure, rollback, retry, retries_used, passing=fallback is not None)
     if hopeless is not None:
         return FollowUp(JobState.FAILED, reason=f"{_sentence(what)} {hopeless}")
@@ -169,9 +177,11 @@ def follow_up(
     delay = 0.0 if at_once else min(doubled, LONGEST_BACKOFF_SECONDS)
     counted = not failure.is_free
     count = f"retry {retries_used + 1} of {retry.max_retries}" if counted else "another attempt"
+    plan = f"{count} in {delay:g} s after {failure.reason}"
     return FollowUp(
         JobState.QUEUED,
-        reason=f"{count} in {delay:g} s after {what}",
+        reason=f"{plan}: {failure.message}",
+        brief=plan,
         pending=rollback.applied_to(following) if rollback else following,
         delay_seconds=delay,
         uses_retry=counted,
@@ -179,14 +189,16 @@ def follow_up(
     )
 
 
-def _fall_back(fallback: Fallback, following: PendingLaunch, what: str) -> FollowUp:
+def _fall_back(fallback: Fallback, following: PendingLaunch, failure: Failure) -> FollowUp:
     """Take an older checkpoint at once; one less is left each time, so no budget is needed."""
     asked_for = following.checkpoint_id is not None  # by a resize, while the attempt was loading
     if fallback.hopeless is not None and not asked_for:
-        return FollowUp(JobState.FAILED, reason=f"{_sentence(what)} {fallback.hopeless}")
+        what = _sentence(f"{failure.reason}: {failure.message}")
+        return FollowUp(JobState.FAILED, reason=f"{what} {fallback.hopeless}")
     origin = following.checkpoint_id or fallback.replacement
+    plan = f"goes on from {origin} after {failure.reason}"
     return FollowUp(
-        JobState.QUEUED, reason=f"goes on from {origin} after {what}", pending=following
+        JobState.QUEUED, reason=f"{plan}: {failure.message}", pending=following, brief=plan
     )
 
 
@@ -198,7 +210,7 @@ def _why_hopeless(
     *,
     passing: bool,
 ) -> str | None:
-    """Return why no attempt follows, with advice; None when one does.
+    """Return why no attempt follows, with a remedy; None when one does.
 
     A failure that is `passing` is worth another attempt whatever `retry.on` names.
     """
@@ -206,9 +218,9 @@ def _why_hopeless(
         return _why_not_back(rollback, retry, retries_used)
     reason = failure.reason
     if not passing and (reason in NEVER_RETRIED or reason not in retry.on):
-        return ADVICE[reason]
+        return failure.remedy.text
     spent = not failure.is_free and retries_used >= retry.max_retries
-    return ADVICE[reason] if spent else None
+    return failure.remedy.text if spent else None
 
 
 def _why_not_back(rollback: Rollback, retry: RetrySection, retries_used: int) -> str | None:

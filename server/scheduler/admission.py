@@ -16,7 +16,7 @@ from server.scheduler.queue import append_waiting
 from server.secrets import KeyFileError
 from server.tables import jobs
 from trainyard.base.problems import Problem
-from trainyard.protocol.failures import ADVICE, FailureReason
+from trainyard.protocol.failures import REMEDIES, FailureReason
 from trainyard.protocol.rest.event_data import JobEnded
 from trainyard.protocol.states import JobState
 
@@ -57,7 +57,7 @@ def _end(
 ) -> None:
     reason = FailureReason.NOT_ALLOWED
     what = "; ".join(f"{p.pointer[1:].replace('/', '.')}: {p.detail}" for p in problems)
-    why = f"{reason}: {what}. {ADVICE[reason]}"
+    why = f"{reason}: {what}. {REMEDIES[reason].text}"
     move(
         context,
         connection,

@@ -23,7 +23,7 @@ from tests.e2e.control_plane import (
     wait_for,
 )
 from trainyard.client.sdk import Trainyard
-from trainyard.protocol.failures import ADVICE, FailureReason
+from trainyard.protocol.failures import REMEDIES, FailureReason
 from trainyard.protocol.rundir import ExitRecord
 
 pytestmark = pytest.mark.timeout(400)
@@ -83,7 +83,7 @@ def test_a_killed_rank_is_named_and_the_job_goes_on(
     assert kinds.count("job_ended") == 1
 
 
-def test_without_a_budget_the_job_fails_with_advice(plane: ControlPlane, yard: Trainyard) -> None:
+def test_without_a_budget_the_job_fails_with_a_remedy(plane: ControlPlane, yard: Trainyard) -> None:
     job_id = yard.submit(spec("mortal", retry={"max_retries": 0})).id
     _, killed_at = kill_rank_in_collective(plane.run(job_id), after=1)
     assert_named_and_gone(plane, plane.run(job_id), killed_at=killed_at)
@@ -92,7 +92,8 @@ def test_without_a_budget_the_job_fails_with_advice(plane: ControlPlane, yard: T
     assert job.state == "failed"
     assert "rank 1" in str(job.reason)
     assert "SIGKILL" in str(job.reason)
-    assert attempt.advice == ADVICE[FailureReason.TRAINER_ERROR]
+    assert attempt.failure is not None
+    assert attempt.failure.remedy == REMEDIES[FailureReason.TRAINER_ERROR]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from tests.e2e.control_plane import (
 )
 from trainyard.base.ids import make_id
 from trainyard.client.sdk import Trainyard
-from trainyard.protocol.failures import ADVICE, FailureReason
+from trainyard.protocol.failures import REMEDIES, FailureReason
 
 pytestmark = pytest.mark.timeout(400)
 SECONDS_TO_FAIL = 60.0  # a few on an idle machine, most of them torch's import
@@ -73,7 +73,7 @@ def test_a_place_that_takes_no_checkpoint_fails_the_job_before_its_first_step(
     assert failure.path is not None
     assert Path(failure.path).is_relative_to(place)
     assert failure.path in failure.message
-    assert attempt.advice == ADVICE[FailureReason.CHECKPOINT_ERROR]
+    assert failure.remedy == REMEDIES[FailureReason.CHECKPOINT_ERROR]
     assert plane.run(job_id).steps() == []
     assert attempt.ended_at is not None
     assert (attempt.ended_at - attempt.created_at).total_seconds() < SECONDS_TO_FAIL

@@ -93,7 +93,7 @@ def test_a_stored_job_stays_readable_and_its_resume_is_refused_by_name(
     assert resume.options(context, job_id).options
 
 
-def test_a_retry_of_a_stored_job_ends_it_with_reason_and_advice(harness: Harness) -> None:
+def test_a_retry_of_a_stored_job_ends_it_with_reason_and_remedy(harness: Harness) -> None:
     harness.add_node()
     job_id, (supervisor,) = harness.running(step=9)
     store_env(harness, job_id, EXPLOIT)

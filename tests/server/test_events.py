@@ -57,7 +57,7 @@ EXAMPLES: tuple[EventData, ...] = (
     ),
     data.ResumeRequested(world_size=4, layout="FSDP 4", checkpoint_id=None, branch=False),
     data.NodeEnded(outcome=AttemptOutcome.FAILED, failure=FAILURE),
-    data.AttemptEnded(outcome=AttemptOutcome.FAILED, failure=FAILURE, advice="resume"),
+    data.AttemptEnded(outcome=AttemptOutcome.FAILED, failure=FAILURE),
     data.JobEnded(state=JobState.FAILED, reason="hang"),
     data.Unreachable(),
     data.Reachable(),

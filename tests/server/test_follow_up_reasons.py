@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.attempts.verdict import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
-from trainyard.protocol.failures import ADVICE, Failure, FailureReason
+from trainyard.protocol.failures import REMEDIES, Failure, FailureReason
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, DesiredState, JobState
 from trainyard.spec.layout import Layout
@@ -76,9 +76,9 @@ def test_a_failure_on_the_way_to_the_end_says_so() -> None:
         ("it broke?", "it broke?"),
     ],
 )
-def test_advice_follows_a_whole_sentence(message: str, joined: str) -> None:
+def test_the_remedy_follows_a_whole_sentence(message: str, joined: str) -> None:
     result = follow(FailureReason.OUT_OF_MEMORY, message)
-    assert result.reason == f"out_of_memory: {joined} {ADVICE[FailureReason.OUT_OF_MEMORY]}"
+    assert result.reason == f"out_of_memory: {joined} {REMEDIES[FailureReason.OUT_OF_MEMORY].text}"
 
 
 BACK = Rollback(window=(8, 16), first_step=3, checkpoint_id="c", step=2, repeated=False)
@@ -166,7 +166,9 @@ def test_what_follows_a_damaged_checkpoint(
     result = follow(FailureReason.CHECKPOINT_ERROR, fallback=fallback, **changes)
     what = "checkpoint_error: it broke"
     assert expected.reason is not None
-    assert result == replace(expected, reason=expected.reason.format(what=what))
+    brief = expected.reason.format(what="checkpoint_error") if expected.pending else None
+    assert result == replace(expected, reason=expected.reason.format(what=what), brief=brief)
+    assert result.shown == (brief or result.reason)
 
 
 def test_storage_that_refuses_is_tried_again_on_the_budget() -> None:
@@ -177,7 +179,7 @@ def test_storage_that_refuses_is_tried_again_on_the_budget() -> None:
     spent = follow(FailureReason.CHECKPOINT_ERROR, fallback=refused, retry=unlisted, retries_used=9)
     assert spent == FollowUp(
         JobState.FAILED,
-        f"checkpoint_error: it broke. {ADVICE[FailureReason.CHECKPOINT_ERROR]}",
+        f"checkpoint_error: it broke. {REMEDIES[FailureReason.CHECKPOINT_ERROR].text}",
     )
 
 

@@ -128,7 +128,7 @@ def test_a_job_that_is_queued_again_is_looked_at_anew(harness: Harness) -> None:
     supervisor.end("failed", "hang")  # type: ignore[arg-type]
     assert harness.job(job_id).demand is None
     harness.place()
-    assert harness.job(job_id).reason == "retry 1 of 2 in 60 s after hang: hang on a"
+    assert harness.job(job_id).reason == "retry 1 of 2 in 60 s after hang"
     harness.clock.advance(61)
     assert harness.place() == 1
     assert harness.job(job_id).demand != before, "it is bound to the storage of its checkpoint"

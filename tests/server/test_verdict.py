@@ -113,7 +113,7 @@ def test_which_failures_are_retried(reason: FailureReason) -> None:
         assert result.pending == AGAIN
 
 
-def test_a_failure_that_ends_the_job_comes_with_advice() -> None:
+def test_a_failure_that_ends_the_job_comes_with_a_remedy() -> None:
     result = follow(FailureReason.OUT_OF_MEMORY)
     assert result.reason is not None
     assert "it broke." in result.reason

@@ -204,6 +204,8 @@ def test_a_loss_that_is_no_number_stops_the_run_before_it_is_saved(tmp_path: Pat
     assert error.step == last
     bad = [v for v in attempt.lines[last].values.values() if not math.isfinite(v)]
     assert bad, "the value that stopped it is in the chart"
+    assert error.metric is not None
+    assert not math.isfinite(attempt.lines[last].values[error.metric])
     assert '"NaN"' in (attempt.run / "metrics.jsonl").read_text() or math.isinf(bad[0])
     saved = {manifest.train_state.step for manifest in job.committed().values()}
     assert saved == set(range(last)), "nothing was saved after the loss went wrong"
@@ -225,7 +227,8 @@ def test_what_took_the_memory_is_told(tmp_path: Path) -> None:
     error, use = attempt.error, attempt.error.memory
     assert (error.reason, error.step) == (FailureReason.OUT_OF_MEMORY, 3)
     assert "you tried to allocate 1125899906842624 bytes" in error.message
-    assert "activation_checkpoint.mode" in error.message, "the rest is largest in a small model"
+    largest = error.remedy.text.partition("Largest: the rest; ")[2]
+    assert "activation_checkpoint.mode" in largest, "the rest is largest in a small model"
     assert use is not None
     assert use.device == "cpu"
     assert 0 < use.weights_bytes < use.optimizer_bytes

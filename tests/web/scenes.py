@@ -198,6 +198,7 @@ def _tale(stage: Stage) -> tuple[str, Run]:
         Failure(
             reason=FailureReason.NON_FINITE_LOSS,
             message="train/loss is NaN at step 2481 and stayed so for 19 steps.",
+            metric="train/loss",
             rank=0,
             step=2500,
         ),

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from server.body import parse_json
-from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.failures import REMEDIES, Failure, FailureReason
 from trainyard.protocol.rundir import Outcome, RankExit
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES, PROTOCOL, Identity, Report
@@ -143,7 +143,9 @@ def end(rank: int, *, code: int | None = None, signal: str | None = None) -> Ran
 def test_a_failure_names_what_ended_and_how(seen: dict[str, Any], expected: dict[str, Any]) -> None:
     failure = judge(replace(SEEN, **seen), time=1.0).failure
     assert failure is not None
-    assert failure.model_dump(exclude_none=True, exclude_defaults=True) == expected
+    assert failure.remedy == REMEDIES[expected["reason"]]
+    told = failure.model_dump(exclude_none=True, exclude_defaults=True, exclude={"remedy"})
+    assert told == expected
 
 
 def test_the_exit_code_of_another_rank_is_not_that_of_the_error() -> None:

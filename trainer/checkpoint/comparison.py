@@ -120,8 +120,8 @@ def refuse_unless_it_fits(comparison: Comparison, manifest: Manifest, path: Stor
         MismatchError: it does not fit.
     """
     if not comparison.fits:
-        text = f"{path} does not fit this job: {comparison}\n{_remedy(comparison, manifest)}"
-        raise MismatchError(text, path=str(path))
+        text = f"{path} does not fit this job: {comparison}"
+        raise MismatchError(text, path=str(path), remedy=_remedy(comparison, manifest))
 
 
 def _kind(entry: object) -> TensorKind | None:

@@ -36,9 +36,9 @@ def check_room(folder: StoragePath, *, size: int, state: TrainState, spec: JobSp
         return
     raise CheckpointError(
         f"{folder.parent} has {_gib(free)} free, but {more:,} more checkpoints of {_gib(size)} "
-        f"are to be kept there ({_reason(spec)}), {_gib(more * size)} in all: "
-        f"{_remedy(free // size, state, spec)}",
+        f"are to be kept there ({_reason(spec)}), {_gib(more * size)} in all",
         path=str(folder.parent),
+        remedy=_remedy(free // size, state, spec),
     )
 
 
@@ -63,7 +63,7 @@ def _interval_given(spec: JobSpec) -> str:
 def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
     """Name what can be changed, each with a value that alone makes all of it fit."""
     section = spec.checkpoint
-    ways = ["free space", "take another checkpoint.root"]
+    ways = ["Free space", "take another checkpoint.root"]
     if fitting >= 1:
         interval = _interval(fitting, state, spec)
         by_steps_alone = not explicit(section.interval_seconds)
@@ -73,7 +73,7 @@ def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
     others = kept_for_good(spec, step=state.step) + section.keep_best_k
     if (most := fitting - 1 - others) >= 1:
         ways.append(f"set checkpoint.keep_latest_k to {most:,} or less")
-    return f"{', '.join(ways[:-1])}, or {ways[-1]}"
+    return f"{', '.join(ways[:-1])}, or {ways[-1]}."
 
 
 def _interval(fitting: int, state: TrainState, spec: JobSpec) -> int:

@@ -66,7 +66,7 @@ def main(kind: ChoreKind, words: list[str]) -> int:
     try:
         outcome = _do(kind, folder)
     except RunError as error:
-        outcome = ChoreOutcome(outcome="failed", message=str(error)[:4000])
+        outcome = ChoreOutcome(outcome="failed", message=error.explained[:4000])
     except Exception as error:
         logger.exception("the chore failed")
         outcome = ChoreOutcome(outcome="failed", message=repr(error)[:4000])

@@ -46,7 +46,7 @@ A job is named by its id, the beginning of its id, its name, or @last; a checkpo
 TRAINYARD_URL and TRAINYARD_TOKEN say where the server is, else what `up` or `login` wrote: into the
 default profile, or into the one of --profile or TRAINYARD_PROFILE."""
 
-ADVICE: dict[type[TrainyardError], str] = {
+REMEDIES: dict[type[TrainyardError], str] = {
     UnauthenticatedError: "Log in with `trainyard login URL`, or set TRAINYARD_TOKEN.",
     ForbiddenError: "Use a token that may do this, such as the admin token.",
     ConnectionFailedError: "Start the control plane with `trainyard up`, or check TRAINYARD_URL.",
@@ -73,7 +73,7 @@ class Guard(TyperGroup):
             complain(str(error))
             raise typer.Exit(USAGE) from None
         except TrainyardError as error:
-            complain(str(error), advice=_advice(error))
+            complain(str(error), remedy=_remedy(error))
             raise typer.Exit(FAILED) from None
 
 
@@ -115,8 +115,8 @@ def _explain(error: ApiError) -> None:
     if "--json" in sys.argv[1:]:
         print(json.dumps(problem.model_dump(mode="json")), file=sys.stderr)
         return
-    complain(problem.title, problem.detail, problems=problem.errors, advice=_advice(error))
+    complain(problem.title, problem.detail, problems=problem.errors, remedy=_remedy(error))
 
 
-def _advice(error: TrainyardError) -> str:
-    return next((text for kind, text in ADVICE.items() if isinstance(error, kind)), "")
+def _remedy(error: TrainyardError) -> str:
+    return next((text for kind, text in REMEDIES.items() if isinstance(error, kind)), "")

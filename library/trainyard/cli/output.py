@@ -1,4 +1,4 @@
-"""Writing to the terminal: tables and pages for people, JSON for programs, errors with advice."""
+"""Writing to the terminal: tables and pages for people, JSON for programs, errors with remedy."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def complain(
     *,
     problems: Sequence[Problem] = (),
     where: Callable[[Problem], str | None] = lambda _: None,
-    advice: str = "",
+    remedy: str = "",
 ) -> None:
     """Write an error: what it is, each field that is wrong and where it was given, what to do."""
     err = console(stderr=True)
@@ -129,5 +129,5 @@ def complain(
         write(Text.assemble((field, "bold"), f"  {problem.detail}"))
         if place := where(problem):
             write(place, style="dim", indent=4)
-    if advice:
-        write(advice, style="cyan")
+    if remedy:
+        write(remedy, style="cyan")

@@ -138,7 +138,7 @@ def _failure(attempt: AttemptView) -> list[RenderableType]:
             ("where", ", ".join(part for part in where if part)),
             ("path", failure.path),
             ("raised", last_line if failure.message not in last_line else None),
-            ("advice", attempt.advice),
+            ("remedy", failure.remedy.text),
         ]
     )
     head = "Failure" if attempt.outcome == AttemptOutcome.FAILED else "First failure"

@@ -1,9 +1,9 @@
-"""Why an attempt fails: typed reasons, what follows from each, and the error that is stored."""
+"""Why an attempt fails: typed reasons, what helps against each, and the error that is stored."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -34,36 +34,61 @@ FREE_RETRIES = frozenset({FailureReason.NODE_LOST, FailureReason.PREEMPTED})
 NEVER_RETRIED = frozenset(
     {FailureReason.OUT_OF_MEMORY, FailureReason.DATA_ERROR, FailureReason.NOT_ALLOWED}
 )
-"""Reasons that would only fail again: they end with advice instead."""
+"""Reasons that would only fail again: they end with a remedy instead."""
 
-ADVICE: dict[FailureReason, str] = {
-    FailureReason.OUT_OF_MEMORY: (
-        "Resume on more slots, with a smaller micro_batch_size where it is above 1, or with "
-        "activation_checkpoint.mode = full: none of them changes the result."
+
+class Remedy(RecordModel):
+    """What helps against a failure."""
+
+    text: Message
+    """One or two sentences."""
+    resume: Literal["memory", "earlier", "free"] | None = None
+    """Change with which a resume begins: less memory a slot, an earlier checkpoint, free slots."""
+    field: Message | None = None
+    """Field of the spec that a resume cannot change and a new job can; ends in a dot where it is a
+    section."""
+
+
+REMEDIES: dict[FailureReason, Remedy] = {
+    FailureReason.OUT_OF_MEMORY: Remedy(
+        text="Resume on more slots, with a smaller micro_batch_size where it is above 1, or with "
+        "activation_checkpoint.mode = full: none of them changes the result.",
+        resume="memory",
     ),
-    FailureReason.NON_FINITE_LOSS: (
-        "Resume from an earlier checkpoint, or submit again with a lower lr or a longer warmup."
+    FailureReason.NON_FINITE_LOSS: Remedy(
+        text="Resume from an earlier checkpoint, or submit again with a lower lr or a longer "
+        "warmup.",
+        resume="earlier",
+        field="optimizer.lr",
     ),
-    FailureReason.LOSS_SPIKE: (
-        "Resume from an earlier checkpoint, or submit again with guard.loss_spike = rollback: it "
-        "leaves the sequences out."
+    FailureReason.LOSS_SPIKE: Remedy(
+        text="Resume from an earlier checkpoint, or submit again with guard.loss_spike = rollback: "
+        "it leaves the sequences out.",
+        resume="earlier",
+        field="guard.loss_spike",
     ),
-    FailureReason.DATA_ERROR: (
-        "Mend the files that the message names, then resume; other data need a new job."
+    FailureReason.DATA_ERROR: Remedy(
+        text="Mend the files that the message names, then resume; other data need a new job.",
+        field="data.",
     ),
-    FailureReason.CHECKPOINT_ERROR: (
-        "Make the path that the message names writable and free space there, then resume."
+    FailureReason.CHECKPOINT_ERROR: Remedy(
+        text="Make the path that the message names writable and free space there, then resume."
     ),
-    FailureReason.HANG: "Look at the last lines of each rank's log, then resume.",
-    FailureReason.NODE_LOST: "Bring the node back or resume on other nodes.",
-    FailureReason.PREEMPTED: "Resume when the slots are free again.",
-    FailureReason.LAUNCH_ERROR: "Look at the node's supervisor log; no rank is at fault.",
-    FailureReason.NOT_ALLOWED: (
-        "Submit a new job without what the message names, or set TRAINYARD_ALLOW_CODE=true for the "
-        "server and its workers, then resume."
+    FailureReason.HANG: Remedy(text="Look at the last lines of each rank's log, then resume."),
+    FailureReason.NODE_LOST: Remedy(
+        text="Bring the node back or resume on other nodes.", resume="free"
     ),
-    FailureReason.TRAINER_ERROR: "Look at the traceback of the first failing rank.",
+    FailureReason.PREEMPTED: Remedy(text="Resume when the slots are free again.", resume="free"),
+    FailureReason.LAUNCH_ERROR: Remedy(
+        text="Look at the node's supervisor log; no rank is at fault."
+    ),
+    FailureReason.NOT_ALLOWED: Remedy(
+        text="Submit a new job without what the message names, or set TRAINYARD_ALLOW_CODE=true "
+        "for the server and its workers, then resume."
+    ),
+    FailureReason.TRAINER_ERROR: Remedy(text="Look at the traceback of the first failing rank."),
 }
+"""What usually helps; a failure whose cause is known better brings a remedy of its own."""
 
 
 class MemoryUse(RecordModel):
@@ -96,6 +121,10 @@ class LoadFailure(RecordModel):
     """What proves that it cannot be used; absent where storage refused, which may pass."""
 
 
+def _usual_remedy(fields: dict[str, Any]) -> Remedy:
+    return REMEDIES[fields["reason"]]
+
+
 class Failure(RecordModel):
     """The first failure of an attempt, as `error.json` and the server keep it."""
 
@@ -103,6 +132,8 @@ class Failure(RecordModel):
     """What kind of failure it is."""
     message: Message
     """One or two sentences: what was given, what was needed, which path or field."""
+    remedy: Remedy = Field(default_factory=_usual_remedy)
+    """What helps; the usual remedy for the reason where the writer named none."""
     rank: Number | None = None
     """Global rank that failed first; absent when no rank did."""
     node: Message | None = None
@@ -115,6 +146,8 @@ class Failure(RecordModel):
     """Step at which it happened."""
     path: WrittenPath | None = None
     """File or folder that was at fault."""
+    metric: Message | None = None
+    """Metric that a guard found bad, such as `train/grad_norm`."""
     traceback: Annotated[str, Field(max_length=20_000), cut_to(20_000, keep_end=True)] | None = None
     """Python traceback of the rank."""
     bad_window: BadWindow | None = None

@@ -11,7 +11,14 @@ from pydantic import ValidationError
 from trainyard.base.ids import is_id, make_id
 from trainyard.base.masks import has_credentials, hide_credentials, is_masked
 from trainyard.protocol.chores import SampleEnd, SampleResult
-from trainyard.protocol.failures import ADVICE, FREE_RETRIES, NEVER_RETRIED, Failure, FailureReason
+from trainyard.protocol.failures import (
+    FREE_RETRIES,
+    NEVER_RETRIED,
+    REMEDIES,
+    Failure,
+    FailureReason,
+    Remedy,
+)
 from trainyard.protocol.manifest import checkpoint_id, checkpoint_path, split_checkpoint_id
 from trainyard.protocol.rundir import MetricLine
 from trainyard.protocol.states import (
@@ -132,6 +139,17 @@ def test_the_guard_of_a_move_is_the_table_turned_around() -> None:
     assert sources(JOB_MOVES, JobState.STARTING) == {JobState.QUEUED}
 
 
-def test_every_failure_has_advice_and_no_reason_is_both_free_and_final() -> None:
-    assert set(ADVICE) == set(FailureReason)
+def test_every_failure_has_a_remedy_and_no_reason_is_both_free_and_final() -> None:
+    assert set(REMEDIES) == set(FailureReason)
     assert not FREE_RETRIES & NEVER_RETRIED
+
+
+def test_a_failure_that_was_stored_without_a_remedy_has_the_usual_one() -> None:
+    stored = '{"reason": "data_error", "message": "a shard is empty"}'
+    assert Failure.model_validate_json(stored).remedy == REMEDIES[FailureReason.DATA_ERROR]
+    own = Failure(
+        reason=FailureReason.DATA_ERROR, message="it is empty", remedy=Remedy(text="Fill it.")
+    )
+    assert Failure.model_validate_json(own.model_dump_json()) == own
+    with pytest.raises(ValidationError, match="reason"):
+        Failure.model_validate_json('{"reason": "unheard_of", "message": "m"}')

@@ -96,7 +96,7 @@ def test_all_stages_of_a_pipeline_are_compared_at_once(trained: SmallJob) -> Non
     changed = 2 * 3 * 3  # of both stages, not of the first one alone
     assert f"0 missing, 0 unexpected, {changed} changed" in error.message
     assert " there and float32 (96, 64) here\n    and 10 more" in error.message
-    assert error.message.endswith("Give the job the model of the one that wrote it.")
+    assert error.remedy.text.endswith("Give the job the model of the one that wrote it.")
     assert error.path is not None
     assert error.path.endswith(".metadata")
 
@@ -107,5 +107,5 @@ def test_of_weights_that_fit_only_the_optimizer_is_to_be_changed(trained: SmallJ
     with pytest.raises(RankError):
         other.launch(3, Layout(), resume=other.older(manifest))
     error = Attempt(other.folder / "runs" / "3").error
-    assert "The weights fit: set optimizer as it was" in error.message
+    assert "The weights fit: set optimizer as it was" in error.remedy.text
     assert len(error.message) < 2000, "bounded, however many tensors differ"

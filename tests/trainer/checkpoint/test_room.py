@@ -66,7 +66,8 @@ def test_a_disk_that_would_be_full_before_the_end(
     assert (
         "(checkpoint.keep_latest_k = 0, which keeps all, checkpoint.interval_steps = 100)" in text
     )
-    assert "free space, take another checkpoint.root, " in text
+    text = str(caught.value.remedy)
+    assert text.startswith("Free space, take another checkpoint.root, ")
     assert "set checkpoint.interval_steps to 125 or more" in text
     assert "or set checkpoint.keep_latest_k to 7 or less" in text
     assert caught.value.path == str(tmp_path)
@@ -77,13 +78,13 @@ def test_a_disk_that_would_be_full_before_the_end(
 @pytest.mark.parametrize(
     ("checkpoint", "size", "end"),
     [
-        ({}, 41, "in all: free space, or take another checkpoint.root"),
-        ({"interval_steps": 0}, 41, "in all: free space, or take another checkpoint.root"),
-        ({"keep_latest_k": 4}, 9, "or set checkpoint.keep_latest_k to 3 or less"),
+        ({}, 41, "Free space, or take another checkpoint.root."),
+        ({"interval_steps": 0}, 41, "Free space, or take another checkpoint.root."),
+        ({"keep_latest_k": 4}, 9, "or set checkpoint.keep_latest_k to 3 or less."),
         (
             {"keep_latest_k": 4, "keep_every_steps": 500},
             9,
-            "or set checkpoint.keep_latest_k to 1 or less",
+            "or set checkpoint.keep_latest_k to 1 or less.",
         ),
     ],
 )
@@ -97,7 +98,7 @@ def test_a_remedy_is_named_only_where_it_helps(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100 * GIB, 60 * GIB, 40 * GIB))
     with pytest.raises(CheckpointError) as caught:
         check_room(tmp_path / "s", size=size * GIB, state=state_at(0), spec=_spec(**checkpoint))
-    assert str(caught.value).endswith(end)
+    assert str(caught.value.remedy).endswith(end)
 
 
 @pytest.mark.parametrize("step", [0, 1, 250, 333, 990])
@@ -109,7 +110,7 @@ def test_the_remedies_make_it_fit(
     given: dict[str, Any] = {"size": size * GIB, "state": state_at(step)}
     with pytest.raises(CheckpointError) as caught:
         check_room(tmp_path / "s", spec=_spec(interval_steps=1), **given)
-    named = re.findall(r"set checkpoint\.(\w+) to ([\d,]+) or", str(caught.value))
+    named = re.findall(r"set checkpoint\.(\w+) to ([\d,]+) or", str(caught.value.remedy))
     assert named[0][0] == "interval_steps"
     for field, value in named:
         changed = {"interval_steps": 1} | {field: int(value.replace(",", ""))}

@@ -64,7 +64,7 @@ def checkpoints(
         if len(given) != 2 or given[0] not in VERBS:
             complain(
                 f"{' '.join(given)!r} is neither a job nor something to do with a checkpoint.",
-                advice=f"Write `trainyard checkpoints JOB`, or one of {', '.join(VERBS)} "
+                remedy=f"Write `trainyard checkpoints JOB`, or one of {', '.join(VERBS)} "
                 "before JOB@step-N.",
             )
             raise typer.Exit(USAGE)

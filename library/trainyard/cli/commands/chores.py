@@ -73,7 +73,7 @@ def chores(
         if len(words_given) > 1:
             complain(
                 f"{' '.join(words_given)!r} is neither a job nor a chore to cancel.",
-                advice="Write `trainyard chores [JOB]` or `trainyard chores cancel CHORE`.",
+                remedy="Write `trainyard chores [JOB]` or `trainyard chores cancel CHORE`.",
             )
             raise typer.Exit(USAGE)
         target = resolve(yard, words_given[0]) if words_given else None

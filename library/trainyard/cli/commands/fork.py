@@ -104,7 +104,7 @@ def _fork(
             problem.detail,
             problems=[_as_written(each) for each in problem.errors],
             where=where,
-            advice="docs/forking.md says what a fork may change and what then stays exact.",
+            remedy="docs/forking.md says what a fork may change and what then stays exact.",
         )
         raise typer.Exit(USAGE) from None
 

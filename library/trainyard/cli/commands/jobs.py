@@ -177,7 +177,7 @@ def _resume(
             problem.detail,
             problems=problem.errors,
             where=where,
-            advice=f"`trainyard resume {job_id} --options` lists what is legal.",
+            remedy=f"`trainyard resume {job_id} --options` lists what is legal.",
         )
         raise typer.Exit(USAGE) from None
 
@@ -203,7 +203,7 @@ def delete(
 def confirm(question: str, *, flag: str) -> None:
     """Ask, or where nobody can answer say how to do without."""
     if not sys.stdin.isatty():
-        complain(question, advice=f"Nobody is here to answer: use {flag}.")
+        complain(question, remedy=f"Nobody is here to answer: use {flag}.")
         raise typer.Exit(USAGE)
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)

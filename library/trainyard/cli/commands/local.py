@@ -85,7 +85,7 @@ def _embedded(*arguments: str) -> None:
     if importlib.util.find_spec("embedded") is None or importlib.util.find_spec("fastapi") is None:
         complain(
             "the control plane is not installed here",
-            advice="Install it with `pip install 'trainyard[embedded]'`.",
+            remedy="Install it with `pip install 'trainyard[embedded]'`.",
         )
         raise typer.Exit(USAGE)
     sys.stdout.flush()
@@ -105,7 +105,7 @@ def login(
     if "?" in url:
         complain(
             "this link logs a browser in, once",
-            advice="Give the server's address alone, and a token: the page Tokens makes one. On "
+            remedy="Give the server's address alone, and a token: the page Tokens makes one. On "
             "the machine of `trainyard up` no login is needed.",
         )
         raise typer.Exit(USAGE)

@@ -57,7 +57,7 @@ def ps(
 
 
 def show(reference: JobReference, json: Json = False) -> None:
-    """Show a job: state, attempts and their lineage, failure and advice, what to do next."""
+    """Show a job: state, attempts and their lineage, failure and remedy, what to do next."""
     with Trainyard() as yard:
         job = yard.job(resolve_job(yard, reference))
         if json:
@@ -112,7 +112,7 @@ def _drain(yard: Trainyard, given: list[str], *, finish: bool) -> None:
     if len(given) != 2 or given[0] not in {"drain", "undrain"} or (finish and given[0] != "drain"):
         complain(
             f"`nodes {' '.join(given)}` is nothing that can be done.",
-            advice="Write `trainyard nodes drain NODE [--finish]` or `trainyard nodes undrain "
+            remedy="Write `trainyard nodes drain NODE [--finish]` or `trainyard nodes undrain "
             "NODE`.",
         )
         raise typer.Exit(USAGE)

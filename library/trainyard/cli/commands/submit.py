@@ -40,7 +40,7 @@ def init(
 ) -> None:
     """Write a commented spec file to start from."""
     if file.exists() and not force:
-        complain(f"{file} exists", advice="Name another file, or add --force to overwrite it.")
+        complain(f"{file} exists", remedy="Name another file, or add --force to overwrite it.")
         raise typer.Exit(USAGE)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).strip("-._") or "job"
     file.write_text(spec_template(name), encoding="utf-8")
@@ -112,7 +112,7 @@ class Draft:
                 problem.detail,
                 problems=problem.errors,
                 where=self.where,
-                advice="`trainyard schema` and docs/spec.md describe every field.",
+                remedy="`trainyard schema` and docs/spec.md describe every field.",
             )
             raise typer.Exit(USAGE) from None
 

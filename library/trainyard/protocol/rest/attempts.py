@@ -78,9 +78,7 @@ class AttemptView(RecordModel):
     outcome: AttemptOutcome | None
     """How it ended."""
     failure: Failure | None
-    """Why it failed."""
-    advice: str | None
-    """What to do about the failure."""
+    """Why it failed, and what helps."""
     layout: Layout
     """Parallel axes."""
     layout_name: str

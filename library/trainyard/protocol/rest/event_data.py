@@ -214,8 +214,6 @@ class AttemptEnded(EventData):
     """How."""
     failure: Failure | None
     """Why it failed, without the traceback, which the attempt keeps."""
-    advice: str | None
-    """What helps against such a failure."""
 
 
 class Unreachable(EventData):

@@ -1023,11 +1023,6 @@ export interface components {
             outcome: components["schemas"]["AttemptOutcome"];
             /** @description Why it failed, without the traceback, which the attempt keeps. */
             failure: components["schemas"]["Failure"] | null;
-            /**
-             * Advice
-             * @description What helps against such a failure.
-             */
-            advice: string | null;
         };
         /**
          * AttemptNodeState
@@ -1162,13 +1157,8 @@ export interface components {
             state: components["schemas"]["AttemptState"];
             /** @description How it ended. */
             outcome: components["schemas"]["AttemptOutcome"] | null;
-            /** @description Why it failed. */
+            /** @description Why it failed, and what helps. */
             failure: components["schemas"]["Failure"] | null;
-            /**
-             * Advice
-             * @description What to do about the failure.
-             */
-            advice: string | null;
             /** @description Parallel axes. */
             layout: components["schemas"]["Layout"];
             /**
@@ -4828,6 +4818,8 @@ export interface components {
              * @description One or two sentences: what was given, what was needed, which path or field.
              */
             message: string;
+            /** @description What helps; the usual remedy for the reason where the writer named none. */
+            remedy: components["schemas"]["Remedy"];
             /**
              * Rank
              * @description Global rank that failed first; absent when no rank did.
@@ -4859,6 +4851,11 @@ export interface components {
              */
             path: string | null;
             /**
+             * Metric
+             * @description Metric that a guard found bad, such as `train/grad_norm`.
+             */
+            metric: string | null;
+            /**
              * Traceback
              * @description Python traceback of the rank.
              */
@@ -4889,6 +4886,8 @@ export interface components {
              * @description One or two sentences: what was given, what was needed, which path or field.
              */
             message: string;
+            /** @description What helps; the usual remedy for the reason where the writer named none. */
+            remedy?: components["schemas"]["RemedyInput"];
             /**
              * Rank
              * @description Global rank that failed first; absent when no rank did.
@@ -4919,6 +4918,11 @@ export interface components {
              * @description File or folder that was at fault.
              */
             path?: string | null;
+            /**
+             * Metric
+             * @description Metric that a guard found bad, such as `train/grad_norm`.
+             */
+            metric?: string | null;
             /**
              * Traceback
              * @description Python traceback of the rank.
@@ -8135,6 +8139,50 @@ export interface components {
              * @description Period in which the worker sends heartbeats.
              */
             heartbeat_seconds: number;
+        };
+        /**
+         * Remedy
+         * @description What helps against a failure.
+         */
+        Remedy: {
+            /**
+             * Text
+             * @description One or two sentences.
+             */
+            text: string;
+            /**
+             * Resume
+             * @description Change with which a resume begins: less memory a slot, an earlier checkpoint, free slots.
+             */
+            resume: ("memory" | "earlier" | "free") | null;
+            /**
+             * Field
+             * @description Field of the spec that a resume cannot change and a new job can; ends in a dot where it is a
+             *     section.
+             */
+            field: string | null;
+        };
+        /**
+         * Remedy
+         * @description What helps against a failure.
+         */
+        RemedyInput: {
+            /**
+             * Text
+             * @description One or two sentences.
+             */
+            text: string;
+            /**
+             * Resume
+             * @description Change with which a resume begins: less memory a slot, an earlier checkpoint, free slots.
+             */
+            resume?: ("memory" | "earlier" | "free") | null;
+            /**
+             * Field
+             * @description Field of the spec that a resume cannot change and a new job can; ends in a dot where it is a
+             *     section.
+             */
+            field?: string | null;
         };
         /**
          * Report

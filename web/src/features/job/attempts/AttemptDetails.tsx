@@ -23,7 +23,7 @@ export function AttemptDetails({ job, attempt }: { job: Job; attempt: Attempt })
         {!attempt.on_lineage && <Badge tone="warn">abandoned branch</Badge>}
         <ToLogs attempt={attempt} />
       </header>
-      {attempt.failure && <FailureDetails failure={attempt.failure} advice={attempt.advice} />}
+      {attempt.failure && <FailureDetails failure={attempt.failure} />}
       <dl className="job-details">
         <Fact name="Asked for by">{attempt.actor}</Fact>
         <Fact name="From">
@@ -63,13 +63,13 @@ function ToLogs({ attempt }: { attempt: Attempt }) {
   );
 }
 
-function FailureDetails({ failure, advice }: { failure: Failure; advice: string | null }) {
+function FailureDetails({ failure }: { failure: Failure }) {
   return (
     <div className="job-notice job-notice-bad">
       <h3>{failure.reason.replaceAll("_", " ")}</h3>
       <p>{failure.message}</p>
       <FailureFacts failure={failure} />
-      {advice && <p className="job-advice">{advice}</p>}
+      <p className="job-remedy">{failure.remedy.text}</p>
       {failure.traceback && (
         <div className="attempt-traceback">
           <div className="attempt-traceback-head">

@@ -1,19 +1,19 @@
 import { expect, it } from "vitest";
-import { type Failure, reasonWords, remedyOf } from "./failures";
+import { type Failure, reasonWords, resumeLabel } from "./failures";
 
-const failure = (reason: string, message = "") => ({ reason, message }) as unknown as Failure;
+const failure = (fields: Partial<Failure>) => fields as Failure;
 
 it("names the value that is not finite", () => {
   const reason = "non_finite_loss";
-  expect(reasonWords(failure(reason, "train/grad_norm is inf at step 7"))).toBe(
-    "grad norm not finite",
-  );
-  expect(reasonWords(failure(reason, "train/loss is nan at step 7"))).toBe("loss not finite");
-  expect(reasonWords(failure("out_of_memory"))).toBe("out of memory");
+  expect(reasonWords(failure({ reason, metric: "train/grad_norm" }))).toBe("grad norm not finite");
+  expect(reasonWords(failure({ reason, metric: "train/loss" }))).toBe("loss not finite");
+  expect(reasonWords(failure({ reason, metric: null }))).toBe("a value not finite");
+  expect(reasonWords(failure({ reason: "out_of_memory" }))).toBe("out of memory");
 });
 
-it("leads to a new job where a resume cannot change the field", () => {
-  expect(remedyOf(failure("loss_spike")).field).toBe("guard.loss_spike");
-  expect(remedyOf(failure("data_error")).field).toBe("data.");
-  expect(remedyOf(failure("out_of_memory")).field).toBeUndefined();
+it("names the change with which a resume begins", () => {
+  const remedy = (resume: Failure["remedy"]["resume"]) =>
+    resumeLabel(failure({ remedy: { text: "", resume, field: null } }));
+  expect(remedy("memory")).toBe("Resume with less memory per slot…");
+  expect(remedy(null)).toBe("Resume…");
 });

@@ -7,7 +7,7 @@ import { Button, ButtonLink } from "@/shared/ui/Button";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { goOnVerb } from "../actions/verbs";
 import { FailureFacts } from "../attempts/FailureFacts";
-import { type Failure, reasonWords, remedyOf } from "../attempts/failures";
+import { type Failure, reasonWords, resumeLabel } from "../attempts/failures";
 import { useView } from "../view";
 
 export function Notices({ job }: { job: Job }) {
@@ -77,18 +77,13 @@ function FailureNotice({ job, attempt }: { job: Job; attempt: Attempt }) {
       <p>{failure.message}</p>
       <FailureFacts failure={failure} />
       {isRetried ? (
-        <p className="job-reason">{waitingFor(job.reason)}</p>
+        <p className="job-reason">{job.reason}</p>
       ) : (
-        attempt.advice && <p className="job-advice">{attempt.advice}</p>
+        <p className="job-remedy">{failure.remedy.text}</p>
       )}
       <Remedies job={job} attempt={attempt} failure={failure} />
     </Notice>
   );
-}
-
-/** The server's reason without the failure, which stands above: `retry 1 of 2 in 5 s`. */
-function waitingFor(reason: string | null): string {
-  return reason?.replace(/ after \w+: .*$/s, "") ?? "";
 }
 
 interface RemediesProps {
@@ -99,18 +94,17 @@ interface RemediesProps {
 
 function Remedies({ job, attempt, failure }: RemediesProps) {
   const view = useView();
-  const remedy = remedyOf(failure);
   const verb = goOnVerb(job);
-  const { rank, traceback } = failure;
+  const { rank, remedy, traceback } = failure;
   const log = { tab: "logs", attempt: attempt.number, rank, line: "error" };
   return (
     <div className="job-remedies">
       {verb && (
         <Button
           look="primary"
-          onClick={() => view.set({ do: verb, checkpoint: null, ...remedy.dialog })}
+          onClick={() => view.set({ do: verb, checkpoint: null, aim: remedy.resume })}
         >
-          {remedy.label}
+          {resumeLabel(failure)}
         </Button>
       )}
       {traceback && (
