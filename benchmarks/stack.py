@@ -16,7 +16,7 @@ from pathlib import Path
 from embedded.folders import Folders
 from embedded.record import read_record
 from trainyard.client.errors import TrainyardError
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.states import JobState
 from worker.node import WorkerRun
@@ -30,7 +30,7 @@ END_SECONDS = 60
 class Running:
     """A control plane that runs."""
 
-    yard: Trainyard
+    yard: Client
     folders: Folders
 
     def run(self, job: JobView) -> WorkerRun:
@@ -78,14 +78,14 @@ def stack() -> Iterator[Running]:
             up.wait(END_SECONDS)
 
 
-def _connected(folders: Folders, up: subprocess.Popen[bytes]) -> Trainyard:
+def _connected(folders: Folders, up: subprocess.Popen[bytes]) -> Client:
     """Return a connection once everything is up: the user's token is written at the very end."""
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline and up.poll() is None:
         record = read_record(folders.record)
         if record is not None and folders.user_token.exists():
             token = folders.user_token.read_text(encoding="utf-8").strip()
-            yard = Trainyard(record.url, token or None)
+            yard = Client(record.url, token or None)
             with contextlib.suppress(TrainyardError):
                 if any(node.online for node in yard.nodes()):
                     return yard

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.report import emit, percentile
 from benchmarks.stack import PACKAGES, Running, stack
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.client.stream import Resync
 from trainyard.protocol.rest.event_data import MetricsStored
 from trainyard.protocol.rundir import MetricLine
@@ -44,7 +44,7 @@ MODELS: dict[str, dict[str, Any]] = {
 class Listener:
     """A client of the stream: when each `metrics` event of a job came, and the step it names."""
 
-    def __init__(self, yard: Trainyard, job_id: str, last_step: int) -> None:
+    def __init__(self, yard: Client, job_id: str, last_step: int) -> None:
         self.steps: list[int] = []
         self.received_at: list[float] = []
         self._stream = yard.stream(job_id=job_id)

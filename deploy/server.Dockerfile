@@ -15,7 +15,7 @@ COPY server server
 COPY migrations migrations
 COPY --from=web /src/web/dist web/dist
 # Installed in place, so that the dashboard's files are found beside the packages.
-RUN pip install -c constraints.txt -e '.[server]' \
+RUN pip install -c constraints.txt -e ./library -e '.[server]' \
     && useradd --system --uid 10001 trainyard \
     && install -d -o trainyard -m 0700 /var/lib/trainyard
 USER trainyard

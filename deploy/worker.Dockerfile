@@ -12,7 +12,7 @@ COPY worker worker
 COPY trainer trainer
 # torch as pinned, in its build for this CUDA: a node's driver must support it (13.0: 580 or newer).
 ARG CUDA=13.0
-RUN pip install -c constraints.txt -e '.[worker,trainer,s3]' \
+RUN pip install -c constraints.txt -e ./library -e '.[worker,trainer,s3]' \
     && python -c "import torch; assert torch.version.cuda == '$CUDA', torch.version.cuda" \
     && useradd --system --uid 10002 trainyard \
     && install -d -o trainyard -m 0700 /var/lib/trainyard \

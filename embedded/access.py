@@ -10,12 +10,12 @@ import httpx
 
 from embedded.folders import Folders
 from trainyard.client.errors import UnauthenticatedError
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.client.settings import Connection, choose_profile, save
 from trainyard.run.atomic import replace_file
 
 
-def let_user_in(folders: Folders, admin: Trainyard, *, profile: str | None) -> str:
+def let_user_in(folders: Folders, admin: Client, *, profile: str | None) -> str:
     """Make a token for the user of the `trainyard` command, and return the name it goes by.
 
     The token is kept with the data, so that it stays the same as long as it opens the server, and
@@ -30,7 +30,7 @@ def let_user_in(folders: Folders, admin: Trainyard, *, profile: str | None) -> s
     return _user_name()
 
 
-def login_link(admin: Trainyard) -> str | None:
+def login_link(admin: Client) -> str | None:
     """Return a link that logs one browser in, once; nothing where no dashboard is served."""
     if not httpx.get(admin.url, timeout=5, follow_redirects=True).is_success:
         return None
@@ -46,7 +46,7 @@ def _saved_token(folders: Folders) -> str | None:
 
 
 def _opens(url: str, token: str) -> bool:
-    with Trainyard(url, token) as yard:
+    with Client(url, token) as yard:
         try:
             yard.session()
         except UnauthenticatedError:
@@ -54,7 +54,7 @@ def _opens(url: str, token: str) -> bool:
     return True
 
 
-def _new_token(folders: Folders, admin: Trainyard) -> str:
+def _new_token(folders: Folders, admin: Client) -> str:
     name = _user_name()
     for token in admin.tokens():
         if token.kind == "api" and token.name == name:  # its secret is lost

@@ -11,7 +11,7 @@ from embedded.record import Recorder, RunRecord, is_alive, read_record, send, wa
 from embedded.stack import END_SECONDS, Stack, StartError, StopRequestedError
 from embedded.up import Tell, address_of, described, end_leftovers
 from trainyard.client.errors import ConflictError, TrainyardError
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.rest.jobs import JobSummary
 from trainyard.protocol.states import ACTIVE_JOB_STATES, JobState
 
@@ -49,7 +49,7 @@ def _with_up(
         return 1
     if not keep_running:
         _stop_placing(folders, record)
-        with Trainyard(record.url, _admin_token(folders)) as yard:
+        with Client(record.url, _admin_token(folders)) as yard:
             if not save_jobs(yard, tell, timeout_seconds=timeout_seconds):
                 return 1
     send(record.up, signal.SIGTERM)
@@ -91,7 +91,7 @@ def _without_up(
     return 0
 
 
-def save_jobs(yard: Trainyard, tell: Tell, *, timeout_seconds: float) -> bool:
+def save_jobs(yard: Client, tell: Tell, *, timeout_seconds: float) -> bool:
     """Stop every job that holds slots and wait until none does; returns whether that is so."""
     asked: set[str] = set()
     deadline = time.monotonic() + timeout_seconds
@@ -115,7 +115,7 @@ def save_jobs(yard: Trainyard, tell: Tell, *, timeout_seconds: float) -> bool:
     return True
 
 
-def _stop(yard: Trainyard, job: JobSummary, tell: Tell) -> None:
+def _stop(yard: Client, job: JobSummary, tell: Tell) -> None:
     if job.state == JobState.STOPPING:
         return
     tell(f"Stopping {described(job)}: it saves a checkpoint first")

@@ -19,7 +19,7 @@ from embedded.folders import Folders
 from embedded.record import ProcessRecord, end
 from trainyard.base.loopback import is_loopback
 from trainyard.client.errors import TrainyardError
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 
 READY_SECONDS = 90.0
 """Longest wait for one process: a busy machine imports slowly."""
@@ -91,7 +91,7 @@ class Stack:
         """The processes that live, by name."""
         return {name: c.record for name, c in self.children.items() if c.record is not None}
 
-    def start_server(self) -> Trainyard:
+    def start_server(self) -> Client:
         """Start broker and API, and return a connection with the admin token.
 
         Raises:
@@ -103,13 +103,13 @@ class Stack:
         self._migrate()
         self._start("server", "server", "api")
         self._wait_for("server", self._is_ready, "the API at " + self.address.url)
-        return Trainyard(self.address.url, self._admin_token())
+        return Client(self.address.url, self._admin_token())
 
     def start_scheduler(self) -> None:
         """Start to place jobs."""
         self._start("scheduler", "server", "scheduler")
 
-    def start_worker(self, yard: Trainyard) -> None:
+    def start_worker(self, yard: Client) -> None:
         """Start this machine's worker, and wait until its node is online.
 
         Raises:

@@ -17,7 +17,7 @@ from embedded.ports import next_free_port
 from embedded.record import Recorder, end, read_record, write_record
 from embedded.stack import END_SECONDS, Address, Stack, StartError, StopRequestedError
 from trainyard.client.errors import TrainyardError
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.client.settings import DEFAULT_PROFILE, config_path
 from trainyard.protocol.rest.jobs import JobSummary
 from trainyard.protocol.states import ACTIVE_JOB_STATES
@@ -137,7 +137,7 @@ def _keep_running(stack: Stack, orders: Orders, tell: Tell) -> None:
         stack.tend(tell)
 
 
-def _welcome(folders: Folders, options: Options, yard: Trainyard, tell: Tell) -> None:
+def _welcome(folders: Folders, options: Options, yard: Client, tell: Tell) -> None:
     name = let_user_in(folders, yard, profile=options.profile)
     link = login_link(yard)
     if options.port not in (None, 0) and not yard.url.endswith(f":{options.port}"):
@@ -156,7 +156,7 @@ def _welcome(folders: Folders, options: Options, yard: Trainyard, tell: Tell) ->
         webbrowser.open(link)
 
 
-def _say_goodbye(yard: Trainyard, tell: Tell) -> tuple[str, ...] | None:
+def _say_goodbye(yard: Client, tell: Tell) -> tuple[str, ...] | None:
     """Say which jobs go on training, and return their ids; nothing when that cannot be known."""
     try:
         jobs = list(yard.jobs(states=sorted(ACTIVE_JOB_STATES)))
@@ -196,7 +196,7 @@ def _another_link(folders: Folders, url: str) -> str | None:
     """Return a fresh login link, if the server is up to it: the first one may have expired."""
     try:
         token = folders.admin_token.read_text(encoding="utf-8").strip()
-        with Trainyard(url, token) as yard:
+        with Client(url, token) as yard:
             return login_link(yard)
     except (OSError, TrainyardError, httpx.HTTPError):
         return None

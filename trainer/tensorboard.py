@@ -18,7 +18,7 @@ def refuse_without_tensorboard(spec: JobSpec) -> None:
     if spec.training.tensorboard and find_spec("tensorboard") is None:
         raise LaunchError(
             "training.tensorboard=true, but the package tensorboard is not installed here: "
-            "pip install 'trainyard[tensorboard]', or training.tensorboard=false"
+            "pip install 'trainyard-programs[tensorboard]', or training.tensorboard=false"
         )
 
 

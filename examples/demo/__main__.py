@@ -21,7 +21,7 @@ from embedded.folders import Folders
 from embedded.record import read_record
 from examples.demo.picture import Segment, draw
 from trainyard.client.errors import TrainyardError
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.client.stream import Resync
 from trainyard.protocol.rest.event_data import MetricsStored
 from trainyard.protocol.rest.events import AnyEvent
@@ -77,7 +77,7 @@ def main() -> int:
     return 0 if same else 1
 
 
-def tell_story(yard: Trainyard, folders: Folders) -> bool:
+def tell_story(yard: Client, folders: Folders) -> bool:
     """Train twice, compare, draw, and generate text; return whether both runs were the same."""
     say("\n1. A run without a break, on 2 slots.")
     whole = yard.submit(SPEC | {"name": "uninterrupted"})
@@ -98,7 +98,7 @@ def tell_story(yard: Trainyard, folders: Folders) -> bool:
     return same
 
 
-def resume(yard: Trainyard, job_id: str, slots: int) -> None:
+def resume(yard: Client, job_id: str, slots: int) -> None:
     """Resume on so many slots, saying what the server says that changes."""
     reply = yard.resume(job_id, world_size=slots)
     changes = [f"{c.name}: {c.before} -> {c.after}" for c in reply.preview.changes if c.changed]
@@ -106,7 +106,7 @@ def resume(yard: Trainyard, job_id: str, slots: int) -> None:
     say(f"   goes on from step {reply.preview.step}; changes {', '.join(changes)}")
 
 
-def stop_at_step(yard: Trainyard, job_id: str, step: int) -> None:
+def stop_at_step(yard: Client, job_id: str, step: int) -> None:
     """Ask the job to stop once it has reported a step, and wait until it has saved and left."""
     for event in followed(yard, job_id):
         if isinstance(event.data, MetricsStored) and event.data.step >= step:
@@ -118,7 +118,7 @@ def stop_at_step(yard: Trainyard, job_id: str, step: int) -> None:
     say(f"   stopped at step {job.progress.step} of {STEPS} on {job.layout}, checkpoint saved")
 
 
-def finish(yard: Trainyard, job_id: str) -> None:
+def finish(yard: Client, job_id: str) -> None:
     """Wait until the job has succeeded."""
     job = yard.wait(job_id, timeout=JOB_SECONDS, poll_seconds=0.2)
     refuse_failure(job)
@@ -126,7 +126,7 @@ def finish(yard: Trainyard, job_id: str) -> None:
     say(f"   {job.state} at step {job.progress.step} on {job.layout}, loss {loss:.4f}")
 
 
-def followed(yard: Trainyard, job_id: str) -> Iterator[AnyEvent]:
+def followed(yard: Client, job_id: str) -> Iterator[AnyEvent]:
     """Yield the job's events as they happen."""
     for item in yard.stream(job_id=job_id):
         if not isinstance(item, Resync):
@@ -139,7 +139,7 @@ def refuse_failure(job: JobView | None) -> None:
         raise RuntimeError(f"job {job.name} is {job.state}: {job.reason}")
 
 
-def compare(yard: Trainyard, folders: Folders, whole_id: str, broken_id: str) -> bool:
+def compare(yard: Client, folders: Folders, whole_id: str, broken_id: str) -> bool:
     """Compare both runs step by step, draw them, and return whether they are the same."""
     whole, broken = course(yard, whole_id), course(yard, broken_id)
     batch = SPEC["training"]["global_batch_size"]
@@ -179,7 +179,7 @@ def drawing(whole: Course, broken: Course, caption: str) -> str:
     )
 
 
-def course(yard: Trainyard, job_id: str) -> Course:
+def course(yard: Client, job_id: str) -> Course:
     """Return what the server has stored of each step along the job's lineage."""
     found = Course({}, {}, {})
     for row in csv.DictReader(yard.metrics_csv(job_id)):
@@ -192,7 +192,7 @@ def course(yard: Trainyard, job_id: str) -> Course:
     return Course(found.digests, dict(sorted(found.losses.items())), found.attempts)
 
 
-def sample(yard: Trainyard, job_id: str) -> str:
+def sample(yard: Client, job_id: str) -> str:
     """Return text that the job's newest checkpoint generates."""
     newest = max(yard.checkpoints(job_id), key=lambda c: (c.attempt, c.step))
     say('   trainyard sample resumed --prompt "def " --seed 1')
@@ -204,7 +204,7 @@ def sample(yard: Trainyard, job_id: str) -> str:
 
 
 @contextlib.contextmanager
-def control_plane(folders: Folders) -> Iterator[Trainyard]:
+def control_plane(folders: Folders) -> Iterator[Client]:
     """Start the embedded control plane, and end it with all that it runs."""
     folders.make()
     say(f"Starting the control plane on {folders.root}")
@@ -228,7 +228,7 @@ def control_plane(folders: Folders) -> Iterator[Trainyard]:
         process.wait(timeout=60)
 
 
-def connect(folders: Folders, process: subprocess.Popen[bytes]) -> Trainyard:
+def connect(folders: Folders, process: subprocess.Popen[bytes]) -> Client:
     """Return a connection once the server answers and its node offers slots."""
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
@@ -236,7 +236,7 @@ def connect(folders: Folders, process: subprocess.Popen[bytes]) -> Trainyard:
             raise RuntimeError(f"the control plane did not start; see {folders.log('up')}")
         record = read_record(folders.record)
         if record is not None and record.up is not None and folders.admin_token.exists():
-            yard = Trainyard(record.url, folders.admin_token.read_text(encoding="utf-8").strip())
+            yard = Client(record.url, folders.admin_token.read_text(encoding="utf-8").strip())
             with contextlib.suppress(TrainyardError):
                 if any(node.online for node in yard.nodes()):
                     return yard
@@ -245,7 +245,7 @@ def connect(folders: Folders, process: subprocess.Popen[bytes]) -> Trainyard:
     raise RuntimeError(f"the control plane was not ready after {READY_SECONDS} s")
 
 
-def serve(yard: Trainyard, folders: Folders) -> None:
+def serve(yard: Client, folders: Folders) -> None:
     """Keep the dashboard up until Ctrl-C."""
     code = yard.create_token("demo-login", kind="login").secret
     say(f"\nLook at it: {yard.url}/login?code={code}")

@@ -1,1 +1,34 @@
-"""The library of Trainyard: what users import, and what the programs share; no torch in it."""
+"""The library of Trainyard: what users import, and what the programs share; no torch in it.
+
+Names are resolved at their first use, so that `import trainyard` costs nothing and
+`import trainyard.run` works in an interpreter without any package.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainyard.client.sdk import Client
+    from trainyard.spec.job import JobSpec
+
+__version__ = "0.1.0"
+__all__ = ["Client", "JobSpec", "__version__"]
+
+_HOME = {"Client": "trainyard.client.sdk", "JobSpec": "trainyard.spec.job"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use.
+
+    Raises:
+        AttributeError: the library has no such name.
+    """
+    if name not in _HOME:
+        raise AttributeError(f"module 'trainyard' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -11,13 +11,13 @@ from tests.e2e.control_plane import ControlPlane, finished, spec
 from tests.e2e.workers import joined_node
 from tests.exploits import BAD_VALUES, COUSINS, shell_by_warnings
 from trainyard.client.errors import TrainyardError
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def test_the_server_refuses_the_exploit_and_each_of_its_cousins(
-    yard: Trainyard, tmp_path: Path
+    yard: Client, tmp_path: Path
 ) -> None:
     touched = tmp_path / "touched"
     exploit = shell_by_warnings(f"touch {touched}")

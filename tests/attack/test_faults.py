@@ -20,14 +20,14 @@ from tests.e2e.control_plane import (
     wait_for,
 )
 from tests.e2e.workers import started_worker
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["token", "folder"])
 def test_a_second_worker_with_the_token_of_a_node_is_refused(
-    plane: ControlPlane, yard: Trainyard, tmp_path: Path, *, whole: bool
+    plane: ControlPlane, yard: Client, tmp_path: Path, *, whole: bool
 ) -> None:
     job_id = yard.submit(spec("unmoved")).id
     run = plane.run(job_id)
@@ -49,7 +49,7 @@ def test_a_second_worker_with_the_token_of_a_node_is_refused(
 
 
 def test_a_broker_that_hangs_delays_launches_and_nothing_else(
-    plane: ControlPlane, yard: Trainyard
+    plane: ControlPlane, yard: Client
 ) -> None:
     running = yard.submit(spec("running", training={"steps": 60})).id
     run = plane.run(running)
@@ -77,7 +77,7 @@ def test_a_broker_that_hangs_delays_launches_and_nothing_else(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_a_full_disk_that_is_cleared_again_costs_no_attempt(
-    plane: ControlPlane, yard: Trainyard
+    plane: ControlPlane, yard: Client
 ) -> None:
     node = next(yard.nodes()).name
     yard.drain(node)

@@ -18,7 +18,7 @@ import pytest
 
 from embedded.record import read_record
 from tests.e2e.control_plane import ControlPlane, finished, spec
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 ATTACKERS = 8
@@ -101,7 +101,7 @@ def wrong_logins(address: Address) -> list[int | None]:
 )
 def test_a_flood_delays_nobody(
     plane: ControlPlane,
-    yard: Trainyard,
+    yard: Client,
     attack: Callable[[Address], list[int | None]],
     predicted: set[int],
 ) -> None:
@@ -135,6 +135,6 @@ def test_a_flood_delays_nobody(
     assert set(answers) - {None} == predicted, answers
 
 
-def test_a_job_is_trained_after_all_floods(yard: Trainyard) -> None:
+def test_a_job_is_trained_after_all_floods(yard: Client) -> None:
     job_id = yard.submit(spec("afterwards", training={"steps": 5})).id
     assert finished(yard, job_id).state == "succeeded"

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.e2e.control_plane import SLOTS, ControlPlane, finished, spec
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 OLDER = 1001
@@ -16,7 +16,7 @@ SECONDS_TO_START = 60.0
 
 
 def test_a_thousand_jobs_that_fit_nowhere_keep_no_job_from_its_slot(
-    plane: ControlPlane, yard: Trainyard
+    plane: ControlPlane, yard: Client
 ) -> None:
     large = spec(
         "older",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.control_plane import ControlPlane, Follower, cancel_all
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 
 
 @pytest.fixture(scope="package")
@@ -24,7 +24,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture
-def yard(plane: ControlPlane) -> Iterator[Trainyard]:
+def yard(plane: ControlPlane) -> Iterator[Client]:
     """A connection with the admin token; jobs that are left when the test ends are cancelled."""
     with plane.connect() as connection:
         yield connection

@@ -23,7 +23,7 @@ from embedded.folders import Folders
 from embedded.ports import any_free_port
 from embedded.record import ProcessRecord, is_alive, read_record
 from trainyard.client.errors import TrainyardError
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.event_kinds import TRANSIENT
 from trainyard.protocol.rest.events import AnyEvent, Event
 from trainyard.protocol.rest.jobs import JobView
@@ -149,7 +149,7 @@ class Run:
 class Follower:
     """A client of the stream that notes every event from before the first job on."""
 
-    yard: Trainyard
+    yard: Client
     events: list[AnyEvent] = field(default_factory=list)
     resyncs: int = 0
     error: Exception | None = None
@@ -213,16 +213,16 @@ class ControlPlane:
         data = str(self.folders.root)
         return [sys.executable, "-m", "embedded", verb, "--data", data, *arguments]
 
-    def connect(self) -> Trainyard:
+    def connect(self) -> Client:
         """Return a connection with the admin token, once everything is up."""
 
-        def online() -> Trainyard | None:
+        def online() -> Client | None:
             assert self.up.poll() is None, self.log.read_text()
             record = read_record(self.folders.record)
             if record is None or not self.folders.admin_token.exists():
                 return None
             token = self.folders.admin_token.read_text(encoding="utf-8").strip()
-            yard = Trainyard(record.url, token)
+            yard = Client(record.url, token)
             with contextlib.suppress(TrainyardError):
                 if any(node.online for node in yard.nodes()):
                     return yard
@@ -259,7 +259,7 @@ class ControlPlane:
         return wait_for(lambda: record.processes.get(name), name)
 
     @contextlib.contextmanager
-    def killed(self, name: str, yard: Trainyard) -> Iterator[None]:
+    def killed(self, name: str, yard: Client) -> Iterator[None]:
         """End a part as the kernel would; while the block runs, nobody starts it again."""
         gone = self.part(name)
         os.kill(self.up.pid, signal.SIGSTOP)
@@ -317,12 +317,12 @@ def spec(name: str, **sections: Any) -> dict[str, Any]:
     return merged
 
 
-def finished(yard: Trainyard, job_id: str) -> JobView:
+def finished(yard: Client, job_id: str) -> JobView:
     """Return the job once it has reached an end."""
     return yard.wait(job_id, timeout=SECONDS, poll_seconds=0.2)
 
 
-def in_state(yard: Trainyard, job_id: str, state: JobState) -> JobView:
+def in_state(yard: Client, job_id: str, state: JobState) -> JobView:
     """Return the job once it is in a state."""
 
     def look() -> JobView | None:
@@ -332,7 +332,7 @@ def in_state(yard: Trainyard, job_id: str, state: JobState) -> JobView:
     return wait_for(look, f"job that is {state}")
 
 
-def course(yard: Trainyard, job_id: str) -> Course:
+def course(yard: Client, job_id: str) -> Course:
     """Return all points along the job's lineage."""
     found = Course({}, {}, {})
     for row in csv.DictReader(yard.metrics_csv(job_id)):
@@ -343,7 +343,7 @@ def course(yard: Trainyard, job_id: str) -> Course:
     return found
 
 
-def assert_each_once(yard: Trainyard, job_id: str, *, steps: int) -> Course:
+def assert_each_once(yard: Client, job_id: str, *, steps: int) -> Course:
     """Every series has every step exactly once, the digests of the sequences too.
 
     Only the figures of saves are no series of every step; of them none comes twice.
@@ -356,7 +356,7 @@ def assert_each_once(yard: Trainyard, job_id: str, *, steps: int) -> Course:
     return points
 
 
-def assert_told_once(yard: Trainyard, job_id: str, follower: Follower) -> list[AnyEvent]:
+def assert_told_once(yard: Client, job_id: str, follower: Follower) -> list[AnyEvent]:
     """The stream brought every event of the job once and in order; returns those that last."""
     streamed = follower.of(job_id)
     ids = [event.id for event in streamed]
@@ -367,7 +367,7 @@ def assert_told_once(yard: Trainyard, job_id: str, follower: Follower) -> list[A
     return lasting
 
 
-def cancel_all(yard: Trainyard) -> None:
+def cancel_all(yard: Client) -> None:
     """End every job that a failed test left, and wait until their slots are free."""
     states = sorted({*ACTIVE_JOB_STATES, JobState.QUEUED})
     for job in yard.jobs(states=states):

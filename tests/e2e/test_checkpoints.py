@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.control_plane import ControlPlane, finished, spec, wait_for
 from trainyard.client.errors import ConflictError
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.rest.chores import ChoreView
 from trainyard.protocol.states import ChoreState, JobState
@@ -28,18 +28,18 @@ def folder_of(plane: ControlPlane, checkpoint_id: str) -> Path:
     return (found[0] if found else plane.folders.root / "gone") / step
 
 
-def ended(yard: Trainyard, chore: ChoreView) -> ChoreView:
+def ended(yard: Client, chore: ChoreView) -> ChoreView:
     """Return a chore that has ended well."""
     done = yard.wait_for_chore(chore.id, timeout=120)
     assert done.state == ChoreState.SUCCEEDED, done
     return done
 
 
-def settled(yard: Trainyard, job_id: str) -> bool:
+def settled(yard: Client, job_id: str) -> bool:
     return not any(yard.chores(job_id=job_id, open_only=True))
 
 
-def speaks_alike(yard: Trainyard, checkpoint_id: str) -> None:
+def speaks_alike(yard: Client, checkpoint_id: str) -> None:
     """Export a checkpoint; what `transformers` writes then is what a sample says."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -60,9 +60,7 @@ def speaks_alike(yard: Trainyard, checkpoint_id: str) -> None:
     assert drawn.sample.text.startswith("def ")
 
 
-def test_checkpoints_from_retention_to_the_last_deletion(
-    plane: ControlPlane, yard: Trainyard
-) -> None:
+def test_checkpoints_from_retention_to_the_last_deletion(plane: ControlPlane, yard: Client) -> None:
     section = {"interval_steps": 2, "preflight": True, "keep_latest_k": 2}
     job = yard.submit(spec("keeper", training={"steps": 10}, checkpoint=section))
     assert finished(yard, job.id).state == JobState.SUCCEEDED
@@ -115,7 +113,7 @@ def test_checkpoints_from_retention_to_the_last_deletion(
 
 
 @pytest.mark.slow
-def test_a_pinned_checkpoint_still_loads(plane: ControlPlane, yard: Trainyard) -> None:
+def test_a_pinned_checkpoint_still_loads(plane: ControlPlane, yard: Client) -> None:
     section = {"interval_steps": 2, "preflight": False, "keep_latest_k": 1}
     job = yard.submit(spec("pinned", training={"steps": 40}, checkpoint=section))
     plane.run(job.id).hold_at(3)

@@ -15,7 +15,7 @@ from tests.e2e.control_plane import (
     wait_for,
 )
 from tests.e2e.workers import joined_node
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.rest.event_data import CheckpointCommitted
 from trainyard.protocol.states import JobState
@@ -25,7 +25,7 @@ STEPS = 60
 
 
 def test_commits_of_a_lost_node_that_the_server_did_not_hear_are_found(
-    plane: ControlPlane, yard: Trainyard, tmp_path: Path
+    plane: ControlPlane, yard: Client, tmp_path: Path
 ) -> None:
     yard.drain(plane.node)
     try:
@@ -70,7 +70,7 @@ def damage(plane: ControlPlane, checkpoint_id: str) -> None:
     data.write_bytes(content)
 
 
-def stopped(plane: ControlPlane, yard: Trainyard, name: str) -> tuple[str, list[str]]:
+def stopped(plane: ControlPlane, yard: Client, name: str) -> tuple[str, list[str]]:
     """Train a job past step 20 and stop it; return it with its checkpoints, the newest first."""
     job_id = yard.submit(spec(name)).id
     plane.run(job_id).hold_at(22)
@@ -81,7 +81,7 @@ def stopped(plane: ControlPlane, yard: Trainyard, name: str) -> tuple[str, list[
 
 
 def test_a_resume_names_damage_and_goes_on_from_the_newest_usable_ancestor(
-    plane: ControlPlane, yard: Trainyard
+    plane: ControlPlane, yard: Client
 ) -> None:
     job_id, (newest, older, *_) = stopped(plane, yard, "rotten")
     damage(plane, newest)
@@ -111,7 +111,7 @@ def test_a_resume_names_damage_and_goes_on_from_the_newest_usable_ancestor(
 
 
 def test_a_checkpoint_that_a_person_names_is_not_replaced(
-    plane: ControlPlane, yard: Trainyard
+    plane: ControlPlane, yard: Client
 ) -> None:
     job_id, (newest, *others) = stopped(plane, yard, "named")
     damage(plane, newest)

@@ -19,7 +19,7 @@ from tests.e2e.control_plane import (
     spec,
     wait_for,
 )
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.rest.event_data import MetricsStored
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.states import JobState
@@ -30,7 +30,7 @@ TRAINYARD = Path(sys.executable).with_name("trainyard")
 
 
 def test_a_job_goes_on_with_other_slots_exactly_where_it_stood(
-    plane: ControlPlane, yard: Trainyard, follower: Follower
+    plane: ControlPlane, yard: Client, follower: Follower
 ) -> None:
     job_id = yard.submit(spec("main-path", training={"steps": STEPS})).id
     plane.run(job_id).hold_at(3)
@@ -70,7 +70,7 @@ def test_a_job_goes_on_with_other_slots_exactly_where_it_stood(
 
 
 def test_a_drained_node_is_left_with_a_save_and_the_job_goes_on_from_it(
-    plane: ControlPlane, yard: Trainyard
+    plane: ControlPlane, yard: Client
 ) -> None:
     job_id = yard.submit(spec("moved", training={"steps": 12}, retry={"max_retries": 0})).id
     plane.run(job_id).hold_at(3)
@@ -93,7 +93,7 @@ def test_a_drained_node_is_left_with_a_save_and_the_job_goes_on_from_it(
     assert_each_once(yard, job_id, steps=12)
 
 
-def queued(yard: Trainyard, job_id: str) -> JobView | None:
+def queued(yard: Client, job_id: str) -> JobView | None:
     """Return a job that waits again for slots."""
     job = yard.job(job_id)
     return job if (job.state, job.attempt) == (JobState.QUEUED, 1) else None
@@ -109,7 +109,7 @@ def live_steps(follower: Follower, job_id: str) -> list[int]:
 
 
 def test_a_job_without_a_break_is_told_once(
-    plane: ControlPlane, yard: Trainyard, follower: Follower
+    plane: ControlPlane, yard: Client, follower: Follower
 ) -> None:
     job_id = yard.submit(spec("unbroken", training={"steps": 6})).id
     assert finished(yard, job_id).state == JobState.SUCCEEDED
@@ -142,7 +142,7 @@ def trainyard(plane: ControlPlane, *arguments: str) -> subprocess.CompletedProce
 
 
 def test_the_command_follows_a_job_to_its_end(
-    plane: ControlPlane, yard: Trainyard, spec_file: Path
+    plane: ControlPlane, yard: Client, spec_file: Path
 ) -> None:
     waited = trainyard(plane, "submit", str(spec_file), "--wait")
     assert waited.returncode == 0, waited.stderr
@@ -157,7 +157,7 @@ def test_the_command_follows_a_job_to_its_end(
 
 @pytest.mark.slow
 def test_the_command_tells_failure_and_stop_by_its_exit_code(
-    plane: ControlPlane, yard: Trainyard, spec_file: Path
+    plane: ControlPlane, yard: Client, spec_file: Path
 ) -> None:
     failed = trainyard(plane, "submit", str(spec_file), "--wait", "--set", "data.path=data:none")
     assert failed.returncode == 1, failed.stderr

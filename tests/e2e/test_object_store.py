@@ -11,7 +11,7 @@ from tests.e2e.control_plane import ControlPlane, assert_each_once, finished, sp
 from tests.objects.store import Server, serving
 from trainer.checkpoint import store
 from trainer.objects.path import ObjectPath
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.chores import ChoreKind
 from trainyard.protocol.rest.chores import ChoreView
 from trainyard.protocol.states import ChoreState, JobState
@@ -54,7 +54,7 @@ def plane(
         made.end()
 
 
-def ended(yard: Trainyard, chore: ChoreView) -> ChoreView:
+def ended(yard: Client, chore: ChoreView) -> ChoreView:
     """Return a chore that has ended well."""
     done = yard.wait_for_chore(chore.id, timeout=200)
     assert done.state == ChoreState.SUCCEEDED, done
@@ -62,7 +62,7 @@ def ended(yard: Trainyard, chore: ChoreView) -> ChoreView:
 
 
 def test_checkpoints_in_a_bucket_do_all_that_those_in_a_folder_do(
-    plane: ControlPlane, yard: Trainyard, root: ObjectPath
+    plane: ControlPlane, yard: Client, root: ObjectPath
 ) -> None:
     section = {"interval_steps": 3, "async_mode": "async", "keep_latest_k": 2}
     job = yard.submit(spec("in-a-bucket", training={"steps": 9}, checkpoint=section))
@@ -105,7 +105,7 @@ def test_checkpoints_in_a_bucket_do_all_that_those_in_a_folder_do(
     assert_no_secret(plane)
 
 
-def scrubs(yard: Trainyard) -> set[ChoreState]:
+def scrubs(yard: Client) -> set[ChoreState]:
     """Return what became of the scrubs."""
     return {chore.state for chore in yard.chores() if chore.kind == ChoreKind.SCRUB}
 

@@ -17,7 +17,7 @@ from tests.e2e.control_plane import (
     spec,
     wait_for,
 )
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from worker.identity import ProcessStat, process_stat
 from worker.processes import descendants
 
@@ -36,7 +36,7 @@ def all_ended(processes: list[ProcessStat]) -> bool:
 
 
 def test_training_goes_on_whatever_dies(
-    plane: ControlPlane, yard: Trainyard, follower: Follower
+    plane: ControlPlane, yard: Client, follower: Follower
 ) -> None:
     job_id = yard.submit(spec("unmoved", training={"steps": STEPS})).id
     run = plane.run(job_id)

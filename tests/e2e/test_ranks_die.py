@@ -22,7 +22,7 @@ from tests.e2e.control_plane import (
     spec,
     wait_for,
 )
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.failures import REMEDIES, FailureReason
 from trainyard.protocol.rundir import ExitRecord
 
@@ -57,7 +57,7 @@ def assert_named_and_gone(plane: ControlPlane, run: Run, *, killed_at: float) ->
 
 
 def test_a_killed_rank_is_named_and_the_job_goes_on(
-    plane: ControlPlane, yard: Trainyard, follower: Follower
+    plane: ControlPlane, yard: Client, follower: Follower
 ) -> None:
     job_id = yard.submit(spec("wounded", retry={"max_retries": 1})).id
     run = plane.run(job_id)
@@ -83,7 +83,7 @@ def test_a_killed_rank_is_named_and_the_job_goes_on(
     assert kinds.count("job_ended") == 1
 
 
-def test_without_a_budget_the_job_fails_with_a_remedy(plane: ControlPlane, yard: Trainyard) -> None:
+def test_without_a_budget_the_job_fails_with_a_remedy(plane: ControlPlane, yard: Client) -> None:
     job_id = yard.submit(spec("mortal", retry={"max_retries": 0})).id
     _, killed_at = kill_rank_in_collective(plane.run(job_id), after=1)
     assert_named_and_gone(plane, plane.run(job_id), killed_at=killed_at)
@@ -97,7 +97,7 @@ def test_without_a_budget_the_job_fails_with_a_remedy(plane: ControlPlane, yard:
 
 
 @pytest.mark.slow
-def test_a_branch_that_is_killed_stays_on_its_branch(plane: ControlPlane, yard: Trainyard) -> None:
+def test_a_branch_that_is_killed_stays_on_its_branch(plane: ControlPlane, yard: Client) -> None:
     job_id = yard.submit(spec("tree")).id
     assert finished(yard, job_id).state == "succeeded"
     older = {c.step: c.id for c in yard.checkpoints(job_id)}[10]
@@ -131,7 +131,7 @@ def test_a_branch_that_is_killed_stays_on_its_branch(plane: ControlPlane, yard: 
     assert {s: points.values["data_digest", s] for s in range(1, 41)} == abandoned
 
 
-def course_of_attempt(yard: Trainyard, job_id: str, attempt: int) -> dict[int, str]:
+def course_of_attempt(yard: Client, job_id: str, attempt: int) -> dict[int, str]:
     """Return the digests of one attempt's own steps."""
     lines = yard.metrics_csv(job_id, names=("data_digest",), attempt=attempt)
     next(lines)
@@ -141,7 +141,7 @@ def course_of_attempt(yard: Trainyard, job_id: str, attempt: int) -> dict[int, s
 
 @pytest.mark.slow
 def test_a_killed_supervisor_is_proved_gone_and_the_job_goes_on(
-    plane: ControlPlane, yard: Trainyard
+    plane: ControlPlane, yard: Client
 ) -> None:
     job_id = yard.submit(spec("orphan")).id
     run = plane.run(job_id)

@@ -22,7 +22,7 @@ from tests.e2e.control_plane import (
     wait_for,
 )
 from trainyard.base.ids import make_id
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.failures import REMEDIES, FailureReason
 
 pytestmark = pytest.mark.timeout(400)
@@ -37,7 +37,7 @@ def taken_by_a_file(place: Path) -> AbstractContextManager[None]:
 
 
 @pytest.fixture
-def drained(yard: Trainyard) -> Iterator[str]:
+def drained(yard: Client) -> Iterator[str]:
     """Name of the node, which takes nothing before the test lets it."""
     name = next(yard.nodes()).name
     yard.drain(name)
@@ -54,7 +54,7 @@ def drained(yard: Trainyard) -> Iterator[str]:
 )
 def test_a_place_that_takes_no_checkpoint_fails_the_job_before_its_first_step(
     plane: ControlPlane,
-    yard: Trainyard,
+    yard: Client,
     drained: str,
     spoil: Callable[[Path], AbstractContextManager[None]],
     cause: str,
@@ -81,7 +81,7 @@ def test_a_place_that_takes_no_checkpoint_fails_the_job_before_its_first_step(
 
 
 def test_an_empty_corpus_fails_the_job_before_any_rank_starts(
-    plane: ControlPlane, yard: Trainyard
+    plane: ControlPlane, yard: Client
 ) -> None:
     (plane.folders.data / "empty.txt").touch()
     job_id = yard.submit(spec("nothing", data={"path": "data:empty.txt"})).id
@@ -95,7 +95,7 @@ def test_an_empty_corpus_fails_the_job_before_any_rank_starts(
     assert list(Path(plane.run(job_id).files.root, "ranks").iterdir()) == []
 
 
-def test_a_message_written_by_hand_launches_nothing(plane: ControlPlane, yard: Trainyard) -> None:
+def test_a_message_written_by_hand_launches_nothing(plane: ControlPlane, yard: Client) -> None:
     job_id = yard.submit(spec("claimed", training={"steps": 20})).id
     run = plane.run(job_id)
     run.hold_at(2)

@@ -24,7 +24,7 @@ from tests.e2e.control_plane import (
     spec,
 )
 from trainer.data.windows import TrainingOrder
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.rest.event_data import RolledBack
 
 pytestmark = pytest.mark.timeout(400)
@@ -77,14 +77,14 @@ def fragile(name: str, text: str, *, breaks_on: str, **sections: Any) -> dict[st
     return made | sections
 
 
-def digests(yard: Trainyard, job_id: str) -> dict[int, str]:
+def digests(yard: Client, job_id: str) -> dict[int, str]:
     """Return the digest of each step's sequences along the job's lineage."""
     values = course(yard, job_id).values
     return {step: value for (name, step), value in values.items() if name == "data_digest"}
 
 
 def test_a_job_goes_back_and_leaves_out_what_broke_it(
-    plane: ControlPlane, yard: Trainyard, follower: Follower, text: str
+    plane: ControlPlane, yard: Client, follower: Follower, text: str
 ) -> None:
     job_id = yard.submit(fragile("poisoned", text, breaks_on="~")).id
     # The same sequences through a model that stands them, two steps further and on one rank.
@@ -135,7 +135,7 @@ def test_a_job_goes_back_and_leaves_out_what_broke_it(
 
 @pytest.mark.slow
 def test_when_all_rollbacks_are_used_up_the_job_fails(
-    plane: ControlPlane, yard: Trainyard, text: str
+    plane: ControlPlane, yard: Client, text: str
 ) -> None:
     made = fragile("hopeless", text, breaks_on="~^", resources=ONE)
     job_id = yard.submit(made | {"retry": {"max_retries": 1, "backoff_seconds": 0}}).id

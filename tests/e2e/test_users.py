@@ -22,7 +22,7 @@ from tests.e2e.control_plane import (
 )
 from tests.e2e.workers import Worker, joined_node
 from tests.other_users import needs_root, open_folder, packages, python_in
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.states import JobState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -75,7 +75,7 @@ def prying(name: str, token: Path) -> dict[str, Any]:
     return made
 
 
-def said(yard: Trainyard, job_id: str, rank: int) -> set[str]:
+def said(yard: Client, job_id: str, rank: int) -> set[str]:
     """Return the lines that a rank has printed, as the server has them."""
     return {line.text for line in yard.logs(job_id, rank=rank).lines}
 
@@ -90,7 +90,7 @@ def ids_of(pid: int) -> tuple[int, int, set[int]]:
 
 @needs_root
 def test_a_job_saves_stops_and_goes_on_as_other_users(
-    plane: ControlPlane, yard: Trainyard, strict: Worker
+    plane: ControlPlane, yard: Client, strict: Worker
 ) -> None:
     job_id = yard.submit(spec("guest")).id
     run = plane.run(job_id, node=strict.data)
@@ -119,7 +119,7 @@ def test_a_job_saves_stops_and_goes_on_as_other_users(
 
 @needs_root
 def test_code_of_a_job_does_not_get_the_token_of_its_node(
-    plane: ControlPlane, yard: Trainyard, strict: Worker
+    plane: ControlPlane, yard: Client, strict: Worker
 ) -> None:
     token = strict.data / "node.token"
     job_id = yard.submit(prying("spy", token)).id

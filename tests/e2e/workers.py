@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.control_plane import REPOSITORY, ControlPlane, processes_with, wait_for
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 
 MARK = "E2E_NODE"
 """Variable that a worker hands down to all that it starts, unlike those of Trainyard."""
@@ -76,7 +76,7 @@ def started_worker(
 @contextlib.contextmanager
 def joined_node(
     plane: ControlPlane,
-    yard: Trainyard,
+    yard: Client,
     data: Path,
     *,
     python: Sequence[str] = (sys.executable,),

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
 CARRIED = (
-    # what the library, specs, planner and trainer import
+    # what the library (its client apart) and the trainer import
     "pydantic",
     "pydantic-core",
     "annotated-types",

@@ -23,7 +23,7 @@ from tools.gpu_check.check import RESULT, DeviceKind
 from tools.gpu_check.plan import CPU_FACTOR, STAGE_SECONDS, STAGES, Check
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("library/trainyard", "specs", "planner", "trainer", "benchmarks", "tools/gpu_check")
+SOURCES = ("library/trainyard", "trainer", "benchmarks", "tools/gpu_check")
 LINES = "checks.jsonl"
 FAILED = "failed.log"
 TAIL_CHARACTERS = 3000

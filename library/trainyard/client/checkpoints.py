@@ -16,7 +16,7 @@ from trainyard.protocol.states import OPEN_CHORE_STATES
 
 
 class CatalogCalls(Calls):
-    """What `Trainyard` says about checkpoints; deletions and verifications are chores."""
+    """Calls of `Client` about checkpoints; deletions and verifications are chores."""
 
     def checkpoints(self, job_id: str) -> Iterator[CheckpointView]:
         """Iterate over the committed checkpoints of a job."""

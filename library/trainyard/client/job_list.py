@@ -12,7 +12,7 @@ from trainyard.protocol.states import JobState
 
 
 class JobListCalls(Calls):
-    """What `Trainyard` says about many jobs at once."""
+    """Calls of `Client` about many jobs at once."""
 
     def jobs(
         self,

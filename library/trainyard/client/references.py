@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trainyard.base.ids import ALPHABET, is_id
 from trainyard.client.errors import UnknownReferenceError
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.manifest import split_checkpoint_id
 from trainyard.protocol.rest.jobs import JobSummary
 from trainyard.protocol.rest.telemetry import CheckpointView
@@ -32,7 +32,7 @@ class Target:
     """Id of the checkpoint, when one is named."""
 
 
-def resolve_job(yard: Trainyard, reference: str) -> str:
+def resolve_job(yard: Client, reference: str) -> str:
     """Return the id of the job that a reference names.
 
     Raises:
@@ -54,7 +54,7 @@ def resolve_job(yard: Trainyard, reference: str) -> str:
     return _only(found, reference).id
 
 
-def resolve(yard: Trainyard, reference: str, *, exact: bool = False) -> Target:
+def resolve(yard: Client, reference: str, *, exact: bool = False) -> Target:
     """Return the job, and the checkpoint where one is named, as in `JOB@step-400`.
 
     `JOB@a2.step-400` names the attempt too; without it the current lineage is meant.
@@ -86,7 +86,7 @@ def resolve(yard: Trainyard, reference: str, *, exact: bool = False) -> Target:
     return Target(job_id, _checkpoint(found, match).id)
 
 
-def newest_checkpoint(yard: Trainyard, reference: str) -> str:
+def newest_checkpoint(yard: Client, reference: str) -> str:
     """Return the id of the checkpoint that is named, or of the newest one of the job's lineage.
 
     Raises:

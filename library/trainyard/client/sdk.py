@@ -46,15 +46,15 @@ Spec = JobSpec | Mapping[str, Any]
 """A job spec, or the same as a parsed TOML, YAML or JSON document."""
 
 
-class Trainyard(CatalogCalls, JobListCalls):
+class Client(CatalogCalls, JobListCalls):
     """A connection to one server.
 
     Every method raises a `trainyard.client.errors.TrainyardError`: `ApiError` (by status) when the
     server refuses, `ConnectionFailedError` when it cannot be reached.
 
-        with Trainyard() as yard:
-            job = yard.submit({"name": "first", "resources": {"world_size": 2}})
-            print(yard.wait(job.id).state)
+        with Client() as client:
+            job = client.submit({"name": "first", "resources": {"world_size": 2}})
+            print(client.wait(job.id).state)
     """
 
     def __init__(

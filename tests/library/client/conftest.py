@@ -22,7 +22,7 @@ from server.wire.configuration import configured
 from tests.server.api.serving import listening_on
 from tests.server.harness import FakeClock, Harness
 from trainyard.cli.app import app as command
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.client.settings import choose_profile
 
 Run = Callable[..., Result]
@@ -36,9 +36,9 @@ class Yard:
     token: str
     harness: Harness
 
-    def connect(self) -> Trainyard:
+    def connect(self) -> Client:
         """Return the SDK, connected with the admin token."""
-        return Trainyard(self.url, self.token)
+        return Client(self.url, self.token)
 
 
 class PresentClock(FakeClock):

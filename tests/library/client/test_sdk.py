@@ -18,7 +18,7 @@ from trainyard.client.errors import (
     ServerError,
     UnauthenticatedError,
 )
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.client.transport import BACKOFF, TRIES
 from trainyard.protocol.attempt import Overrides
 
@@ -43,9 +43,9 @@ class Network:
         self.requests: list[httpx.Request] = []
         self.slept: list[float] = []
 
-    def yard(self, token: str | None = "t") -> Trainyard:
+    def yard(self, token: str | None = "t") -> Client:
         """Return an SDK on this network."""
-        return Trainyard(
+        return Client(
             "http://yard/", token, transport=httpx.MockTransport(self), sleep=self.slept.append
         )
 
@@ -174,7 +174,7 @@ def test_pages_are_fetched_as_they_are_needed() -> None:
     ],
 )
 def test_a_resume_sends_only_what_is_given(
-    call: Callable[[Trainyard], object], body: dict[str, object]
+    call: Callable[[Client], object], body: dict[str, object]
 ) -> None:
     network = Network(httpx.Response(409, json=PLAN_REFUSED))
     with pytest.raises(ApiError):

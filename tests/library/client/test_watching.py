@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from trainyard.cli.commands.watch import Lines, follow, panel
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.client.stream import EVENT, Resync
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.rest.events import AnyEvent
@@ -98,7 +98,7 @@ class Script:
 
 
 def watch(script: Script, screen: Lines) -> JobView:
-    return follow(cast(Trainyard, script), "id", screen)
+    return follow(cast(Client, script), "id", screen)
 
 
 def test_it_tells_every_event_up_to_the_end(capsys: pytest.CaptureFixture[str]) -> None:

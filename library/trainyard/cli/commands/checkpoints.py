@@ -18,7 +18,7 @@ from trainyard.cli.output import complain, facts, say, write_json
 from trainyard.cli.table import Listing
 from trainyard.client.errors import UnknownReferenceError
 from trainyard.client.references import resolve
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.rest.telemetry import CheckpointDetails, CheckpointView
 
 USAGE = 2
@@ -51,7 +51,7 @@ def checkpoints(
     1 when something is wrong. `pin` keeps a checkpoint whatever retention says. `delete` is refused
     with the reason where somebody needs it.
     """
-    with Trainyard() as yard:
+    with Client() as yard:
         if len(given) == 1:
             target = resolve(yard, given[0])
             if target.checkpoint_id is not None:
@@ -165,7 +165,7 @@ def written(checkpoint: CheckpointView) -> str:
     return ", ".join(parts)
 
 
-def _checkpoint(yard: Trainyard, reference: str, *, exact: bool) -> str:
+def _checkpoint(yard: Client, reference: str, *, exact: bool) -> str:
     target = resolve(yard, reference, exact=exact)
     if target.checkpoint_id is None:
         raise UnknownReferenceError(

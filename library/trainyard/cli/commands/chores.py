@@ -18,7 +18,7 @@ from trainyard.cli.table import Listing
 from trainyard.cli.tables import SHORT_ID
 from trainyard.client.errors import UnknownReferenceError
 from trainyard.client.references import resolve
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.chores import ChoreKind
 from trainyard.protocol.rest.chores import ChoreView
 from trainyard.protocol.states import ChoreState
@@ -65,7 +65,7 @@ def chores(
     deletion that has begun cannot be taken back.
     """
     words_given = given or []
-    with Trainyard() as yard:
+    with Client() as yard:
         if len(words_given) == 2 and words_given[0] == "cancel":
             view = yard.cancel_chore(_chore(yard, words_given[1]))
             write_json(view) if json else say(chore_line(view))
@@ -86,7 +86,7 @@ def chores(
     write_json(shown) if json else say(draw_chores(shown))
 
 
-def _chore(yard: Trainyard, reference: str) -> str:
+def _chore(yard: Client, reference: str) -> str:
     """Return the id of an open chore whose id begins like this; a whole id is taken as it is."""
     if is_id(reference):
         return reference

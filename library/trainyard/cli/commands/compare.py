@@ -15,7 +15,7 @@ from trainyard.cli.options import Json
 from trainyard.cli.output import say, state_text, write_json
 from trainyard.cli.table import Listing
 from trainyard.client.references import resolve_job
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.rest.telemetry import ComparisonView
 
 USUAL = (
@@ -65,7 +65,7 @@ def compare(
     json: Json = False,
 ) -> None:
     """Show last value and range of each series, job by job, or write the curves."""
-    with Trainyard() as yard:
+    with Client() as yard:
         job_ids = [resolve_job(yard, reference) for reference in references]
         wanted = [name for name in (names or "").split(",") if name]
         if not wanted:

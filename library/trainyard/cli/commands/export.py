@@ -9,7 +9,7 @@ import typer
 from trainyard.cli.commands.chores import finish
 from trainyard.cli.options import Json, Newest, Wait
 from trainyard.client.references import newest_checkpoint
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.chores import SHARD_GIB
 
 
@@ -43,7 +43,7 @@ def export(
     A node does it; with --wait the folder is named when it is there. One that holds the same
     already is left as it is.
     """
-    with Trainyard() as yard:
+    with Client() as yard:
         chore = yard.export(
             newest_checkpoint(yard, reference),
             dtype=dtype,

@@ -15,7 +15,7 @@ from trainyard.cli.render_plan import draw_fork
 from trainyard.client import spec_file
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.references import newest_checkpoint
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.client.spec_file import Assignment
 from trainyard.protocol.rest.fork import ForkReply
 
@@ -50,7 +50,7 @@ def fork(
 ) -> None:
     """Start a new job with changed settings from a checkpoint, and say what stays exact."""
     assignments = _assignments(settings)
-    with Trainyard() as yard:
+    with Client() as yard:
         reply = _fork(
             yard,
             newest_checkpoint(yard, reference),
@@ -78,7 +78,7 @@ def _assignments(settings: list[str] | None) -> list[Assignment]:
 
 
 def _fork(
-    yard: Trainyard,
+    yard: Client,
     checkpoint_id: str,
     assignments: list[Assignment],
     *,

@@ -18,7 +18,7 @@ from trainyard.client import spec_file
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.overrides import overrides_from
 from trainyard.client.references import resolve, resolve_job
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.attempt import SINGLE_FIELDS
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.rest.resume import ResumeReply
@@ -42,7 +42,7 @@ def stop(
     json: Json = False,
 ) -> None:
     """Save a checkpoint, then leave."""
-    with Trainyard() as yard:
+    with Client() as yard:
         job = yard.stop(resolve_job(yard, reference), reason=reason)
         if wait:
             job = yard.wait(job.id)
@@ -56,7 +56,7 @@ def cancel(
     reference: JobReference, reason: Reason = "", yes: Yes = False, json: Json = False
 ) -> None:
     """Leave now, without saving; says what is lost, and asks first."""
-    with Trainyard() as yard:
+    with Client() as yard:
         job = yard.job(resolve_job(yard, reference))
         if not yes:
             confirm(f"Cancel {job.name}? {_at_risk(yard, job)}", flag="--yes, or `trainyard kill`")
@@ -65,11 +65,11 @@ def cancel(
 
 def kill(reference: JobReference, reason: Reason = "", json: Json = False) -> None:
     """Cancel without a question."""
-    with Trainyard() as yard:
+    with Client() as yard:
         _cancel(yard, resolve_job(yard, reference), reason=reason, json=json)
 
 
-def _cancel(yard: Trainyard, job_id: str, *, reason: str, json: bool) -> None:
+def _cancel(yard: Client, job_id: str, *, reason: str, json: bool) -> None:
     reply = yard.cancel(job_id, reason=reason)
     if json:
         write_json(reply)
@@ -77,7 +77,7 @@ def _cancel(yard: Trainyard, job_id: str, *, reason: str, json: bool) -> None:
         say(job_line(reply.job), f"Lost: {reply.lost}" if reply.lost else "Nothing is lost.")
 
 
-def _at_risk(yard: Trainyard, job: JobView) -> str:
+def _at_risk(yard: Client, job: JobView) -> str:
     """Return what a cancel would lose at this moment."""
     saved = max((c.step for c in yard.checkpoints(job.id) if c.on_lineage), default=0)
     steps = max(job.progress.step - saved, 0)
@@ -111,7 +111,7 @@ def resume(
     json: Json = False,
 ) -> None:
     """Go on from the newest checkpoint, or an older one, on any legal number of slots."""
-    with Trainyard() as yard:
+    with Client() as yard:
         target = resolve(yard, reference)
         if options:
             found = yard.resume_options(target.job_id)
@@ -137,7 +137,7 @@ def resume(
 
 
 def _resume(
-    yard: Trainyard,
+    yard: Client,
     job_id: str,
     settings: list[str],
     *,
@@ -190,7 +190,7 @@ def delete(
     yes: Yes = False,
 ) -> None:
     """Remove a finished job; its checkpoints stay unless they are named too."""
-    with Trainyard() as yard:
+    with Client() as yard:
         job = yard.job(resolve_job(yard, reference))
         if not yes:
             what = "and its checkpoints" if checkpoints else "and keep its checkpoints"

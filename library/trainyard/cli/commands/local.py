@@ -14,7 +14,7 @@ import typer
 from trainyard.base.loopback import is_loopback
 from trainyard.cli.output import complain, say
 from trainyard.client import settings
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.client.settings import Connection, resolve, save
 
 USAGE = 2
@@ -85,7 +85,7 @@ def _embedded(*arguments: str) -> None:
     if importlib.util.find_spec("embedded") is None or importlib.util.find_spec("fastapi") is None:
         complain(
             "the control plane is not installed here",
-            remedy="Install it with `pip install 'trainyard[embedded]'`.",
+            remedy="Install it with `pip install 'trainyard-programs[embedded]'`.",
         )
         raise typer.Exit(USAGE)
     sys.stdout.flush()
@@ -115,7 +115,7 @@ def login(
     if not given:
         given = typer.prompt("Token", hide_input=True, err=True).strip()
     connection = Connection(resolve(url, given).url, given)
-    with Trainyard(connection.url, connection.token) as yard:
+    with Client(connection.url, connection.token) as yard:
         session = yard.session()
     path = save(connection)
     say(f"Logged in to {connection.url} as {session.name}; kept in {path}.")

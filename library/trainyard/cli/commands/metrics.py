@@ -12,7 +12,7 @@ from trainyard.cli.output import note, say, write_json, write_json_line
 from trainyard.cli.tables import draw_metrics
 from trainyard.client.errors import InvalidRequestError, NotFoundError
 from trainyard.client.references import resolve_job
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.client.stream import Resync
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.rest.event_data import LogStored
@@ -47,7 +47,7 @@ def metrics(
     json: Json = False,
 ) -> None:
     """Show each series with its last value and range; NaN is counted, never hidden."""
-    with Trainyard() as yard:
+    with Client() as yard:
         job_id = resolve_job(yard, reference)
         wanted = tuple(name for name in (names or "").split(",") if name)
         if csv:
@@ -74,7 +74,7 @@ def logs(
     json: Json = False,
 ) -> None:
     """Show what a rank wrote to stdout and stderr."""
-    with Trainyard() as yard:
+    with Client() as yard:
         job_id = resolve_job(yard, reference)
         if search is not None:
             for line in yard.search_logs(job_id, search, attempt=attempt, rank=rank):
@@ -99,7 +99,7 @@ def _write(line: LogLine, *, as_json: bool) -> None:
 
 
 def _following(
-    yard: Trainyard, job_id: str, *, attempt: int | None, rank: int, lines: int
+    yard: Client, job_id: str, *, attempt: int | None, rank: int, lines: int
 ) -> Iterator[LogLine]:
     """Yield the last lines and then new ones until the job has ended, over its attempts."""
     shown: int | None = None
@@ -129,7 +129,7 @@ def _following(
 
 
 def _rest(
-    yard: Trainyard,
+    yard: Client,
     job_id: str,
     attempt: int,
     rank: int,

@@ -9,7 +9,7 @@ import typer
 from trainyard.cli.options import JobReference, Json
 from trainyard.cli.output import say, write_json
 from trainyard.client.references import resolve_job
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.rundir import RequestKind
 
 FAILED = 1
@@ -69,7 +69,7 @@ def _ask(
     wait: bool,
     json: bool,
 ) -> None:
-    with Trainyard() as yard:
+    with Client() as yard:
         job_id = resolve_job(yard, reference)
         asked = yard.request(job_id, kind, steps=steps, ranks="all" if all_ranks else "first")
         if wait:

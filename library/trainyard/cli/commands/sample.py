@@ -9,7 +9,7 @@ import typer
 from trainyard.cli.commands.chores import finish
 from trainyard.cli.options import Json, Newest
 from trainyard.client.references import newest_checkpoint
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 
 
 def register(app: typer.Typer) -> None:
@@ -33,7 +33,7 @@ def sample(
 
     A node draws it on its CPU, beside what trains there.
     """
-    with Trainyard() as yard:
+    with Client() as yard:
         chore = yard.sample(
             newest_checkpoint(yard, reference),
             prompt,

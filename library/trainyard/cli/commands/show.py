@@ -12,7 +12,7 @@ from trainyard.cli.output import complain, note, say, write_json
 from trainyard.cli.render import draw_show
 from trainyard.cli.tables import draw_counts, draw_events, draw_jobs, draw_nodes
 from trainyard.client.references import resolve_job
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.protocol.rest.jobs import JobOrder
 from trainyard.protocol.states import JobState
 
@@ -44,7 +44,7 @@ def ps(
     json: Json = False,
 ) -> None:
     """List jobs, those that have not ended first, and count them by state."""
-    with Trainyard() as yard:
+    with Client() as yard:
         jobs = yard.jobs(states=states or (), tags=tags or (), search=search, order=order)
         shown = list(itertools.islice(jobs, limit))
         if json:
@@ -58,7 +58,7 @@ def ps(
 
 def show(reference: JobReference, json: Json = False) -> None:
     """Show a job: state, attempts and their lineage, failure and remedy, what to do next."""
-    with Trainyard() as yard:
+    with Client() as yard:
         job = yard.job(resolve_job(yard, reference))
         if json:
             write_json(job)
@@ -68,7 +68,7 @@ def show(reference: JobReference, json: Json = False) -> None:
 
 def events(reference: JobReference, limit: Limit = 50, json: Json = False) -> None:
     """Say what happened to a job, the oldest first."""
-    with Trainyard() as yard:
+    with Client() as yard:
         job_id = resolve_job(yard, reference)
         shown = list(itertools.islice(yard.events(job_id), limit))[::-1]
     if json:
@@ -95,7 +95,7 @@ def nodes(
     Nothing new is placed on a drained node. What runs there saves at the next step boundary, leaves
     and goes on elsewhere, or waits in the queue; none of its retries is used up.
     """
-    with Trainyard() as yard:
+    with Client() as yard:
         if given:
             _drain(yard, given, finish=finish)
         shown = list(yard.nodes())
@@ -108,7 +108,7 @@ def nodes(
                 say(f"{node.name} is about to go: {node.notice}")
 
 
-def _drain(yard: Trainyard, given: list[str], *, finish: bool) -> None:
+def _drain(yard: Client, given: list[str], *, finish: bool) -> None:
     if len(given) != 2 or given[0] not in {"drain", "undrain"} or (finish and given[0] != "drain"):
         complain(
             f"`nodes {' '.join(given)}` is nothing that can be done.",

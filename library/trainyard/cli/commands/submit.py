@@ -19,7 +19,7 @@ from trainyard.cli.render import job_line
 from trainyard.cli.render_plan import draw_plan
 from trainyard.client import spec_file
 from trainyard.client.errors import InvalidRequestError
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.client.spec_file import Assignment
 from trainyard.client.template import spec_template
 
@@ -49,14 +49,14 @@ def init(
 
 def schema() -> None:
     """Write the JSON Schema of the job spec."""
-    with Trainyard() as yard:
+    with Client() as yard:
         write_json(yard.schema())
 
 
 def plan(file: SpecFile = None, settings: Set = None, json: Json = False) -> None:
     """Check a spec and say what it amounts to; nothing is stored."""
     draft = _draft(file, settings)
-    with Trainyard() as yard, draft.explained():
+    with Client() as yard, draft.explained():
         emit(yard.plan(draft.document), as_json=json, draw=draw_plan)
 
 
@@ -79,7 +79,7 @@ def submit(
 ) -> None:
     """Submit a job."""
     draft = _draft(file, settings)
-    with Trainyard() as yard:
+    with Client() as yard:
         with draft.explained():
             job = yard.submit(draft.document, idempotency_key=key)
         if wait:

@@ -19,7 +19,7 @@ from trainyard.cli.options import JobReference, Json
 from trainyard.cli.output import console, note, state_text, write_json_line
 from trainyard.cli.render import progress_words
 from trainyard.client.references import resolve_job
-from trainyard.client.sdk import Trainyard
+from trainyard.client.sdk import Client
 from trainyard.client.stream import Resync
 from trainyard.protocol.event_kinds import TRANSIENT, EventKind
 from trainyard.protocol.rest.event_data import MetricsStored
@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 def watch(reference: JobReference = "@last", json: Json = False) -> None:
     """Follow a job to its end: exit 0 succeeded, 1 failed, 3 stopped or cancelled."""
-    with Trainyard() as yard:
+    with Client() as yard:
         job = watch_job(yard, resolve_job(yard, reference), as_json=json)
     raise typer.Exit(end_code(job.state))
 
@@ -50,7 +50,7 @@ def end_code(state: JobState) -> int:
     return {JobState.SUCCEEDED: 0, JobState.FAILED: 1}.get(state, 3)
 
 
-def watch_job(yard: Trainyard, job_id: str, *, as_json: bool = False) -> JobView:
+def watch_job(yard: Client, job_id: str, *, as_json: bool = False) -> JobView:
     """Show a job until it has ended, and return it; Ctrl-C leaves it running."""
     screen: Screen
     if as_json:
@@ -83,7 +83,7 @@ class Screen(Protocol):
         """Show something that happened, with the job as it is after that."""
 
 
-def follow(yard: Trainyard, job_id: str, screen: Screen) -> JobView:
+def follow(yard: Client, job_id: str, screen: Screen) -> JobView:
     """Feed a screen from the stream until the job has ended, and return the job."""
     for item in yard.stream(job_id=job_id):
         if isinstance(item, Resync):

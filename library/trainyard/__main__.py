@@ -1,0 +1,8 @@
+"""`python -m trainyard`: the command."""
+
+from __future__ import annotations
+
+from trainyard.cli import main
+
+if __name__ == "__main__":
+    main()
