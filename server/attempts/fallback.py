@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, update
 
 from server.attempts.launch import Launch
+from server.attempts.parent import parent_checkpoint
 from server.attempts.verdict import Fallback
 from server.context import Context
 from server.events.store import append_event
 from server.events.subject import SERVER
 from server.tables import checkpoints
-from server.telemetry.catalog import newest_checkpoint, usable
 from trainyard.protocol.chores import Verification
 from trainyard.protocol.failures import Failure
 from trainyard.protocol.rest.event_data import CheckpointDamaged
@@ -30,21 +30,12 @@ def find_fallback(
     if load.fault is None:
         return Fallback(damaged=None, named=attempt.parent_named, replacement=load.checkpoint_id)
     _mark(context, connection, launch, failure)
+    parent = parent_checkpoint(connection, launch.job.id)  # without the one that was just marked
     return Fallback(
         damaged=load.checkpoint_id,
         named=attempt.parent_named,
-        replacement=_older(connection, launch),
+        replacement=parent.id if parent.usable else None,
     )
-
-
-def _older(connection: Connection, launch: Launch) -> str | None:
-    """Return the checkpoint that a placement takes now; None where no usable one is left."""
-    newest = newest_checkpoint(connection, launch.attempt.id)
-    if newest is not None:
-        return str(newest.id)
-    origin = select(checkpoints.c.id).where(checkpoints.c.id == launch.job.forked_from, *usable())
-    found: str | None = connection.scalar(origin)
-    return found
 
 
 def _mark(context: Context, connection: Connection, launch: Launch, failure: Failure) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 from sqlalchemy import Connection, Row, select
 
 from server.attempts.launch import Launch, newest_attempt_id
+from server.attempts.parent import parent_checkpoint
 from server.attempts.verdict import Rollback
 from server.context import Context
 from server.events.store import append_event
 from server.events.subject import SERVER
 from server.tables import attempts, checkpoints
-from server.telemetry.catalog import newest_checkpoint
 from trainyard.protocol.failures import Failure
 from trainyard.protocol.rest.event_data import RolledBack
 from trainyard.protocol.rest.jobs import PendingLaunch
@@ -28,12 +28,12 @@ def find_rollback(
     if failure is None or failure.bad_window is None:
         return None
     bad = failure.bad_window
-    found = newest_checkpoint(connection, launch.attempt.id, before_step=bad.first_step)
+    found = parent_checkpoint(connection, launch.job.id, before_step=bad.first_step)
     return Rollback(
         window=bad.window,
         first_step=bad.first_step,
-        checkpoint_id=found.id if found is not None else None,
-        step=found.step if found is not None else 0,
+        checkpoint_id=found.id,
+        step=found.step,
         repeated=covered(bad.window, map(tuple, launch.attempt.skip)),
     )
 

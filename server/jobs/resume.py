@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, select
 
 from server.attempts.launch import newest_attempt_id
+from server.attempts.parent import ParentCheckpoint, parent_checkpoint
 from server.context import Context
-from server.errors import ConflictError, InvalidRequestError
+from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.events.subject import Actor, Subject
 from server.jobs.checks import check_spec, check_world_size, known_slots, roots_of
 from server.jobs.comparison import compare
@@ -20,7 +21,6 @@ from server.lifecycle import Move, job_to, lock_job, move
 from server.scheduler.offers import read_offers
 from server.scheduler.placement import Demand, Offer, fits
 from server.tables import attempts, checkpoints
-from server.telemetry.catalog import newest_checkpoint
 from server.views import job_row
 from trainyard.planner.plan import resume_options
 from trainyard.protocol.attempt import Overrides
@@ -41,24 +41,15 @@ LARGEST_OPTION = 1024
 
 
 @dataclass(frozen=True)
-class Origin:
-    """The checkpoint to go on from."""
-
-    id: str | None
-    step: int
-    branch: bool
-    """Whether newer checkpoints of the lineage are left behind."""
-    manifest: Manifest | None
-
-
-@dataclass(frozen=True)
 class Prepared:
     """A resume that is legal, worked out and not stored."""
 
     job: Row[Any]
     baseline: Baseline
     target: Target
-    origin: Origin
+    parent: ParentCheckpoint
+    manifest: Manifest | None
+    """Of the parent, where the job saved it itself."""
     last_step: int
     saves_first: bool
     """Whether the attempt that runs saves, and the job goes on from that save."""
@@ -115,16 +106,16 @@ def options(context: Context, job_id: str) -> ResumeOptions:
     """
     with context.database.read() as connection:
         job = job_row(connection, job_id)
-        baseline, attempt_id, _ = _baseline(connection, job)
-        origin = _origin(connection, job, attempt_id, None)
+        baseline, _ = _baseline(connection, job)
+        parent = parent_checkpoint(connection, job.id)
         offers = read_offers(connection, without_job=job_id)
         spec = baseline.effective
         slots = known_slots(connection)
     sizes = _sizes(offers)
     found = resume_options(spec, world_sizes=sizes, slots=slots)
     return ResumeOptions(
-        checkpoint_id=origin.id,
-        step=origin.step,
+        checkpoint_id=parent.id,
+        step=parent.step,
         options=tuple(
             ResumeOptionView(
                 world_size=option.world_size,
@@ -154,73 +145,68 @@ def _prepare(
     job = job_row(connection, job_id)
     if job.state not in {*TERMINAL_JOB_STATES, JobState.RUNNING}:
         raise ConflictError(f"{job.name} is {job.state}; a job that has ended or runs can resume")
-    baseline, attempt_id, last_step = _baseline(connection, job)
-    origin = _origin(connection, job, attempt_id, request.checkpoint_id)
+    baseline, last_step = _baseline(connection, job)
+    parent, manifest = _parent(connection, job, request.checkpoint_id)
     target = work_out(baseline, request, slots=known_slots(connection))
     steps = target.effective.training.steps
-    if job.state == JobState.SUCCEEDED and origin.step >= steps:
+    if job.state == JobState.SUCCEEDED and parent.step >= steps:
         raise ConflictError(
-            f"{job.name} has succeeded at step {origin.step}; "
+            f"{job.name} has succeeded at step {parent.step}; "
             "name an older checkpoint or more steps to go on"
         )
-    if origin.step >= steps:
+    if parent.step >= steps:
         raise InvalidRequestError.at(
-            "/steps", f"steps={steps}, but {origin.id} stands at step {origin.step} already"
+            "/steps", f"steps={steps}, but {parent.id} stands at step {parent.step} already"
         )
     check_spec(context, context.secrets.restore(target.effective, job.env))
-    _same_root(baseline, target, origin)
+    _same_root(baseline, target, parent)
     check_world_size(context, target.plan.world_size, pointer="/world_size")
     saves_first = job.state == JobState.RUNNING and request.checkpoint_id is None
-    return Prepared(job, baseline, target, origin, last_step, saves_first)
+    return Prepared(job, baseline, target, parent, manifest, last_step, saves_first)
 
 
-def _baseline(connection: Connection, job: Row[Any]) -> tuple[Baseline, str | None, int]:
-    """Return what held so far, the newest attempt's id and the step that it reached."""
+def _baseline(connection: Connection, job: Row[Any]) -> tuple[Baseline, int]:
+    """Return what held so far, and the step that the newest attempt reached."""
     attempt_id = newest_attempt_id(connection, job.id)
     if attempt_id is None:
-        return Baseline(job.spec, Overrides(), job.spec.layout()), None, 0
+        return Baseline(job.spec, Overrides(), job.spec.layout()), 0
     held = (attempts.c.overrides, attempts.c.layout, attempts.c.device)
     columns = (*held, attempts.c.last_step, attempts.c.start_step)
     row = connection.execute(select(*columns).where(attempts.c.id == attempt_id)).one()
     reached = max(row.last_step, row.start_step)
-    return Baseline(job.spec, row.overrides, row.layout, row.device), attempt_id, reached
+    return Baseline(job.spec, row.overrides, row.layout, row.device), reached
 
 
-def _origin(
-    connection: Connection, job: Row[Any], attempt_id: str | None, checkpoint_id: str | None
-) -> Origin:
-    """Return the checkpoint asked for, or the newest of the current lineage.
+def _parent(
+    connection: Connection, job: Row[Any], named: str | None
+) -> tuple[ParentCheckpoint, Manifest | None]:
+    """Return the checkpoint from which the job resumes, and its manifest where the job saved it.
 
     Raises:
-        InvalidRequestError: the job has no such checkpoint.
+        InvalidRequestError: the one that is named is none of the job's, or is not usable.
     """
-    newest = newest_checkpoint(connection, attempt_id) if attempt_id is not None else None
-    wanted = checkpoint_id or (newest.id if newest is not None else None)
-    if wanted is None:
-        # A fork that has saved nothing goes back to where it was forked, as a retry does.
-        return Origin(job.forked_from, job.fork_step or 0, branch=False, manifest=None)
+    try:
+        parent = parent_checkpoint(connection, job.id, named=named)
+    except NotFoundError as error:
+        raise InvalidRequestError.at("/checkpoint_id", error.detail) from None
+    if not parent.own:
+        return parent, None
     row = connection.execute(
         select(
-            checkpoints.c.step,
-            checkpoints.c.manifest,
-            checkpoints.c.verification,
-            checkpoints.c.deleting_since,
-        ).where(checkpoints.c.id == wanted, checkpoints.c.job_id == job.id)
-    ).one_or_none()
-    if row is None:
-        raise InvalidRequestError.at("/checkpoint_id", f"this job has no checkpoint {wanted!r}")
+            checkpoints.c.manifest, checkpoints.c.verification, checkpoints.c.deleting_since
+        ).where(checkpoints.c.id == parent.id)
+    ).one()
     if row.deleting_since is not None:
-        raise InvalidRequestError.at("/checkpoint_id", f"{wanted} is being deleted")
-    if row.verification is not None and not row.verification.ok:
+        raise InvalidRequestError.at("/checkpoint_id", f"{parent.id} is being deleted")
+    if not parent.usable:
         found = f"{row.verification.fault}: {row.verification.message}"
-        raise InvalidRequestError.at("/checkpoint_id", f"{wanted} is damaged: {found}")
-    branch = newest is not None and newest.id != wanted
-    return Origin(wanted, row.step, branch=branch, manifest=row.manifest)
+        raise InvalidRequestError.at("/checkpoint_id", f"{parent.id} is damaged: {found}")
+    return parent, row.manifest
 
 
-def _same_root(baseline: Baseline, target: Target, origin: Origin) -> None:
+def _same_root(baseline: Baseline, target: Target, parent: ParentCheckpoint) -> None:
     before, after = baseline.effective.checkpoint.root, target.effective.checkpoint.root
-    if origin.id is not None and before != after:
+    if parent.id is not None and before != after:
         raise InvalidRequestError.at(
             "/overrides/checkpoint/root",
             f"{after!r}, but the checkpoint to go on from lies in {before!r}",
@@ -228,14 +214,14 @@ def _same_root(baseline: Baseline, target: Target, origin: Origin) -> None:
 
 
 def _preview(prepared: Prepared) -> ResumePreview:
-    origin = prepared.origin
-    state = origin.manifest.train_state if origin.manifest is not None else None
+    parent, manifest = prepared.parent, prepared.manifest
+    state = manifest.train_state if manifest is not None else None
     last = prepared.last_step
     return ResumePreview(
         plan=prepared.target.plan,
-        checkpoint_id=origin.id,
-        step=last if prepared.saves_first else origin.step,
-        branch=origin.branch,
+        checkpoint_id=parent.id,
+        step=last if prepared.saves_first else parent.step,
+        branch=parent.branch,
         saves_first=prepared.saves_first,
         changes=compare(
             prepared.baseline,
@@ -296,8 +282,8 @@ def _queue(
 def _say_so(
     context: Context, connection: Connection, prepared: Prepared, *moves: Move, actor: Actor
 ) -> None:
-    planned, origin = prepared.target.plan, prepared.origin
-    where = f"from {origin.id}" if origin.id is not None else "from the start"
+    planned, parent = prepared.target.plan, prepared.parent
+    where = f"from {parent.id}" if parent.id is not None else "from the start"
     move(
         context,
         connection,
@@ -305,8 +291,8 @@ def _say_so(
         event=ResumeRequested(
             world_size=planned.world_size,
             layout=planned.name,
-            checkpoint_id=origin.id,
-            branch=origin.branch,
+            checkpoint_id=parent.id,
+            branch=parent.branch,
         ),
         message=f"Go on {where} with {planned.name}",
         actor=actor,

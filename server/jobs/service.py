@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row
 from server import tables
 from server.attempts.ending import order
 from server.attempts.launch import newest_attempt_id, read_launch
+from server.attempts.parent import parent_checkpoint
 from server.chores.service import refuse_while_needed, remove_with_job
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
@@ -21,7 +22,6 @@ from server.events.subject import Actor, Subject
 from server.jobs.checks import check_hardware, check_new, check_world_size
 from server.lifecycle import job_to, lock_job, move
 from server.tables import attempts, jobs, requests
-from server.telemetry.catalog import newest_checkpoint
 from server.upsert import insert_absent
 from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, Submitted
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
@@ -270,12 +270,12 @@ def _lost(connection: Connection, job: Row[Any]) -> str:
     ).one_or_none()
     if attempt is None:
         return "nothing: it has not started"
-    newest = newest_checkpoint(connection, attempt.id)
-    saved = newest.step if newest is not None else attempt.start_step
+    parent = parent_checkpoint(connection, job.id)
+    saved = parent.step if parent.own else attempt.start_step
     steps = max(attempt.last_step, attempt.start_step) - saved
-    since = f"step-{saved}" if newest is not None else "the start; nothing was saved"
+    since = f"step-{saved}" if parent.own else "the start; nothing was saved"
     if steps <= 0:
-        return f"nothing: all is saved in step-{saved}" if newest is not None else "nothing"
+        return f"nothing: all is saved in step-{saved}" if parent.own else "nothing"
     return f"{steps} step{'' if steps == 1 else 's'} since {since}"
 
 

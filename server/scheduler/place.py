@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, text
 
-from server.attempts.launch import newest_attempt_id
+from server.attempts.parent import parent_checkpoint
 from server.attempts.rollback import windows_left_out
 from server.context import Context
 from server.events.subject import SCHEDULER, Subject
@@ -21,8 +21,7 @@ from server.scheduler.offers import read_offers
 from server.scheduler.placement import Offer, decide
 from server.scheduler.queue import JobQueue
 from server.scheduler.recoveries import Recoveries
-from server.tables import attempt_nodes, attempts, checkpoints, jobs
-from server.telemetry.catalog import newest_checkpoint
+from server.tables import attempt_nodes, attempts, jobs
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.rest.event_data import Placed
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
@@ -145,7 +144,9 @@ def _write_attempt(
     """Write the attempt, its nodes and the job's move; return the attempt's id."""
     pending: PendingLaunch = job.pending
     spec = pending.overrides.apply(job.spec)
-    parent, start_step = _origin(connection, job, pending)
+    # A fork's launch names another job's checkpoint, which counts only until the fork has saved.
+    named = None if pending.checkpoint_id == job.forked_from else pending.checkpoint_id
+    parent = parent_checkpoint(connection, job.id, named=named)
     first = next(offer for offer in offers if offer.node == allocation[0].node)
     now, attempt_id, number = context.now(), context.new_id(), job.attempt + 1
     attempt = {
@@ -160,12 +161,12 @@ def _write_attempt(
         "device": first.device,
         "overrides": pending.overrides,
         "micro_batch_size": spec.training.micro_batch_size,
-        "parent_checkpoint_id": parent,
-        "start_step": start_step,
+        "parent_checkpoint_id": parent.id,
+        "start_step": parent.step,
         "allow_code_change": pending.allow_code_change,
         "parent_named": _is_named(pending),
-        "skip": windows_left_out(connection, job, pending, parent),
-        "last_step": start_step,
+        "skip": windows_left_out(connection, job, pending, parent.id),
+        "last_step": parent.step,
         "rendezvous_port": rendezvous_port(attempt_id),
         "created_at": now,
     }
@@ -192,7 +193,7 @@ def _write_attempt(
         "layout": str(pending.layout),
         "storage": first.roots.get(spec.checkpoint.root),
         "started_at": job.started_at or now,
-        "progress": Progress(step=start_step, steps=spec.training.steps),
+        "progress": Progress(step=parent.step, steps=spec.training.steps),
     }
     nodes = tuple(share.node for share in allocation)
     move(
@@ -202,29 +203,14 @@ def _write_attempt(
         event=Placed(
             layout=str(pending.layout),
             nodes=nodes,
-            parent_checkpoint_id=parent,
-            start_step=start_step,
+            parent_checkpoint_id=parent.id,
+            start_step=parent.step,
         ),
         message=f"Attempt {number} got {pending.layout.slots_in_words} on {', '.join(nodes)}",
         actor=SCHEDULER,
         subject=Subject(job.id, attempt=number),
     )
     return attempt_id
-
-
-def _origin(connection: Connection, job: AnyRow, pending: PendingLaunch) -> tuple[str | None, int]:
-    """Return id and step of the checkpoint to go on from: the one named, else the newest now.
-
-    A fork that has saved nothing of its own yet goes back to where it was forked.
-    """
-    if pending.checkpoint_id is not None and pending.checkpoint_id != job.forked_from:
-        named = select(checkpoints.c.step).where(checkpoints.c.id == pending.checkpoint_id)
-        return pending.checkpoint_id, connection.execute(named).scalar_one()
-    previous = newest_attempt_id(connection, job.id)
-    newest = newest_checkpoint(connection, previous) if previous is not None else None
-    if newest is not None:
-        return newest.id, newest.step
-    return job.forked_from, job.fork_step or 0
 
 
 def _is_named(pending: PendingLaunch) -> bool:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, or_, select, update
+from sqlalchemy import Connection, and_, or_, select, update
 
 from server.context import Context
 from server.errors import NotFoundError
 from server.events.store import append_event
 from server.events.subject import Actor, Subject
-from server.tables import attempts, checkpoints, jobs
+from server.tables import checkpoints, jobs
 from server.telemetry.lineage import Lineage, attempts_of, lineage_of
 from server.telemetry.lines import metadata_digest
 from server.upsert import insert_absent
@@ -22,8 +21,6 @@ from trainyard.protocol.rest.fork import DescendantView
 from trainyard.protocol.rest.telemetry import CheckpointDetails, CheckpointView
 
 MOST_DESCENDANTS = 100
-SEGMENTS_AT_ONCE = 100
-"""Attempts of a lineage that one query looks at; the newest checkpoint lies among the first."""
 
 
 def record_commit(
@@ -97,41 +94,6 @@ def record_stall(connection: Connection, attempt_id: str, settled: SaveSettled) 
         .values(stall_seconds=settled.stall_seconds)
     )
     return entered.rowcount > 0
-
-
-def newest_checkpoint(
-    connection: Connection, attempt_id: str, *, before_step: int | None = None
-) -> Row[str, str, int, int, str, str] | None:
-    """Return the checkpoint from which a job goes on after an attempt; None for a fresh start.
-
-    That is the newest in the attempt's ancestry: its own, else the one that it came from, else one
-    before that. What another branch saved is never chosen, nor what is to be deleted or known as
-    damaged, nor, where `before_step` is given, what was saved at that step or later. The row has
-    `id`, `attempt_id`, `attempt`, `step`, `root`, `path`.
-    """
-    job_id, number = connection.execute(
-        select(attempts.c.job_id, attempts.c.number).where(attempts.c.id == attempt_id)
-    ).one()
-    table = checkpoints.c
-    query = select(
-        table.id, table.attempt_id, table.attempt, table.step, table.root, table.path
-    ).where(table.job_id == job_id, *usable())
-    if before_step is not None:
-        query = query.where(table.step < before_step)
-    newest_first = reversed(lineage_of(attempts_of(connection, job_id), number).segments)
-    while segments := list(islice(newest_first, SEGMENTS_AT_ONCE)):
-        held = or_(*(and_(table.attempt == s.number, table.step <= s.until) for s in segments))
-        row = connection.execute(
-            query.where(held).order_by(table.attempt.desc(), table.step.desc()).limit(1)
-        ).one_or_none()
-        if row is not None:
-            return row
-    return None
-
-
-def usable() -> tuple[ColumnElement[bool], ...]:
-    """Return what holds of checkpoints that a launch may choose: not to go, not damaged."""
-    return checkpoints.c.deleting_since.is_(None), checkpoints.c.verified.is_not(False)
 
 
 def list_checkpoints(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from server.attempts.parent import parent_checkpoint
 from server.chores import service, uses
 from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.liveness import beat
 from server.scheduler.chore_placement import Wanted, choose
 from server.scheduler.placement import Offer
-from server.telemetry.catalog import newest_checkpoint
 from tests.actors import ADA, EVE
 from tests.server.chores.conftest import Yard
 from tests.server.harness import Harness
@@ -65,10 +65,8 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(yard: Yard, context: Cont
     found = yard.checkpoints(job_id)[newer].verification
     assert (found.ok, found.fault) == (False, CheckpointFault.FILE_DAMAGED)
     assert yard.said(job_id, "chore_ended")[-1].data["ok"] is False
-    attempt = yard.harness.attempt(job_id)
     with context.database.read() as connection:
-        newest = newest_checkpoint(connection, attempt.id)
-    assert newest is not None
+        newest = parent_checkpoint(connection, job_id)
     assert newest.id == older
 
 

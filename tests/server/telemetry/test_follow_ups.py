@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from server.attempts.parent import parent_checkpoint
 from server.context import Context
 from server.errors import InvalidRequestError
 from server.tables import requests
-from server.telemetry.catalog import list_checkpoints, newest_checkpoint, read_checkpoint
+from server.telemetry.catalog import list_checkpoints, read_checkpoint
 from server.telemetry.csv import csv_rows
 from server.telemetry.logs import page
 from server.views import job_view
@@ -132,8 +133,7 @@ def test_commits_enter_the_catalog_once(context: Context, launched: Launched) ->
     assert (manifest.train_state.step, manifest.spec) == (50, spec)
     assert [event["step"] for event in kept_events(context, "checkpoint_committed")] == [0, 50]
     with context.database.read() as connection:
-        newest = newest_checkpoint(connection, supervisor.attempt_id)
-    assert newest is not None
+        newest = parent_checkpoint(connection, job_id)
     assert newest.id == views[0].id
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
+from server.attempts.parent import parent_checkpoint
 from server.context import Context
 from server.tables import attempts, checkpoints
 from server.telemetry import csv, series
-from server.telemetry.catalog import list_checkpoints, newest_checkpoint
+from server.telemetry.catalog import list_checkpoints
 from server.telemetry.charts import chart
 from server.telemetry.csv import csv_rows
 from server.telemetry.lineage import (
@@ -117,10 +118,9 @@ def test_the_newest_checkpoint_is_never_one_of_another_branch(
 ) -> None:
     job_id = add_job(context)
     parents: list[Parent | None] = [None, (1, 20), (1, 10), None]
-    ids = []
     saved = {1: [0, 10, 20, 30], 2: [20, 90], 3: [], 4: []}
     for number, parent in enumerate(parents, start=1):
-        ids.append(add_attempt(context, job_id, number, parent=parent))
+        add_attempt(context, job_id, number, parent=parent)
         for step in saved[number]:
             harness.commit_checkpoint(job_id, step)
     expected = {
@@ -131,13 +131,12 @@ def test_the_newest_checkpoint_is_never_one_of_another_branch(
     }
     with context.database.write() as connection:
         for number, identifier in expected.items():
-            row = newest_checkpoint(connection, ids[number - 1])
-            assert (row.id if row else None) == identifier
+            found = parent_checkpoint(connection, job_id, after=number)
+            assert found.id == identifier
         # The parent is gone: what lies before it in its attempt.
         connection.execute(checkpoints.delete().where(checkpoints.c.id == expected[3]))
-        row = newest_checkpoint(connection, ids[2])
-        assert row is not None
-        assert row.id == f"{job_id}.a1.step-0"
+        found = parent_checkpoint(connection, job_id, after=3)
+        assert found.id == f"{job_id}.a1.step-0"
 
 
 def test_the_catalog_says_what_lies_on_the_lineage(harness: Harness, context: Context) -> None:
