@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import orjson
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from sqlalchemy import DateTime, Dialect, Text
 from sqlalchemy.types import TypeDecorator
 
@@ -50,6 +50,30 @@ class Json(TypeDecorator[Any]):
         """Read JSON text."""
         del dialect
         return None if value is None else orjson.loads(value)
+
+
+class Typed(TypeDecorator[Any]):
+    """A value of a type that pydantic validates, as JSON text: tuples and enums stay what they are.
+
+    The type is given as its adapter: SQLAlchemy's cache needs an argument that can be hashed.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, adapter: TypeAdapter[Any]) -> None:
+        super().__init__()
+        self.adapter = adapter
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        """Write JSON text."""
+        del dialect
+        return None if value is None else self.adapter.dump_json(value).decode()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        """Read and validate JSON text."""
+        del dialect
+        return None if value is None else self.adapter.validate_json(value)
 
 
 class Record(TypeDecorator[Model]):

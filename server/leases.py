@@ -16,9 +16,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
-from sqlalchemy import ColumnElement, Row, Table, and_, false, func, or_
+from sqlalchemy import ColumnElement, Table, and_, false, func, or_
 
 from server.errors import ConflictError
 from server.tables import attempt_nodes, chores
@@ -56,6 +56,14 @@ class Hearing:
         return or_(heard_at < limit, heard_at > self.now + SKEW)
 
 
+class Heard(Protocol):
+    """A row with the key of a lease, and when its holder was heard."""
+
+    @property
+    def heard_at(self) -> datetime:
+        """The last sign of life, as it was read."""
+
+
 @dataclass(frozen=True)
 class Leases:
     """The leases that one table holds, a row each."""
@@ -90,7 +98,7 @@ class Leases:
         """Return the condition that a held lease of this length has run out."""
         return and_(self.are_held, hearing.is_silent(self.heard_at, seconds=seconds))
 
-    def unheard_since(self, found: Row[Any]) -> ColumnElement[bool]:
+    def unheard_since(self, found: Heard) -> ColumnElement[bool]:
         """Return the condition of a takeover: `found` is held and was not heard since it was read.
 
         Args:

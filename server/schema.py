@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from sqlalchemy import BigInteger, CheckConstraint, Integer, MetaData, String
+from sqlalchemy import BigInteger, CheckConstraint, Enum, Integer, MetaData, String
 
 metadata = MetaData(
     naming_convention={
@@ -19,6 +19,20 @@ metadata = MetaData(
 ID = String(26)
 # SQLite counts rows by itself only in a column of type INTEGER.
 ROW_ID = BigInteger().with_variant(Integer, "sqlite")
+
+
+def choice(values: type[StrEnum], *, length: int = 16) -> Enum:
+    """Return the type of a column that holds one of these values, as text of at most `length`.
+
+    `one_of` makes its constraint, so that a migration can name it.
+    """
+    return Enum(
+        values,
+        native_enum=False,
+        create_constraint=False,
+        length=length,
+        values_callable=lambda enum: [member.value for member in enum],
+    )
 
 
 def one_of(column: str, values: type[StrEnum]) -> CheckConstraint:

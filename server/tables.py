@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pydantic import TypeAdapter
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -17,8 +18,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from server.columns import Json, Record, UtcDateTime
-from server.schema import ID, ROW_ID, metadata, one_of
+from server.columns import Json, Record, Typed, UtcDateTime
+from server.schema import ID, ROW_ID, choice, metadata, one_of
 from server.telemetry.tables import (
     log_blocks,
     logs,
@@ -28,15 +29,24 @@ from server.telemetry.tables import (
     step_digests,
 )
 from trainyard.protocol.attempt import Overrides
-from trainyard.protocol.chores import ChoreOutcome, ChoreProgress, ChoreTask, Verification
+from trainyard.protocol.chores import (
+    ChoreKind,
+    ChoreOutcome,
+    ChoreProgress,
+    ChoreTask,
+    Verification,
+)
 from trainyard.protocol.failures import Failure
 from trainyard.protocol.manifest import Manifest, SaveFailed
 from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.rest.nodes import Drain
+from trainyard.protocol.resume_parts import CheckpointPart
 from trainyard.protocol.rundir import ExitRecord, Request, RequestAnswer
 from trainyard.protocol.states import (
+    AttemptCause,
     AttemptNodeState,
+    AttemptOutcome,
     AttemptState,
     ChoreState,
     DesiredState,
@@ -45,6 +55,10 @@ from trainyard.protocol.states import (
 from trainyard.protocol.worker_messages import Hardware, Identity, WorkerIdentity
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
+from trainyard.training.stream import Windows
+
+PARTS = TypeAdapter(tuple[CheckpointPart, ...])
+WINDOWS = TypeAdapter(Windows)
 
 __all__ = [
     "attempt_nodes",
@@ -79,8 +93,8 @@ jobs = Table(
     Column("spec", Record(JobSpec), nullable=False),
     Column("spec_digest", String(64), nullable=False),
     Column("env", Json),  # the spec's own, encrypted value by value; `spec` has none
-    Column("state", String(16), nullable=False),
-    Column("desired", String(8), nullable=False),
+    Column("state", choice(JobState), nullable=False),
+    Column("desired", choice(DesiredState, length=8), nullable=False),
     Column("reason", Text),  # why it waits, or why it ended
     Column("priority", Integer, nullable=False),
     Column("pending", Record(PendingLaunch)),
@@ -93,7 +107,7 @@ jobs = Table(
     Column("layout", String(100), nullable=False),  # in words
     Column("storage", String(64)),  # UUID of the storage root on which its last attempt ran
     Column("forked_from", String(200), index=True),  # checkpoint of another job
-    Column("fork_parts", Json),  # what is taken over of it
+    Column("fork_parts", Typed(PARTS)),  # what is taken over of it
     Column("fork_step", Integer),  # completed steps with which the job starts
     Column("progress", Record(Progress), nullable=False),
     Column("created_by", String(100), nullable=False),
@@ -126,11 +140,11 @@ attempts = Table(
     Column("id", ID, primary_key=True),
     Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     Column("number", Integer, nullable=False),
-    Column("cause", String(16), nullable=False),
+    Column("cause", choice(AttemptCause), nullable=False),
     Column("actor", String(100), nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("desired", String(8), nullable=False),
-    Column("outcome", String(16)),
+    Column("state", choice(AttemptState), nullable=False),
+    Column("desired", choice(DesiredState, length=8), nullable=False),
+    Column("outcome", choice(AttemptOutcome)),
     Column("failure", Record(Failure)),
     Column("layout", Record(Layout), nullable=False),
     Column("device", String(8), nullable=False, server_default="cpu"),  # kind of its slots
@@ -141,7 +155,7 @@ attempts = Table(
     Column("parent_named", Boolean, nullable=False, default=False, server_default="0"),
     Column("allow_code_change", Boolean, nullable=False, default=False, server_default="0"),
     # Windows of the stream that are left out up to here, those of the checkpoint included.
-    Column("skip", Json, nullable=False, default=(), server_default="[]"),
+    Column("skip", Typed(WINDOWS), nullable=False, default=(), server_default="[]"),
     Column("last_step", Integer, nullable=False, default=0),
     Column("rendezvous_port", Integer, nullable=False),
     Column("preempted", Text),  # why it is to save and leave although its job is to run on
@@ -164,8 +178,8 @@ attempt_nodes = Table(
     Column("node", String(100), ForeignKey("nodes.name"), primary_key=True),
     Column("node_rank", Integer, nullable=False),
     Column("slots", Json, nullable=False),  # indices
-    Column("state", String(16), nullable=False),
-    Column("outcome", String(16)),
+    Column("state", choice(AttemptNodeState), nullable=False),
+    Column("outcome", choice(AttemptOutcome)),
     Column("failure", Record(Failure)),
     Column("token_hash", String(64), unique=True),
     Column("worker", Record(WorkerIdentity)),  # that claimed it
@@ -282,8 +296,8 @@ chores = Table(
     "chores",
     metadata,
     Column("id", ID, primary_key=True),
-    Column("kind", String(16), nullable=False),
-    Column("state", String(16), nullable=False),
+    Column("kind", choice(ChoreKind), nullable=False),
+    Column("state", choice(ChoreState), nullable=False),
     Column("job_id", ID, nullable=False),
     Column("job_name", String(80), nullable=False),
     Column("checkpoint_id", String(200)),

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, select
 
 from server.context import Context
 from server.errors import NotFoundError
 from server.jobs.reason import shown_reason
+from server.rows import Attempt, AttemptNode, Job, JobRequest
 from server.tables import attempt_nodes, attempts, jobs, requests
 from server.telemetry.lineage import attempts_of, lineage_of
 from trainyard.base.masks import has_credentials, hide_credentials
 from trainyard.protocol.rest.attempts import AttemptNodeView, AttemptView
 from trainyard.protocol.rest.jobs import JobRequestView, JobView
-from trainyard.protocol.states import AttemptOutcome, AttemptState, JobState
+from trainyard.protocol.states import AttemptState, JobState
 from trainyard.spec.auto import auto_values
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.sections.operation import RetrySection
@@ -34,13 +35,13 @@ VERBS: dict[JobState, tuple[Verb, ...]] = {
 }
 
 
-def job_row(connection: Connection, job_id: str) -> Row[Any]:
+def job_row(connection: Connection, job_id: str) -> Job:
     """Return a job's row.
 
     Raises:
         NotFoundError: no job has this id.
     """
-    row = connection.execute(select(jobs).where(jobs.c.id == job_id)).one_or_none()
+    row = Job.one_or_none(connection, Job.select().where(jobs.c.id == job_id))
     if row is None:
         raise NotFoundError(f"no job has the id {job_id!r}")
     return row
@@ -53,8 +54,8 @@ def job_view(context: Context, connection: Connection, job_id: str) -> JobView:
         NotFoundError: no job has this id.
     """
     job = job_row(connection, job_id)
-    newest = select(attempts).where(attempts.c.job_id == job_id, attempts.c.number == job.attempt)
-    views = attempt_views(connection, job_id, job.spec, connection.execute(newest).all())
+    newest = Attempt.select().where(attempts.c.job_id == job_id, attempts.c.number == job.attempt)
+    views = attempt_views(connection, job_id, job.spec, Attempt.all(connection, newest))
     current = views[0] if views else None
     return JobView(
         id=job.id,
@@ -76,23 +77,23 @@ def job_view(context: Context, connection: Connection, job_id: str) -> JobView:
         desired=job.desired,
         pending=job.pending,
         forked_from=job.forked_from,
-        fork_parts=job.fork_parts and tuple(job.fork_parts),
+        fork_parts=job.fork_parts,
         current_attempt=current,
         retries_left=max(0, _retry(job, current).max_retries - job.retries_used),
-        verbs=VERBS[JobState(job.state)],
+        verbs=VERBS[job.state],
     )
 
 
-def _shown(context: Context, job: Row[Any]) -> JobSpec:
-    spec: JobSpec = job.spec
+def _shown(context: Context, job: Job) -> JobSpec:
+    spec = job.spec
     if has_credentials(text := spec.model_dump_json()):
         spec = parse_job_spec(hide_credentials(text))
     return spec.model_copy(update={"env": context.secrets.shown(job.env)})
 
 
-def _retry(job: Row[Any], current: AttemptView | None) -> RetrySection:
-    """Return the retry settings of the launch that is asked for, else of the newest attempt."""
-    spec: JobSpec = job.spec
+def _retry(job: Job, current: AttemptView | None) -> RetrySection:
+    """Return the retry settings of the pending launch, else of the newest attempt."""
+    spec = job.spec
     launch = job.pending or current
     return spec.retry if launch is None else launch.overrides.retry or spec.retry
 
@@ -106,20 +107,20 @@ def list_attempts(
         NotFoundError: no job has this id.
     """
     spec = job_row(connection, job_id).spec
-    query = select(attempts).where(attempts.c.job_id == job_id)
+    query = Attempt.select().where(attempts.c.job_id == job_id)
     if before is not None:
         query = query.where(attempts.c.number < before)
-    rows = connection.execute(query.order_by(attempts.c.number.desc()).limit(limit)).all()
+    rows = Attempt.all(connection, query.order_by(attempts.c.number.desc()).limit(limit))
     return attempt_views(connection, job_id, spec, rows)
 
 
 def attempt_views(
-    connection: Connection, job_id: str, spec: JobSpec, rows: Sequence[Row[Any]]
+    connection: Connection, job_id: str, spec: JobSpec, rows: Sequence[Attempt]
 ) -> list[AttemptView]:
     """Return the views of some attempts of a job with this spec."""
     nodes: dict[str, list[AttemptNodeView]] = {row.id: [] for row in rows}
-    shares = select(attempt_nodes).where(attempt_nodes.c.attempt_id.in_(nodes))
-    for share in connection.execute(shares.order_by(attempt_nodes.c.node_rank)):
+    shares = AttemptNode.select().where(attempt_nodes.c.attempt_id.in_(nodes))
+    for share in AttemptNode.all(connection, shares.order_by(attempt_nodes.c.node_rank)):
         nodes[share.attempt_id].append(_node_view(share))
     lineage = lineage_of(attempts_of(connection, job_id))
     return [
@@ -129,15 +130,15 @@ def attempt_views(
 
 
 def _attempt_view(
-    row: Row[Any], spec: JobSpec, nodes: Sequence[AttemptNodeView], *, on_lineage: bool
+    row: Attempt, spec: JobSpec, nodes: Sequence[AttemptNodeView], *, on_lineage: bool
 ) -> AttemptView:
     return AttemptView(
         id=row.id,
         number=row.number,
         cause=row.cause,
         actor=row.actor,
-        state=AttemptState(row.state),
-        outcome=row.outcome and AttemptOutcome(row.outcome),
+        state=row.state,
+        outcome=row.outcome,
         failure=row.failure,
         layout=row.layout,
         layout_name=str(row.layout),
@@ -160,7 +161,7 @@ def _attempt_view(
     )
 
 
-def _node_view(row: Row[Any]) -> AttemptNodeView:
+def _node_view(row: AttemptNode) -> AttemptNodeView:
     return AttemptNodeView(
         node=row.node,
         node_rank=row.node_rank,
@@ -181,24 +182,23 @@ def list_requests(
     """
     check_job(connection, job_id)
     query = (
-        select(requests)
+        JobRequest.select()
         .join(attempts, attempts.c.id == requests.c.attempt_id)
         .where(attempts.c.job_id == job_id)
     )
     if before is not None:
         query = query.where(requests.c.id < before)
-    rows = connection.execute(query.order_by(requests.c.id.desc()).limit(limit))
+    rows = JobRequest.all(connection, query.order_by(requests.c.id.desc()).limit(limit))
     return [_request_view(row) for row in rows]
 
 
 def read_request(connection: Connection, request_id: str) -> JobRequestView:
     """Return a request that was just asked."""
-    return _request_view(
-        connection.execute(select(requests).where(requests.c.id == request_id)).one()
-    )
+    query = JobRequest.select().where(requests.c.id == request_id)
+    return _request_view(JobRequest.one(connection, query))
 
 
-def _request_view(row: Row[Any]) -> JobRequestView:
+def _request_view(row: JobRequest) -> JobRequestView:
     return JobRequestView(
         id=row.id, request=row.request, answer=row.answer, created_at=row.created_at
     )

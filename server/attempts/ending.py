@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import Connection, exists, func, select, update
 
@@ -15,6 +16,7 @@ from server.chores.recovery import queue_recovery
 from server.context import Context
 from server.events.subject import SERVER, Actor
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
+from server.rows import AttemptNode
 from server.tables import attempts, checkpoints, requests
 from trainyard.protocol.failures import Failure
 from trainyard.protocol.rest.event_data import (
@@ -191,11 +193,11 @@ def _keep_first_failure(connection: Connection, attempt_id: str, failure: Failur
 
 def _end_attempt(context: Context, connection: Connection, launch: Launch) -> None:
     job, attempt = launch.job, launch.attempt
-    ends = [NodeEnd(n.node, AttemptOutcome(n.outcome), n.failure) for n in launch.nodes]
+    ends = [NodeEnd(n.node, _outcome(n), n.failure) for n in launch.nodes]
     outcome, failure = verdict(
         ends,
         first_failure=attempt.failure,
-        desired=DesiredState(job.desired),
+        desired=job.desired,
         preempted=attempt.preempted,
     )
     now = context.now()
@@ -243,7 +245,7 @@ def _follow_up(
     return follow_up(
         outcome,
         failure,
-        desired=DesiredState(job.desired),
+        desired=job.desired,
         resize=job.pending,
         again=PendingLaunch(
             cause=AttemptCause.RETRY,
@@ -263,6 +265,11 @@ def _follow_up(
     )
 
 
+def _outcome(share: AttemptNode) -> AttemptOutcome:
+    assert share.outcome is not None, "a share that has ended has an outcome"
+    return share.outcome
+
+
 def _has_saved(connection: Connection, attempt_id: str) -> bool:
     saved = exists().where(checkpoints.c.attempt_id == attempt_id)
     return bool(connection.scalar(select(saved)))
@@ -271,7 +278,7 @@ def _has_saved(connection: Connection, attempt_id: str) -> bool:
 def _move_job(context: Context, connection: Connection, launch: Launch, follow: FollowUp) -> None:
     job, now = launch.job, context.now()
     progress = job.progress.model_copy(update={"phase": None, "seconds_left": None})
-    common = {
+    common: dict[str, Any] = {
         "reason": follow.shown,
         "pending": follow.pending,
         "desired": DesiredState.RUN.value if follow.pending else job.desired,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, select
 
 from server.events.subject import Subject
+from server.rows import Attempt, AttemptNode, Job
 from server.tables import attempt_nodes, attempts, jobs
 from trainyard.protocol.states import AttemptNodeState
 from trainyard.spec.auto import resolved
@@ -19,9 +19,9 @@ from trainyard.spec.job import JobSpec
 class Launch:
     """A job, one of its attempts, and that attempt's nodes by node rank."""
 
-    job: Row[Any]
-    attempt: Row[Any]
-    nodes: Sequence[Row[Any]]
+    job: Job
+    attempt: Attempt
+    nodes: Sequence[AttemptNode]
 
     @property
     def subject(self) -> Subject:
@@ -29,31 +29,28 @@ class Launch:
         return Subject(self.job.id, attempt=self.attempt.number)
 
     @property
-    def unclaimed(self) -> list[Row[Any]]:
+    def unclaimed(self) -> list[AttemptNode]:
         """Nodes that have not taken on their share."""
         return [node for node in self.nodes if node.state == AttemptNodeState.PLACED]
 
     @property
-    def live(self) -> list[Row[Any]]:
+    def live(self) -> list[AttemptNode]:
         """Nodes whose share has not ended."""
         return [node for node in self.nodes if node.state != AttemptNodeState.ENDED]
 
     @property
     def spec(self) -> JobSpec:
         """The job's spec with what this attempt changes, and a value for each `auto`."""
-        changed: JobSpec = self.attempt.overrides.apply(self.job.spec)
+        changed = self.attempt.overrides.apply(self.job.spec)
         return resolved(changed, self.attempt.device, self.attempt.layout)
 
 
 def read_launch(connection: Connection, attempt_id: str) -> Launch:
     """Read an attempt that exists."""
-    attempt = connection.execute(select(attempts).where(attempts.c.id == attempt_id)).one()
-    job = connection.execute(select(jobs).where(jobs.c.id == attempt.job_id)).one()
-    nodes = connection.execute(
-        select(attempt_nodes)
-        .where(attempt_nodes.c.attempt_id == attempt_id)
-        .order_by(attempt_nodes.c.node_rank)
-    ).all()
+    attempt = Attempt.one(connection, Attempt.select().where(attempts.c.id == attempt_id))
+    job = Job.one(connection, Job.select().where(jobs.c.id == attempt.job_id))
+    shares = AttemptNode.select().where(attempt_nodes.c.attempt_id == attempt_id)
+    nodes = AttemptNode.all(connection, shares.order_by(attempt_nodes.c.node_rank))
     return Launch(job, attempt, nodes)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, select
 
 from server.attempts.launch import Launch
 from server.context import Context
 from server.errors import ConflictError
+from server.rows import Attempt, Job
 from server.tables import checkpoints, nodes
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation, ResumePoint
 from trainyard.protocol.resume_parts import ALL_PARTS
@@ -34,7 +33,7 @@ def claim_reply(
                 for n in launch.nodes
             ),
             resume=_resume_point(connection, job, attempt),
-            skip=tuple(map(tuple, attempt.skip)),
+            skip=attempt.skip,
         ),
         attempt_token=token,
         node_rank=node_rank,
@@ -53,7 +52,7 @@ def _addresses(connection: Connection, launch: Launch) -> tuple[str, ...]:
     return tuple(found[name] for name in names)
 
 
-def _resume_point(connection: Connection, job: Row[Any], attempt: Row[Any]) -> ResumePoint | None:
+def _resume_point(connection: Connection, job: Job, attempt: Attempt) -> ResumePoint | None:
     checkpoint_id = attempt.parent_checkpoint_id
     if checkpoint_id is None:
         return None
@@ -63,10 +62,10 @@ def _resume_point(connection: Connection, job: Row[Any], attempt: Row[Any]) -> R
     ).one_or_none()
     if row is None:
         raise ConflictError(f"checkpoint {checkpoint_id} is gone")
-    parts = tuple(job.fork_parts) if checkpoint_id == job.forked_from else ALL_PARTS
+    parts = job.fork_parts if checkpoint_id == job.forked_from else None
     return ResumePoint(
         checkpoint_id=checkpoint_id,
-        parts=parts,
+        parts=ALL_PARTS if parts is None else parts,
         allow_code_change=attempt.allow_code_change,
         **row._asdict(),
     )

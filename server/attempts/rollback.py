@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, select
 
 from server.attempts.launch import Launch, newest_attempt_id
 from server.attempts.parent import parent_checkpoint
@@ -12,6 +10,7 @@ from server.attempts.verdict import Rollback
 from server.context import Context
 from server.events.store import append_event
 from server.events.subject import SERVER
+from server.rows import Job
 from server.tables import attempts, checkpoints
 from trainyard.protocol.failures import Failure
 from trainyard.protocol.rest.event_data import RolledBack
@@ -34,7 +33,7 @@ def find_rollback(
         first_step=bad.first_step,
         checkpoint_id=found.id,
         step=found.step,
-        repeated=covered(bad.window, map(tuple, launch.attempt.skip)),
+        repeated=covered(bad.window, launch.attempt.skip),
     )
 
 
@@ -60,7 +59,7 @@ def tell_rollback(
 
 
 def windows_left_out(
-    connection: Connection, job: Row[Any], pending: PendingLaunch, checkpoint_id: str | None
+    connection: Connection, job: Job, pending: PendingLaunch, checkpoint_id: str | None
 ) -> Windows:
     """Return all windows that a new attempt leaves out.
 
@@ -68,8 +67,8 @@ def windows_left_out(
     ahead of it: what was trained on before cannot be left out any more.
     """
     previous = newest_attempt_id(connection, job.id)
-    known = connection.scalar(select(attempts.c.skip).where(attempts.c.id == previous)) or []
-    wanted = [*map(tuple, known), *pending.skip]
+    known = connection.scalar(select(attempts.c.skip).where(attempts.c.id == previous)) or ()
+    wanted = [*known, *pending.skip]
     if not wanted:
         return ()
     manifest = connection.scalar(

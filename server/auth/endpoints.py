@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
-from sqlalchemy import Row
 
 from server.auth import service
 from server.auth.dependencies import (
@@ -25,6 +24,7 @@ from server.errors import UnauthenticatedError
 from server.paging import PageRequest, page_by
 from server.parameters import TokenId
 from server.responses import reply
+from server.rows import Token
 from trainyard.protocol.rest.access import SessionRequest, SessionView, TokenRequest, TokenView
 from trainyard.protocol.rest.common import Page
 
@@ -128,7 +128,7 @@ def _session_view(principal: service.Principal, expires_at: datetime | None) -> 
     )
 
 
-def _token_view(row: Row[Any], *, secret: str | None = None) -> TokenView:
+def _token_view(row: Token, *, secret: str | None = None) -> TokenView:
     return TokenView(
         id=row.id,
         name=row.name,

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
-from sqlalchemy import Connection, Row, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, and_, delete, insert, or_, select, update
 
 from server.auth.tokens import TokenKind, hash_token, make_secret, make_token
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError, NotFoundError, UnauthenticatedError
 from server.events.subject import SCHEDULER, SERVER, TRAINER, Actor
+from server.rows import Token
 from server.tables import attempt_nodes, attempts, sessions, tokens
 from trainyard.protocol.rest.access import TokenRequest
 
@@ -45,6 +46,13 @@ class Principal:
         return Actor(self.name)
 
 
+@dataclass(frozen=True, slots=True)
+class SessionToken(Token):
+    """The token by which a browser session was opened."""
+
+    session_expires_at: Annotated[datetime, sessions.c.expires_at]
+
+
 @dataclass(frozen=True)
 class NewSession:
     """A browser session; `cookie` is told once, its hash is stored."""
@@ -61,9 +69,9 @@ def authenticate_token(context: Context, token: str) -> Principal:
         UnauthenticatedError: it is unknown, expired or revoked.
     """
     now = context.now()
-    query = select(tokens).where(tokens.c.hash == hash_token(token), _is_valid(now))
+    query = Token.select().where(tokens.c.hash == hash_token(token), _is_valid(now))
     with context.database.read() as connection:
-        row = connection.execute(query).one_or_none()
+        row = Token.one_or_none(connection, query)
     if row is None:
         raise UnauthenticatedError("the token is unknown, expired or revoked")
     if row.last_used_at is None or now - row.last_used_at >= LAST_USED_PRECISION:
@@ -80,12 +88,12 @@ def authenticate_session(context: Context, cookie: str) -> tuple[Principal, date
     """
     now = context.now()
     query = (
-        select(tokens, sessions.c.expires_at.label("session_expires_at"))
+        SessionToken.select()
         .join(sessions, sessions.c.token_id == tokens.c.id)
         .where(sessions.c.hash == hash_token(cookie), sessions.c.expires_at > now, _is_valid(now))
     )
     with context.database.read() as connection:
-        row = connection.execute(query).one_or_none()
+        row = SessionToken.one_or_none(connection, query)
     if row is None:
         raise UnauthenticatedError("the browser session is unknown or over; log in again")
     return _principal(row), row.session_expires_at
@@ -142,7 +150,7 @@ def close_session(context: Context, cookie: str) -> None:
         connection.execute(delete(sessions).where(sessions.c.hash == hash_token(cookie)))
 
 
-def create_token(context: Context, request: TokenRequest) -> tuple[Row[Any], str]:
+def create_token(context: Context, request: TokenRequest) -> tuple[Token, str]:
     """Store a new token and return its row and, once, the token itself.
 
     Raises:
@@ -171,17 +179,17 @@ def create_token(context: Context, request: TokenRequest) -> tuple[Row[Any], str
                 f"an API token is already named {request.name!r}: revoke it or take another name"
             )
         connection.execute(insert(tokens).values(values))
-        row = connection.execute(select(tokens).where(tokens.c.id == values["id"])).one()
+        row = Token.one(connection, Token.select().where(tokens.c.id == values["id"]))
     return row, token
 
 
-def list_tokens(context: Context, *, after: str | None, limit: int) -> Sequence[Row[Any]]:
+def list_tokens(context: Context, *, after: str | None, limit: int) -> Sequence[Token]:
     """Return tokens that are not revoked or used up, the newest first."""
-    query = select(tokens).where(tokens.c.revoked_at.is_(None))
+    query = Token.select().where(tokens.c.revoked_at.is_(None))
     if after is not None:
         query = query.where(tokens.c.id < after)
     with context.database.read() as connection:
-        return connection.execute(query.order_by(tokens.c.id.desc()).limit(limit)).all()
+        return Token.all(connection, query.order_by(tokens.c.id.desc()).limit(limit))
 
 
 def revoke_token(context: Context, token_id: str) -> None:
@@ -213,11 +221,11 @@ def _is_valid(now: datetime) -> Any:
     )
 
 
-def _principal(row: Row[Any]) -> Principal:
+def _principal(row: Token) -> Principal:
     return Principal(name=row.name, kind=TokenKind(row.kind), token_id=row.id, node=row.node)
 
 
-def _use_up_login_code(connection: Connection, code: str, now: datetime) -> Row[Any]:
+def _use_up_login_code(connection: Connection, code: str, now: datetime) -> Token:
     """Revoke the code and return the admin token, in whose name only it can have been made."""
     used = connection.execute(
         update(tokens)
@@ -227,16 +235,15 @@ def _use_up_login_code(connection: Connection, code: str, now: datetime) -> Row[
     if used.rowcount != 1:
         raise UnauthenticatedError("the login code is unknown, expired or used up")
     is_admin = and_(tokens.c.kind == TokenKind.ADMIN, _is_valid(now))
-    return connection.execute(select(tokens).where(is_admin)).one()
+    return Token.one(connection, Token.select().where(is_admin))
 
 
-def _person_row(connection: Connection, token: str | None, now: datetime) -> Row[Any]:
+def _person_row(connection: Connection, token: str | None, now: datetime) -> Token:
     if token is None:
         raise UnauthenticatedError("give a token, or the code of a login link")
     is_person = tokens.c.kind.in_([TokenKind.ADMIN, TokenKind.API])
-    row = connection.execute(
-        select(tokens).where(tokens.c.hash == hash_token(token), is_person, _is_valid(now))
-    ).one_or_none()
+    query = Token.select().where(tokens.c.hash == hash_token(token), is_person, _is_valid(now))
+    row = Token.one_or_none(connection, query)
     if row is None:
         raise UnauthenticatedError("the token is unknown, expired or revoked")
     return row

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
-from sqlalchemy import Connection, Row, delete, exists, select, update
+from sqlalchemy import Connection, delete, exists, select, update
 
 from server.chores.carrying import lock_chore
 from server.chores.queue import end_chore
 from server.context import Context
 from server.errors import ConflictError
 from server.events.subject import Actor
+from server.rows import Chore
 from server.tables import checkpoints, chores
 from trainyard.protocol.chores import ChoreKind
 from trainyard.protocol.states import OPEN_CHORE_STATES, ChoreState
@@ -66,7 +66,7 @@ def prune_ended(context: Context) -> int:
         return connection.execute(delete(chores).where(chores.c.id.in_(old))).rowcount
 
 
-def _take_back_deletion(connection: Connection, chore: Row[Any]) -> None:
+def _take_back_deletion(connection: Connection, chore: Chore) -> None:
     if chore.checkpoint_id is None:
         raise ConflictError(
             f"{chore.job_name} is no longer in the catalog: without this chore its checkpoints "

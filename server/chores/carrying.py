@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import Connection, Row, delete, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from server.chores.queue import describe, end_chore, identity
 from server.chores.recovery import enter_recovered
@@ -15,6 +13,7 @@ from server.events.subject import Actor, Subject
 from server.leases import CHORE_LEASES, check_fence
 from server.lifecycle import chore_to, lock_job, move
 from server.nodes.workers import check_worker
+from server.rows import Chore
 from server.tables import checkpoints, chores
 from trainyard.protocol.chores import ChoreKind, ChoreOutcome, ChoreProgress, Verification
 from trainyard.protocol.rest.event_data import ChoreProgressed, ChoreStarted
@@ -28,8 +27,6 @@ from trainyard.protocol.worker_messages import (
 
 REPORT_SECONDS = 1.0
 """Shortest pause between two reports of a chore: nobody needs to see more."""
-
-AnyRow = Row[*tuple[Any, ...]]
 
 
 def claim_chore(
@@ -86,13 +83,13 @@ def report_chore(context: Context, chore_id: str, report: ChoreReport) -> ChoreR
             refusal=f"chore {chore_id} is no longer this node's: it is {chore.state}",
         )
         if report.outcome is not None:
-            _end(context, connection, chore, report.outcome)
+            _end(context, connection, chore, report.outcome, node=report.node)
         else:
-            _note(context, connection, chore, report.progress)
+            _note(context, connection, chore, report.progress, node=report.node)
     return ChoreReportReply(ended=report.outcome is not None)
 
 
-def lock_chore(connection: Connection, chore_id: str) -> AnyRow:
+def lock_chore(connection: Connection, chore_id: str) -> Chore:
     """Lock a chore's job, where it is still there, and the chore; return its row.
 
     Raises:
@@ -102,7 +99,8 @@ def lock_chore(connection: Connection, chore_id: str) -> AnyRow:
     if job_id is None:
         raise NotFoundError(f"no chore has the id {chore_id!r}")
     lock_job_if_there(connection, job_id)
-    return connection.execute(select(chores).where(chores.c.id == chore_id).with_for_update()).one()
+    query = Chore.select().where(chores.c.id == chore_id).with_for_update()
+    return Chore.one(connection, query)
 
 
 def lock_job_if_there(connection: Connection, job_id: str) -> None:
@@ -114,7 +112,12 @@ def lock_job_if_there(connection: Connection, job_id: str) -> None:
 
 
 def _note(
-    context: Context, connection: Connection, chore: AnyRow, progress: ChoreProgress | None
+    context: Context,
+    connection: Connection,
+    chore: Chore,
+    progress: ChoreProgress | None,
+    *,
+    node: str,
 ) -> None:
     changed = progress is not None and progress != chore.progress
     values = CHORE_LEASES.renewal(context.now()) | ({"progress": progress} if changed else {})
@@ -128,12 +131,14 @@ def _note(
                 progress=progress,
             ),
             message=f"{chore.kind}: {progress.doing}",
-            actor=Actor(chore.node),
-            subject=Subject(chore.job_id, node=chore.node),
+            actor=Actor(node),
+            subject=Subject(chore.job_id, node=node),
         )
 
 
-def _end(context: Context, connection: Connection, chore: AnyRow, outcome: ChoreOutcome) -> None:
+def _end(
+    context: Context, connection: Connection, chore: Chore, outcome: ChoreOutcome, *, node: str
+) -> None:
     ok = None
     state = ChoreState(outcome.outcome)
     if state == ChoreState.SUCCEEDED and chore.checkpoint_id is not None:
@@ -156,7 +161,7 @@ def _end(context: Context, connection: Connection, chore: AnyRow, outcome: Chore
         chore,
         state,
         message=outcome.message,
-        actor=Actor(chore.node),
+        actor=Actor(node),
         ok=ok,
         outcome=outcome,
         **CHORE_LEASES.renewal(context.now()),

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
-from sqlalchemy import Connection, Row, and_, exists, func, or_, select
+from sqlalchemy import Connection, Table, and_, exists, func, or_, select
 
 from server.chores.queue import open_chores
+from server.rows import CheckpointHead, Chore, JobHead, TypedRow
 from server.tables import attempts, checkpoints, chores, jobs
 from trainyard.protocol.chores import USES
 from trainyard.protocol.states import LIVE_ATTEMPT_STATES, JobState
 
-AnyRow = Row[*tuple[Any, ...]]
+
+@dataclass(frozen=True, slots=True)
+class ForkedJob(TypedRow):
+    """A job that starts from a checkpoint of another one."""
+
+    table: ClassVar[Table] = jobs
+    name: str
+    forked_from: str | None
 
 
 def being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
@@ -38,25 +47,25 @@ def gone_on_from_elsewhere(connection: Connection, ids: Collection[str]) -> set[
     return {str(identifier) for identifier in found}
 
 
-def being_used(connection: Connection, ids: Collection[str]) -> dict[str, AnyRow]:
+def being_used(connection: Connection, ids: Collection[str]) -> dict[str, Chore]:
     """Return an open chore that somebody wants something of each of these for."""
     return {
         row.checkpoint_id: row
         for row in open_chores(connection, USES, chores.c.checkpoint_id.in_(ids))
+        if row.checkpoint_id is not None
     }
 
 
-def needing_job(connection: Connection, ids: Collection[str]) -> AnyRow | None:
+def needing_job(connection: Connection, ids: Collection[str]) -> ForkedJob | None:
     """Return a job that was forked from one of these and has saved nothing of its own yet."""
     saved = exists().where(checkpoints.c.job_id == jobs.c.id)
-    return connection.execute(
-        select(jobs.c.name, jobs.c.forked_from)
-        .where(jobs.c.state != JobState.SUCCEEDED, jobs.c.forked_from.in_(ids), ~saved)
-        .limit(1)
-    ).one_or_none()
+    query = ForkedJob.select().where(
+        jobs.c.state != JobState.SUCCEEDED, jobs.c.forked_from.in_(ids), ~saved
+    )
+    return ForkedJob.one_or_none(connection, query.limit(1))
 
 
-def in_use(chore: AnyRow) -> str:
+def in_use(chore: Chore) -> str:
     """Return what an open chore says against deleting its checkpoint."""
     return (
         f"{chore.checkpoint_id}: chore {chore.id} ({chore.kind}, asked for by {chore.actor}) is "
@@ -64,7 +73,7 @@ def in_use(chore: AnyRow) -> str:
     )
 
 
-def objection(connection: Connection, job: AnyRow, checkpoint: AnyRow) -> str | None:
+def objection(connection: Connection, job: JobHead, checkpoint: CheckpointHead) -> str | None:
     """Return why a person may not delete a checkpoint now; None when it may go."""
     identifier = checkpoint.id
     if checkpoint.pinned_at is not None:

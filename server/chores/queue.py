@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, insert, select
+from sqlalchemy import ColumnElement, Connection, insert
 
 from server.context import Context
 from server.errors import NotFoundError
 from server.events.store import append_event
 from server.events.subject import Actor, Subject
 from server.lifecycle import chore_to, move
+from server.rows import Chore, JobHead
 from server.tables import chores
 from trainyard.protocol.chores import LOOKS, ChoreKind, ChoreTask
 from trainyard.protocol.rest.chores import ChoreView
 from trainyard.protocol.rest.event_data import ChoreEnded, ChoreQueued
 from trainyard.protocol.states import OPEN_CHORE_STATES, ChoreState
-
-AnyRow = Row[*tuple[Any, ...]]
 
 
 def queue_chore(
@@ -26,7 +25,7 @@ def queue_chore(
     connection: Connection,
     task: ChoreTask,
     *,
-    job: AnyRow,
+    job: JobHead,
     checkpoint_id: str | None,
     actor: Actor,
     reason: str,
@@ -37,7 +36,7 @@ def queue_chore(
         context: the server's surroundings.
         connection: a transaction that holds the job's lock.
         task: what a node is to do.
-        job: row of the job, with `id`, `name` and `storage`.
+        job: the job.
         checkpoint_id: the checkpoint; None where all of the job are meant.
         actor: who asks for it.
         reason: why.
@@ -83,12 +82,12 @@ def identity(chore_id: str, kind: str, checkpoint_id: str | None) -> dict[str, A
 
 def open_chores(
     connection: Connection, kinds: Collection[ChoreKind], *where: ColumnElement[bool]
-) -> Sequence[AnyRow]:
+) -> Sequence[Chore]:
     """Return the chores of some kinds that have not ended, the oldest first."""
-    found = select(chores).where(
+    found = Chore.select().where(
         chores.c.kind.in_(sorted(kinds)), chores.c.state.in_(sorted(OPEN_CHORE_STATES)), *where
     )
-    return connection.execute(found.order_by(chores.c.id)).all()
+    return Chore.all(connection, found.order_by(chores.c.id))
 
 
 def _same_one(connection: Connection, checkpoint_id: str, task: ChoreTask) -> str | None:
@@ -123,7 +122,7 @@ def cancel_looks(
 def end_chore(
     context: Context,
     connection: Connection,
-    chore: AnyRow,
+    chore: Chore,
     state: ChoreState,
     *,
     message: str,
@@ -153,7 +152,7 @@ def read_chore(connection: Connection, chore_id: str) -> ChoreView:
     Raises:
         NotFoundError: nothing has this id.
     """
-    row = connection.execute(select(chores).where(chores.c.id == chore_id)).one_or_none()
+    row = Chore.one_or_none(connection, Chore.select().where(chores.c.id == chore_id))
     if row is None:
         raise NotFoundError(f"no chore has the id {chore_id!r}")
     return chore_view(row)
@@ -169,7 +168,7 @@ def list_chores(
     limit: int,
 ) -> list[ChoreView]:
     """Return at most `limit` chores before an id, the newest first."""
-    query = select(chores).order_by(chores.c.id.desc()).limit(limit)
+    query = Chore.select().order_by(chores.c.id.desc()).limit(limit)
     if job_id is not None:
         query = query.where(chores.c.job_id == job_id)
     if checkpoint_id is not None:
@@ -178,10 +177,10 @@ def list_chores(
         query = query.where(chores.c.state.in_(sorted(OPEN_CHORE_STATES)))
     if before is not None:
         query = query.where(chores.c.id < before)
-    return [chore_view(row) for row in connection.execute(query)]
+    return [chore_view(row) for row in Chore.all(connection, query)]
 
 
-def chore_view(row: AnyRow) -> ChoreView:
+def chore_view(row: Chore) -> ChoreView:
     """Return the view of a chore's row."""
     return ChoreView(
         id=row.id,

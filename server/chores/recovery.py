@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, func, select, update
 
 from server.attempts.launch import Launch, effective_spec
 from server.chores.queue import queue_chore
 from server.chores.service import apply_retention
 from server.context import Context
 from server.events.subject import RECOVERY
+from server.rows import Chore
 from server.tables import attempts, checkpoints
 from server.telemetry.catalog import record_commit
 from server.telemetry.lines import check_manifest
@@ -50,10 +49,11 @@ def queue_recovery(context: Context, connection: Connection, launch: Launch) -> 
 
 
 def enter_recovered(
-    context: Context, connection: Connection, chore: Row[Any], texts: tuple[str, ...]
+    context: Context, connection: Connection, chore: Chore, texts: tuple[str, ...]
 ) -> None:
     """Enter the commits that a search has found; the job is locked, where it is still there."""
-    task: RecoverTask = chore.task.recover
+    task = chore.task.recover
+    assert task is not None, "a search has its task"
     of_attempt = (attempts.c.job_id == chore.job_id, attempts.c.number == task.attempt)
     attempt_id = connection.scalar(select(attempts.c.id).where(*of_attempt))
     if attempt_id is None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, select, update
 
 from server.chores.best import Measured, measure
 from server.chores.protection import (
@@ -22,14 +20,13 @@ from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
 from server.events.subject import RETENTION, Actor, Subject
 from server.lifecycle import lock_job
+from server.rows import Checkpoint, CheckpointHead, JobHead
 from server.tables import checkpoints, jobs
 from server.telemetry.lineage import attempts_of, lineage_of
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.chores import ChoreKind, ChoreTask
 from trainyard.protocol.rest.event_data import CheckpointPinned
 from trainyard.spec.sections.checkpoint import CheckpointSection
-
-AnyRow = Row[*tuple[Any, ...]]
 
 
 def verify(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
@@ -47,8 +44,8 @@ def verify(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
 def queue_look(
     context: Context,
     connection: Connection,
-    job: AnyRow,
-    checkpoint: AnyRow,
+    job: JobHead,
+    checkpoint: CheckpointHead,
     kind: ChoreKind,
     *,
     actor: Actor,
@@ -73,7 +70,7 @@ def queue_look(
     )
 
 
-def point_of(checkpoint: AnyRow) -> ResumePoint:
+def point_of(checkpoint: CheckpointHead) -> ResumePoint:
     """Return which checkpoint a chore must find."""
     return ResumePoint(
         checkpoint_id=checkpoint.id,
@@ -140,11 +137,8 @@ def apply_retention(
         return []
     lineage = lineage_of(attempts_of(connection, job_id))
     table = checkpoints.c
-    rows = connection.execute(
-        select(table.id, table.root, table.path, table.attempt, table.step, table.verified)
-        .add_columns(table.pinned_at)
-        .where(table.job_id == job_id, table.deleting_since.is_(None))
-    ).all()
+    staying = (table.job_id == job_id, table.deleting_since.is_(None))
+    rows = CheckpointHead.all(connection, CheckpointHead.select().where(*staying))
     held = {row.id: row for row in rows if lineage.holds(number=row.attempt, step=row.step)}
     needed = being_loaded(connection, held.keys())
     needed |= gone_on_from_elsewhere(connection, held.keys())
@@ -195,14 +189,15 @@ def refuse_while_needed(connection: Connection, job_id: str) -> None:
 
 
 def remove_with_job(
-    context: Context, connection: Connection, job: AnyRow, *, actor: Actor
+    context: Context, connection: Connection, job: JobHead, *, actor: Actor
 ) -> list[str]:
     """Queue the deletion of all that a job saved, before its rows go; return the chores' ids.
 
     Raises:
         ConflictError: a checkpoint is pinned, or a chore uses it.
     """
-    rows = connection.execute(select(checkpoints).where(checkpoints.c.job_id == job.id)).all()
+    mine = CheckpointHead.select().where(checkpoints.c.job_id == job.id)
+    rows = CheckpointHead.all(connection, mine)
     pinned = sorted(row.id for row in rows if row.pinned_at is not None)
     if pinned:
         raise ConflictError(f"{', '.join(pinned[:5])} is pinned; unpin it first")
@@ -232,8 +227,8 @@ def remove_with_job(
 def _remove(
     context: Context,
     connection: Connection,
-    job: AnyRow,
-    checkpoint: AnyRow,
+    job: JobHead,
+    checkpoint: CheckpointHead,
     *,
     actor: Actor,
     reason: str,
@@ -258,21 +253,21 @@ def _remove(
     )
 
 
-def _locked(connection: Connection, checkpoint_id: str) -> tuple[AnyRow, AnyRow]:
+def _locked(connection: Connection, checkpoint_id: str) -> tuple[JobHead, Checkpoint]:
     """Lock the job of a checkpoint, and return both rows."""
-    found = select(checkpoints).where(checkpoints.c.id == checkpoint_id)
+    found = Checkpoint.select().where(checkpoints.c.id == checkpoint_id)
     job_id = connection.scalar(
         select(checkpoints.c.job_id).where(checkpoints.c.id == checkpoint_id)
     )
     if job_id is not None:
         lock_job(connection, job_id)
-        row = connection.execute(found).one_or_none()  # it may have gone meanwhile
+        row = Checkpoint.one_or_none(connection, found)  # it may have gone meanwhile
         if row is not None:
             return _job(connection, job_id), row
     raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
 
 
-def locked_to_stay(connection: Connection, checkpoint_id: str) -> tuple[AnyRow, AnyRow]:
+def locked_to_stay(connection: Connection, checkpoint_id: str) -> tuple[JobHead, Checkpoint]:
     """Lock the job of a checkpoint, and return both rows.
 
     Raises:
@@ -285,6 +280,5 @@ def locked_to_stay(connection: Connection, checkpoint_id: str) -> tuple[AnyRow, 
     return job, checkpoint
 
 
-def _job(connection: Connection, job_id: str) -> AnyRow:
-    columns = (jobs.c.id, jobs.c.name, jobs.c.state, jobs.c.storage)
-    return connection.execute(select(*columns).where(jobs.c.id == job_id)).one()
+def _job(connection: Connection, job_id: str) -> JobHead:
+    return JobHead.one(connection, JobHead.select().where(jobs.c.id == job_id))

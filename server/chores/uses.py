@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, select
 
 from server.chores.queue import open_chores, queue_chore
 from server.chores.service import locked_to_stay, point_of
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
 from server.events.subject import Actor
+from server.rows import Checkpoint
 from server.tables import jobs
 from trainyard.protocol.chores import ChoreKind, ChoreTask, ExportTask, SampleTask
 from trainyard.protocol.rest.chores import ExportRequest, SampleRequest
 from trainyard.spec.job import JobSpec
-
-AnyRow = Row[*tuple[Any, ...]]
 
 
 def export(context: Context, checkpoint_id: str, request: ExportRequest, *, actor: Actor) -> str:
@@ -35,7 +32,8 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
         task = _task(ChoreKind.EXPORT, checkpoint, export=asked)
         context.database.lock_events(connection)  # an export of another job must not slip in
         for other in open_chores(connection, {ChoreKind.EXPORT}):
-            if other.task.export.place == asked.place and other.task != task:
+            export = other.task.export
+            if export is not None and export.place == asked.place and other.task != task:
                 raise ConflictError(
                     f"chore {other.id} writes another export to {asked.place} and is "
                     f"{other.state}; name another folder"
@@ -79,7 +77,7 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
         )
 
 
-def _task(kind: ChoreKind, checkpoint: AnyRow, **asked: ExportTask | SampleTask) -> ChoreTask:
+def _task(kind: ChoreKind, checkpoint: Checkpoint, **asked: ExportTask | SampleTask) -> ChoreTask:
     return ChoreTask.model_validate(
         {
             "kind": kind,
@@ -93,7 +91,7 @@ def _task(kind: ChoreKind, checkpoint: AnyRow, **asked: ExportTask | SampleTask)
 
 
 def _export_task(
-    context: Context, spec: JobSpec, checkpoint: AnyRow, request: ExportRequest
+    context: Context, spec: JobSpec, checkpoint: Checkpoint, request: ExportRequest
 ) -> ExportTask:
     """Return what a request amounts to."""
     model = checkpoint.manifest.model
@@ -107,19 +105,21 @@ def _export_task(
         legal = ", ".join(context.settings.roots)
         raise InvalidRequestError.at("/root", f"{root!r} is no root of this server; legal: {legal}")
     dtype = request.dtype or checkpoint.manifest.param_dtype
-    return ExportTask(
-        root=root,
-        name=request.name or f"{checkpoint.id}-{dtype}",
-        dtype=dtype,
-        shard_gib=request.shard_gib,
-        tokenizer=spec.data.tokenizer_path if spec.data.tokenizer == "huggingface" else None,
-    )
+    task = {
+        "root": root,
+        "name": request.name or f"{checkpoint.id}-{dtype}",
+        "dtype": dtype,
+        "shard_gib": request.shard_gib,
+        "tokenizer": spec.data.tokenizer_path if spec.data.tokenizer == "huggingface" else None,
+    }
+    return ExportTask.model_validate(task)  # a manifest may name any type
 
 
-def _check_whole(checkpoint: AnyRow) -> None:
+def _check_whole(checkpoint: Checkpoint) -> None:
     """Refuse a checkpoint that is known as damaged."""
     if checkpoint.verified is False:
-        fault = checkpoint.verification.fault
+        found = checkpoint.verification
+        fault = found.fault if found is not None else "unknown"
         raise ConflictError(f"{checkpoint.id} is damaged ({fault}): choose another one")
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import select
-
 from server.context import Context
-from server.events.tail import VIEW_COLUMNS, event_view
+from server.events.tail import StoredEvent
 from server.tables import events
 from server.views import check_job
 
@@ -20,12 +18,12 @@ def list_events(
     Raises:
         NotFoundError: no job has this id.
     """
-    query = select(*VIEW_COLUMNS).where(events.c.job_id == job_id)
+    query = StoredEvent.select().where(events.c.job_id == job_id)
     if not with_transient:
         query = query.where(events.c.transient.is_(False))
     if before is not None:
         query = query.where(events.c.id < before)
     with context.database.read() as connection:
         check_job(connection, job_id)
-        rows = connection.execute(query.order_by(events.c.id.desc()).limit(limit))
-        return [event_view(row) for row in rows]
+        rows = StoredEvent.all(connection, query.order_by(events.c.id.desc()).limit(limit))
+    return [row.view for row in rows]

@@ -8,14 +8,16 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Annotated, ClassVar
 
 import orjson
-from sqlalchemy import Connection, Row, Text, func, select, type_coerce
+from sqlalchemy import Connection, Table, Text, func, select, type_coerce
 
 from server.context import Context
 from server.errors import UnavailableError
+from server.rows import TypedRow
 from server.tables import events
 
 logger = logging.getLogger(__name__)
@@ -33,21 +35,30 @@ QUEUE = 1000
 MAX_CLIENTS = 1000
 """Streams of one process; about half a core at ten events a second each."""
 
-VIEW_COLUMNS = (
-    events.c.id,
-    events.c.at,
-    events.c.kind,
-    events.c.job_id,
-    events.c.attempt,
-    events.c.node,
-    events.c.actor,
-    events.c.message,
-    type_coerce(events.c.data, Text).label("data"),  # JSON text goes out as it is stored
-)
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent(TypedRow):
+    """An event as a row; its data stay the JSON text that is stored."""
+
+    table: ClassVar[Table] = events
+    id: int
+    at: datetime
+    kind: str
+    job_id: str | None
+    attempt: int | None
+    node: str | None
+    actor: str
+    message: str
+    data: Annotated[str, type_coerce(events.c.data, Text).label("data")]
+
+    @property
+    def view(self) -> dict[str, object]:
+        """An `EventView`, for orjson."""
+        row = {name: getattr(self, name) for name in _NAMES}
+        return {**row, "data": orjson.Fragment(self.data)}
 
 
-# Plain strings: SQLAlchemy's own names are of a subclass, which orjson takes for no key.
-VIEW_NAMES = tuple(str(column.key) for column in VIEW_COLUMNS)
+_NAMES = tuple(field.name for field in fields(StoredEvent))
 
 
 @dataclass(frozen=True)
@@ -192,21 +203,15 @@ def read_frames(
     connection: Connection, *, after: int, up_to: int | None = None, job_id: str | None = None
 ) -> list[Frame]:
     """Return the next events after an id, at most `BATCH` of them, in order."""
-    query = select(*VIEW_COLUMNS).where(events.c.id > after)
+    query = StoredEvent.select().where(events.c.id > after)
     if up_to is not None:
         query = query.where(events.c.id <= up_to)
     if job_id is not None:
         query = query.where(events.c.job_id == job_id)
-    rows = connection.execute(query.order_by(events.c.id).limit(BATCH))
+    rows = StoredEvent.all(connection, query.order_by(events.c.id).limit(BATCH))
     return [_frame(row) for row in rows]
 
 
-def event_view(row: Row[Any]) -> dict[str, object]:
-    """Return what a row of `VIEW_COLUMNS` says, for orjson: an `EventView`."""
-    view = dict(zip(VIEW_NAMES, row, strict=True))
-    return {**view, "data": orjson.Fragment(row.data)}
-
-
-def _frame(row: Row[Any]) -> Frame:
-    data = orjson.dumps(event_view(row), option=orjson.OPT_UTC_Z)
+def _frame(row: StoredEvent) -> Frame:
+    data = orjson.dumps(row.view, option=orjson.OPT_UTC_Z)
     return Frame(row.id, row.job_id, b"id: %d\ndata: %s\n\n" % (row.id, data))

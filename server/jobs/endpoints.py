@@ -17,8 +17,6 @@ from server.jobs import service
 from server.jobs.listing import (
     JobFilter,
     count_jobs,
-    job_key,
-    job_summary,
     list_jobs,
 )
 from server.jobs.planning import plan_job
@@ -127,8 +125,8 @@ def list_(
     A page token belongs to the order and the filter that it came with.
     """
     rows = list_jobs(context, wanted, order, after=page.after, limit=page.limit)
-    shown, next_page_token = page.cut(rows, job_key)
-    return reply_page([job_summary(row) for row in shown], next_page_token)
+    shown, next_page_token = page.cut(rows, lambda row: row.key)
+    return reply_page([row.summary for row in shown], next_page_token)
 
 
 @router.get("/jobs/counts", response_model=JobCounts, summary="Count jobs by state")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Table
 
 import trainyard.planner.plan
 from server.context import Context
@@ -17,27 +18,43 @@ from server.events.subject import Actor
 from server.jobs.checks import check_hardware, check_spec, check_world_size, known_slots
 from server.jobs.service import Ancestor, insert_job, job_of_key
 from server.lifecycle import lock_job
+from server.rows import TypedRow
 from server.tables import checkpoints, jobs
 from trainyard.base.problems import Problem, SpecError
 from trainyard.planner.results import Plan
+from trainyard.protocol.chores import Verification
 from trainyard.protocol.fork_rules import guarantees, settle_parts
 from trainyard.protocol.manifest import Manifest, split_checkpoint_id
 from trainyard.protocol.rest.fork import ForkPreview, ForkRequest
 from trainyard.protocol.resume_parts import CheckpointPart, start_state
 from trainyard.spec.job import JobSpec, parse_job_spec
 
-AnyRow = Row[*tuple[Any, ...]]
-
 LONGEST_NAME = 80
 SUFFIX = "-fork"
+
+
+@dataclass(frozen=True, slots=True)
+class Source(TypedRow):
+    """The checkpoint to fork from, with what its job ran."""
+
+    table: ClassVar[Table] = checkpoints
+    id: str
+    step: int
+    root: str
+    manifest: Manifest
+    verification: Verification | None
+    deleting_since: datetime | None
+    spec: Annotated[JobSpec, jobs.c.spec]
+    env: Annotated[dict[str, str] | None, jobs.c.env]
+    name: Annotated[str, jobs.c.name]
+    storage: Annotated[str | None, jobs.c.storage]
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A fork that is legal, worked out and not stored."""
 
-    source: AnyRow
-    """The checkpoint's row, with `spec`, `name` and `storage` of its job."""
+    source: Source
     spec: JobSpec
     plan: Plan
     parts: tuple[CheckpointPart, ...]
@@ -153,23 +170,9 @@ def _prepare(
     return prepared
 
 
-def _source(connection: Connection, checkpoint_id: str) -> AnyRow:
-    row = connection.execute(
-        select(
-            checkpoints.c.id,
-            checkpoints.c.step,
-            checkpoints.c.root,
-            checkpoints.c.manifest,
-            checkpoints.c.verification,
-            checkpoints.c.deleting_since,
-            jobs.c.spec,
-            jobs.c.env,
-            jobs.c.name,
-            jobs.c.storage,
-        )
-        .join(jobs, jobs.c.id == checkpoints.c.job_id)
-        .where(checkpoints.c.id == checkpoint_id)
-    ).one_or_none()
+def _source(connection: Connection, checkpoint_id: str) -> Source:
+    query = Source.select().join(jobs, jobs.c.id == checkpoints.c.job_id)
+    row = Source.one_or_none(connection, query.where(checkpoints.c.id == checkpoint_id))
     if row is None:
         raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
     if row.deleting_since is not None:
@@ -224,9 +227,8 @@ def _check_place(prepared: Prepared) -> None:
 
 
 def _preview(prepared: Prepared) -> ForkPreview:
-    source, manifest = prepared.source, prepared.source.manifest
-    assert isinstance(manifest, Manifest)
-    state = manifest.train_state
+    source = prepared.source
+    state = source.manifest.train_state
     start = start_state(state, prepared.parts, dataset_digest=state.data.dataset_digest)
     return ForkPreview(
         plan=prepared.plan,

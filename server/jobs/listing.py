@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Annotated, Any, ClassVar
 
 import orjson
 from sqlalchemy import (
     ColumnElement,
     Integer,
-    Row,
     Select,
+    Table,
     Text,
     func,
     literal_column,
@@ -25,33 +26,54 @@ from sqlalchemy import (
 from server.context import Context
 from server.errors import InvalidRequestError
 from server.jobs.reason import shown_reason
+from server.rows import TypedRow
 from server.tables import jobs
 from trainyard.protocol.rest.jobs import JobOrder
 from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 
-_COLUMNS = (
-    jobs.c.id,
-    jobs.c.name,
-    type_coerce(jobs.c.tags, Text).label("tags"),
-    jobs.c.state,
-    shown_reason,
-    jobs.c.attempt,
-    jobs.c.world_size,
-    jobs.c.layout,
-    jobs.c.priority,
-    type_coerce(jobs.c.progress, Text).label("progress"),
-    jobs.c.created_at,
-    jobs.c.updated_at,
-    jobs.c.started_at,
-    jobs.c.ended_at,
-)
-# Plain strings: SQLAlchemy's own names are of a subclass, which orjson takes for no key.
-_NAMES = tuple(str(column.key) for column in _COLUMNS)
 _ESCAPED = re.compile(r"[/%_]")
 
 
 RANKS = {state: int(state in TERMINAL_JOB_STATES) for state in JobState}
 """Place of each state where active jobs come first: 0 before 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedJob(TypedRow):
+    """What the list shows of a job; JSON columns as they are stored."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    tags: Annotated[str, type_coerce(jobs.c.tags, Text).label("tags")]
+    state: JobState
+    reason: Annotated[str | None, shown_reason]
+    attempt: int
+    world_size: int
+    layout: str
+    priority: int
+    progress: Annotated[str, type_coerce(jobs.c.progress, Text).label("progress")]
+    created_at: datetime
+    updated_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    rank: Annotated[int, literal_column("0", Integer).label("rank")]
+    """Group of the order in which it is listed."""
+
+    @property
+    def key(self) -> str:
+        """The key after which the next page begins."""
+        return f"{self.rank}{self.id}"
+
+    @property
+    def summary(self) -> dict[str, object]:
+        """A `JobSummary`, for orjson."""
+        row: dict[str, object] = {name: getattr(self, name) for name in _SHOWN}
+        tags, progress = orjson.Fragment(self.tags), orjson.Fragment(self.progress)
+        return {**row, "tags": tags, "progress": progress}
+
+
+_SHOWN = tuple(field.name for field in fields(ListedJob) if field.name != "rank")
 
 
 @dataclass(frozen=True)
@@ -70,8 +92,8 @@ class JobFilter:
 
 def list_jobs(
     context: Context, wanted: JobFilter, order: JobOrder, *, after: str | None, limit: int
-) -> Sequence[Row[Any]]:
-    """Return at most `limit` jobs after a key (`job_key`), the newest or the active ones first.
+) -> Sequence[ListedJob]:
+    """Return at most `limit` jobs after a `ListedJob.key`, the newest or the active ones first.
 
     Raises:
         InvalidRequestError: the key is one of the other order.
@@ -96,12 +118,7 @@ def list_jobs(
         union = union_all(*(page.subquery().select() for page in pages)).subquery()
         query = union.select().order_by(union.c.rank, union.c.id.desc()).limit(limit)
     with context.database.read() as connection:
-        return connection.execute(query).all()
-
-
-def job_key(row: Row[Any]) -> str:
-    """Return the key of a row, after which the next page begins."""
-    return f"{row.rank}{row.id}"
+        return ListedJob.all(connection, query)
 
 
 def count_jobs(context: Context, wanted: JobFilter) -> dict[JobState, int]:
@@ -112,15 +129,6 @@ def count_jobs(context: Context, wanted: JobFilter) -> dict[JobState, int]:
     with context.database.read() as connection:
         found = {row[0]: row[1] for row in connection.execute(query.group_by(jobs.c.state))}
     return {state: found.get(state.value, 0) for state in JobState}
-
-
-def job_summary(row: Row[Any]) -> dict[str, object]:
-    """Return what a row says, for orjson: a `JobSummary`."""
-    return {
-        **dict(zip(_NAMES, row[: len(_NAMES)], strict=True)),
-        "tags": orjson.Fragment(row.tags),
-        "progress": orjson.Fragment(row.progress),
-    }
 
 
 def _conditions(wanted: JobFilter, after: str | None) -> list[ColumnElement[bool]]:
@@ -190,4 +198,4 @@ def _page(conditions: list[ColumnElement[bool]], limit: int, rank: int) -> Selec
 
 
 def _columns(rank: int) -> Select[Any]:
-    return select(*_COLUMNS, literal_column(str(rank), Integer).label("rank"))
+    return select(*ListedJob.columns()[:-1], literal_column(str(rank), Integer).label("rank"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, select
 
 from server.attempts.launch import newest_attempt_id
 from server.attempts.parent import ParentCheckpoint, parent_checkpoint
@@ -18,6 +18,7 @@ from server.jobs.comparison import compare
 from server.jobs.service import end_running
 from server.jobs.target import Baseline, Target, work_out
 from server.lifecycle import Move, job_to, lock_job, move
+from server.rows import Job
 from server.scheduler.offers import read_offers
 from server.scheduler.placement import Demand, Offer, fits
 from server.tables import attempts, checkpoints
@@ -44,7 +45,7 @@ LARGEST_OPTION = 1024
 class Prepared:
     """A resume that is legal, worked out and not stored."""
 
-    job: Row[Any]
+    job: Job
     baseline: Baseline
     target: Target
     parent: ParentCheckpoint
@@ -165,7 +166,7 @@ def _prepare(
     return Prepared(job, baseline, target, parent, manifest, last_step, saves_first)
 
 
-def _baseline(connection: Connection, job: Row[Any]) -> tuple[Baseline, int]:
+def _baseline(connection: Connection, job: Job) -> tuple[Baseline, int]:
     """Return what held so far, and the step that the newest attempt reached."""
     attempt_id = newest_attempt_id(connection, job.id)
     if attempt_id is None:
@@ -178,7 +179,7 @@ def _baseline(connection: Connection, job: Row[Any]) -> tuple[Baseline, int]:
 
 
 def _parent(
-    connection: Connection, job: Row[Any], named: str | None
+    connection: Connection, job: Job, named: str | None
 ) -> tuple[ParentCheckpoint, Manifest | None]:
     """Return the checkpoint from which the job resumes, and its manifest where the job saved it.
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from server import tables
 from server.attempts.ending import order
@@ -21,6 +21,7 @@ from server.events.store import append_event
 from server.events.subject import Actor, Subject
 from server.jobs.checks import check_hardware, check_new, check_world_size
 from server.lifecycle import job_to, lock_job, move
+from server.rows import Job
 from server.tables import attempts, jobs, requests
 from server.upsert import insert_absent
 from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, Submitted
@@ -193,7 +194,7 @@ def forget_old_keys(context: Context) -> int:
 def end_running(
     context: Context,
     connection: Connection,
-    job: Row[Any],
+    job: Job,
     desired: DesiredState,
     *,
     actor: Actor,
@@ -216,15 +217,15 @@ def end_running(
     order(context, connection, launch, desired, actor=actor, reason=reason, moves=moves, lost=lost)
 
 
-def _locked(connection: Connection, job_id: str) -> Row[Any]:
+def _locked(connection: Connection, job_id: str) -> Job:
     lock_job(connection, job_id)
-    return connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).one()
+    return Job.one(connection, Job.select().where(jobs.c.id == job_id))
 
 
 def _end(
     context: Context,
     connection: Connection,
-    job: Row[Any],
+    job: Job,
     desired: DesiredState,
     *,
     actor: Actor,
@@ -244,7 +245,7 @@ def _end(
 def _end_queued(
     context: Context,
     connection: Connection,
-    job: Row[Any],
+    job: Job,
     state: JobState,
     *,
     actor: Actor,
@@ -262,7 +263,7 @@ def _end_queued(
     )
 
 
-def _lost(connection: Connection, job: Row[Any]) -> str:
+def _lost(connection: Connection, job: Job) -> str:
     attempt = connection.execute(
         sa.select(attempts.c.id, attempts.c.last_step, attempts.c.start_step).where(
             attempts.c.job_id == job.id, attempts.c.number == job.attempt
@@ -364,7 +365,7 @@ def insert_job(
     if ancestor is not None:
         row |= {
             "forked_from": checkpoint_id,
-            "fork_parts": list(parts),
+            "fork_parts": parts,
             "fork_step": start_step,
             "storage": ancestor.storage,
         }

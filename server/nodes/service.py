@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from server.auth.service import Principal
 from server.auth.tokens import TokenKind, hash_token, make_token
@@ -23,6 +22,7 @@ from server.errors import (
 from server.events.store import append_event
 from server.events.subject import Actor, Subject
 from server.nodes.workers import refuse_second_worker
+from server.rows import Node
 from server.tables import attempt_nodes, attempts, jobs, nodes, tokens
 from trainyard.base.names import LEGAL, ROOT
 from trainyard.base.problems import Problem
@@ -73,9 +73,8 @@ def register(
         raise ForbiddenError(f"this is the token of node {principal.node!r}, not of {name!r}")
     with context.database.write() as connection:
         token = None
-        before = connection.execute(
-            select(nodes).where(nodes.c.name == name).with_for_update(key_share=True)
-        ).one_or_none()
+        found = Node.select().where(nodes.c.name == name).with_for_update(key_share=True)
+        before = Node.one_or_none(connection, found)
         if principal.kind is not TokenKind.NODE:
             token = _join(context, connection, registration, principal, before)
         if before is not None:
@@ -86,11 +85,11 @@ def register(
 
 def list_nodes(context: Context, *, after: str | None = None, limit: int = 100) -> list[NodeView]:
     """Return at most `limit` nodes after a name, by name."""
-    query = select(nodes).order_by(nodes.c.name).limit(limit)
+    query = Node.select().order_by(nodes.c.name).limit(limit)
     if after is not None:
         query = query.where(nodes.c.name > after)
     with context.database.read() as connection:
-        return _views(connection, connection.execute(query).all())
+        return _views(connection, Node.all(connection, query))
 
 
 def drain(context: Context, name: str, running: Running, *, actor: Actor) -> NodeView:
@@ -140,7 +139,7 @@ def _join(
     connection: Connection,
     registration: Registration,
     principal: Principal,
-    before: Row[Any] | None,
+    before: Node | None,
 ) -> str:
     """Use the join token up, and return the token of the node."""
     now, name = context.now(), registration.node
@@ -180,7 +179,7 @@ def _store(
     context: Context,
     connection: Connection,
     registration: Registration,
-    before: Row[Any] | None,
+    before: Node | None,
 ) -> None:
     now, name, hardware = context.now(), registration.node, registration.hardware
     row = {
@@ -246,7 +245,8 @@ def _set_drain(context: Context, name: str, drain: Drain | None, *, actor: Actor
                 actor=actor,
                 subject=Subject(node=name),
             )
-        return _views(connection, connection.execute(select(nodes).where(nodes.c.name == name)))[0]
+        node = Node.one(connection, Node.select().where(nodes.c.name == name))
+        return _views(connection, [node])[0]
 
 
 def _in_words(drain: Drain | None) -> str:
@@ -257,10 +257,9 @@ def _in_words(drain: Drain | None) -> str:
     return "nothing new is placed; what runs saves, leaves and goes on elsewhere"
 
 
-def _views(connection: Connection, rows: Iterable[Row[Any]]) -> list[NodeView]:
-    listed = list(rows)
-    holdings = _holdings(connection, [row.name for row in listed])
-    return [_view(row, holdings.get(row.name, [])) for row in listed]
+def _views(connection: Connection, rows: Sequence[Node]) -> list[NodeView]:
+    holdings = _holdings(connection, [row.name for row in rows])
+    return [_view(row, holdings.get(row.name, [])) for row in rows]
 
 
 def _holdings(connection: Connection, names: list[str]) -> dict[str, list[NodeHolding]]:
@@ -281,7 +280,7 @@ def _holdings(connection: Connection, names: list[str]) -> dict[str, list[NodeHo
     return held
 
 
-def _view(row: Row[Any], holdings: list[NodeHolding]) -> NodeView:
+def _view(row: Node, holdings: list[NodeHolding]) -> NodeView:
     taken = sum(len(holding.allocation.slots) for holding in holdings)
     return NodeView(
         name=row.name,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, func, select
 
 from server.context import Context
 from server.errors import ConflictError
 from server.leases import NODE_LEASES, is_recent, lease_expired
 from server.liveness import hearing
+from server.rows import Node
 from server.tables import nodes
 from trainyard.protocol.worker_messages import WorkerIdentity
 
@@ -54,7 +53,7 @@ def check_worker(connection: Connection, node: str, worker: WorkerIdentity | Non
 
 
 def refuse_second_worker(
-    context: Context, connection: Connection, node: Row[Any], worker: WorkerIdentity | None
+    context: Context, connection: Connection, node: Node, worker: WorkerIdentity | None
 ) -> None:
     """Refuse a registration from another data folder or boot while the node lives.
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, update
 
 from server.context import Context
 from server.events.subject import SCHEDULER, Subject
 from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, move
-from server.scheduler.queue import append_waiting
+from server.rows import Job
+from server.scheduler.queue import WaitingJob, append_waiting
 from server.secrets import KeyFileError
 from server.tables import jobs
 from trainyard.base.problems import Problem
@@ -20,13 +20,11 @@ from trainyard.protocol.failures import REMEDIES, FailureReason
 from trainyard.protocol.rest.event_data import JobEnded
 from trainyard.protocol.states import JobState
 
-AnyRow = Row[*tuple[Any, ...]]
-
 KEY_RETRY = timedelta(seconds=15)
 """Pause until a job whose environment could not be decrypted is looked at again."""
 
 
-def may_start(context: Context, connection: Connection, job: AnyRow) -> bool:
+def may_start(context: Context, connection: Connection, job: Job) -> bool:
     """Return whether a job may start; the job is locked.
 
     One that was stored when the server allowed more ends. One whose environment cannot be decrypted
@@ -43,18 +41,14 @@ def may_start(context: Context, connection: Connection, job: AnyRow) -> bool:
     return not problems
 
 
-def _put_off(context: Context, connection: Connection, job: AnyRow, *, reason: str) -> None:
+def _put_off(context: Context, connection: Connection, job: Job, *, reason: str) -> None:
     values = {"reason": reason, "demand": None, "not_before": context.now() + KEY_RETRY}
     connection.execute(update(jobs).where(jobs.c.id == job.id).values(values))
     if job.reason != reason:
-        columns = (jobs.c.id, jobs.c.name, jobs.c.reason)
-        waiting = connection.execute(select(*columns).where(jobs.c.id == job.id))
-        append_waiting(context, connection, waiting.all())
+        append_waiting(context, connection, [WaitingJob(job.id, job.name, reason)])
 
 
-def _end(
-    context: Context, connection: Connection, job: AnyRow, problems: Sequence[Problem]
-) -> None:
+def _end(context: Context, connection: Connection, job: Job, problems: Sequence[Problem]) -> None:
     reason = FailureReason.NOT_ALLOWED
     what = "; ".join(f"{p.pointer[1:].replace('/', '.')}: {p.detail}" for p in problems)
     why = f"{reason}: {what}. {REMEDIES[reason].text}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Row, case, func, select, update
+from sqlalchemy import Connection, Table, case, func, select, update
 
 from server.chores.carrying import lock_job_if_there
 from server.chores.queue import describe, end_chore, identity
@@ -18,6 +19,7 @@ from server.events.subject import SCHEDULER, SCRUBBING, Subject
 from server.leases import CHORE_LEASES
 from server.lifecycle import chore_to, lock_job, move
 from server.liveness import hearing
+from server.rows import CheckpointHead, Chore, JobHead, TypedRow
 from server.scheduler.chore_placement import Wanted, choose
 from server.scheduler.dispatch import Dispatcher
 from server.scheduler.offers import read_offers
@@ -29,12 +31,42 @@ from trainyard.protocol.worker_messages import ChoreMessage
 
 logger = logging.getLogger(__name__)
 
-AnyRow = Row[*tuple[Any, ...]]
-
 LOOKED_AT = 1000
 """Queued chores that are looked at in one round."""
 SCRUB_EVERY = timedelta(minutes=1)
 """Pause between two looks for a checkpoint to scrub."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedChore(TypedRow):
+    """A chore that has not begun."""
+
+    table: ClassVar[Table] = chores
+    id: str
+    kind: ChoreKind
+    task: ChoreTask
+    storage: str | None
+    node: str | None
+    given_at: datetime | None
+    sent_at: datetime | None
+    fence: int
+    waiting: str | None
+    job_id: str
+    checkpoint_id: str | None
+
+    def is_given(self, *, since: datetime) -> bool:
+        """Return whether a node has had it since a time."""
+        return self.node is not None and self.given_at is not None and self.given_at > since
+
+
+@dataclass(frozen=True, slots=True)
+class SilentChore(TypedRow):
+    """A chore whose lease may have run out."""
+
+    table: ClassVar[Table] = chores
+    id: str
+    job_id: str
+    heard_at: Annotated[datetime, CHORE_LEASES.heard_at]
 
 
 class ChoreKeeper:
@@ -63,13 +95,13 @@ class ChoreKeeper:
             queue = self._queue(connection)
             if not queue:
                 return []
-            given = [row for row in queue if row.node is not None and row.given_at > claim_by]
-            due = [row for row in given if row.sent_at <= resend]
+            given = [row for row in queue if row.is_given(since=claim_by)]
+            due = [row for row in given if row.sent_at is not None and row.sent_at <= resend]
             waiting = [row for row in queue if row not in given]
             running = connection.scalars(
                 select(chores.c.node).where(chores.c.state == ChoreState.RUNNING)
             )
-            busy = frozenset(running) | {row.node for row in given}
+            busy = frozenset(running) | {row.node for row in given if row.node is not None}
             choices = choose([_wanted(row) for row in waiting], read_offers(connection), busy)
         given_to = {row.id: f"was given to {row.node}, which has not begun it yet" for row in given}
         reasons = {**given_to, **choices.waiting}
@@ -78,7 +110,7 @@ class ChoreKeeper:
             return []
         with self._context.database.write() as connection:
             still = [row for row in due if _mark(connection, row, sent_at=now)]
-            messages = [ChoreMessage(chore_id=row.id, node=row.node) for row in still]
+            messages = [ChoreMessage(chore_id=row.id, node=row.node) for row in still if row.node]
             for row in waiting:
                 node = choices.given.get(row.id)
                 if node and _mark(connection, row, node=node, sent_at=now, given_at=now):
@@ -87,7 +119,7 @@ class ChoreKeeper:
         return messages
 
     def _explain(
-        self, connection: Connection, rows: Sequence[AnyRow], reasons: Mapping[str, str]
+        self, connection: Connection, rows: Sequence[QueuedChore], reasons: Mapping[str, str]
     ) -> None:
         """Store the reasons that changed: first on the chores, in one order, then as events."""
         stored = [
@@ -107,7 +139,7 @@ class ChoreKeeper:
                 subject=Subject(row.job_id),
             )
 
-    def _queue(self, connection: Connection) -> Sequence[AnyRow]:
+    def _queue(self, connection: Connection) -> Sequence[QueuedChore]:
         """Return the queued chores: those that a job or a person waits for first, scrubs last."""
         kind = chores.c.kind
         turn = case(
@@ -115,17 +147,8 @@ class ChoreKeeper:
             (kind == ChoreKind.SCRUB, 3),
             else_=2,
         )
-        columns = (
-            *(chores.c.id, chores.c.kind, chores.c.task, chores.c.storage, chores.c.node),
-            *(chores.c.given_at, chores.c.sent_at, chores.c.fence, chores.c.waiting),
-            *(chores.c.job_id, chores.c.checkpoint_id),
-        )
-        return connection.execute(
-            select(*columns)
-            .where(chores.c.state == ChoreState.QUEUED)
-            .order_by(turn, chores.c.id)
-            .limit(LOOKED_AT)
-        ).all()
+        queued = QueuedChore.select().where(chores.c.state == ChoreState.QUEUED)
+        return QueuedChore.all(connection, queued.order_by(turn, chores.c.id).limit(LOOKED_AT))
 
     # ---- leases ---------------------------------------------------------------------------------
 
@@ -135,22 +158,18 @@ class ChoreKeeper:
             heard = hearing(connection, now)
             if heard is None:
                 return
-            silent = connection.execute(
-                select(chores.c.id, chores.c.job_id, CHORE_LEASES.heard_at.label("heard_at")).where(
-                    CHORE_LEASES.expired(heard, seconds=seconds)
-                )
-            ).all()
+            expired = CHORE_LEASES.expired(heard, seconds=seconds)
+            silent = SilentChore.all(connection, SilentChore.select().where(expired))
         for row in silent:
             self._take_back(row)
 
-    def _take_back(self, row: AnyRow) -> None:
+    def _take_back(self, row: SilentChore) -> None:
         """Queue a chore whose node is silent again, or let it fail."""
         context = self._context
         with context.database.write() as connection:
             lock_job_if_there(connection, row.job_id)
-            chore = connection.execute(
-                select(chores).where(CHORE_LEASES.unheard_since(row)).with_for_update()
-            ).one_or_none()
+            query = Chore.select().where(CHORE_LEASES.unheard_since(row)).with_for_update()
+            chore = Chore.one_or_none(connection, query)
             if chore is None:
                 return  # it has reported or ended meanwhile
             reason = f"{chore.node} has been silent for {context.settings.lease_seconds:g} s"
@@ -210,18 +229,17 @@ class ChoreKeeper:
             found = connection.execute(oldest).one_or_none()
             if found is None or connection.execute(scrubbing.limit(1)).one_or_none():
                 return
-        self._queue_scrub(found)
+        self._queue_scrub(found.id, found.job_id)
 
-    def _queue_scrub(self, found: AnyRow) -> None:
+    def _queue_scrub(self, checkpoint_id: str, job_id: str) -> None:
         context = self._context
         with context.database.write() as connection:
-            lock_job(connection, found.job_id)
-            row = connection.execute(
-                select(checkpoints).where(
-                    checkpoints.c.id == found.id, checkpoints.c.deleting_since.is_(None)
-                )
-            ).one_or_none()
-            job = connection.execute(select(jobs).where(jobs.c.id == found.job_id)).one()
+            lock_job(connection, job_id)
+            staying = CheckpointHead.select().where(
+                checkpoints.c.id == checkpoint_id, checkpoints.c.deleting_since.is_(None)
+            )
+            row = CheckpointHead.one_or_none(connection, staying)
+            job = JobHead.one(connection, JobHead.select().where(jobs.c.id == job_id))
             if row is not None:
                 reason = f"not looked at for {context.settings.scrub_interval_days:g} days"
                 queue_look(
@@ -235,12 +253,12 @@ class ChoreKeeper:
                 )
 
 
-def _wanted(row: AnyRow) -> Wanted:
-    task: ChoreTask = row.task
+def _wanted(row: QueuedChore) -> Wanted:
+    task = row.task
     return Wanted(row.id, task.kind, task.root, row.storage, task.other_roots)
 
 
-def _mark(connection: Connection, row: AnyRow, **values: object) -> bool:
+def _mark(connection: Connection, row: QueuedChore, **values: object) -> bool:
     """Store values of a queued chore, unless it was claimed or taken back meanwhile."""
     unchanged = (chores.c.state == ChoreState.QUEUED) & (chores.c.fence == row.fence)
     stored = update(chores).where(chores.c.id == row.id, unchanged).values(**values)

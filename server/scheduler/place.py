@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, text
+from sqlalchemy import Connection, insert, select, text
 
 from server.attempts.parent import parent_checkpoint
 from server.attempts.rollback import windows_left_out
 from server.context import Context
 from server.events.subject import SCHEDULER, Subject
 from server.lifecycle import job_to, lock_job, move
+from server.rows import Job
 from server.scheduler.admission import may_start
 from server.scheduler.dispatch import Dispatcher
 from server.scheduler.offers import read_offers
 from server.scheduler.placement import Offer, decide
-from server.scheduler.queue import JobQueue
+from server.scheduler.queue import HeadJob, JobQueue
 from server.scheduler.recoveries import Recoveries
 from server.tables import attempt_nodes, attempts, jobs
 from trainyard.protocol.attempt import NodeAllocation
@@ -35,8 +36,6 @@ from trainyard.protocol.states import (
 from trainyard.protocol.worker_messages import LaunchMessage
 
 logger = logging.getLogger(__name__)
-
-AnyRow = Row[*tuple[Any, ...]]
 
 PLACEMENT_LOCK = 7_301_004
 PORTS = range(21_000, 29_000)
@@ -79,7 +78,7 @@ class Placer:
         return len(decisions.placed)
 
     def _try_to_place(
-        self, row: AnyRow, allocation: Sequence[NodeAllocation], offers: Sequence[Offer]
+        self, row: HeadJob, allocation: Sequence[NodeAllocation], offers: Sequence[Offer]
     ) -> list[LaunchMessage]:
         """Place one job; one that cannot be read must not keep the others from their slots."""
         try:
@@ -92,7 +91,7 @@ class Placer:
 def place_job(
     context: Context,
     job_id: str,
-    queued_at: datetime,
+    queued_at: datetime | None,
     allocation: Sequence[NodeAllocation],
     offers: Sequence[Offer],
 ) -> list[LaunchMessage]:
@@ -100,7 +99,7 @@ def place_job(
     with context.database.write() as connection:
         _lock_placement(context, connection)
         lock_job(connection, job_id)
-        job = connection.execute(select(jobs).where(jobs.c.id == job_id)).one()
+        job = Job.one(connection, Job.select().where(jobs.c.id == job_id))
         if job.state != JobState.QUEUED or job.queued_at != queued_at:
             return []
         if not _still_free(connection, allocation):
@@ -137,12 +136,13 @@ def _still_free(connection: Connection, allocation: Sequence[NodeAllocation]) ->
 def _write_attempt(
     context: Context,
     connection: Connection,
-    job: AnyRow,
+    job: Job,
     allocation: Sequence[NodeAllocation],
     offers: Sequence[Offer],
 ) -> str:
     """Write the attempt, its nodes and the job's move; return the attempt's id."""
-    pending: PendingLaunch = job.pending
+    pending = job.pending
+    assert pending is not None, "a queued job has a launch"
     spec = pending.overrides.apply(job.spec)
     # A fork's launch names another job's checkpoint, which counts only until the fork has saved.
     named = None if pending.checkpoint_id == job.forked_from else pending.checkpoint_id

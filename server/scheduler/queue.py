@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any, ClassVar
 
 import orjson
-from sqlalchemy import Connection, Row, bindparam, delete, exists, func, or_, select, update
+from sqlalchemy import Connection, Table, bindparam, delete, exists, func, or_, select, update
 
 from server.context import Context
 from server.events.store import NewEvent, append_events
 from server.events.subject import SCHEDULER, Subject
 from server.jobs.checks import roots_of
+from server.rows import TypedRow
 from server.scheduler.placement import Demand, Shape
 from server.tables import checkpoints, demands, jobs
 from server.upsert import insert_absent
@@ -25,8 +27,6 @@ from trainyard.protocol.rest.event_data import Waiting
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import JobState
 from trainyard.spec.job import JobSpec
-
-AnyRow = Row[*tuple[Any, ...]]
 
 GROUPED_AT_ONCE = 500
 """Jobs that are given their group in one round; each is read whole for it."""
@@ -39,13 +39,63 @@ _GROUPED = (jobs.c.state == JobState.QUEUED) & jobs.c.demand.is_not(None)
 _ORDER = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
 
 
+_TURN = func.row_number().over(partition_by=jobs.c.demand, order_by=_ORDER).label("turn")
+_RANKED = select(jobs.c.id, _TURN).where(_GROUPED).subquery()  # only columns of the index
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob(TypedRow):
+    """A queued job that has no group yet."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    queued_at: datetime | None
+    spec: JobSpec
+    pending: PendingLaunch | None
+    storage: str | None
+    forked_from: str | None
+    has_saved: Annotated[bool, exists().where(checkpoints.c.job_id == jobs.c.id)]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadJob(TypedRow):
+    """One of the next jobs of a group."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    queued_at: datetime | None
+    demand: Annotated[str, jobs.c.demand]
+    turn: Annotated[int, _RANKED.c.turn]
+    """Place in its group, from 1."""
+    shape: Annotated[Any, demands.c.shape]
+    reason: Annotated[str | None, demands.c.reason]
+    """Why its group waits, as stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingJob(TypedRow):
+    """A queued job that has a reason of its own to wait."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    reason: Annotated[str, jobs.c.reason]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedJob(WaitingJob):
+    """A queued job that waits for the reason of its group."""
+
+    reason: Annotated[str, demands.c.reason]
+
+
 @dataclass(frozen=True)
 class Heads:
     """The next jobs of each group, in the order of the queue."""
 
-    rows: Sequence[AnyRow]
-    """`id`, `name`, `queued_at` and `demand` of each, its `turn` in its group, and the group's
-    stored `reason`."""
+    rows: Sequence[HeadJob]
     demands: Sequence[Demand]
     """What each needs, in the same order."""
     cut: frozenset[Shape]
@@ -58,27 +108,22 @@ class JobQueue:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def group(self, *, without: Collection[str] = ()) -> Sequence[AnyRow]:
+    def group(self, *, without: Collection[str] = ()) -> Sequence[NewJob]:
         """Give jobs that have just come into the queue their group, and return them.
 
         Args:
             without: jobs that must not be placed yet; they are looked at again in the next round.
         """
         due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= self._context.now())
-        columns = (
-            *(jobs.c.id, jobs.c.name, jobs.c.queued_at, jobs.c.spec, jobs.c.pending),
-            *(jobs.c.storage, jobs.c.forked_from),
-            exists().where(checkpoints.c.job_id == jobs.c.id).label("has_saved"),
-        )
         new = (
-            select(*columns)
+            NewJob.select()
             .where(jobs.c.state == JobState.QUEUED, jobs.c.demand.is_(None), due)
             .where(jobs.c.id.not_in(without))
             .order_by(*_ORDER)
             .limit(GROUPED_AT_ONCE)
         )
         with self._context.database.read() as connection:
-            rows = connection.execute(new).all()
+            rows = NewJob.all(connection, new)
         if not rows:
             return ()
         shapes = {row.id: _shape(row) for row in rows}
@@ -115,19 +160,15 @@ class JobQueue:
             free_slots: slots of the cluster that nobody holds.
         """
         most = min(max(free_slots + 1, NOTIFIED), PLACED_AT_ONCE)
-        turn = func.row_number().over(partition_by=jobs.c.demand, order_by=_ORDER).label("turn")
-        ranked = (
-            select(jobs.c.id, turn).where(_GROUPED).subquery()  # nothing but what the index has
-        )
-        columns = (jobs.c.id, jobs.c.name, jobs.c.queued_at, jobs.c.demand)
-        found = connection.execute(
-            select(*columns, ranked.c.turn, demands.c.shape, demands.c.reason)
-            .select_from(ranked)
-            .join(jobs, jobs.c.id == ranked.c.id)
+        found = HeadJob.all(
+            connection,
+            HeadJob.select()
+            .select_from(_RANKED)
+            .join(jobs, jobs.c.id == _RANKED.c.id)
             .join(demands, demands.c.key == jobs.c.demand)
-            .where(ranked.c.turn <= most + 1)
-            .order_by(*_ORDER)
-        ).all()
+            .where(_RANKED.c.turn <= most + 1)
+            .order_by(*_ORDER),
+        )
         rows = [row for row in found if row.turn <= most]
         return Heads(
             rows=rows,
@@ -135,7 +176,7 @@ class JobQueue:
             cut=frozenset(_read_shape(row.shape) for row in found if row.turn > most),
         )
 
-    def explain(self, heads: Heads, waiting: Mapping[str, str], *, new: Collection[AnyRow]) -> None:
+    def explain(self, heads: Heads, waiting: Mapping[str, str], *, new: Collection[NewJob]) -> None:
         """Store the reasons that changed, one a group, and append events for live views.
 
         Args:
@@ -157,19 +198,18 @@ class JobQueue:
                     .values(reason=bindparam("because")),
                     [{"group": key, "because": changed[key]} for key in sorted(changed)],
                 )
-            still = select(jobs.c.id, jobs.c.name, demands.c.reason).where(
+            still = GroupedJob.select().where(
                 jobs.c.id.in_(notified),
                 jobs.c.state == JobState.QUEUED,
                 demands.c.key == jobs.c.demand,
                 demands.c.reason.is_not(None),
             )
-            append_waiting(
-                self._context, connection, connection.execute(still.order_by(jobs.c.id)).all()
-            )
+            rows = GroupedJob.all(connection, still.order_by(jobs.c.id))
+            append_waiting(self._context, connection, rows)
 
 
-def append_waiting(context: Context, connection: Connection, waiting: Sequence[AnyRow]) -> None:
-    """Store why jobs wait: `id`, `name` and `reason` of each."""
+def append_waiting(context: Context, connection: Connection, waiting: Sequence[WaitingJob]) -> None:
+    """Store why jobs wait."""
     append_events(
         context,
         connection,
@@ -198,17 +238,18 @@ def forget_groups(context: Context) -> int:
     return forgotten.rowcount
 
 
-def _shape(row: AnyRow) -> Shape:
-    pending: PendingLaunch = row.pending
-    spec: JobSpec = pending.overrides.apply(row.spec)
+def _shape(row: NewJob) -> Shape:
+    pending = row.pending
+    assert pending is not None, "a queued job has a launch"
+    spec = pending.overrides.apply(row.spec)
     # What a job saved, or starts from, lies on one storage; without, any will do.
-    bound = row.storage is not None and (row.has_saved or row.forked_from is not None)
+    bound = row.storage if row.has_saved or row.forked_from is not None else None
     return (
         pending.layout.world_size,
         spec.resources.nodes,
         spec.resources.device,
         roots_of(spec),
-        (spec.checkpoint.root, row.storage) if bound else None,
+        (spec.checkpoint.root, bound) if bound is not None else None,
     )
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, ClassVar
 
-from sqlalchemy import Connection, Row, select, tuple_, update
+from sqlalchemy import Connection, Table, select, tuple_, update
 
 from server.attempts.ending import end_nodes
 from server.attempts.verdict import NodeEnd
@@ -24,25 +24,53 @@ from server.leases import NODE_LEASES, Hearing
 from server.lifecycle import lock_job
 from server.liveness import hearing
 from server.nodes.workers import HEARTBEATS_MISSED
+from server.rows import TypedRow
 from server.scheduler.dispatch import Dispatcher
 from server.scheduler.queue import forget_groups
 from server.tables import attempt_nodes, attempts, jobs, nodes
+from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.failures import Failure, FailureReason
 from trainyard.protocol.rest.event_data import NodeOffline, Unreachable
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome
 from trainyard.protocol.worker_messages import LaunchMessage
-
-AnyRow = Row[*tuple[Any, ...]]
+from trainyard.spec.job import JobSpec
 
 PRUNE_EVERY = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class SilentShare(TypedRow):
+    """A claimed share whose lease may have run out."""
+
+    table: ClassVar[Table] = attempt_nodes
+    attempt_id: str
+    node: str
+    heard_at: Annotated[datetime, NODE_LEASES.heard_at]
+    unreachable_since: datetime | None
+    job_id: Annotated[str, attempts.c.job_id]
+    number: Annotated[int, attempts.c.number]
+    overrides: Annotated[Overrides, attempts.c.overrides]
+    spec: Annotated[JobSpec, jobs.c.spec]
+
+
+@dataclass(frozen=True, slots=True)
+class UnclaimedShare(TypedRow):
+    """A share that its node has not claimed yet."""
+
+    table: ClassVar[Table] = attempt_nodes
+    attempt_id: str
+    node: str
+    sent_at: datetime | None
+    job_id: Annotated[str, attempts.c.job_id]
+    created_at: Annotated[datetime, attempts.c.created_at]
 
 
 @dataclass(frozen=True)
 class _Findings:
     """What one round found, before it changes anything."""
 
-    silent: Sequence[AnyRow]
-    unclaimed: Sequence[AnyRow]
+    silent: Sequence[SilentShare]
+    unclaimed: Sequence[UnclaimedShare]
     offline: Sequence[str]
 
 
@@ -76,26 +104,19 @@ class Reconciler:
         settings = self._context.settings
         heartbeats = HEARTBEATS_MISSED * settings.heartbeat_seconds
         share, attempt = attempt_nodes.c, attempts.c
-        silent = connection.execute(
-            select(
-                share.attempt_id,
-                share.node,
-                NODE_LEASES.heard_at.label("heard_at"),
-                share.unreachable_since,
-                attempt.job_id,
-                attempt.number,
-                attempt.overrides,
-                jobs.c.spec,
-            )
+        silent = SilentShare.all(
+            connection,
+            SilentShare.select()
             .join(attempts, attempt.id == share.attempt_id)
             .join(jobs, jobs.c.id == attempt.job_id)
-            .where(NODE_LEASES.expired(heard, seconds=settings.lease_seconds))
-        ).all()
-        unclaimed = connection.execute(
-            select(share.attempt_id, share.node, share.sent_at, attempt.job_id, attempt.created_at)
+            .where(NODE_LEASES.expired(heard, seconds=settings.lease_seconds)),
+        )
+        unclaimed = UnclaimedShare.all(
+            connection,
+            UnclaimedShare.select()
             .join(attempts, attempt.id == share.attempt_id)
-            .where(share.state == AttemptNodeState.PLACED)
-        ).all()
+            .where(share.state == AttemptNodeState.PLACED),
+        )
         offline = connection.scalars(
             select(nodes.c.name).where(
                 nodes.c.offline_since.is_(None),
@@ -104,7 +125,7 @@ class Reconciler:
         ).all()
         return _Findings(silent=silent, unclaimed=unclaimed, offline=offline)
 
-    def _late(self, unclaimed: Sequence[AnyRow], heard: Hearing) -> list[AnyRow]:
+    def _late(self, unclaimed: Sequence[UnclaimedShare], heard: Hearing) -> list[UnclaimedShare]:
         """Return the shares that could have been claimed for long enough and were not.
 
         A node can claim only while an API server is up and the broker accepts messages.
@@ -136,7 +157,7 @@ class Reconciler:
                     subject=Subject(node=name),
                 )
 
-    def _judge_silence(self, share: AnyRow, heard: Hearing) -> None:
+    def _judge_silence(self, share: SilentShare, heard: Hearing) -> None:
         """Mark a silent share as unreachable, and end it when it stays silent for long enough."""
         silent_for = heard.silence(share.heard_at)
         retry = share.overrides.apply(share.spec).retry
@@ -145,7 +166,7 @@ class Reconciler:
         elif share.unreachable_since is None:
             self._mark_unreachable(share, silent_for)
 
-    def _mark_unreachable(self, share: AnyRow, silence: timedelta) -> None:
+    def _mark_unreachable(self, share: SilentShare, silence: timedelta) -> None:
         context = self._context
         with context.database.write() as connection:
             lock_job(connection, share.job_id)
@@ -165,7 +186,7 @@ class Reconciler:
                     subject=Subject(share.job_id, attempt=share.number, node=share.node),
                 )
 
-    def _end_lost(self, share: AnyRow, silence: timedelta) -> None:
+    def _end_lost(self, share: SilentShare, silence: timedelta) -> None:
         context = self._context
         failure = Failure(
             reason=FailureReason.NODE_LOST,
@@ -180,7 +201,7 @@ class Reconciler:
             end = NodeEnd(share.node, AttemptOutcome.FAILED, failure)
             end_nodes(context, connection, share.attempt_id, [end], actor=SCHEDULER)
 
-    def _give_up(self, attempt_id: str, shares: Sequence[AnyRow]) -> None:
+    def _give_up(self, attempt_id: str, shares: Sequence[UnclaimedShare]) -> None:
         """End the shares of an attempt that nobody claimed in time."""
         context = self._context
         with context.database.write() as connection:
@@ -205,9 +226,9 @@ class Reconciler:
         )
         return NodeEnd(node, AttemptOutcome.FAILED, failure)
 
-    def _send_again(self, unclaimed: Sequence[AnyRow], now: datetime) -> None:
+    def _send_again(self, unclaimed: Sequence[UnclaimedShare], now: datetime) -> None:
         limit = now - timedelta(seconds=self._context.settings.resend_seconds)
-        due = [(s.attempt_id, s.node) for s in unclaimed if s.sent_at <= limit]
+        due = [(s.attempt_id, s.node) for s in unclaimed if s.sent_at and s.sent_at <= limit]
         if not due:
             return
         key = tuple_(attempt_nodes.c.attempt_id, attempt_nodes.c.node)

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
-from sqlalchemy import Row, Select, bindparam, or_, select, update
+from sqlalchemy import Select, Table, bindparam, or_, update
 
 from server.context import Context
 from server.liveness import hearing
+from server.rows import TypedRow
 from server.scheduler.offers import read_offers
 from server.scheduler.placement import Offer
-from server.scheduler.queue import append_waiting
+from server.scheduler.queue import WaitingJob, append_waiting
 from server.tables import chores, jobs
-from trainyard.protocol.chores import ChoreKind
+from trainyard.protocol.chores import ChoreKind, ChoreTask
 from trainyard.protocol.states import OPEN_CHORE_STATES, JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Search(TypedRow):
+    """An open search for the commits of a lost attempt."""
+
+    table: ClassVar[Table] = chores
+    id: str
+    job_id: str
+    task: ChoreTask
+    storage: str | None
+    awaited_since: datetime | None
 
 
 class Recoveries:
@@ -32,7 +46,7 @@ class Recoveries:
         """
         now = self._context.now()
         with self._context.database.read() as connection:
-            searches = connection.execute(_open_searches(now)).all()
+            searches = Search.all(connection, _open_searches(now))
             if not searches:
                 return frozenset()
             offers, heard = read_offers(connection), hearing(connection, now)
@@ -46,7 +60,7 @@ class Recoveries:
         began = {row.job_id: max(row.awaited_since or now, since) for row in able}
         return frozenset(job_id for job_id, at in began.items() if at > limit)
 
-    def _begin(self, searches: Sequence[Row[Any]], now: datetime) -> None:
+    def _begin(self, searches: Sequence[Search], now: datetime) -> None:
         """Store since when jobs wait, and why."""
         ordered = sorted(searches, key=lambda row: str(row.job_id))
         rows = [
@@ -60,23 +74,22 @@ class Recoveries:
             connection.execute(held, rows)
             begun = update(chores).where(chores.c.id == bindparam("search"))
             connection.execute(begun.values(awaited_since=bindparam("since")), rows)
-            still = select(jobs.c.id, jobs.c.name, jobs.c.reason).where(
+            still = WaitingJob.select().where(
                 jobs.c.id.in_([row.job_id for row in ordered]), jobs.c.state == JobState.QUEUED
             )
-            append_waiting(
-                self._context, connection, connection.execute(still.order_by(jobs.c.id)).all()
-            )
+            waiting = WaitingJob.all(connection, still.order_by(jobs.c.id))
+            append_waiting(self._context, connection, waiting)
 
 
-def _reason(search: Row[Any]) -> str:
+def _reason(search: Search) -> str:
+    assert search.task.recover is not None, "a search has its task"
     return f"waits until the checkpoints of attempt {search.task.recover.attempt} are found"
 
 
 def _open_searches(now: datetime) -> Select[Any]:
     due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= now)
-    columns = (chores.c.id, chores.c.job_id, chores.c.task, chores.c.storage)
     return (
-        select(*columns, chores.c.awaited_since)
+        Search.select()
         .join(jobs, jobs.c.id == chores.c.job_id)
         .where(
             chores.c.kind == ChoreKind.RECOVER,
@@ -87,5 +100,5 @@ def _open_searches(now: datetime) -> Select[Any]:
     )
 
 
-def _is_seen(row: Row[Any], offers: Sequence[Offer]) -> bool:
+def _is_seen(row: Search, offers: Sequence[Offer]) -> bool:
     return any(offer.roots.get(row.task.root) == row.storage for offer in offers)

@@ -2,25 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
 
-from sqlalchemy import Connection, and_, or_, select, update
+from sqlalchemy import Connection, Table, and_, or_, select, update
 
 from server.context import Context
 from server.errors import NotFoundError
 from server.events.store import append_event
 from server.events.subject import Actor, Subject
+from server.rows import TypedRow
 from server.tables import checkpoints, jobs
 from server.telemetry.lineage import Lineage, attempts_of, lineage_of
 from server.telemetry.lines import metadata_digest
 from server.upsert import insert_absent
 from server.views import check_job
+from trainyard.protocol.chores import Verification
 from trainyard.protocol.manifest import Manifest, SaveSettled, checkpoint_path, split_checkpoint_id
 from trainyard.protocol.rest.event_data import CheckpointCommitted
 from trainyard.protocol.rest.fork import DescendantView
 from trainyard.protocol.rest.telemetry import CheckpointDetails, CheckpointView
 
 MOST_DESCENDANTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCheckpoint(TypedRow):
+    """What the list shows of a checkpoint."""
+
+    table: ClassVar[Table] = checkpoints
+    id: str
+    job_id: str
+    attempt: int
+    step: int
+    kind: str
+    root: str
+    path: str
+    size: int
+    files: int
+    layout: str
+    dtype: str | None
+    save_seconds: float
+    stall_seconds: float | None
+    writers: int | None
+    write_seconds: float | None
+    parent_id: str | None
+    created_at: datetime
+    verification: Verification | None
+    pinned_at: datetime | None
+    pinned_by: str | None
+    deleting_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class DetailedCheckpoint(ListedCheckpoint):
+    """A checkpoint with its manifest, which a list does not read."""
+
+    manifest: Manifest
 
 
 def record_commit(
@@ -105,16 +144,15 @@ def list_checkpoints(
         NotFoundError: there is no such job.
     """
     table = checkpoints.c
-    query = select(*_COLUMNS).where(table.job_id == job_id)
+    query = ListedCheckpoint.select().where(table.job_id == job_id)
     if after is not None:
         _, attempt, step = split_checkpoint_id(after)
         older = or_(table.attempt < attempt, and_(table.attempt == attempt, table.step < step))
         query = query.where(older)
     with context.database.read() as connection:
         check_job(connection, job_id)
-        rows = connection.execute(
-            query.order_by(table.attempt.desc(), table.step.desc()).limit(limit)
-        ).all()
+        newest_first = query.order_by(table.attempt.desc(), table.step.desc())
+        rows = ListedCheckpoint.all(connection, newest_first.limit(limit))
         lineage = lineage_of(attempts_of(connection, job_id))
     return [CheckpointView(**_fields(row, lineage)) for row in rows]
 
@@ -125,9 +163,9 @@ def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
     Raises:
         NotFoundError: the catalog holds none of this id.
     """
-    query = select(*_COLUMNS, checkpoints.c.manifest).where(checkpoints.c.id == checkpoint_id)
+    query = DetailedCheckpoint.select().where(checkpoints.c.id == checkpoint_id)
     with context.database.read() as connection:
-        row = connection.execute(query).one_or_none()
+        row = DetailedCheckpoint.one_or_none(connection, query)
         if row is None:
             raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
         lineage = lineage_of(attempts_of(connection, row.job_id))
@@ -150,32 +188,7 @@ def descendants_of(connection: Connection, checkpoint_id: str) -> tuple[Descenda
     )
 
 
-_COLUMNS = (
-    checkpoints.c.id,
-    checkpoints.c.job_id,
-    checkpoints.c.attempt,
-    checkpoints.c.step,
-    checkpoints.c.kind,
-    checkpoints.c.root,
-    checkpoints.c.path,
-    checkpoints.c.size,
-    checkpoints.c.files,
-    checkpoints.c.layout,
-    checkpoints.c.dtype,
-    checkpoints.c.save_seconds,
-    checkpoints.c.stall_seconds,
-    checkpoints.c.writers,
-    checkpoints.c.write_seconds,
-    checkpoints.c.parent_id,
-    checkpoints.c.created_at,
-    checkpoints.c.verification,
-    checkpoints.c.pinned_at,
-    checkpoints.c.pinned_by,
-    checkpoints.c.deleting_since,
-)
-
-
-def _fields(row: Any, lineage: Lineage) -> dict[str, Any]:
+def _fields(row: ListedCheckpoint, lineage: Lineage) -> dict[str, Any]:
     return {
         "id": row.id,
         "job_id": row.job_id,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Table, select
 
 from server.context import Context
 from server.errors import InvalidRequestError, NotFoundError
+from server.rows import TypedRow
 from server.tables import attempts, jobs, metric_series
 from server.telemetry.charts import MAX_BUCKETS, MAX_NAMES, MAX_POINTS, Line, draw, last_step_of
 from server.telemetry.clock import Axis, Clock, Stretch, read_clock
@@ -23,11 +25,24 @@ from trainyard.protocol.rest.telemetry import (
     ComparisonView,
     MetricLineView,
 )
+from trainyard.protocol.states import JobState
 
 MAX_JOBS = 8
 """Jobs of one comparison: so many colours and dashes can be told apart."""
 END = 1e15
 """A place after the end of every axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedJob(TypedRow):
+    """What a comparison shows of a job."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    state: JobState
+    layout: str
+    world_size: int
 
 
 def compare(
@@ -87,11 +102,10 @@ def compare(
     return ComparisonView(jobs=views)
 
 
-def _rows(connection: Connection, job_ids: Sequence[str]) -> dict[str, Row[Any]]:
+def _rows(connection: Connection, job_ids: Sequence[str]) -> dict[str, ComparedJob]:
     columns = jobs.c
-    query = select(columns.id, columns.name, columns.state, columns.layout, columns.world_size)
-    found = connection.execute(query.where(columns.id.in_(job_ids))).all()
-    rows: dict[str, Any] = {row.id: row for row in found}
+    found = ComparedJob.all(connection, ComparedJob.select().where(columns.id.in_(job_ids)))
+    rows = {row.id: row for row in found}
     if unknown := [job_id for job_id in job_ids if job_id not in rows]:
         raise NotFoundError(
             f"no job has the id {' or '.join(map(repr, unknown))}",
@@ -170,12 +184,5 @@ def _or_none(values: Floats) -> list[float | None]:
     return [value if np.isfinite(value) else None for value in values.tolist()]
 
 
-def _job_view(row: Row[Any], **more: Any) -> ComparedJobView:
-    given: Mapping[str, Any] = {
-        "id": row.id,
-        "name": row.name,
-        "state": row.state,
-        "layout": row.layout,
-        "world_size": row.world_size,
-    }
-    return ComparedJobView.model_validate({**given, **more})
+def _job_view(row: ComparedJob, **more: Any) -> ComparedJobView:
+    return ComparedJobView.model_validate({**asdict(row), **more})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, select
 
 from server.context import Context
 from server.errors import NotFoundError
@@ -59,10 +59,10 @@ def _rows(context: Context, segments: Sequence[Segment], names: frozenset[str]) 
             yield from _digests(context, segment)
         with context.database.read() as connection:
             series = _series(connection, segment)
-        for row in series:
-            if not names or row.name in names:
-                for points in _points(context, row.id, segment):
-                    yield _text(points, f"{segment.number},", f",{row.name},")
+        for series_id, name in series:
+            if not names or name in names:
+                for points in _points(context, series_id, segment):
+                    yield _text(points, f"{segment.number},", f",{name},")
 
 
 def _digests(context: Context, segment: Segment) -> Iterator[str]:
@@ -83,10 +83,11 @@ def _digests(context: Context, segment: Segment) -> Iterator[str]:
         after = rows[-1].step
 
 
-def _series(connection: Connection, segment: Segment) -> Sequence[Row[int, str]]:
+def _series(connection: Connection, segment: Segment) -> list[tuple[int, str]]:
+    """Return id and name of each series of an attempt, by name."""
     columns = metric_series.c
     query = select(columns.id, columns.name).where(columns.attempt_id == segment.attempt_id)
-    return connection.execute(query.order_by(columns.name)).all()
+    return [(row.id, row.name) for row in connection.execute(query.order_by(columns.name))]
 
 
 def _points(context: Context, series_id: int, segment: Segment) -> Iterator[Points]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Table
 
+from server.rows import TypedRow
 from server.tables import attempts
 from trainyard.protocol.manifest import split_checkpoint_id
 
@@ -16,15 +18,23 @@ NEVER = 2**31 - 1
 """A step after all others, which PostgreSQL's INTEGER still holds."""
 
 
-@dataclass(frozen=True)
-class AttemptKey:
-    """What the lineage needs to know of an attempt."""
+@dataclass(frozen=True, slots=True)
+class AttemptKey(TypedRow):
+    """The columns of an attempt that make its lineage."""
 
+    table: ClassVar[Table] = attempts
     id: str
     number: int
     parent_checkpoint_id: str | None
     """Checkpoint of this job; of another one the course knows nothing."""
     start_step: int
+
+    def within(self, job_id: str) -> AttemptKey:
+        """Return the key without a parent that belongs to another job than this one."""
+        parent = self.parent_checkpoint_id
+        if parent is None or split_checkpoint_id(parent)[0] == job_id:
+            return self
+        return replace(self, parent_checkpoint_id=None)
 
 
 @dataclass(frozen=True)
@@ -67,10 +77,8 @@ class Lineage:
 
 def attempts_of(connection: Connection, job_id: str) -> dict[int, AttemptKey]:
     """Return the attempts of a job by their numbers."""
-    query = select(
-        attempts.c.id, attempts.c.number, attempts.c.parent_checkpoint_id, attempts.c.start_step
-    ).where(attempts.c.job_id == job_id)
-    return {row.number: _key(row, job_id) for row in connection.execute(query)}
+    rows = AttemptKey.all(connection, AttemptKey.select().where(attempts.c.job_id == job_id))
+    return {row.number: row.within(job_id) for row in rows}
 
 
 def lineage_of(keys: Mapping[int, AttemptKey], number: int | None = None) -> Lineage:
@@ -109,9 +117,3 @@ def own_steps(key: AttemptKey) -> Segment:
 
 def _start(key: AttemptKey) -> int:
     return BEFORE_ALL if key.parent_checkpoint_id is None else key.start_step
-
-
-def _key(row: Row[str, int, str | None, int], job_id: str) -> AttemptKey:
-    parent = row.parent_checkpoint_id
-    own = parent is not None and split_checkpoint_id(parent)[0] == job_id
-    return AttemptKey(row.id, row.number, parent if own else None, row.start_step)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, delete, func, insert, select, update
 
 from server.context import Context
 from server.errors import InvalidRequestError, NotFoundError
+from server.rows import TypedRow
 from server.tables import attempts, log_blocks, logs
 from server.telemetry.log_blocks import (
     BLOCK_BYTES,
@@ -33,6 +34,31 @@ SEARCHED_BLOCKS = 128
 DROPPED_AT_ONCE = 512
 
 
+@dataclass(frozen=True, slots=True)
+class Log(TypedRow):
+    """The log of one rank, without its blocks."""
+
+    table: ClassVar[Table] = logs
+    attempt_id: str
+    rank: int
+    lines: int
+    stored_bytes: int
+    dropped_bytes: int
+    first_error_line: int | None
+    partial: bytes | None
+    partial_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogBlock(TypedRow):
+    """Some lines of a log, compressed."""
+
+    table: ClassVar[Table] = log_blocks
+    first_line: int
+    lines: int
+    content: bytes
+
+
 @dataclass(frozen=True)
 class Stored:
     """What one report added to a rank's log."""
@@ -52,7 +78,7 @@ def store_output(
 ) -> Stored:
     """Append a rank's output; what exceeds `quota` bytes is dropped from its start."""
     row = _row(connection, attempt_id, rank)
-    lines, partial = split(Partial(row.partial or b"", row.partial_size), content)
+    lines, partial = split(_partial(row), content)
     return _append(connection, row, lines, partial, quota=quota)
 
 
@@ -60,14 +86,12 @@ def close_output(
     connection: Connection, attempt_id: str, ranks: Iterable[int], *, quota: int
 ) -> list[Stored]:
     """Store the last lines of ranks that have ended, where these lack a line break."""
-    query = select(logs).where(
+    query = Log.select().where(
         logs.c.attempt_id == attempt_id, logs.c.rank.in_(list(ranks)), logs.c.partial_size > 0
     )
     return [
-        _append(
-            connection, row, closed(Partial(row.partial, row.partial_size)), Partial(), quota=quota
-        )
-        for row in connection.execute(query).all()
+        _append(connection, row, closed(_partial(row)), Partial(), quota=quota)
+        for row in Log.all(connection, query)
     ]
 
 
@@ -98,12 +122,8 @@ def page(
     _check_limit(limit)
     with context.database.read() as connection:
         attempt_id, number = _attempt(connection, job_id, attempt)
-        known = {
-            row.rank: row
-            for row in connection.execute(
-                select(logs).where(logs.c.attempt_id == attempt_id).order_by(logs.c.rank)
-            )
-        }
+        query = Log.select().where(logs.c.attempt_id == attempt_id).order_by(logs.c.rank)
+        known = {row.rank: row for row in Log.all(connection, query)}
         row = _known(known, rank)
         total = row.lines if row else 0
         first = _first_stored(connection, attempt_id, rank, total)
@@ -151,33 +171,33 @@ def search(
     with context.database.read() as connection:
         attempt_id, number = _attempt(connection, job_id, attempt)
         columns = log_blocks.c
-        rows = connection.execute(
-            select(columns.first_line, columns.lines, columns.content)
-            .where(
-                columns.attempt_id == attempt_id,
-                columns.rank == rank,
-                columns.first_line + columns.lines > from_line,
-            )
-            .order_by(columns.first_line)
-            .limit(SEARCHED_BLOCKS)
-        ).all()
+        query = LogBlock.select().where(
+            columns.attempt_id == attempt_id,
+            columns.rank == rank,
+            columns.first_line + columns.lines > from_line,
+        )
+        rows = LogBlock.all(connection, query.order_by(columns.first_line).limit(SEARCHED_BLOCKS))
     found, next_line = _matches(rows, text.lower(), from_line=from_line, limit=limit)
     if next_line is None and len(rows) == SEARCHED_BLOCKS:
         next_line = rows[-1].first_line + rows[-1].lines
     return LogMatches(attempt=number, rank=rank, lines=found, next_line=next_line)
 
 
-def _row(connection: Connection, attempt_id: str, rank: int) -> Row[Any]:
-    query = select(logs).where(logs.c.attempt_id == attempt_id, logs.c.rank == rank)
-    row = connection.execute(query).one_or_none()
+def _row(connection: Connection, attempt_id: str, rank: int) -> Log:
+    query = Log.select().where(logs.c.attempt_id == attempt_id, logs.c.rank == rank)
+    row = Log.one_or_none(connection, query)
     if row is None:
         connection.execute(insert(logs).values(attempt_id=attempt_id, rank=rank))
-        row = connection.execute(query).one()
+        row = Log.one(connection, query)
     return row
 
 
+def _partial(row: Log) -> Partial:
+    return Partial(row.partial or b"", row.partial_size)
+
+
 def _append(
-    connection: Connection, row: Row[Any], lines: Sequence[str], partial: Partial, *, quota: int
+    connection: Connection, row: Log, lines: Sequence[str], partial: Partial, *, quota: int
 ) -> Stored:
     error = first_error(lines) if row.first_error_line is None else None
     added = _add_blocks(connection, row, lines) if lines else 0
@@ -198,7 +218,7 @@ def _append(
     return Stored(row.rank, row.lines + len(lines))
 
 
-def _add_blocks(connection: Connection, row: Row[Any], lines: Sequence[str]) -> int:
+def _add_blocks(connection: Connection, row: Log, lines: Sequence[str]) -> int:
     """Store lines after those that are there, and return the bytes that they take."""
     columns = log_blocks.c
     mine = (columns.attempt_id == row.attempt_id) & (columns.rank == row.rank)
@@ -231,7 +251,7 @@ def _add_blocks(connection: Connection, row: Row[Any], lines: Sequence[str]) -> 
     return sum(block.size for block in blocks) - replaced
 
 
-def _drop_oldest(connection: Connection, row: Row[Any], excess: int) -> int:
+def _drop_oldest(connection: Connection, row: Log, excess: int) -> int:
     """Delete the oldest blocks, as many as hold `excess` bytes, and return how many they held."""
     columns = log_blocks.c
     mine = (columns.attempt_id == row.attempt_id) & (columns.rank == row.rank)
@@ -261,7 +281,7 @@ def _attempt(connection: Connection, job_id: str, number: int | None) -> tuple[s
     raise NotFoundError(f"job {job_id} has no attempt {number or 'yet'}")
 
 
-def _known(known: dict[int, Row[Any]], rank: int) -> Row[Any] | None:
+def _known(known: dict[int, Log], rank: int) -> Log | None:
     if rank in known or not known:
         return known.get(rank)
     listed = ", ".join(map(str, list(known)[:20]))
@@ -313,7 +333,7 @@ def _lines(
 
 
 def _matches(
-    rows: Sequence[Row[int, int, bytes]], text: str, *, from_line: int, limit: int
+    rows: Sequence[LogBlock], text: str, *, from_line: int, limit: int
 ) -> tuple[list[LogLine], int | None]:
     found: list[LogLine] = []
     room = MAX_PAGE_BYTES
