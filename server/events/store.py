@@ -38,15 +38,13 @@ def append_event(
     subject: Subject,
     message: str,
     actor: Actor,
-) -> int:
-    """Store that something happened, and return the event's id."""
-    return append_events(context, connection, [NewEvent(event, subject, actor, message)])[0]
+) -> None:
+    """Store that something happened."""
+    append_events(context, connection, [NewEvent(event, subject, actor, message)])
 
 
-def append_events(
-    context: Context, connection: Connection, new: Sequence[NewEvent]
-) -> Sequence[int]:
-    """Store events by one statement, and return their ids in order.
+def append_events(context: Context, connection: Connection, new: Sequence[NewEvent]) -> None:
+    """Store events by one statement, in order.
 
     From here to its end the transaction keeps other writers of events waiting, so that ids follow
     commits and a tail of the table misses nothing. So that two transactions never wait for each
@@ -54,15 +52,15 @@ def append_events(
     (`lifecycle.lock_job`), and touches no second job after it.
     """
     if not new:
-        return ()
+        return
     now = context.now()
     rows = [_row(event, now) for event in new]
     changed = sorted({row["job_id"] for row in rows if row["job_id"] and not row["transient"]})
     if changed:
         connection.execute(update(jobs).where(jobs.c.id.in_(changed)).values(updated_at=now))
     context.database.lock_events(connection)
-    ids = insert(events).returning(events.c.id, sort_by_parameter_order=True)
-    return connection.scalars(ids, rows).all()
+    # Without RETURNING: SQLite would insert rows of an autoincremented key one by one to sort ids.
+    connection.execute(insert(events), rows)
 
 
 def prune_transient(context: Context) -> int:

@@ -21,7 +21,7 @@ from server.database import Database
 from server.events.store import append_event
 from server.events.stream import follow
 from server.events.subject import Subject
-from server.events.tail import QUEUE, Tail
+from server.events.tail import QUEUE, Tail, newest_id
 from server.tables import events
 from tests.actors import TESTER
 from tests.server.api.serving import PATIENCE, serving, until
@@ -107,9 +107,9 @@ def _dispatch(heard: Heard, kind: str, data: str) -> None:
 
 
 def append(context: Context, message: str, *, job_id: str | None = None) -> int:
-    """Commit one event."""
+    """Commit one event, and return its id."""
     with context.database.write() as connection:
-        return append_event(
+        append_event(
             context,
             connection,
             NodeOnline(),
@@ -117,6 +117,7 @@ def append(context: Context, message: str, *, job_id: str | None = None) -> int:
             actor=TESTER,
             subject=Subject(job_id),
         )
+        return newest_id(connection)
 
 
 class _UndoneError(Exception):
