@@ -22,8 +22,8 @@ import numpy as np
 from benchmarks.report import emit, percentile
 from benchmarks.servers import PACKAGES, Running, Store, add_running, served, store
 from server.auth.service import create_token
-from server.telemetry.metrics import store_points
-from server.telemetry.points import Points
+from server.metrics.points import Points
+from server.metrics.store import store_points
 from trainyard.protocol.rest.access import TokenRequest
 
 SERIES = 10

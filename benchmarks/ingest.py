@@ -23,7 +23,7 @@ from sqlalchemy import func, select
 
 from benchmarks.report import emit
 from benchmarks.servers import PACKAGES, Running, Store, add_running, served, store
-from server.tables import metric_chunks, metric_tail
+from server.database.tables import metric_chunks, metric_tail
 from trainyard.protocol.rundir import Heartbeat, Phase
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Identity, Report
 

@@ -22,8 +22,8 @@ from sqlalchemy import insert, text
 from benchmarks.report import emit, percentile
 from benchmarks.servers import PACKAGES, Store, served, store
 from server.auth.service import create_token
-from server.paging import encode
-from server.tables import jobs
+from server.database.tables import jobs
+from server.http.paging import encode
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import JobState

@@ -21,10 +21,10 @@ from sqlalchemy import insert
 from server.auth.tokens import hash_token
 from server.clock import SystemClock
 from server.context import Context
-from server.database import Database
-from server.migrate import upgrade
+from server.database.engine import Database
+from server.database.migrate import upgrade
+from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.settings import Settings
-from server.tables import attempt_nodes, attempts, jobs, nodes
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.worker_messages import Hardware

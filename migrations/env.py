@@ -1,10 +1,10 @@
-"""Alembic's entry: runs the migrations on the connection that `server.migrate` hands over."""
+"""Alembic's entry: runs the migrations on the connection of `server.database.migrate`."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from server.tables import metadata
+from server.database.tables import metadata
 
 
 def run() -> None:

@@ -11,13 +11,13 @@ from contextlib import suppress
 
 import uvicorn
 
-from server.app import create_app
+from server.app.factory import create_app
 from server.auth.admin import ensure_admin_token, replace_admin_token
 from server.clock import SystemClock
 from server.context import Context
-from server.database import Database
+from server.database.engine import Database
+from server.database.migrate import is_current, upgrade
 from server.keys import ensure_key, rotate
-from server.migrate import is_current, upgrade
 from server.secrets import KeyFileError
 from server.settings import Settings
 from server.wire.configuration import configured
@@ -45,7 +45,7 @@ def api(context: Context) -> int:
 
 def scheduler(context: Context) -> int:
     """Place jobs and watch leases until SIGTERM."""
-    from server.scheduler.run import run  # only this process needs Celery
+    from server.scheduling.run import run  # only this process needs Celery
 
     if not _is_ready(context):
         return 1

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cached_property
 
 from server.clock import Clock
-from server.database import Database
+from server.database.engine import Database
 from server.secrets import SecretsBox
 from server.settings import Settings
 from trainyard.base.ids import make_id

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import Connection, select, text, update
 
 from server.context import Context
+from server.database.tables import jobs
 from server.secrets import KeyFileError
-from server.tables import jobs
 
 BATCH = 500
 

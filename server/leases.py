@@ -20,8 +20,8 @@ from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, Table, and_, false, func, or_
 
+from server.database.tables import attempt_nodes, chores
 from server.errors import ConflictError
-from server.tables import attempt_nodes, chores
 from trainyard.protocol.states import AttemptNodeState, ChoreState
 
 SKEW = timedelta(seconds=60)

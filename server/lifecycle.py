@@ -13,10 +13,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, and_, select, update
 
 from server.context import Context
+from server.database.tables import attempt_nodes, attempts, chores, jobs
 from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
-from server.events.subject import Actor, Subject
-from server.tables import attempt_nodes, attempts, chores, jobs
+from server.subject import Actor, Subject
 from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.states import (
     ATTEMPT_MOVES,

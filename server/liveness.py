@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, or_, select, update
 
 from server.context import Context
+from server.database.tables import liveness
+from server.database.upsert import insert_absent
 from server.leases import SKEW, Hearing
-from server.tables import liveness
-from server.upsert import insert_absent
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from server.wire.addresses import Networks
+from server.addresses import Networks
 
 
 class Settings(BaseSettings):

@@ -1,6 +1,6 @@
 """The people who act in tests."""
 
-from server.events.subject import Actor
+from server.subject import Actor
 
 ADA, BOB, EVE = Actor("ada"), Actor("bob"), Actor("eve")
 TESTER = Actor("test")

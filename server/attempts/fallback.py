@@ -6,11 +6,11 @@ from sqlalchemy import Connection, update
 
 from server.attempts.launch import Launch
 from server.attempts.parent import parent_checkpoint
-from server.attempts.verdict import Fallback
+from server.attempts.retry_policy import Fallback
 from server.context import Context
+from server.database.tables import checkpoints
 from server.events.store import append_event
-from server.events.subject import SERVER
-from server.tables import checkpoints
+from server.subject import SERVER
 from trainyard.protocol.chores import Verification
 from trainyard.protocol.failures import Failure
 from trainyard.protocol.rest.event_data import CheckpointDamaged

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
 
-from server.events.subject import Subject
-from server.rows import Attempt, AttemptNode, Job
-from server.tables import attempt_nodes, attempts, jobs
+from server.database.rows import Attempt, AttemptNode, Job
+from server.database.tables import attempt_nodes, attempts, jobs
+from server.subject import Subject
 from trainyard.protocol.states import AttemptNodeState
 from trainyard.spec.auto import resolved
 from trainyard.spec.job import JobSpec

@@ -12,9 +12,9 @@ from itertools import islice
 
 from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
+from server.attempts.lineage import attempts_of, lineage_of
+from server.database.tables import checkpoints, jobs
 from server.errors import NotFoundError
-from server.tables import checkpoints, jobs
-from server.telemetry.lineage import attempts_of, lineage_of
 
 SEGMENTS_AT_ONCE = 100
 """Attempts of a lineage that one query looks at; the newest checkpoint lies among the first."""

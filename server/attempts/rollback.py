@@ -6,12 +6,12 @@ from sqlalchemy import Connection, select
 
 from server.attempts.launch import Launch, newest_attempt_id
 from server.attempts.parent import parent_checkpoint
-from server.attempts.verdict import Rollback
+from server.attempts.retry_policy import Rollback
 from server.context import Context
+from server.database.rows import Job
+from server.database.tables import attempts, checkpoints
 from server.events.store import append_event
-from server.events.subject import SERVER
-from server.rows import Job
-from server.tables import attempts, checkpoints
+from server.subject import SERVER
 from trainyard.protocol.failures import Failure
 from trainyard.protocol.rest.event_data import RolledBack
 from trainyard.protocol.rest.jobs import PendingLaunch

@@ -8,19 +8,19 @@ from datetime import datetime
 
 from sqlalchemy import Connection, select, update
 
-from server.attempts.ending import end_nodes
+from server.attempts.claim_reply import claim_reply
+from server.attempts.finish import end_nodes
 from server.attempts.launch import read_launch
-from server.attempts.reply import claim_reply
-from server.attempts.verdict import NodeEnd
+from server.attempts.retry_policy import NodeEnd
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
+from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.errors import ConflictError, NotFoundError, UnauthenticatedError
 from server.events.store import append_event
-from server.events.subject import TRAINER, Actor, Subject
 from server.leases import NODE_LEASES, check_fence
 from server.lifecycle import attempt_to, job_to, lock_job_of, move, node_to
 from server.nodes.workers import check_worker, proves_gone
-from server.tables import attempt_nodes, attempts, jobs, nodes
+from server.subject import TRAINER, Actor, Subject
 from trainyard.protocol.failures import Failure, FailureReason
 from trainyard.protocol.rest.event_data import (
     Claimed,

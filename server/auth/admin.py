@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
-from server.tables import tokens
+from server.database.tables import tokens
 from trainyard.base.ids import make_id
 from trainyard.run.atomic import create_file
 

@@ -17,8 +17,8 @@ from server.auth.service import (
 )
 from server.auth.tokens import TokenKind, hash_token
 from server.context import Context
-from server.dependencies import ServerContext
 from server.errors import ForbiddenError, UnauthenticatedError
+from server.http.dependencies import ServerContext
 from trainyard.base.loopback import is_loopback
 
 SESSION_COOKIE = "trainyard_session"

@@ -18,13 +18,13 @@ from server.auth.dependencies import (
 )
 from server.auth.throttle import FailedLogins
 from server.auth.tokens import TokenKind
-from server.body import JsonBody
-from server.dependencies import ServerContext
+from server.database.rows import Token
 from server.errors import UnauthenticatedError
-from server.paging import PageRequest, page_by
-from server.parameters import TokenId
-from server.responses import reply
-from server.rows import Token
+from server.http.dependencies import ServerContext
+from server.http.paging import PageRequest, page_by
+from server.http.path_params import TokenId
+from server.http.request_body import JsonBody
+from server.http.responses import reply
 from trainyard.protocol.rest.access import SessionRequest, SessionView, TokenRequest, TokenView
 from trainyard.protocol.rest.common import Page
 

@@ -11,10 +11,10 @@ from sqlalchemy import Connection, and_, delete, insert, or_, select, update
 
 from server.auth.tokens import TokenKind, hash_token, make_secret, make_token
 from server.context import Context
+from server.database.rows import Token
+from server.database.tables import attempt_nodes, attempts, sessions, tokens
 from server.errors import ConflictError, InvalidRequestError, NotFoundError, UnauthenticatedError
-from server.events.subject import SCHEDULER, SERVER, TRAINER, Actor
-from server.rows import Token
-from server.tables import attempt_nodes, attempts, sessions, tokens
+from server.subject import SCHEDULER, SERVER, TRAINER, Actor
 from trainyard.protocol.rest.access import TokenRequest
 
 SESSION_LIFETIME = timedelta(days=30)

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from server.addresses import counted_as
 from server.errors import TooManyError
-from server.wire.addresses import counted_as
 
 MAX_FAILURES = 10
 WINDOW = timedelta(minutes=1)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, func, select
 
-from server.tables import attempts, metric_series
-from server.telemetry.lineage import Lineage
-from server.telemetry.series import values_at
+from server.attempts.lineage import Lineage
+from server.database.tables import attempts, metric_series
+from server.metrics.series import values_at
 from trainyard.protocol.states import AttemptState
 
 

@@ -9,10 +9,10 @@ from sqlalchemy import Connection, delete, exists, select, update
 from server.chores.carrying import lock_chore
 from server.chores.queue import end_chore
 from server.context import Context
+from server.database.rows import Chore
+from server.database.tables import checkpoints, chores
 from server.errors import ConflictError
-from server.events.subject import Actor
-from server.rows import Chore
-from server.tables import checkpoints, chores
+from server.subject import Actor
 from trainyard.protocol.chores import ChoreKind
 from trainyard.protocol.states import OPEN_CHORE_STATES, ChoreState
 

@@ -7,14 +7,14 @@ from sqlalchemy import Connection, delete, select, update
 from server.chores.queue import describe, end_chore, identity
 from server.chores.recovery import enter_recovered
 from server.context import Context
+from server.database.rows import Chore
+from server.database.tables import checkpoints, chores
 from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
-from server.events.subject import Actor, Subject
 from server.leases import CHORE_LEASES, check_fence
 from server.lifecycle import chore_to, lock_job, move
 from server.nodes.workers import check_worker
-from server.rows import Chore
-from server.tables import checkpoints, chores
+from server.subject import Actor, Subject
 from trainyard.protocol.chores import ChoreKind, ChoreOutcome, ChoreProgress, Verification
 from trainyard.protocol.rest.event_data import ChoreProgressed, ChoreStarted
 from trainyard.protocol.states import ChoreState

@@ -7,15 +7,15 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 
 from server.auth.dependencies import Person, person
-from server.body import JsonBody
+from server.checkpoints.catalog import read_checkpoint
 from server.chores import cancelling, service, uses
 from server.chores.queue import list_chores, read_chore
 from server.context import Context
-from server.dependencies import ServerContext
-from server.paging import PageRequest, page_by
-from server.parameters import CHECKPOINT_ID, CheckpointId, ChoreId
-from server.responses import reply
-from server.telemetry.catalog import read_checkpoint
+from server.http.dependencies import ServerContext
+from server.http.paging import PageRequest, page_by
+from server.http.path_params import CHECKPOINT_ID, CheckpointId, ChoreId
+from server.http.request_body import JsonBody
+from server.http.responses import reply
 from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.rest.chores import ChoreView, ExportRequest, SampleRequest
 from trainyard.protocol.rest.common import Page

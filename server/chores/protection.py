@@ -9,8 +9,8 @@ from typing import ClassVar
 from sqlalchemy import Connection, Table, and_, exists, func, or_, select
 
 from server.chores.queue import open_chores
-from server.rows import CheckpointHead, Chore, JobHead, TypedRow
-from server.tables import attempts, checkpoints, chores, jobs
+from server.database.rows import CheckpointHead, Chore, JobHead, TypedRow
+from server.database.tables import attempts, checkpoints, chores, jobs
 from trainyard.protocol.chores import USES
 from trainyard.protocol.states import LIVE_ATTEMPT_STATES, JobState
 

@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, insert
 
 from server.context import Context
+from server.database.rows import Chore, JobHead
+from server.database.tables import chores
 from server.errors import NotFoundError
 from server.events.store import append_event
-from server.events.subject import Actor, Subject
 from server.lifecycle import chore_to, move
-from server.rows import Chore, JobHead
-from server.tables import chores
+from server.subject import Actor, Subject
 from trainyard.protocol.chores import LOOKS, ChoreKind, ChoreTask
 from trainyard.protocol.rest.chores import ChoreView
 from trainyard.protocol.rest.event_data import ChoreEnded, ChoreQueued

@@ -5,14 +5,14 @@ from __future__ import annotations
 from sqlalchemy import Connection, func, select, update
 
 from server.attempts.launch import Launch, effective_spec
+from server.checkpoints.catalog import record_commit
 from server.chores.queue import queue_chore
 from server.chores.service import apply_retention
 from server.context import Context
-from server.events.subject import RECOVERY
-from server.rows import Chore
-from server.tables import attempts, checkpoints
-from server.telemetry.catalog import record_commit
-from server.telemetry.lines import check_manifest
+from server.database.rows import Chore
+from server.database.tables import attempts, checkpoints
+from server.ingest.jsonl import check_manifest
+from server.subject import RECOVERY
 from trainyard.protocol.chores import ChoreKind, ChoreTask, RecoverTask
 from trainyard.protocol.manifest import Manifest
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select, update
 
+from server.attempts.lineage import attempts_of, lineage_of
 from server.chores.best import Measured, measure
 from server.chores.protection import (
     being_loaded,
@@ -16,13 +17,12 @@ from server.chores.protection import (
 from server.chores.queue import cancel_looks, queue_chore
 from server.chores.retention import Candidate, let_go
 from server.context import Context
+from server.database.rows import Checkpoint, CheckpointHead, JobHead
+from server.database.tables import checkpoints, jobs
 from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
-from server.events.subject import RETENTION, Actor, Subject
 from server.lifecycle import lock_job
-from server.rows import Checkpoint, CheckpointHead, JobHead
-from server.tables import checkpoints, jobs
-from server.telemetry.lineage import attempts_of, lineage_of
+from server.subject import RETENTION, Actor, Subject
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.chores import ChoreKind, ChoreTask
 from trainyard.protocol.rest.event_data import CheckpointPinned

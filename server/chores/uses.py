@@ -7,10 +7,10 @@ from sqlalchemy import Connection, select
 from server.chores.queue import open_chores, queue_chore
 from server.chores.service import locked_to_stay, point_of
 from server.context import Context
+from server.database.rows import Checkpoint
+from server.database.tables import jobs
 from server.errors import ConflictError, InvalidRequestError
-from server.events.subject import Actor
-from server.rows import Checkpoint
-from server.tables import jobs
+from server.subject import Actor
 from trainyard.protocol.chores import ChoreKind, ChoreTask, ExportTask, SampleTask
 from trainyard.protocol.rest.chores import ExportRequest, SampleRequest
 from trainyard.spec.job import JobSpec

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Header, Query, Request
 from sse_starlette import EventSourceResponse
 
 from server.auth.dependencies import person
-from server.dependencies import ServerContext
 from server.events.stream import follow
 from server.events.tail import Tail
+from server.http.dependencies import ServerContext
 from trainyard.base.ids import ID_PATTERN
 
 PING_SECONDS = 15

@@ -11,8 +11,8 @@ import orjson
 from sqlalchemy import Connection, delete, insert, update
 
 from server.context import Context
-from server.events.subject import Actor, Subject
-from server.tables import events, jobs
+from server.database.tables import events, jobs
+from server.subject import Actor, Subject
 from trainyard.protocol.event_kinds import TRANSIENT, EventData
 from trainyard.protocol.rest.events import KIND_OF
 

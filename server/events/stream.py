@@ -10,9 +10,9 @@ from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
 from server.context import Context
+from server.database.tables import events
 from server.events.store import TRANSIENT_KEPT
 from server.events.tail import BATCH, Frame, Subscription, Tail, read_frames
-from server.tables import events
 
 REPLAYABLE = TRANSIENT_KEPT - timedelta(minutes=10)
 """Age up to which a client's last event may be: of an older gap transient events may be pruned."""

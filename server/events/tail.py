@@ -16,9 +16,9 @@ import orjson
 from sqlalchemy import Connection, Table, Text, func, select, type_coerce
 
 from server.context import Context
+from server.database.rows import TypedRow
+from server.database.tables import events
 from server.errors import UnavailableError
-from server.rows import TypedRow
-from server.tables import events
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from sqlalchemy import Connection, func, select
 
 from server.context import Context
+from server.database.tables import nodes
 from server.errors import InvalidRequestError
-from server.tables import nodes
 from trainyard.base.problems import Problem, SpecError
 from trainyard.spec.environment import environment_problems, masked_problems
 from trainyard.spec.job import JobSpec

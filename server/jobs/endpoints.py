@@ -7,23 +7,23 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Header, Query, Response
 
 from server.auth.dependencies import Person, person
-from server.body import JsonBody
 from server.chores.queue import read_chore
-from server.dependencies import ServerContext
-from server.events.listing import list_events
+from server.http.dependencies import ServerContext
+from server.http.paging import PageRequest, page_by
+from server.http.path_params import CheckpointId, JobId
+from server.http.request_body import JsonBody
+from server.http.responses import reply, reply_page
 from server.jobs import fork as forks
 from server.jobs import resume as resumes
 from server.jobs import service
+from server.jobs.event_list import list_events
 from server.jobs.listing import (
     JobFilter,
     count_jobs,
     list_jobs,
 )
 from server.jobs.planning import plan_job
-from server.paging import PageRequest, page_by
-from server.parameters import CheckpointId, JobId
-from server.responses import reply, reply_page
-from server.views import job_view, list_attempts, list_requests, read_request
+from server.jobs.queries import job_view, list_attempts, list_requests, read_request
 from trainyard.base.names import NAME
 from trainyard.planner.results import Plan
 from trainyard.protocol.rest.attempts import AttemptView

@@ -13,13 +13,13 @@ from sqlalchemy import Connection, Table
 
 import trainyard.planner.plan
 from server.context import Context
+from server.database.rows import TypedRow
+from server.database.tables import checkpoints, jobs
 from server.errors import ConflictError, InvalidRequestError, NotFoundError, RefusalError
-from server.events.subject import Actor
 from server.jobs.checks import check_hardware, check_spec, check_world_size, known_slots
 from server.jobs.service import Ancestor, insert_job, job_of_key
 from server.lifecycle import lock_job
-from server.rows import TypedRow
-from server.tables import checkpoints, jobs
+from server.subject import Actor
 from trainyard.base.problems import Problem, SpecError
 from trainyard.planner.results import Plan
 from trainyard.protocol.chores import Verification

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import case, func, select
 
-from server.tables import demands, jobs
+from server.database.tables import demands, jobs
 from trainyard.protocol.states import JobState
 
 _group = select(demands.c.reason).where(demands.c.key == jobs.c.demand).scalar_subquery()

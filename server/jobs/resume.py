@@ -11,18 +11,18 @@ from sqlalchemy import Connection, select
 from server.attempts.launch import newest_attempt_id
 from server.attempts.parent import ParentCheckpoint, parent_checkpoint
 from server.context import Context
+from server.database.rows import Job
+from server.database.tables import attempts, checkpoints
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
-from server.events.subject import Actor, Subject
 from server.jobs.checks import check_spec, check_world_size, known_slots, roots_of
 from server.jobs.comparison import compare
+from server.jobs.queries import job_row
 from server.jobs.service import end_running
 from server.jobs.target import Baseline, Target, work_out
 from server.lifecycle import Move, job_to, lock_job, move
-from server.rows import Job
-from server.scheduler.offers import read_offers
-from server.scheduler.placement import Demand, Offer, fits
-from server.tables import attempts, checkpoints
-from server.views import job_row
+from server.nodes.capacity import read_offers
+from server.nodes.placement import Demand, Offer, fits
+from server.subject import Actor, Subject
 from trainyard.planner.plan import resume_options
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import Manifest

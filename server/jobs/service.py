@@ -10,20 +10,20 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from server import tables
-from server.attempts.ending import order
+from server.attempts.finish import order
 from server.attempts.launch import newest_attempt_id, read_launch
 from server.attempts.parent import parent_checkpoint
 from server.chores.service import refuse_while_needed, remove_with_job
 from server.context import Context
+from server.database import tables
+from server.database.rows import Job
+from server.database.tables import attempts, jobs, requests
+from server.database.upsert import insert_absent
 from server.errors import ConflictError, InvalidRequestError
 from server.events.store import append_event
-from server.events.subject import Actor, Subject
 from server.jobs.checks import check_hardware, check_new, check_world_size
 from server.lifecycle import job_to, lock_job, move
-from server.rows import Job
-from server.tables import attempts, jobs, requests
-from server.upsert import insert_absent
+from server.subject import Actor, Subject
 from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, Submitted
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.resume_parts import CheckpointPart, left_out

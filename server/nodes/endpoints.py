@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from server.auth.dependencies import Person, person
-from server.body import JsonBody
-from server.dependencies import ServerContext
+from server.http.dependencies import ServerContext
+from server.http.paging import PageRequest, page_by
+from server.http.path_params import NodeName
+from server.http.request_body import JsonBody
+from server.http.responses import reply
 from server.nodes import service
-from server.paging import PageRequest, page_by
-from server.parameters import NodeName
-from server.responses import reply
 from trainyard.base.names import NAME
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.nodes import DrainRequest, NodeView

@@ -12,6 +12,8 @@ from sqlalchemy import Connection, insert, select, update
 from server.auth.service import Principal
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
+from server.database.rows import Node
+from server.database.tables import attempt_nodes, attempts, jobs, nodes, tokens
 from server.errors import (
     ConflictError,
     ForbiddenError,
@@ -20,10 +22,8 @@ from server.errors import (
     UnauthenticatedError,
 )
 from server.events.store import append_event
-from server.events.subject import Actor, Subject
 from server.nodes.workers import refuse_second_worker
-from server.rows import Node
-from server.tables import attempt_nodes, attempts, jobs, nodes, tokens
+from server.subject import Actor, Subject
 from trainyard.base.names import LEGAL, ROOT
 from trainyard.base.problems import Problem
 from trainyard.protocol.attempt import NodeAllocation

@@ -5,11 +5,11 @@ from __future__ import annotations
 from sqlalchemy import Connection, func, select
 
 from server.context import Context
+from server.database.rows import Node
+from server.database.tables import nodes
 from server.errors import ConflictError
 from server.leases import NODE_LEASES, is_recent, lease_expired
 from server.liveness import hearing
-from server.rows import Node
-from server.tables import nodes
 from trainyard.protocol.worker_messages import WorkerIdentity
 
 HEARTBEATS_MISSED = 6

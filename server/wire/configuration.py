@@ -5,8 +5,8 @@ from __future__ import annotations
 import uvicorn
 from fastapi import FastAPI
 
+from server.addresses import Networks
 from server.settings import Settings
-from server.wire.addresses import Networks
 from server.wire.connections import Connections
 from server.wire.protocol import Limits, bounded
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from collections import Counter
 
-from server.wire.addresses import Networks, counted_as
+from server.addresses import Networks, counted_as
 
 RESERVED_DESCRIPTORS = 200
 """File descriptors for everything but connections: database, log, dashboard files, libraries."""

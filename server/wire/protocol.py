@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from server.problems import MEDIA_TYPE
+from server.http.problems import MEDIA_TYPE
 from server.wire.connections import Connections
 from trainyard.protocol.rest.common import ProblemDetails
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES

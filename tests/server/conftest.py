@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import URL, create_engine, make_url, text
 
 from server.context import Context
-from server.database import Database
-from server.migrate import upgrade
+from server.database.engine import Database
+from server.database.migrate import upgrade
 from server.settings import Settings
 from tests.server.harness import FakeClock, Harness
 

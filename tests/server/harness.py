@@ -12,16 +12,16 @@ from sqlalchemy import Row, insert, select
 from server.attempts.service import claim
 from server.auth.tokens import hash_token
 from server.context import Context
+from server.database.tables import attempt_nodes, attempts, checkpoints, chores, events, jobs, nodes
+from server.ingest.receive import store_report
 from server.jobs.reason import shown_reason
 from server.jobs.service import submit
 from server.liveness import beat
-from server.scheduler.chores import ChoreKeeper
-from server.scheduler.dispatch import RecordingDispatcher
-from server.scheduler.emptying import Emptier
-from server.scheduler.place import Placer
-from server.scheduler.reconcile import Reconciler
-from server.tables import attempt_nodes, attempts, checkpoints, chores, events, jobs, nodes
-from server.telemetry.ingest import store_report
+from server.scheduling.chores import ChoreKeeper
+from server.scheduling.dispatch import RecordingDispatcher
+from server.scheduling.drain import Emptier
+from server.scheduling.reconcile import Reconciler
+from server.scheduling.round import Placer
 from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
 from trainyard.protocol.failures import Failure, FailureReason, LoadFailure

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import OperationalError
 
-from server.database import CONNECT_DEFAULTS, Database
+from server.database.engine import CONNECT_DEFAULTS, Database
 
 
 def parameters(url: URL) -> dict[str, str]:

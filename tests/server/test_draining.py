@@ -8,9 +8,9 @@ from sqlalchemy import select
 
 from server.attempts.service import node_heartbeat
 from server.context import Context
+from server.database.tables import events
 from server.jobs.service import cancel, stop
 from server.nodes.service import drain, list_nodes, undrain
-from server.tables import events
 from tests.actors import ADA
 from tests.server.harness import Harness
 from trainyard.protocol.event_kinds import EventKind

@@ -8,12 +8,12 @@ import pytest
 from sqlalchemy import update
 
 from server.context import Context
+from server.database.tables import jobs
 from server.errors import InvalidRequestError
 from server.jobs import fork, resume
 from server.jobs.planning import plan_job
+from server.jobs.queries import job_view
 from server.jobs.service import stop, submit
-from server.tables import jobs
-from server.views import job_view
 from tests.actors import ADA, EVE
 from tests.exploits import BAD_VALUES, COUSINS, shell_by_warnings
 from tests.server.harness import BRINGS_CODE, Harness

@@ -13,13 +13,13 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import insert
 
+from server.app.openapi import openapi_text
 from server.context import Context
+from server.database.tables import events
 from server.events.store import append_event
-from server.events.subject import Subject
 from server.events.tail import read_frames
-from server.openapi import openapi_text
-from server.tables import events
-from server.telemetry.lines import event_line
+from server.ingest.jsonl import event_line
+from server.subject import Subject
 from tests.actors import TESTER
 from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.chores import ChoreKind, ChoreProgress

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import select
 
 from server.context import Context
+from server.database.tables import checkpoints, events
 from server.jobs.fork import fork
 from server.jobs.resume import resume
-from server.tables import checkpoints, events
 from tests.actors import ADA
 from tests.server.harness import AnyRow, Harness, Supervisor
 from trainyard.protocol.checkpoint_faults import CheckpointFault

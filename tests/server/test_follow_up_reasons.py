@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.attempts.verdict import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
+from server.attempts.retry_policy import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
 from trainyard.protocol.failures import REMEDIES, Failure, FailureReason
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, DesiredState, JobState

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
+from server.checkpoints.catalog import read_checkpoint
 from server.context import Context
+from server.database.tables import checkpoints
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.fork import fork, preview
+from server.jobs.queries import job_view
 from server.jobs.resume import preview as preview_resume
 from server.jobs.service import stop
-from server.tables import checkpoints
-from server.telemetry.catalog import read_checkpoint
-from server.views import job_view
 from tests.actors import ADA, BOB, EVE
 from tests.server.harness import BRINGS_CODE, Harness
 from trainyard.protocol.failures import FailureReason

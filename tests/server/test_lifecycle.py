@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Table, func, insert, select, update
 
 from server.context import Context
+from server.database.tables import attempt_nodes, attempts, chores, events, jobs
 from server.errors import NotFoundError
-from server.events.subject import Subject
 from server.lifecycle import (
     IllegalMoveError,
     Move,
@@ -23,7 +23,7 @@ from server.lifecycle import (
     move,
     node_to,
 )
-from server.tables import attempt_nodes, attempts, chores, events, jobs
+from server.subject import Subject
 from tests.actors import ADA, TESTER
 from tests.server.harness import Harness
 from trainyard.protocol.chores import ChoreKind, ChoreTask

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import select
 
 from server.context import Context
-from server.database import Database
+from server.database.engine import Database
+from server.database.tables import liveness as beats
 from server.liveness import BEAT_SECONDS, beat, hearing, keep_beating
-from server.tables import liveness as beats
 from tests.server.harness import FakeClock
 
 

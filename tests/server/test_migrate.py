@@ -13,9 +13,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, inspect
 
-from server.database import Database
-from server.migrate import alembic_config, is_current, upgrade
-from server.tables import attempts, metadata
+from server.database.engine import Database
+from server.database.migrate import alembic_config, is_current, upgrade
+from server.database.tables import attempts, metadata
 from tests.server.harness import Harness
 from trainyard.protocol.attempt import Overrides
 from trainyard.spec.auto import FIELDS, auto_values, resolved

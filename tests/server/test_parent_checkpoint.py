@@ -7,8 +7,8 @@ from sqlalchemy import update
 
 from server.attempts.parent import ParentCheckpoint, parent_checkpoint
 from server.context import Context
+from server.database.tables import checkpoints, jobs
 from server.errors import NotFoundError
-from server.tables import checkpoints, jobs
 from tests.server.harness import Harness
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.scheduler.placement import Decisions, Demand, Offer, decide, fits
+from server.nodes.placement import Decisions, Demand, Offer, decide, fits
 from trainyard.protocol.attempt import NodeAllocation
 
 ROOTS = {"checkpoints": "uuid-1"}

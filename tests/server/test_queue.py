@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Connection, event, func, insert, select, update
 
 from server.context import Context
-from server.scheduler.place import Placer
-from server.scheduler.queue import NOTIFIED, PLACED_AT_ONCE, forget_groups
-from server.tables import demands, events, jobs, nodes
+from server.database.tables import demands, events, jobs, nodes
+from server.scheduling.queue import NOTIFIED, PLACED_AT_ONCE, forget_groups
+from server.scheduling.round import Placer
 from tests.server.harness import Harness
 from trainyard.base.ids import make_id
 from trainyard.protocol.states import JobState

@@ -15,16 +15,16 @@ from sqlalchemy import event, select
 from server.attempts.service import claim, node_heartbeat
 from server.chores.uses import export
 from server.context import Context
+from server.database.tables import attempt_nodes, attempts, events, jobs
 from server.errors import ConflictError, RefusalError
 from server.events.store import append_event
-from server.events.subject import Actor, Subject
 from server.jobs.service import cancel, stop, submit
 from server.liveness import beat
-from server.scheduler.dispatch import RecordingDispatcher
-from server.scheduler.offers import read_offers
-from server.scheduler.place import Placer, place_job
-from server.scheduler.reconcile import Reconciler
-from server.tables import attempt_nodes, attempts, events, jobs
+from server.nodes.capacity import read_offers
+from server.scheduling.dispatch import RecordingDispatcher
+from server.scheduling.reconcile import Reconciler
+from server.scheduling.round import Placer, place_job
+from server.subject import Actor, Subject
 from tests.actors import ADA, BOB
 from tests.server.harness import Harness, Supervisor
 from trainyard.protocol.attempt import NodeAllocation

@@ -11,13 +11,13 @@ from pydantic import ValidationError
 from server.attempts.service import node_heartbeat
 from server.context import Context
 from server.events.store import append_event, prune_transient
-from server.events.subject import Subject
 from server.jobs.service import stop
 from server.liveness import beat
-from server.scheduler.leader import FileLeadership
-from server.scheduler.reconcile import Reconciler
-from server.scheduler.run import Scheduler
+from server.scheduling.leader import FileLeadership
+from server.scheduling.reconcile import Reconciler
+from server.scheduling.run import Scheduler
 from server.settings import Settings
+from server.subject import Subject
 from tests.actors import ADA, TESTER
 from tests.server.harness import Harness, Supervisor
 from trainyard.protocol.failures import FailureReason

@@ -9,11 +9,11 @@ from sqlalchemy import update
 
 from server.attempts.launch import effective_spec, read_launch
 from server.context import Context
+from server.database.tables import jobs
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.jobs.queries import list_attempts
 from server.jobs.resume import options, preview, resume
 from server.jobs.service import cancel, stop
-from server.tables import jobs
-from server.views import list_attempts
 from tests.actors import ADA, BOB
 from tests.server.harness import Harness
 from trainyard.protocol.failures import FailureReason

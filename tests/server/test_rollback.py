@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from server.context import Context
+from server.database.tables import events
 from server.jobs.resume import resume
-from server.tables import events
 from tests.actors import ADA
 from tests.server.harness import AnyRow, Harness, Supervisor
 from trainyard.protocol.failures import FailureReason

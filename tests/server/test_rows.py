@@ -37,9 +37,9 @@ from sqlalchemy import (
 from sqlalchemy.types import NullType
 
 import server
-from server import tables
-from server.columns import Json, Record, Typed, UtcDateTime
-from server.rows import JobHead, TypedRow
+from server.database import tables
+from server.database.column_types import Json, Record, Typed, UtcDateTime
+from server.database.rows import JobHead, TypedRow
 from tests.test_house_rules import Finding, findings, nodes, python_files
 from trainyard.protocol.states import JobState
 
@@ -159,7 +159,7 @@ def test_rows_of_the_database_leave_no_query() -> None:
     """Without SQLAlchemy's `Row` no signature can name a row that mypy cannot check."""
     files = [path for path in python_files("server") if path.name != "rows.py"]
     broken = findings(files, untyped_rows)
-    assert not broken, "\n".join(["return a TypedRow (server/rows.py):", *broken])
+    assert not broken, "\n".join(["return a TypedRow (server/database/rows.py):", *broken])
 
 
 def untyped_rows(module: ast.Module) -> Iterator[Finding]:

@@ -15,13 +15,13 @@ from kombu.exceptions import OperationalError
 from sqlalchemy import text
 
 from server.context import Context
-from server.database import Database
+from server.database.engine import Database
 from server.jobs.service import submit
 from server.liveness import beat
-from server.scheduler.dispatch import EXPIRES_SECONDS, CelerySender, RecordingDispatcher
-from server.scheduler.leader import LEADER_LOCK, FileLeadership, leadership, lock_of
-from server.scheduler.reconcile import Reconciler
-from server.scheduler.run import Scheduler
+from server.scheduling.dispatch import EXPIRES_SECONDS, CelerySender, RecordingDispatcher
+from server.scheduling.leader import LEADER_LOCK, FileLeadership, leadership, lock_of
+from server.scheduling.reconcile import Reconciler
+from server.scheduling.run import Scheduler
 from tests.actors import ADA
 from tests.server.harness import Harness
 from trainyard.protocol.states import JobState

@@ -15,16 +15,16 @@ from server.__main__ import main
 from server.attempts.service import claim
 from server.chores import uses
 from server.context import Context
-from server.database import Database
+from server.database.engine import Database
+from server.database.migrate import alembic_config, upgrade
+from server.database.tables import events, jobs, metadata
 from server.errors import InvalidRequestError
 from server.jobs import fork
 from server.jobs.planning import plan_job
+from server.jobs.queries import job_view
 from server.jobs.service import stop, submit
 from server.keys import ensure_key, rotate
-from server.migrate import alembic_config, upgrade
 from server.secrets import KeyFileError, SecretsBox
-from server.tables import events, jobs, metadata
-from server.views import job_view
 from tests.actors import ADA
 from tests.server.harness import BRINGS_CODE, FakeClock, Harness
 from trainyard.protocol.rest.chores import SampleRequest

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.attempts.verdict import (
+from server.attempts.retry_policy import (
     LONGEST_BACKOFF_SECONDS,
     FollowUp,
     NodeEnd,

@@ -14,12 +14,12 @@ from uuid import UUID
 from server.auth.service import authenticate_token, create_token
 from server.auth.tokens import hash_token
 from server.context import Context
-from server.events.subject import Actor
+from server.ingest.receive import store_report
 from server.jobs.resume import resume
 from server.jobs.service import stop
 from server.nodes.service import register
 from server.settings import Settings
-from server.telemetry.ingest import store_report
+from server.subject import Actor
 from tests.manifests import make_manifest, state_at
 from tests.server.harness import FakeClock, Harness, Supervisor
 from trainyard.protocol.failures import Failure
@@ -303,8 +303,8 @@ class Run:
 def open_context(folder: Path) -> Context:
     """Return the surroundings of a server on a SQLite file in `folder`, whose schema is current."""
     from server.clock import SystemClock
-    from server.database import Database
-    from server.migrate import upgrade
+    from server.database.engine import Database
+    from server.database.migrate import upgrade
 
     url = f"sqlite:///{folder / 'trainyard.db'}"
     settings = Settings(database_url=url, state_dir=folder, allow_code=True)

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from server.body import parse_json
+from server.http.request_body import parse_json
 from trainyard.protocol.failures import REMEDIES, Failure, FailureReason
 from trainyard.protocol.rundir import Outcome, RankExit
 from trainyard.protocol.states import DesiredState

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from server.body import parse_json
+from server.http.request_body import parse_json
 from tests.worker.conftest import Attempt, Place, wait_for
 from trainyard.base.ids import make_id
 from trainyard.protocol.rundir import ExitRecord, Phase, Provenance, Request

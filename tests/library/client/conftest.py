@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from server.app import create_app
+from server.app.factory import create_app
 from server.auth.admin import ensure_admin_token
 from server.clock import SystemClock
 from server.context import Context
-from server.database import Database
-from server.migrate import upgrade
+from server.database.engine import Database
+from server.database.migrate import upgrade
 from server.settings import Settings
 from server.wire.configuration import configured
 from tests.server.api.serving import listening_on

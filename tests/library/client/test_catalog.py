@@ -9,8 +9,8 @@ from threading import Event, Thread
 
 import pytest
 
+from server.checkpoints.catalog import record_stall
 from server.chores.carrying import claim_chore, report_chore
-from server.telemetry.catalog import record_stall
 from tests.library.client.conftest import Run, Yard
 from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.chores import (

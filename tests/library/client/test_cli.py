@@ -14,7 +14,7 @@ import pytest
 
 from server.attempts.service import node_heartbeat
 from server.auth.tokens import hash_token
-from server.telemetry.ingest import store_report
+from server.ingest.receive import store_report
 from tests.library.client.conftest import Run, Yard
 from tests.server.harness import Supervisor
 from trainyard.protocol.failures import FailureReason

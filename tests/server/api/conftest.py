@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from fastapi import FastAPI
 
-from server.app import create_app
+from server.app.factory import create_app
 from server.auth.admin import ensure_admin_token
 from server.auth.service import create_token
 from server.context import Context

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from server.app import create_app
+from server.app.factory import create_app
 from server.context import Context
-from server.database import Database
+from server.database.engine import Database
 from server.wire.configuration import configured
 
 PATIENCE = 30.0

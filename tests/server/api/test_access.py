@@ -10,15 +10,15 @@ import pytest
 from fastapi import FastAPI
 from sqlalchemy import insert, select
 
-from server.app import create_app, routes_of
+from server.app.factory import create_app, routes_of
 from server.auth.admin import ensure_admin_token, replace_admin_token
 from server.auth.dependencies import SESSION_COOKIE
 from server.auth.service import SESSION_LIFETIME
 from server.auth.throttle import MAX_ADDRESSES, FailedLogins
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
+from server.database.tables import tokens
 from server.errors import TooManyError
-from server.tables import tokens
 from tests.server.api.in_process import TestClient
 from tests.server.harness import FakeClock
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.app import create_app
+from server.app.factory import create_app
 from server.context import Context
 from tests.server.api.in_process import TestClient
 

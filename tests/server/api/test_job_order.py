@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import event, update
 
 from server.context import Context
+from server.database.tables import jobs
 from server.jobs.listing import JobFilter, list_jobs
-from server.tables import jobs
 from tests.server.api.in_process import TestClient
 from tests.server.harness import FakeClock
 from trainyard.protocol.rest.jobs import JobOrder

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from server.context import Context
-from server.tables import jobs
+from server.database.tables import jobs
 from tests.server.api.in_process import TestClient
 from tests.server.harness import BRINGS_CODE, FakeClock, Harness
 from trainyard.planner.results import Plan

@@ -10,9 +10,9 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
-from server.app import routes_of
-from server.examples import ANSWERS, EXAMPLES
-from server.openapi import openapi_text
+from server.app.factory import routes_of
+from server.app.openapi import openapi_text
+from server.http.examples import ANSWERS, EXAMPLES
 
 DOCUMENT = json.loads(openapi_text())
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from fastapi import FastAPI
 
-from server.app import routes_of
+from server.app.factory import routes_of
 from tests.server.api.in_process import TestClient
 
 JOBS = "/api/v1/jobs"

@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 
 from fastapi import FastAPI
 
-from server.app import routes_of
-from server.openapi import openapi_text
-from server.reference_page import render
+from server.app.factory import routes_of
+from server.app.openapi import openapi_text
+from server.app.reference_page import render
 from tests.server.api.in_process import TestClient
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from server.app import create_app
+from server.app.factory import create_app
 from server.context import Context
-from server.database import Database
-from server.paging import encode
-from server.tables import events, jobs
+from server.database.engine import Database
+from server.database.tables import events, jobs
+from server.http.paging import encode
 from tests.server.api.in_process import TestClient
 from tests.server.harness import Harness
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from schemathesis.core import NotSet
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from server.app.openapi import openapi_text
 from server.auth.admin import ensure_admin_token
 from server.context import Context
-from server.database import Database
-from server.migrate import upgrade
-from server.openapi import openapi_text
-from server.paging import encode
+from server.database.engine import Database
+from server.database.migrate import upgrade
+from server.http.paging import encode
 from server.settings import Settings
 from tests.server.api.serving import serving
 from tests.server.harness import FakeClock, Harness

@@ -17,12 +17,12 @@ import pytest
 from sqlalchemy import delete, insert
 
 from server.context import Context
-from server.database import Database
+from server.database.engine import Database
+from server.database.tables import events
 from server.events.store import append_event
 from server.events.stream import follow
-from server.events.subject import Subject
 from server.events.tail import QUEUE, Tail, newest_id
-from server.tables import events
+from server.subject import Subject
 from tests.actors import TESTER
 from tests.server.api.serving import PATIENCE, serving, until
 from tests.server.harness import FakeClock

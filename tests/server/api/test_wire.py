@@ -14,8 +14,8 @@ import pytest
 from fastapi import FastAPI, Request
 from pydantic import ValidationError
 
+from server.addresses import Networks, counted_as
 from server.settings import Settings
-from server.wire.addresses import Networks, counted_as
 from server.wire.configuration import configured
 from server.wire.connections import Connections
 from server.wire.protocol import Limits

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from server.auth.service import create_token
 from server.context import Context
-from server.tables import events
+from server.database.tables import events
 from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient
 from tests.server.harness import Harness

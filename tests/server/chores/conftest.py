@@ -13,8 +13,8 @@ from server.attempts.launch import effective_spec
 from server.chores.carrying import claim_chore, report_chore
 from server.chores.queue import read_chore
 from server.chores.service import apply_retention
+from server.database.tables import checkpoints, chores, events
 from server.lifecycle import lock_job
-from server.tables import checkpoints, chores, events
 from tests.server.harness import AnyRow, Harness
 from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.chores import ChoreOutcome, ChoreProgress, Verification

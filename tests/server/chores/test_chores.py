@@ -9,8 +9,8 @@ from server.chores import service, uses
 from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.liveness import beat
-from server.scheduler.chore_placement import Wanted, choose
-from server.scheduler.placement import Offer
+from server.nodes.placement import Offer
+from server.scheduling.chore_placement import Wanted, choose
 from tests.actors import ADA, EVE
 from tests.server.chores.conftest import Yard
 from tests.server.harness import Harness

@@ -7,12 +7,12 @@ from sqlalchemy import select
 
 from server.chores import service
 from server.context import Context
+from server.database.tables import checkpoints, jobs
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.fork import fork
 from server.jobs.resume import resume
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
-from server.tables import checkpoints, jobs
 from tests.actors import ADA, EVE
 from tests.server.chores.conftest import Yard
 from trainyard.protocol.checkpoint_faults import CheckpointFault

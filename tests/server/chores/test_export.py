@@ -10,9 +10,9 @@ import pytest
 from server.chores import service, uses
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
-from server.events.subject import Actor
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
+from server.subject import Actor
 from tests.actors import ADA, EVE
 from tests.server.chores.conftest import Yard
 from tests.server.harness import Harness, Supervisor

@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy import update
 
+from server.database.tables import nodes
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
 from server.liveness import beat
-from server.tables import nodes
 from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
 from tests.server.chores.conftest import Yard

@@ -14,8 +14,8 @@ from server.chores.retention import Candidate, let_go
 from server.context import Context
 from server.jobs.resume import resume
 from server.jobs.service import stop
-from server.telemetry.metrics import store_points
-from server.telemetry.points import Points
+from server.metrics.points import Points
+from server.metrics.store import store_points
 from tests.actors import ADA
 from tests.server.chores.conftest import Yard
 from trainyard.protocol.checkpoint_faults import CheckpointFault

@@ -8,7 +8,7 @@ import pytest
 
 from server.chores import service
 from server.context import Context
-from server.scheduler.chores import ChoreKeeper
+from server.scheduling.chores import ChoreKeeper
 from tests.actors import ADA
 from tests.server.chores.conftest import Yard
 from trainyard.protocol.checkpoint_faults import CheckpointFault

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import insert
 
 from server.context import Context
-from server.tables import attempts, jobs
+from server.database.tables import attempts, jobs
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import checkpoint_id
 from trainyard.protocol.rest.jobs import Progress

@@ -11,9 +11,9 @@ from sqlalchemy import select
 
 from server.auth.tokens import hash_token
 from server.context import Context
-from server.tables import events
-from server.telemetry.charts import chart
-from server.telemetry.ingest import store_report
+from server.database.tables import events
+from server.ingest.receive import store_report
+from server.metrics.charts import chart
 from tests.server.harness import Supervisor
 from trainyard.protocol.rest.telemetry import MetricLineView
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Report, ReportReply

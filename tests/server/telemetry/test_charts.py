@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 
 from server.context import Context
+from server.database.tables import metric_chunks, metric_tail
 from server.errors import InvalidRequestError, NotFoundError
-from server.tables import metric_chunks, metric_tail
-from server.telemetry import metrics, points
-from server.telemetry.charts import chart
-from server.telemetry.metrics import TAIL_LIMIT, store_points
-from server.telemetry.points import Points
+from server.metrics import points, store
+from server.metrics.charts import chart
+from server.metrics.points import Points
+from server.metrics.store import TAIL_LIMIT, store_points
 from tests.server.telemetry.records import add_attempt, add_attempts, add_job
 from trainyard.protocol.rest.telemetry import MetricLineView
 
@@ -92,8 +92,8 @@ def test_buckets_equal_a_brute_force_computation(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:  # small chunks: many borders with few points
         patch.setattr(points, "CHUNK_POINTS", chunk_points)
-        patch.setattr(metrics, "CHUNK_POINTS", chunk_points)
-        patch.setattr(metrics, "TAIL_LIMIT", 2 * chunk_points)
+        patch.setattr(store, "CHUNK_POINTS", chunk_points)
+        patch.setattr(store, "TAIL_LIMIT", 2 * chunk_points)
         job_id = add_job(context)
         stored(context, add_attempt(context, job_id), *batches)
         first, last = (window[0], window[0] + window[1]) if window else (0, 2**40)

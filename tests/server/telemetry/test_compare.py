@@ -13,12 +13,12 @@ from sqlalchemy import event
 
 from server.context import Context
 from server.errors import InvalidRequestError, NotFoundError
-from server.telemetry import metrics, points
-from server.telemetry.charts import chart
-from server.telemetry.clock import Axis
-from server.telemetry.compare import MAX_JOBS, compare
-from server.telemetry.metrics import store_points
-from server.telemetry.points import Points
+from server.metrics import points, store
+from server.metrics.charts import chart
+from server.metrics.compare import MAX_JOBS, compare
+from server.metrics.points import Points
+from server.metrics.store import store_points
+from server.metrics.time_axis import Axis
 from tests.server.telemetry.records import add_attempt, add_attempts, add_job
 from trainyard.protocol.rest.telemetry import ComparedLineView, MetricLineView
 
@@ -75,8 +75,8 @@ def test_lines_are_those_of_each_job_and_every_bucket_ends_at_its_time_and_token
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:  # small chunks: many borders with few points
         patch.setattr(points, "CHUNK_POINTS", chunk_points)
-        patch.setattr(metrics, "CHUNK_POINTS", chunk_points)
-        patch.setattr(metrics, "TAIL_LIMIT", 2 * chunk_points)
+        patch.setattr(store, "CHUNK_POINTS", chunk_points)
+        patch.setattr(store, "TAIL_LIMIT", 2 * chunk_points)
         first, second = add_job(context), trained(context, 17, seconds=3.0)
         end = sum(cuts)
         parent = max(end - back, 1)

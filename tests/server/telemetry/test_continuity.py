@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import select
 
 from server.context import Context
+from server.database.tables import events
 from server.jobs.resume import resume
-from server.tables import events
-from server.telemetry.continuity import Past, compare
+from server.metrics.continuity import Past, compare
 from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
 from tests.server.telemetry.reports import chunk, json_lines, metric_lines, send

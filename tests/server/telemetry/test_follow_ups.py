@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from server.attempts.parent import parent_checkpoint
+from server.checkpoints.catalog import list_checkpoints, read_checkpoint
 from server.context import Context
+from server.database.tables import requests
 from server.errors import InvalidRequestError
-from server.tables import requests
-from server.telemetry.catalog import list_checkpoints, read_checkpoint
-from server.telemetry.csv import csv_rows
-from server.telemetry.logs import page
-from server.views import job_view
+from server.jobs.queries import job_view
+from server.logs.store import page
+from server.metrics.csv import csv_rows
 from tests.server.harness import Harness
 from tests.server.telemetry.conftest import Launched
 from tests.server.telemetry.reports import chunk, json_lines, kept_events, loss, metric_lines, send

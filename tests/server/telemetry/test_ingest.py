@@ -15,11 +15,11 @@ from sqlalchemy import func, select
 from server.auth.service import check_attempt_token
 from server.auth.tokens import hash_token
 from server.context import Context
+from server.database.tables import events, jobs, metadata
 from server.errors import ConflictError, InvalidRequestError, UnauthenticatedError
-from server.tables import events, jobs, metadata
-from server.telemetry.csv import csv_rows
-from server.telemetry.logs import page
-from server.telemetry.metrics import MAX_SERIES
+from server.logs.store import page
+from server.metrics.csv import csv_rows
+from server.metrics.store import MAX_SERIES
 from tests.server.harness import FakeClock
 from tests.server.telemetry.conftest import Launched
 from tests.server.telemetry.reports import chunk, json_lines, kept_events, loss, metric_lines, send

@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from server.attempts.parent import parent_checkpoint
-from server.context import Context
-from server.tables import attempts, checkpoints
-from server.telemetry import csv, series
-from server.telemetry.catalog import list_checkpoints
-from server.telemetry.charts import chart
-from server.telemetry.csv import csv_rows
-from server.telemetry.lineage import (
+from server.attempts.lineage import (
     NEVER,
     AttemptKey,
     Segment,
@@ -24,8 +17,15 @@ from server.telemetry.lineage import (
     lineage_of,
     own_steps,
 )
-from server.telemetry.metrics import read_tails, store_lines, store_points
-from server.telemetry.points import Points
+from server.attempts.parent import parent_checkpoint
+from server.checkpoints.catalog import list_checkpoints
+from server.context import Context
+from server.database.tables import attempts, checkpoints
+from server.metrics import csv, series
+from server.metrics.charts import chart
+from server.metrics.csv import csv_rows
+from server.metrics.points import Points
+from server.metrics.store import read_tails, store_lines, store_points
 from tests.server.harness import Harness
 from tests.server.telemetry.records import Parent, add_attempt, add_attempts, add_job
 from trainyard.protocol.manifest import checkpoint_id

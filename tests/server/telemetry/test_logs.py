@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.context import Context
+from server.database.tables import log_blocks
+from server.database.tables import logs as log_table
 from server.errors import InvalidRequestError, NotFoundError
-from server.tables import log_blocks
-from server.tables import logs as log_table
-from server.telemetry import logs
-from server.telemetry.log_blocks import LINE_BYTES, Partial, blocks_of, closed, first_error, split
-from server.telemetry.logs import close_output, page, search, store_output
+from server.logs import store as log_store
+from server.logs.blocks import LINE_BYTES, Partial, blocks_of, closed, first_error, split
+from server.logs.store import close_output, page, search, store_output
 from tests.server.telemetry.records import add_attempt, add_job
 
 QUOTA = 10**9
@@ -144,7 +144,7 @@ def test_any_bytes_can_be_stored(context: Context, attempt: Attempt) -> None:
 def test_a_page_of_long_lines_is_bounded(
     context: Context, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "MAX_PAGE_BYTES", 100)
+    monkeypatch.setattr(log_store, "MAX_PAGE_BYTES", 100)
     store(context, attempt, *(f"{number:040}\n".encode() for number in range(10)))
     assert [int(text) for text in texts(context, attempt, 0)] == [0, 1]
     assert [int(text) for text in texts(context, attempt)] == [8, 9]
@@ -175,7 +175,7 @@ def test_the_quota_drops_the_oldest_lines(context: Context, attempt: Attempt) ->
 def test_search_ignores_case_and_goes_on_where_it_stopped(
     context: Context, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "SEARCHED_BLOCKS", 2)
+    monkeypatch.setattr(log_store, "SEARCHED_BLOCKS", 2)
     filling = "x" * 500
     lines = [f"{number} {'NCCL Warn' if number % 100 == 0 else filling}" for number in range(2000)]
     store(context, attempt, "".join(f"{line}\n" for line in lines).encode())

@@ -1,0 +1,1 @@
+"""The application: routes, OpenAPI document, reference page, dashboard, health and metrics."""

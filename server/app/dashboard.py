@@ -1,0 +1,57 @@
+"""The dashboard: built files, and its one page for every path that is no file and no API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from server.http.middleware import API_PREFIX
+
+_HERE = Path(__file__).resolve().parent
+BUILT = (_HERE / "web_dist", _HERE.parent / "web" / "dist")
+"""Where a build lies: in an installed package, and in a checkout."""
+INDEX = "index.html"
+# Vite names these files by their content, so they never change under a name.
+HASHED = "/assets/"
+FOREVER = "public, max-age=31536000, immutable"
+
+
+def dashboard_dir(given: Path | None) -> Path | None:
+    """Return the folder of the built dashboard, if it has been built."""
+    folders = BUILT if given is None else (given,)
+    return next((folder for folder in folders if (folder / INDEX).is_file()), None)
+
+
+class Dashboard:
+    """Serves files of a folder to GET, and hands everything else on."""
+
+    def __init__(self, folder: Path, *, otherwise: ASGIApp) -> None:
+        self._files = StaticFiles(directory=folder)
+        self._index = folder / INDEX
+        self._otherwise = otherwise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        path = scope["path"]
+        if scope["type"] != "http" or scope["method"] != "GET" or path.startswith(API_PREFIX):
+            await self._otherwise(scope, receive, send)
+            return
+        response = await self._file(scope)
+        if response is not None:
+            response.headers["cache-control"] = FOREVER if path.startswith(HASHED) else "no-cache"
+            await response(scope, receive, send)
+        elif path.startswith(HASHED):
+            await self._otherwise(scope, receive, send)
+        else:  # a view of the one page
+            page = FileResponse(self._index, headers={"cache-control": "no-cache"})
+            await page(scope, receive, send)
+
+    async def _file(self, scope: Scope) -> Response | None:
+        try:
+            return await self._files.get_response(self._files.get_path(scope), scope)
+        except (HTTPException, ValueError):  # no such file, or a path that none could have
+            return None

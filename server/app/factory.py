@@ -1,0 +1,135 @@
+"""The application: every route, what surrounds them, and the threads that it runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute, iter_route_contexts
+from starlette.concurrency import run_in_threadpool
+
+import server.auth.endpoints
+import server.chores.endpoints
+import server.events.endpoints
+import server.ingest.endpoints
+import server.jobs.endpoints
+import server.metrics.endpoints
+import server.nodes.endpoints
+from server.app import health, monitoring, openapi, reference
+from server.app.dashboard import Dashboard, dashboard_dir
+from server.app.monitoring import Monitoring
+from server.auth.endpoints import SESSION_PATH
+from server.auth.throttle import FailedLogins
+from server.context import Context
+from server.events.tail import Tail
+from server.http import problems
+from server.http.allow_header import AllowedMethods, MethodsMiddleware
+from server.http.middleware import BodyLimitMiddleware, HeadMiddleware, RequestMiddleware
+from server.http.query import no_unknown_query
+from server.liveness import keep_beating
+from trainyard.protocol.worker_messages import MAX_REPORT_BYTES
+
+API = "/api/v1"
+WORKERS = f"{API}/workers/"
+LOGIN = f"{API}{SESSION_PATH}"
+MAX_LOGIN_BYTES = 4 * 1024
+"""The one body that is read before there is a token."""
+
+ROUTERS: tuple[APIRouter, ...] = (
+    server.jobs.endpoints.router,
+    server.metrics.endpoints.router,
+    server.chores.endpoints.router,
+    server.nodes.endpoints.router,
+    server.events.endpoints.router,
+    server.auth.endpoints.router,
+    server.ingest.endpoints.router,
+)
+
+
+def create_app(context: Context) -> FastAPI:
+    """Return the application of one server process; its lifespan runs the tail and the beat."""
+    tail = Tail(context)
+    app = FastAPI(
+        title="Trainyard",
+        openapi_url=None,  # `server.app.reference` serves the document and its page
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
+        lifespan=_lifespan(context, tail),
+    )
+    app.state.context = context
+    app.state.tail = tail
+    app.state.failed_logins = FailedLogins()
+    app.state.published = reference.Published(app)
+    app.state.monitoring = Monitoring(context, tail)
+    app.include_router(reference.router)
+    app.include_router(health.router)
+    app.include_router(monitoring.router)
+    for router in ROUTERS:
+        app.include_router(router, prefix=API, dependencies=[no_unknown_query])
+    problems.install(app)
+    openapi.install(app)
+    folder = dashboard_dir(context.settings.web_dir)
+    if folder is not None:
+        app.router.default = Dashboard(folder, otherwise=app.router.default)
+    _surround(app, context)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return "_".join([*map(str, route.tags), route.name]).rstrip("_")
+
+
+def routes_of(app: FastAPI) -> Iterable[tuple[str, frozenset[str]]]:
+    """Return the path template and the methods of every route."""
+    for route in iter_route_contexts(app.routes):
+        if route.path is not None:
+            yield route.path, frozenset(route.methods or ())
+
+
+def _surround(app: FastAPI, context: Context) -> None:
+    """Add the middleware; what is added last sees a request first."""
+    app.add_middleware(HeadMiddleware)
+    app.add_middleware(MethodsMiddleware, allowed=AllowedMethods(routes_of(app)))
+    app.add_middleware(BodyLimitMiddleware, limit_of=_body_limits(context))
+    app.add_middleware(
+        RequestMiddleware,
+        observe=app.state.monitoring.observe,
+        is_https=context.settings.is_https,
+    )
+
+
+def _body_limits(context: Context) -> Callable[[str], int]:
+    limit = context.settings.max_body_bytes
+
+    def limit_of(path: str) -> int:
+        if path.startswith(WORKERS):
+            return MAX_REPORT_BYTES
+        return MAX_LOGIN_BYTES if path == LOGIN else limit
+
+    return limit_of
+
+
+def _lifespan(
+    context: Context, tail: Tail
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        del app
+        stop = threading.Event()
+        beat = threading.Thread(
+            target=keep_beating, args=(context, stop), name="liveness", daemon=True
+        )
+        await run_in_threadpool(tail.start)
+        beat.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            await run_in_threadpool(tail.stop)
+            await run_in_threadpool(beat.join)
+
+    return lifespan

@@ -1,0 +1,102 @@
+"""`/metrics` for Prometheus: what the database says at that moment, and how requests fare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import ColumnElement, Connection, func, select
+from starlette.types import Scope
+
+from server.auth.dependencies import person
+from server.context import Context
+from server.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.events.tail import Tail, newest_id
+from trainyard.protocol.states import AttemptNodeState, AttemptState, JobState
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+router = APIRouter(tags=["health"], dependencies=[person])
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+def metrics(request: Request) -> Response:
+    """Return the metrics of this process and of the cluster, in Prometheus's text format."""
+    monitoring = request.app.state.monitoring
+    assert isinstance(monitoring, Monitoring)
+    return Response(generate_latest(monitoring.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+class Monitoring:
+    """The metrics of one application."""
+
+    def __init__(self, context: Context, tail: Tail) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_Cluster(context, tail))
+        self._requests = Histogram(
+            "trainyard_request_duration_seconds",
+            "Duration of requests",
+            ("method", "route", "status"),
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+
+    def observe(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count one request under its route's template, so that ids make no series."""
+        route = getattr(scope.get("route"), "path", "other")
+        self._requests.labels(scope["method"], route, str(status)).observe(seconds)
+
+
+class _Cluster(Collector):
+    """Reads the cluster from the database whenever it is scraped."""
+
+    def __init__(self, context: Context, tail: Tail) -> None:
+        self._context = context
+        self._tail = tail
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the gauges of this moment."""
+        with self._context.database.read() as connection:
+            yield _by_state(connection, "jobs", jobs.c.state, JobState)
+            yield _by_state(connection, "attempts", attempts.c.state, AttemptState)
+            yield from _slots(connection)
+            lag = max(0, newest_id(connection) - self._tail.position)
+        yield GaugeMetricFamily(
+            "trainyard_events_tail_lag", "Events that streams were not told yet", value=lag
+        )
+        yield GaugeMetricFamily(
+            "trainyard_stream_clients", "Open streams of this process", value=self._tail.clients
+        )
+
+
+def _by_state(
+    connection: Connection, what: str, column: ColumnElement[str], states: type[StrEnum]
+) -> Metric:
+    query = select(column, func.count()).group_by(column)
+    counted = dict(connection.execute(query).all())
+    gauge = GaugeMetricFamily(f"trainyard_{what}", f"Number of {what} by state", labels=("state",))
+    for state in states:
+        gauge.add_metric((state.value,), counted.get(state.value, 0))
+    return gauge
+
+
+def _slots(connection: Connection) -> Iterable[Metric]:
+    gauge = GaugeMetricFamily("trainyard_slots", "Slots of all nodes by use", labels=("use",))
+    total = connection.scalar(select(func.coalesce(func.sum(nodes.c.slots), 0)))
+    live = attempt_nodes.c.state != AttemptNodeState.ENDED
+    held = sum(
+        len(slots) for slots in connection.scalars(select(attempt_nodes.c.slots).where(live))
+    )
+    gauge.add_metric(("held",), held)
+    gauge.add_metric(("free",), (total or 0) - held)
+    yield gauge

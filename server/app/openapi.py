@@ -1,0 +1,183 @@
+"""The OpenAPI document: what FastAPI derives, with bodies, problems and examples put in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.dependencies.models import Dependant
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import iter_route_contexts
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from server.clock import SystemClock
+from server.context import Context
+from server.database.engine import Database
+from server.http.examples import EXAMPLES
+from server.http.middleware import API_PREFIX
+from server.http.problems import MEDIA_TYPE
+from server.http.request_body import JsonBody
+from server.settings import Settings
+from trainyard.protocol.rest.common import ProblemDetails
+
+VERSION = "1"
+REFERENCE = "#/components/schemas/{model}"
+DESCRIPTION = (
+    "Submit, watch, stop and resume distributed training jobs. Every refusal is an RFC 9457 "
+    "problem document; lists are paged by `page_token` and `page_size`."
+)
+TITLES = {
+    401: "No token, or one that is unknown, expired or revoked",
+    403: "A token that may not do this",
+    404: "Nothing has this id",
+    409: "The present state forbids it",
+    413: "The body is over the limit",
+    415: "The body is not JSON",
+    422: "Something in the request is wrong; `errors` names each place",
+    429: "Too many logins of this address failed; `Retry-After` is in seconds",
+}
+
+Document = dict[str, Any]
+
+
+def install(app: FastAPI) -> None:
+    """Make `app.openapi()` the whole document, worked out once."""
+
+    def document() -> Document:
+        if app.openapi_schema is None:
+            app.openapi_schema = build(app)
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def build(app: FastAPI) -> Document:
+    """Return the document of an application; the same routes always give the same one."""
+    document = get_openapi(
+        title=app.title, version=VERSION, description=DESCRIPTION, routes=app.routes
+    )
+    schemas: Document = document["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own; ours are problems
+        schemas.pop(name, None)
+    bodies = dict(_bodies(app))
+    names = _add_schemas(schemas, {ProblemDetails, *(body.model for body in bodies.values())})
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            body = bodies.get((path, method.upper()))
+            if body is not None:
+                operation["requestBody"] = _request_body(body, names)
+            _add_problems(path, method, operation)
+    document["components"]["schemas"] = dict(sorted(schemas.items()))
+    return document
+
+
+def _bodies(app: FastAPI) -> Iterator[tuple[tuple[str, str], JsonBody[Any]]]:
+    for route in iter_route_contexts(app.routes):
+        for body in _json_bodies(route.dependant):
+            for method in route.methods or ():
+                yield (route.path or "", method), body
+
+
+def _json_bodies(dependant: Dependant) -> Iterator[JsonBody[Any]]:
+    if isinstance(dependant.call, JsonBody):
+        yield dependant.call
+    for dependency in dependant.dependencies:
+        yield from _json_bodies(dependency)
+
+
+def _add_schemas(schemas: Document, models: set[type[BaseModel]]) -> dict[type[BaseModel], str]:
+    """Add what the bodies are made of, and return the name of each body's schema.
+
+    In an answer every field is there, in a body those with a default may be left out: where both
+    are described, the body's schema has `Input` behind its name.
+    """
+    ordered = sorted(models, key=lambda model: model.__name__)
+    _, described = models_json_schema(
+        [(model, "validation") for model in ordered], ref_template=REFERENCE
+    )
+    found: dict[str, Document] = {
+        name: _without_none(schema) for name, schema in described["$defs"].items()
+    }
+    other = {name for name in found if schemas.get(name, found[name]) != found[name]}
+    while True:
+        grown = {name for name in found if name in schemas and _refers(found[name], other)}
+        if grown <= other:
+            break
+        other |= grown
+    for name, schema in found.items():
+        schemas[_input(name, other)] = _renamed(schema, other)
+    return {model: _input(model.__name__, other) for model in ordered}
+
+
+def _without_none(value: Any) -> Any:
+    """Leave out `default: null`, as FastAPI does."""
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list) else value
+
+
+def _input(name: str, other: set[str]) -> str:
+    return f"{name}Input" if name in other else name
+
+
+def _reference(name: str) -> str:
+    return json.dumps(REFERENCE.format(model=name))
+
+
+def _refers(schema: Document, names: set[str]) -> bool:
+    text = json.dumps(schema)
+    return any(_reference(name) in text for name in names)
+
+
+def _renamed(schema: Document, other: set[str]) -> Document:
+    text = json.dumps(schema)
+    for name in other:
+        text = text.replace(_reference(name), _reference(_input(name, other)))
+    renamed: Document = json.loads(text)
+    return renamed
+
+
+def _request_body(body: JsonBody[Any], names: Mapping[type[BaseModel], str]) -> Document:
+    schema = {"$ref": REFERENCE.format(model=names[body.model])}
+    examples = {name: {"value": value} for name, value in EXAMPLES[body.model].items()}
+    return {
+        "required": body.default is None,
+        "content": {"application/json": {"schema": schema, "examples": examples}},
+    }
+
+
+def _add_problems(path: str, method: str, operation: Document) -> None:
+    has_body = "requestBody" in operation
+    is_secured = "security" in operation
+    statuses = {
+        401: is_secured,
+        403: is_secured,
+        404: "{" in path,
+        409: is_secured and method != "get",
+        413: has_body,
+        415: has_body,
+        422: has_body or path.startswith(API_PREFIX),
+        429: has_body and not is_secured,
+    }
+    responses = operation["responses"]
+    responses.pop("422", None)
+    for status, applies in statuses.items():
+        if applies:
+            responses[str(status)] = _problem(TITLES[status])
+    responses["default"] = _problem("Anything else that went wrong")
+
+
+def _problem(description: str) -> Document:
+    schema = {"$ref": REFERENCE.format(model=ProblemDetails.__name__)}
+    return {"description": description, "content": {MEDIA_TYPE: {"schema": schema}}}
+
+
+def openapi_text() -> str:
+    """Return the document as the text of a file; it needs no database."""
+    from server.app.factory import create_app  # the application imports this module
+
+    context = Context(settings=Settings(), database=Database("sqlite://"), clock=SystemClock())
+    return json.dumps(create_app(context).openapi(), indent=2, ensure_ascii=False) + "\n"

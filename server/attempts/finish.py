@@ -1,0 +1,337 @@
+"""Ends: of one node's share, of the attempt when the last share has ended, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection, exists, func, select, update
+
+from server.attempts.fallback import find_fallback
+from server.attempts.launch import Launch, read_launch
+from server.attempts.retry_policy import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
+from server.attempts.rollback import find_rollback, tell_rollback
+from server.chores.recovery import queue_recovery
+from server.context import Context
+from server.database.rows import AttemptNode
+from server.database.tables import attempts, checkpoints, requests
+from server.lifecycle import Move, attempt_to, job_to, move, node_to
+from server.subject import SERVER, Actor
+from trainyard.protocol.failures import Failure
+from trainyard.protocol.rest.event_data import (
+    AttemptEnded,
+    CancelRequested,
+    JobEnded,
+    NodeEnded,
+    Queued,
+    StopRequested,
+)
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.protocol.rundir import ExitRecord, RequestAnswer
+from trainyard.protocol.states import (
+    AttemptCause,
+    AttemptNodeState,
+    AttemptOutcome,
+    AttemptState,
+    DesiredState,
+    JobState,
+)
+
+
+def end_nodes(
+    context: Context,
+    connection: Connection,
+    attempt_id: str,
+    ends: Sequence[NodeEnd],
+    *,
+    actor: Actor,
+    exit_record: ExitRecord | None = None,
+) -> None:
+    """End shares of an attempt, and with the last one the attempt; the job is locked.
+
+    The first share that fails fails the attempt: the other nodes are ordered to end.
+
+    Raises:
+        IllegalMoveError: a share has ended already.
+    """
+    launch = read_launch(connection, attempt_id)
+    for end in ends:
+        _end_node(context, connection, launch, end, actor=actor, exit_record=exit_record)
+    failure = launch.attempt.failure or next((e.failure for e in ends if e.failure), None)
+    if failure is not None and launch.attempt.failure is None:
+        _keep_first_failure(connection, attempt_id, failure)
+    left = read_launch(connection, attempt_id)
+    if not left.live:
+        _end_attempt(context, connection, left)
+    elif failure is not None and left.attempt.desired != DesiredState.CANCEL:
+        order(
+            context,
+            connection,
+            left,
+            DesiredState.CANCEL,
+            actor=SERVER,
+            reason=f"{failure.node or 'a node'} failed",
+        )
+
+
+def order(
+    context: Context,
+    connection: Connection,
+    launch: Launch,
+    desired: DesiredState,
+    *,
+    actor: Actor,
+    reason: str,
+    moves: Sequence[Move] = (),
+    goes_on: bool = False,
+    lost: str | None = None,
+) -> None:
+    """Order an attempt's nodes to end, and end at once the shares that nobody has claimed.
+
+    While a share is unclaimed no rank trains, so there is nothing to save: what was claimed is
+    then cancelled.
+
+    Args:
+        context: the server's surroundings.
+        connection: a transaction that holds the job's lock.
+        launch: the attempt, which has not ended.
+        desired: `stop` or `cancel`.
+        actor: who orders it.
+        reason: why.
+        moves: what else moves by the same event.
+        goes_on: whether the job continues on other nodes after a stop.
+        lost: what a cancel loses.
+    """
+    unclaimed = launch.unclaimed
+    cancelled = launch.attempt.desired == DesiredState.CANCEL  # an order never softens
+    effective = DesiredState.CANCEL if unclaimed or cancelled else desired
+    attempt = launch.attempt
+    connection.execute(
+        update(attempts).where(attempts.c.id == attempt.id).values(desired=effective.value)
+    )
+    stopping = [] if attempt.state == AttemptState.STOPPING else [AttemptState.STOPPING]
+    stop = desired == DesiredState.STOP
+    move(
+        context,
+        connection,
+        *moves,
+        *(attempt_to(attempt.id, state) for state in stopping),
+        event=StopRequested(reason=reason, goes_on=goes_on)
+        if stop
+        else CancelRequested(reason=reason, lost=lost),
+        message=f"{'Save and leave' if stop else 'Leave now'}{': ' if reason else ''}{reason}",
+        actor=actor,
+        subject=launch.subject,
+    )
+    if unclaimed:
+        outcome = AttemptOutcome.STOPPED if stop else AttemptOutcome.CANCELLED
+        ends = [NodeEnd(node.node, outcome, None) for node in unclaimed]
+        end_nodes(context, connection, attempt.id, ends, actor=actor)
+
+
+def preempt(
+    context: Context, connection: Connection, attempt_id: str, *, actor: Actor, because: str
+) -> None:
+    """Have an attempt save and leave although its job is to run on: it goes on elsewhere.
+
+    Does nothing where the attempt is to end already. The job is locked.
+    """
+    launch = read_launch(connection, attempt_id)
+    if launch.attempt.desired != DesiredState.RUN or not launch.live:
+        return
+    connection.execute(
+        update(attempts).where(attempts.c.id == attempt_id).values(preempted=because)
+    )
+    order(
+        context,
+        connection,
+        launch,
+        DesiredState.STOP,
+        actor=actor,
+        reason=because,
+        moves=[job_to(launch.job.id, JobState.STOPPING, reason=because)],
+        goes_on=True,
+    )
+
+
+def _end_node(
+    context: Context,
+    connection: Connection,
+    launch: Launch,
+    end: NodeEnd,
+    *,
+    actor: Actor,
+    exit_record: ExitRecord | None,
+) -> None:
+    # The end of the attempt is told with its first failure in full; here only further ones are.
+    detail = f": {end.failure.reason}" if end.failure else ""
+    if end.failure and launch.attempt.failure:
+        detail += f": {end.failure.message}"
+    move(
+        context,
+        connection,
+        node_to(
+            launch.attempt.id,
+            end.node,
+            AttemptNodeState.ENDED,
+            outcome=end.outcome.value,
+            failure=end.failure,
+            exit=exit_record,
+            unreachable_since=None,
+        ),
+        event=NodeEnded(outcome=end.outcome, failure=_brief(end.failure)),
+        message=f"the share of {end.node} {end.outcome}{detail}",
+        actor=actor,
+        subject=launch.subject.on(end.node),
+    )
+
+
+def _keep_first_failure(connection: Connection, attempt_id: str, failure: Failure) -> None:
+    connection.execute(update(attempts).where(attempts.c.id == attempt_id).values(failure=failure))
+
+
+def _end_attempt(context: Context, connection: Connection, launch: Launch) -> None:
+    job, attempt = launch.job, launch.attempt
+    ends = [NodeEnd(n.node, _outcome(n), n.failure) for n in launch.nodes]
+    outcome, failure = verdict(
+        ends,
+        first_failure=attempt.failure,
+        desired=job.desired,
+        preempted=attempt.preempted,
+    )
+    now = context.now()
+    move(
+        context,
+        connection,
+        attempt_to(
+            attempt.id,
+            AttemptState.ENDED,
+            outcome=outcome.value,
+            failure=failure,
+            ended_at=now,
+        ),
+        event=AttemptEnded(outcome=outcome, failure=_brief(failure)),
+        message=f"Attempt {attempt.number} {outcome} at step {attempt.last_step}"
+        + (f": {failure.reason}" if failure else ""),  # the job's own event has the whole text
+        actor=SERVER,
+        subject=launch.subject,
+    )
+    _answer_what_is_left(connection, attempt.id, attempt.last_step)
+    rollback = find_rollback(connection, launch, failure)
+    queue_recovery(context, connection, launch)
+    fallback = find_fallback(context, connection, launch, failure)
+    follow = _follow_up(connection, launch, outcome, failure, rollback, fallback)
+    _move_job(context, connection, launch, follow)
+    if failure is not None and rollback is not None and follow.rolls_back:
+        tell_rollback(context, connection, launch, rollback, failure)
+
+
+def _follow_up(
+    connection: Connection,
+    launch: Launch,
+    outcome: AttemptOutcome,
+    failure: Failure | None,
+    rollback: Rollback | None,
+    fallback: Fallback | None,
+) -> FollowUp:
+    job, attempt = launch.job, launch.attempt
+    saved = _has_saved(connection, attempt.id)
+    started_by_a_person = connection.scalar(
+        select(func.max(attempts.c.number)).where(
+            attempts.c.job_id == job.id, attempts.c.cause != AttemptCause.RETRY
+        )
+    )
+    return follow_up(
+        outcome,
+        failure,
+        desired=job.desired,
+        resize=job.pending,
+        again=PendingLaunch(
+            cause=AttemptCause.RETRY,
+            actor=SERVER.name,
+            overrides=attempt.overrides,
+            layout=attempt.layout,
+            # Of what it has saved itself nobody chose the checkpoint, nor allowed other code.
+            allow_code_change=attempt.allow_code_change and not saved,
+            parent_named=attempt.parent_named and not saved,
+        ),
+        rollback=rollback,
+        fallback=fallback,
+        retry=launch.spec.retry,
+        retries_used=job.retries_used,
+        failures_in_a_row=attempt.number - (started_by_a_person or attempt.number) + 1,
+        at_once=attempt.preempted is not None,
+    )
+
+
+def _outcome(share: AttemptNode) -> AttemptOutcome:
+    assert share.outcome is not None, "a share that has ended has an outcome"
+    return share.outcome
+
+
+def _has_saved(connection: Connection, attempt_id: str) -> bool:
+    saved = exists().where(checkpoints.c.attempt_id == attempt_id)
+    return bool(connection.scalar(select(saved)))
+
+
+def _move_job(context: Context, connection: Connection, launch: Launch, follow: FollowUp) -> None:
+    job, now = launch.job, context.now()
+    progress = job.progress.model_copy(update={"phase": None, "seconds_left": None})
+    common: dict[str, Any] = {
+        "reason": follow.shown,
+        "pending": follow.pending,
+        "desired": DesiredState.RUN.value if follow.pending else job.desired,
+        "progress": progress,
+    }
+    if follow.pending is None:
+        move(
+            context,
+            connection,
+            job_to(job.id, follow.state, ended_at=now, **common),
+            event=JobEnded(state=follow.state, reason=follow.reason),
+            message=f"{job.name} {follow.state}" + (f": {follow.reason}" if follow.reason else ""),
+            actor=SERVER,
+            subject=launch.subject,
+        )
+        return
+    not_before = now + timedelta(seconds=follow.delay_seconds) if follow.delay_seconds else None
+    layout = follow.pending.layout
+    used = job.retries_used + 1 if follow.uses_retry else job.retries_used
+    move(
+        context,
+        connection,
+        job_to(
+            job.id,
+            JobState.QUEUED,
+            queued_at=now,
+            not_before=not_before,
+            retries_used=used,
+            priority=follow.pending.overrides.apply(job.spec).resources.priority,
+            world_size=layout.world_size,
+            layout=str(layout),
+            **common,
+        ),
+        event=Queued(
+            cause=follow.pending.cause,
+            not_before=not_before,
+            reason=follow.reason,
+        ),
+        message=f"{job.name} is queued again: {follow.reason}",
+        actor=SERVER,
+        subject=launch.subject,
+    )
+
+
+def _answer_what_is_left(connection: Connection, attempt_id: str, step: int) -> None:
+    answer = RequestAnswer(ok=False, message="the attempt ended before it was done", step=step)
+    connection.execute(
+        update(requests)
+        .where(requests.c.attempt_id == attempt_id, requests.c.answer.is_(None))
+        .values(answer=answer)
+    )
+
+
+def _brief(failure: Failure | None) -> Failure | None:
+    """The failure without its traceback, which the attempt keeps."""
+    return failure.model_copy(update={"traceback": None}) if failure else None

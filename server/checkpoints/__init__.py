@@ -1,0 +1,1 @@
+"""Checkpoints: the catalog of what was committed."""

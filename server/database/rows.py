@@ -1,0 +1,295 @@
+"""Typed rows: a frozen dataclass lists the columns that a query reads, and holds one result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import cache
+from typing import Any, ClassVar, Literal, Self, get_type_hints
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, select
+
+from server.database import tables
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.chores import (
+    ChoreKind,
+    ChoreOutcome,
+    ChoreProgress,
+    ChoreTask,
+    Verification,
+)
+from trainyard.protocol.failures import Failure
+from trainyard.protocol.manifest import Manifest, SaveFailed
+from trainyard.protocol.rest.attempts import Continuity
+from trainyard.protocol.rest.jobs import PendingLaunch, Progress
+from trainyard.protocol.rest.nodes import Drain
+from trainyard.protocol.resume_parts import CheckpointPart
+from trainyard.protocol.rundir import ExitRecord, Request, RequestAnswer
+from trainyard.protocol.states import (
+    AttemptCause,
+    AttemptNodeState,
+    AttemptOutcome,
+    AttemptState,
+    ChoreState,
+    DesiredState,
+    JobState,
+)
+from trainyard.protocol.worker_messages import Hardware, Identity, WorkerIdentity
+from trainyard.spec.auto import DeviceKind
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.training.stream import Windows
+
+
+class TypedRow:
+    """Base of the rows that leave a query.
+
+    A subclass is a frozen, slotted dataclass. Each field reads the column of its own name in
+    `table`; `Annotated[type, column]` reads another column or an expression. A query that needs
+    fewer columns has a narrower subclass: a job's `spec` costs more to parse than all else.
+    """
+
+    __slots__ = ()
+    table: ClassVar[Table]
+
+    @classmethod
+    @cache
+    def columns(cls) -> tuple[ColumnElement[Any], ...]:
+        """Return the columns, in the order of the fields."""
+        hints = get_type_hints(cls, include_extras=True)
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # subclasses are
+        return tuple(_column(cls.table, name, hints[name]) for name in names)
+
+    @classmethod
+    def select(cls) -> Select[*tuple[Any, ...]]:
+        """Return a query of the columns, to be narrowed by the caller."""
+        return select(*cls.columns())
+
+    @classmethod
+    def from_row(cls, row: Row[*tuple[Any, ...]]) -> Self:
+        """Return a row of a query that begins with the columns."""
+        return cls(*row)
+
+    @classmethod
+    def one(cls, connection: Connection, query: Select[*tuple[Any, ...]]) -> Self:
+        """Return the only row of a query; SQLAlchemy raises where there is none, or another."""
+        return cls(*connection.execute(query).one())
+
+    @classmethod
+    def one_or_none(cls, connection: Connection, query: Select[*tuple[Any, ...]]) -> Self | None:
+        """Return the only row of a query; None where there is none."""
+        row = connection.execute(query).one_or_none()
+        return None if row is None else cls(*row)
+
+    @classmethod
+    def all(cls, connection: Connection, query: Select[*tuple[Any, ...]]) -> Sequence[Self]:
+        """Return all rows of a query."""
+        return [cls(*row) for row in connection.execute(query)]
+
+
+def _column(table: Table, name: str, hint: Any) -> ColumnElement[Any]:
+    for each in getattr(hint, "__metadata__", ()):
+        if isinstance(each, ColumnElement):
+            return each
+    return table.c[name]
+
+
+@dataclass(frozen=True, slots=True)
+class JobHead(TypedRow):
+    """A job without its spec."""
+
+    table: ClassVar[Table] = tables.jobs
+    id: str
+    name: str
+    state: JobState
+    storage: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Job(JobHead):
+    """A job, whole."""
+
+    tags: list[str]
+    spec: JobSpec
+    """Without the values of `env`."""
+    spec_digest: str
+    env: dict[str, str] | None
+    """Encrypted value by value."""
+    desired: DesiredState
+    reason: str | None
+    priority: int
+    pending: PendingLaunch | None
+    queued_at: datetime | None
+    not_before: datetime | None
+    demand: str | None
+    attempt: int
+    retries_used: int
+    world_size: int
+    layout: str
+    forked_from: str | None
+    fork_parts: tuple[CheckpointPart, ...] | None
+    fork_step: int | None
+    progress: Progress
+    created_by: str
+    created_at: datetime
+    updated_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt(TypedRow):
+    """An attempt, whole."""
+
+    table: ClassVar[Table] = tables.attempts
+    id: str
+    job_id: str
+    number: int
+    cause: AttemptCause
+    actor: str
+    state: AttemptState
+    desired: DesiredState
+    outcome: AttemptOutcome | None
+    failure: Failure | None
+    layout: Layout
+    device: DeviceKind
+    overrides: Overrides
+    micro_batch_size: int
+    parent_checkpoint_id: str | None
+    start_step: int
+    parent_named: bool
+    allow_code_change: bool
+    skip: Windows
+    last_step: int
+    rendezvous_port: int
+    preempted: str | None
+    provenance: dict[str, object] | None
+    continuity: Continuity | None
+    save_failed: SaveFailed | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptNode(TypedRow):
+    """One node's share of an attempt, whole."""
+
+    table: ClassVar[Table] = tables.attempt_nodes
+    attempt_id: str
+    node: str
+    node_rank: int
+    slots: list[int]
+    state: AttemptNodeState
+    outcome: AttemptOutcome | None
+    failure: Failure | None
+    token_hash: str | None
+    worker: WorkerIdentity | None
+    identity: Identity | None
+    sent_at: datetime | None
+    claimed_at: datetime | None
+    last_report_at: datetime | None
+    unreachable_since: datetime | None
+    exit: ExitRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest(TypedRow):
+    """A request on the trainer of an attempt."""
+
+    table: ClassVar[Table] = tables.requests
+    id: str
+    attempt_id: str
+    request: Request
+    answer: RequestAnswer | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Node(TypedRow):
+    """A node, whole."""
+
+    table: ClassVar[Table] = tables.nodes
+    name: str
+    address: str
+    hardware: Hardware
+    device: DeviceKind
+    slots: int
+    roots: dict[str, str]
+    version: str
+    worker: WorkerIdentity | None
+    drain: Drain | None
+    notice: str | None
+    registered_at: datetime
+    heartbeat_at: datetime
+    offline_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointHead(TypedRow):
+    """A checkpoint, without its manifest."""
+
+    table: ClassVar[Table] = tables.checkpoints
+    id: str
+    job_id: str
+    attempt: int
+    step: int
+    root: str
+    path: str
+    metadata_digest: str
+    verified: bool | None
+    pinned_at: datetime | None
+    pinned_by: str | None
+    deleting_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint(CheckpointHead):
+    """A checkpoint, with its manifest."""
+
+    manifest: Manifest
+    verification: Verification | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chore(TypedRow):
+    """A chore, whole."""
+
+    table: ClassVar[Table] = tables.chores
+    id: str
+    kind: ChoreKind
+    state: ChoreState
+    job_id: str
+    job_name: str
+    checkpoint_id: str | None
+    actor: str
+    reason: str
+    task: ChoreTask
+    storage: str | None
+    node: str | None
+    fence: int
+    sent_at: datetime | None
+    given_at: datetime | None
+    waiting: str | None
+    awaited_since: datetime | None
+    last_report_at: datetime | None
+    progress: ChoreProgress | None
+    outcome: ChoreOutcome | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Token(TypedRow):
+    """A token; its secret is stored as a hash alone, which no query reads."""
+
+    table: ClassVar[Table] = tables.tokens
+    id: str
+    name: str
+    kind: Literal["admin", "api", "join", "login", "node"]
+    node: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None

@@ -1,0 +1,366 @@
+"""The database: every table, in SQLAlchemy Core. Queries speak SQL; there is no ORM."""
+
+from __future__ import annotations
+
+from pydantic import TypeAdapter
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from server.database.column_types import Json, Record, Typed, UtcDateTime
+from server.database.schema import ID, ROW_ID, choice, metadata, one_of
+from server.database.telemetry_tables import (
+    log_blocks,
+    logs,
+    metric_chunks,
+    metric_series,
+    metric_tail,
+    step_digests,
+)
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.chores import (
+    ChoreKind,
+    ChoreOutcome,
+    ChoreProgress,
+    ChoreTask,
+    Verification,
+)
+from trainyard.protocol.failures import Failure
+from trainyard.protocol.manifest import Manifest, SaveFailed
+from trainyard.protocol.rest.attempts import Continuity
+from trainyard.protocol.rest.jobs import PendingLaunch, Progress
+from trainyard.protocol.rest.nodes import Drain
+from trainyard.protocol.resume_parts import CheckpointPart
+from trainyard.protocol.rundir import ExitRecord, Request, RequestAnswer
+from trainyard.protocol.states import (
+    AttemptCause,
+    AttemptNodeState,
+    AttemptOutcome,
+    AttemptState,
+    ChoreState,
+    DesiredState,
+    JobState,
+)
+from trainyard.protocol.worker_messages import Hardware, Identity, WorkerIdentity
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+from trainyard.training.stream import Windows
+
+PARTS = TypeAdapter(tuple[CheckpointPart, ...])
+WINDOWS = TypeAdapter(Windows)
+
+__all__ = [
+    "attempt_nodes",
+    "attempts",
+    "checkpoints",
+    "chores",
+    "demands",
+    "events",
+    "idempotency_keys",
+    "jobs",
+    "liveness",
+    "log_blocks",
+    "logs",
+    "metadata",
+    "metric_chunks",
+    "metric_series",
+    "metric_tail",
+    "nodes",
+    "requests",
+    "sessions",
+    "spool_offsets",
+    "step_digests",
+    "tokens",
+]
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("name", String(80), nullable=False),
+    Column("tags", Json, nullable=False),
+    Column("spec", Record(JobSpec), nullable=False),
+    Column("spec_digest", String(64), nullable=False),
+    Column("env", Json),  # the spec's own, encrypted value by value; `spec` has none
+    Column("state", choice(JobState), nullable=False),
+    Column("desired", choice(DesiredState, length=8), nullable=False),
+    Column("reason", Text),  # why it waits, or why it ended
+    Column("priority", Integer, nullable=False),
+    Column("pending", Record(PendingLaunch)),
+    Column("queued_at", UtcDateTime),
+    Column("not_before", UtcDateTime),
+    Column("demand", String(64)),  # key of its group in the queue; null until it is looked at
+    Column("attempt", Integer, nullable=False, default=0),  # number of the newest attempt
+    Column("retries_used", Integer, nullable=False, default=0),
+    Column("world_size", Integer, nullable=False),
+    Column("layout", String(100), nullable=False),  # in words
+    Column("storage", String(64)),  # UUID of the storage root on which its last attempt ran
+    Column("forked_from", String(200), index=True),  # checkpoint of another job
+    Column("fork_parts", Typed(PARTS)),  # what is taken over of it
+    Column("fork_step", Integer),  # completed steps with which the job starts
+    Column("progress", Record(Progress), nullable=False),
+    Column("created_by", String(100), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("updated_at", UtcDateTime, nullable=False),
+    Column("started_at", UtcDateTime),
+    Column("ended_at", UtcDateTime),
+    one_of("state", JobState),
+    one_of("desired", DesiredState),
+    Index(None, "state", "id"),
+    Index(None, "name", "id"),
+    # All that a round of the scheduler looks at, so that it reads the rows of a few jobs only.
+    Index("ix_jobs_queue", "state", "demand", "priority", "queued_at", "id"),
+    # All that a search looks at, so that it reads no row that it does not show.
+    Index("ix_jobs_search", "id", "state", "name", "tags"),
+)
+
+# Queued jobs that need the same: they wait for the same reason, which is stored once.
+demands = Table(
+    "demands",
+    metadata,
+    Column("key", String(64), primary_key=True),
+    Column("shape", Json, nullable=False),
+    Column("reason", Text),  # why its jobs wait
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("cause", choice(AttemptCause), nullable=False),
+    Column("actor", String(100), nullable=False),
+    Column("state", choice(AttemptState), nullable=False),
+    Column("desired", choice(DesiredState, length=8), nullable=False),
+    Column("outcome", choice(AttemptOutcome)),
+    Column("failure", Record(Failure)),
+    Column("layout", Record(Layout), nullable=False),
+    Column("device", String(8), nullable=False, server_default="cpu"),  # kind of its slots
+    Column("overrides", Record(Overrides), nullable=False),
+    Column("micro_batch_size", Integer, nullable=False),
+    Column("parent_checkpoint_id", String(200)),
+    Column("start_step", Integer, nullable=False, default=0),
+    Column("parent_named", Boolean, nullable=False, default=False, server_default="0"),
+    Column("allow_code_change", Boolean, nullable=False, default=False, server_default="0"),
+    # Windows of the stream that are left out up to here, those of the checkpoint included.
+    Column("skip", Typed(WINDOWS), nullable=False, default=(), server_default="[]"),
+    Column("last_step", Integer, nullable=False, default=0),
+    Column("rendezvous_port", Integer, nullable=False),
+    Column("preempted", Text),  # why it is to save and leave although its job is to run on
+    Column("provenance", Json),
+    Column("continuity", Record(Continuity)),
+    Column("save_failed", Record(SaveFailed)),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("started_at", UtcDateTime),
+    Column("ended_at", UtcDateTime),
+    UniqueConstraint("job_id", "number"),
+    one_of("state", AttemptState),
+    one_of("desired", DesiredState),
+    Index(None, "state"),
+)
+
+attempt_nodes = Table(
+    "attempt_nodes",
+    metadata,
+    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
+    Column("node", String(100), ForeignKey("nodes.name"), primary_key=True),
+    Column("node_rank", Integer, nullable=False),
+    Column("slots", Json, nullable=False),  # indices
+    Column("state", choice(AttemptNodeState), nullable=False),
+    Column("outcome", choice(AttemptOutcome)),
+    Column("failure", Record(Failure)),
+    Column("token_hash", String(64), unique=True),
+    Column("worker", Record(WorkerIdentity)),  # that claimed it
+    Column("identity", Record(Identity)),  # of its supervisor
+    Column("sent_at", UtcDateTime),  # when the last launch message was sent
+    Column("claimed_at", UtcDateTime),
+    Column("last_report_at", UtcDateTime),
+    Column("unreachable_since", UtcDateTime),
+    Column("exit", Record(ExitRecord)),
+    one_of("state", AttemptNodeState),
+    Index(None, "node", "state"),
+)
+
+spool_offsets = Table(
+    "spool_offsets",
+    metadata,
+    Column("attempt_id", ID, primary_key=True),
+    Column("node", String(100), primary_key=True),
+    Column("file", String(32), primary_key=True),
+    Column("acknowledged", BigInteger, nullable=False),
+    ForeignKeyConstraint(
+        ["attempt_id", "node"],
+        ["attempt_nodes.attempt_id", "attempt_nodes.node"],
+        ondelete="CASCADE",
+    ),
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column(
+        "attempt_id",
+        ID,
+        ForeignKey("attempts.id", ondelete="CASCADE"),
+        nullable=False,
+        index=True,
+    ),
+    Column("request", Record(Request), nullable=False),
+    Column("answer", Record(RequestAnswer)),
+    Column("created_at", UtcDateTime, nullable=False),
+)
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("name", String(100), primary_key=True),
+    Column("address", String(255), nullable=False),
+    Column("hardware", Record(Hardware), nullable=False),
+    Column("device", String(8), nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("roots", Json, nullable=False),  # name -> UUID
+    Column("version", String(50), nullable=False),
+    Column("worker", Record(WorkerIdentity)),  # that registered; the others get 409
+    Column("drain", Record(Drain)),  # nothing new is placed while somebody wants it drained
+    Column("notice", Text),  # nor while it says that it is about to go away
+    Column("registered_at", UtcDateTime, nullable=False),
+    Column("heartbeat_at", UtcDateTime, nullable=False),
+    Column("offline_since", UtcDateTime),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),  # in commit order
+    Column("at", UtcDateTime, nullable=False),
+    Column("kind", String(40), nullable=False),
+    Column("transient", Boolean, nullable=False, default=False),  # pruned early
+    Column("job_id", ID),
+    Column("attempt", Integer),
+    Column("node", String(100)),
+    Column("actor", String(100), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("data", Json, nullable=False),
+    Index(None, "job_id", "transient", "id"),
+    Index(None, "transient", "at"),
+    sqlite_autoincrement=True,  # an id is never given again, also when the newest rows are pruned
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("id", String(200), primary_key=True),
+    Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("attempt_id", ID, ForeignKey("attempts.id", ondelete="CASCADE"), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("root", String(32), nullable=False),
+    Column("path", String(500), nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("files", Integer, nullable=False),
+    Column("layout", String(100), nullable=False),
+    Column("dtype", String(16)),
+    Column("save_seconds", Float, nullable=False),
+    Column("stall_seconds", Float),  # null until the training loop has taken note of the end
+    Column("writers", Integer),
+    Column("write_seconds", Float),
+    Column("parent_id", String(200)),
+    Column("metadata_digest", String(32), nullable=False),
+    Column("manifest", Record(Manifest), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("verified", Boolean),  # null until somebody looked
+    Column("checked_at", UtcDateTime),
+    Column("verification", Record(Verification)),
+    Column("pinned_at", UtcDateTime),
+    Column("pinned_by", String(100)),
+    Column("deleting_since", UtcDateTime),  # nothing goes on from it any more
+    Index(None, "job_id", "attempt", "step"),
+)
+
+# Outlives the rows that it was made of: the job may be deleted before its files are.
+chores = Table(
+    "chores",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("kind", choice(ChoreKind), nullable=False),
+    Column("state", choice(ChoreState), nullable=False),
+    Column("job_id", ID, nullable=False),
+    Column("job_name", String(80), nullable=False),
+    Column("checkpoint_id", String(200)),
+    Column("actor", String(100), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("task", Record(ChoreTask), nullable=False),
+    Column("storage", String(64)),  # UUID of the storage root
+    Column("node", String(100)),
+    Column("fence", Integer, nullable=False, default=0),  # claims so far
+    Column("sent_at", UtcDateTime),  # when the last message was sent
+    Column("given_at", UtcDateTime),  # when the node was chosen
+    Column("waiting", Text),  # why it has not begun, while it is queued
+    Column("awaited_since", UtcDateTime),  # since when its job waits for it, though it could run
+    Column("last_report_at", UtcDateTime),
+    Column("progress", Record(ChoreProgress)),
+    Column("outcome", Record(ChoreOutcome)),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("started_at", UtcDateTime),
+    Column("ended_at", UtcDateTime),
+    one_of("state", ChoreState),
+    Index(None, "state", "id"),
+    Index(None, "job_id", "id"),
+    Index(None, "checkpoint_id", "id"),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", ID, primary_key=True),
+    Column("name", String(100), nullable=False),
+    Column("kind", String(8), nullable=False),
+    Column("hash", String(64), nullable=False, unique=True),  # SHA-256 of 256 random bits
+    Column("node", String(100)),  # node to which it is bound
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime),
+    Column("last_used_at", UtcDateTime),
+    Column("revoked_at", UtcDateTime),  # also set when a one-time token was used
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("hash", String(64), primary_key=True),
+    Column("token_id", ID, ForeignKey("tokens.id", ondelete="CASCADE"), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("actor", String(100), primary_key=True),
+    Column("key", String(200), primary_key=True),
+    Column("request_digest", String(64), nullable=False),
+    Column("job_id", ID, nullable=False),
+    Column("created_at", UtcDateTime, nullable=False, index=True),
+)
+
+# One row: while an API server beats, lease time counts (docs/lifecycle.md, 15).
+liveness = Table(
+    "liveness",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("beat_at", UtcDateTime, nullable=False),
+    Column("up_since", UtcDateTime, nullable=False),
+)

@@ -1,0 +1,1 @@
+"""HTTP mechanisms that every endpoint uses: bodies, paging, problem documents, middleware."""

@@ -1,0 +1,1 @@
+"""Reports in: parsed, stored once, and passed to what follows from them."""

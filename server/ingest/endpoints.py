@@ -1,0 +1,127 @@
+"""`/workers`: what workers and supervisors say; a node's or an attempt's token is needed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Response
+
+from server.attempts import service as attempts
+from server.auth.dependencies import AttemptTokenHash, Joiner, Node
+from server.auth.service import Principal
+from server.chores.carrying import claim_chore, report_chore
+from server.errors import ForbiddenError
+from server.http.dependencies import ServerContext
+from server.http.path_params import ChoreId
+from server.http.request_body import JsonBody
+from server.http.responses import reply
+from server.ingest.receive import store_report
+from server.nodes import service as nodes
+from trainyard.base.ids import ID_PATTERN
+from trainyard.protocol.worker_messages import (
+    ChoreClaimReply,
+    ChoreReport,
+    ChoreReportReply,
+    Claim,
+    ClaimReply,
+    NodeHeartbeat,
+    NodeHeartbeatReply,
+    Registration,
+    RegistrationReply,
+    Report,
+    ReportReply,
+)
+
+router = APIRouter(prefix="/workers", tags=["workers"])
+
+AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attempt.")]
+
+
+@router.post("/register", response_model=RegistrationReply, summary="A node introduces itself")
+def register(
+    context: ServerContext,
+    principal: Joiner,
+    body: Annotated[Registration, Depends(JsonBody(Registration))],
+) -> Response:
+    """Take a node in by a join token, or back by its own."""
+    return reply(nodes.register(context, body, principal=principal))
+
+
+@router.post("/heartbeat", response_model=NodeHeartbeatReply, summary="A worker lives")
+def heartbeat(
+    context: ServerContext,
+    principal: Node,
+    body: Annotated[NodeHeartbeat, Depends(JsonBody(NodeHeartbeat))],
+) -> Response:
+    """Keep a node online, end what is proved gone, and name what it should be running."""
+    _check(principal, body.node, body.protocol)
+    return reply(attempts.node_heartbeat(context, body))
+
+
+@router.post(
+    "/attempts/{attempt_id}/claim",
+    response_model=ClaimReply,
+    summary="A worker takes on its node's share of an attempt",
+)
+def claim(
+    context: ServerContext,
+    principal: Node,
+    attempt_id: AttemptId,
+    body: Annotated[Claim, Depends(JsonBody(Claim))],
+) -> Response:
+    """Hand out spec, attempt and token, once; whoever comes second gets 409."""
+    _check(principal, body.node, body.protocol)
+    return reply(attempts.claim(context, attempt_id, node=body.node, worker=body.worker))
+
+
+@router.post(
+    "/attempts/{attempt_id}/report",
+    response_model=ReportReply,
+    summary="A supervisor reports what is new",
+)
+def report(
+    context: ServerContext,
+    token_hash: AttemptTokenHash,
+    attempt_id: AttemptId,
+    body: Annotated[Report, Depends(JsonBody(Report))],
+) -> Response:
+    """Store new bytes of the run directory once, and answer with orders."""
+    return reply(store_report(context, attempt_id, token_hash, body))
+
+
+@router.post(
+    "/chores/{chore_id}/claim",
+    response_model=ChoreClaimReply,
+    summary="A worker takes on a chore",
+)
+def claim_a_chore(
+    context: ServerContext,
+    principal: Node,
+    chore_id: ChoreId,
+    body: Annotated[Claim, Depends(JsonBody(Claim))],
+) -> Response:
+    """Hand out the task and the fence, once; whoever comes second gets 409."""
+    _check(principal, body.node, body.protocol)
+    return reply(claim_chore(context, chore_id, node=body.node, worker=body.worker))
+
+
+@router.post(
+    "/chores/{chore_id}/report",
+    response_model=ChoreReportReply,
+    summary="How far a chore is, or how it ended",
+)
+def report_on_a_chore(
+    context: ServerContext,
+    principal: Node,
+    chore_id: ChoreId,
+    body: Annotated[ChoreReport, Depends(JsonBody(ChoreReport))],
+) -> Response:
+    """Renew the lease; 409 where another claim has outrun this one."""
+    _check(principal, body.node, body.protocol)
+    return reply(report_chore(context, chore_id, body))
+
+
+def _check(principal: Principal, node: str, protocol: int) -> None:
+    nodes.check_protocol(protocol)
+    if principal.node != node:
+        raise ForbiddenError(f"this is the token of node {principal.node!r}, not of {node!r}")

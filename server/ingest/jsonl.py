@@ -1,0 +1,214 @@
+"""Lines of `metrics.jsonl` and `events.jsonl`, read and checked for what the store can hold.
+
+What stops a line from being read decides what follows. The sender can mend a chunk that is damaged
+or ends within a line: the report is refused (422). A whole line that is no record will never be
+one, so it must not hold the spool up for ever: alone in its chunk it is skipped, acknowledged and
+told by an event. Among others it refuses the report, so that a sender and a server that do not
+understand each other lose nothing by the thousand; the refusal names the line's first byte.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Generic, TypeVar
+
+from pydantic import ValidationError
+
+from server.errors import InvalidRequestError
+from server.ingest.offsets import MAX_OFFSET, Piece
+from trainyard.base.ids import is_id
+from trainyard.protocol.manifest import (
+    DCP_METADATA,
+    Manifest,
+    SaveFailed,
+    SaveSettled,
+    checkpoint_id,
+)
+from trainyard.protocol.rest.event_data import PhaseEntered, Resumed, StopAgreed, WeightsLoaded
+from trainyard.protocol.rundir import EventLine, MetricLine, RequestAnswer, RunEventKind
+
+Record = TypeVar("Record")
+
+MAX_STEP = 10**9
+FIRST_YEAR, LAST_YEAR = 1970, 9998  # of a year at the end of the calendar UTC may be none
+METRIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,99}")
+DIGEST = re.compile(r"[0-9a-f]{1,32}")
+CHECKPOINT_KIND = re.compile(r"[a-z_]{1,16}")
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A line that was left out."""
+
+    file: str
+    offset: int
+    """Its first byte."""
+    error: str
+
+
+@dataclass(frozen=True)
+class Lines(Generic[Record]):
+    """The lines of a piece."""
+
+    records: list[Record]
+    skipped: list[Skipped]
+
+
+TrainerEvent = PhaseEntered | WeightsLoaded | Resumed | StopAgreed
+TRAINER_EVENTS: Mapping[RunEventKind, type[TrainerEvent]] = {
+    "phase": PhaseEntered,
+    "weights_loaded": WeightsLoaded,
+    "resumed": Resumed,
+    "stop_agreed": StopAgreed,
+}
+
+
+@dataclass(frozen=True)
+class RunEvent:
+    """A line of `events.jsonl`, with the record that its data holds."""
+
+    line: EventLine
+    manifest: Manifest | None = None
+    """Of a commit."""
+    settled: SaveSettled | None = None
+    save_failed: SaveFailed | None = None
+    """Of a save whose end the training loop has taken note of."""
+    request_id: str | None = None
+    answer: RequestAnswer | None = None
+    """Of an answered request."""
+    event: TrainerEvent | None = None
+    """Of the other kinds, which have no effect but an event."""
+
+
+def read_lines(piece: Piece, parse: Callable[[bytes], Record]) -> Lines[Record]:
+    """Return the records of a piece; `parse` raises ValueError for what is none.
+
+    Raises:
+        InvalidRequestError: the piece ends within a line, or one of several lines is no record.
+    """
+    if not piece.content.endswith(b"\n"):
+        raise InvalidRequestError.at(
+            f"{piece.pointer}/content", f"{piece.file} ends within a line, at byte {piece.end}"
+        )
+    texts = piece.content[:-1].split(b"\n")
+    records: list[Record] = []
+    offset = piece.start
+    for text in texts:
+        try:
+            records.append(parse(text))
+        except ValueError as error:
+            skipped = Skipped(piece.file, offset, _reason(error))
+            if len(texts) > 1:
+                raise InvalidRequestError.at(
+                    f"{piece.pointer}/content",
+                    f"{piece.file} holds a line at byte {offset} that cannot be read "
+                    f"({skipped.error}); sent alone it is skipped",
+                ) from None
+            return Lines([], [skipped])
+        offset += len(text) + 1
+    return Lines(records, [])
+
+
+def metric_line(text: bytes) -> MetricLine:
+    """Read a line of `metrics.jsonl`.
+
+    Raises:
+        ValueError: it is none, or holds a number or a name that the store cannot keep.
+    """
+    line = MetricLine.model_validate_json(text)
+    _check_moment(line.step, line.time)
+    for name in line.values:
+        _check_name(name)
+    if line.data_digest is not None and not DIGEST.fullmatch(line.data_digest):
+        raise ValueError(f"data_digest {line.data_digest[:40]!r} is no digest")
+    return line
+
+
+def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
+    """Read a line of `events.jsonl` of this attempt.
+
+    Raises:
+        ValueError: it is none, or announces a commit of another attempt.
+    """
+    line = EventLine.model_validate_json(text)
+    _check_moment(line.step, line.time)
+    if line.kind == "checkpoint_committed":
+        return RunEvent(line, manifest=_manifest(line, job_id=job_id, attempt=attempt))
+    if line.kind == "checkpoint_settled":
+        return RunEvent(line, settled=SaveSettled.model_validate(line.data))
+    if line.kind == "save_failed":
+        return RunEvent(line, save_failed=SaveFailed.model_validate(line.data))
+    if line.kind == "request_answered":
+        data = dict(line.data)
+        request_id = str(data.pop("request_id", ""))
+        if not is_id(request_id):
+            raise ValueError(f"request_id {request_id[:40]!r} is no id")
+        return RunEvent(line, request_id=request_id, answer=RequestAnswer.model_validate(data))
+    data = {**line.data, "step": line.step, "time": line.time}
+    # A newer trainer may add fields.
+    return RunEvent(line, event=TRAINER_EVENTS[line.kind].model_validate(data, extra="ignore"))
+
+
+def metadata_digest(manifest: Manifest) -> str:
+    """Return the checksum of the checkpoint's DCP metadata.
+
+    Raises:
+        ValueError: the manifest lists no such file.
+    """
+    for file in manifest.files:
+        if file.path == DCP_METADATA:
+            return file.xxh3_128
+    raise ValueError(f"a manifest without {DCP_METADATA}")
+
+
+def _manifest(line: EventLine, *, job_id: str, attempt: int) -> Manifest:
+    manifest = Manifest.of_event(line.data)
+    check_manifest(manifest, job_id=job_id, attempt=attempt)
+    return manifest
+
+
+def check_manifest(manifest: Manifest, *, job_id: str, attempt: int) -> None:
+    """Refuse a manifest of another attempt, or with what the catalog cannot hold.
+
+    Raises:
+        ValueError: naming what is wrong.
+    """
+    step = manifest.train_state.step
+    mine = checkpoint_id(job_id, attempt, step)
+    if (manifest.checkpoint_id, manifest.job_id, manifest.attempt) != (mine, job_id, attempt):
+        raise ValueError(f"{manifest.checkpoint_id[:120]!r} is not of attempt {attempt}")
+    for seconds in (manifest.save_seconds, manifest.write_seconds or 0.0):
+        _check_moment(step, seconds)
+    if not CHECKPOINT_KIND.fullmatch(manifest.kind):
+        raise ValueError(f"{manifest.kind[:40]!r} is no kind of checkpoint")
+    if not DIGEST.fullmatch(metadata_digest(manifest)):
+        raise ValueError(f"{DCP_METADATA} without a checksum")
+    if manifest.size > MAX_OFFSET or manifest.created_at.tzinfo is None:
+        raise ValueError("a size or a time that cannot be")
+    if not FIRST_YEAR <= manifest.created_at.year <= LAST_YEAR:
+        raise ValueError(f"created_at {manifest.created_at} is not {FIRST_YEAR} to {LAST_YEAR}")
+
+
+@lru_cache(maxsize=4096)  # every line of a run holds the same names
+def _check_name(name: str) -> None:
+    if not METRIC_NAME.fullmatch(name):
+        raise ValueError(f"{name[:120]!r} is no name of a metric")
+
+
+def _check_moment(step: int, seconds: float) -> None:
+    if not 0 <= step <= MAX_STEP:
+        raise ValueError(f"step {step} is not 0 to {MAX_STEP}")
+    if not math.isfinite(seconds):
+        raise ValueError(f"{seconds} seconds")
+
+
+def _reason(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}" if place else first["msg"]

@@ -1,0 +1,1 @@
+"""Logs of ranks: stored in blocks, read and searched by line."""

@@ -1,0 +1,353 @@
+"""Logs of ranks: stored in blocks within a quota, read by line number, searched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sqlalchemy import Connection, Table, delete, func, insert, select, update
+
+from server.context import Context
+from server.database.rows import TypedRow
+from server.database.tables import attempts, log_blocks, logs
+from server.errors import InvalidRequestError, NotFoundError
+from server.jobs.queries import check_job
+from server.logs.blocks import (
+    BLOCK_BYTES,
+    Partial,
+    blocks_of,
+    closed,
+    first_error,
+    split,
+    unpack_lines,
+)
+from trainyard.protocol.rest.telemetry import LogLine, LogMatches, LogPage
+
+MAX_LINES = 5000
+"""Lines of one page, and matches of one search."""
+MAX_PAGE_BYTES = 4 * 1024 * 1024
+"""Text of one page: with long lines it holds fewer."""
+PAGE_BLOCKS = 64
+SEARCHED_BLOCKS = 128
+"""Blocks that one search unpacks, at least 8 MiB of text; it then says where to go on."""
+DROPPED_AT_ONCE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Log(TypedRow):
+    """The log of one rank, without its blocks."""
+
+    table: ClassVar[Table] = logs
+    attempt_id: str
+    rank: int
+    lines: int
+    stored_bytes: int
+    dropped_bytes: int
+    first_error_line: int | None
+    partial: bytes | None
+    partial_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogBlock(TypedRow):
+    """Some lines of a log, compressed."""
+
+    table: ClassVar[Table] = log_blocks
+    first_line: int
+    lines: int
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What one report added to a rank's log."""
+
+    rank: int
+    lines: int
+    """Complete lines so far."""
+
+
+def store_output(
+    connection: Connection,
+    attempt_id: str,
+    rank: int,
+    content: bytes,
+    *,
+    quota: int,
+) -> Stored:
+    """Append a rank's output; what exceeds `quota` bytes is dropped from its start."""
+    row = _row(connection, attempt_id, rank)
+    lines, partial = split(_partial(row), content)
+    return _append(connection, row, lines, partial, quota=quota)
+
+
+def close_output(
+    connection: Connection, attempt_id: str, ranks: Iterable[int], *, quota: int
+) -> list[Stored]:
+    """Store the last lines of ranks that have ended, where these lack a line break."""
+    query = Log.select().where(
+        logs.c.attempt_id == attempt_id, logs.c.rank.in_(list(ranks)), logs.c.partial_size > 0
+    )
+    return [
+        _append(connection, row, closed(_partial(row)), Partial(), quota=quota)
+        for row in Log.all(connection, query)
+    ]
+
+
+def page(
+    context: Context,
+    job_id: str,
+    *,
+    attempt: int | None = None,
+    rank: int = 0,
+    from_line: int | None = None,
+    limit: int = 500,
+) -> LogPage:
+    """Return up to `limit` lines of one rank's log.
+
+    Args:
+        context: the server's surroundings.
+        job_id: the job.
+        attempt: number of the attempt; the newest when absent.
+        rank: global rank.
+        from_line: first line; a negative one counts from the end, and the last `limit` lines are
+            meant when it is absent.
+        limit: lines; the page ends earlier after `MAX_PAGE_BYTES` of text.
+
+    Raises:
+        NotFoundError: there is no such job or attempt.
+        InvalidRequestError: a rank without a log in an attempt that has some, or too many lines.
+    """
+    _check_limit(limit)
+    with context.database.read() as connection:
+        attempt_id, number = _attempt(connection, job_id, attempt)
+        query = Log.select().where(logs.c.attempt_id == attempt_id).order_by(logs.c.rank)
+        known = {row.rank: row for row in Log.all(connection, query)}
+        row = _known(known, rank)
+        total = row.lines if row else 0
+        first = _first_stored(connection, attempt_id, rank, total)
+        backwards = from_line is None or from_line < 0
+        start = (
+            max(total + (-limit if from_line is None else from_line), 0) if backwards else from_line
+        )
+        assert start is not None
+        lines = _lines(
+            connection, attempt_id, rank, max(start, first), limit=limit, backwards=backwards
+        )
+    return LogPage(
+        attempt=number,
+        rank=rank,
+        ranks=list(known),
+        lines=lines,
+        first_line=first,
+        total_lines=total,
+        first_error_line=row.first_error_line if row else None,
+        dropped_bytes=row.dropped_bytes if row else 0,
+    )
+
+
+def search(
+    context: Context,
+    job_id: str,
+    text: str,
+    *,
+    attempt: int | None = None,
+    rank: int = 0,
+    from_line: int = 0,
+    limit: int = 200,
+) -> LogMatches:
+    """Return lines that hold `text`, in any case, from line `from_line` on.
+
+    One call looks at `SEARCHED_BLOCKS` blocks; `next_line` says where to go on.
+
+    Raises:
+        NotFoundError: there is no such job or attempt.
+        InvalidRequestError: no text, or too many lines.
+    """
+    _check_limit(limit)
+    if not text:
+        raise InvalidRequestError.at("query/search", "is empty; give a text to look for")
+    with context.database.read() as connection:
+        attempt_id, number = _attempt(connection, job_id, attempt)
+        columns = log_blocks.c
+        query = LogBlock.select().where(
+            columns.attempt_id == attempt_id,
+            columns.rank == rank,
+            columns.first_line + columns.lines > from_line,
+        )
+        rows = LogBlock.all(connection, query.order_by(columns.first_line).limit(SEARCHED_BLOCKS))
+    found, next_line = _matches(rows, text.lower(), from_line=from_line, limit=limit)
+    if next_line is None and len(rows) == SEARCHED_BLOCKS:
+        next_line = rows[-1].first_line + rows[-1].lines
+    return LogMatches(attempt=number, rank=rank, lines=found, next_line=next_line)
+
+
+def _row(connection: Connection, attempt_id: str, rank: int) -> Log:
+    query = Log.select().where(logs.c.attempt_id == attempt_id, logs.c.rank == rank)
+    row = Log.one_or_none(connection, query)
+    if row is None:
+        connection.execute(insert(logs).values(attempt_id=attempt_id, rank=rank))
+        row = Log.one(connection, query)
+    return row
+
+
+def _partial(row: Log) -> Partial:
+    return Partial(row.partial or b"", row.partial_size)
+
+
+def _append(
+    connection: Connection, row: Log, lines: Sequence[str], partial: Partial, *, quota: int
+) -> Stored:
+    error = first_error(lines) if row.first_error_line is None else None
+    added = _add_blocks(connection, row, lines) if lines else 0
+    stored = row.stored_bytes + added
+    dropped = _drop_oldest(connection, row, stored - quota) if stored > quota else 0
+    connection.execute(
+        update(logs)
+        .where(logs.c.attempt_id == row.attempt_id, logs.c.rank == row.rank)
+        .values(
+            lines=row.lines + len(lines),
+            stored_bytes=stored - dropped,
+            dropped_bytes=row.dropped_bytes + dropped,
+            first_error_line=row.first_error_line if error is None else row.lines + error,
+            partial=partial.kept or None,
+            partial_size=partial.size,
+        )
+    )
+    return Stored(row.rank, row.lines + len(lines))
+
+
+def _add_blocks(connection: Connection, row: Log, lines: Sequence[str]) -> int:
+    """Store lines after those that are there, and return the bytes that they take."""
+    columns = log_blocks.c
+    mine = (columns.attempt_id == row.attempt_id) & (columns.rank == row.rank)
+    last = connection.execute(
+        select(columns.first_line, columns.size, columns.content)
+        .where(mine, columns.size < BLOCK_BYTES)
+        .order_by(columns.first_line.desc())
+        .limit(1)
+    ).one_or_none()
+    first_line, replaced = row.lines, 0
+    if last is not None:  # only the last block is not full: it takes lines first
+        first_line, replaced = last.first_line, last.size
+        lines = [*unpack_lines(last.content), *lines]
+        connection.execute(delete(log_blocks).where(mine, columns.first_line == first_line))
+    blocks = blocks_of(first_line, lines)
+    connection.execute(
+        insert(log_blocks),
+        [
+            {
+                "attempt_id": row.attempt_id,
+                "rank": row.rank,
+                "first_line": block.first_line,
+                "lines": block.lines,
+                "size": block.size,
+                "content": block.content,
+            }
+            for block in blocks
+        ],
+    )
+    return sum(block.size for block in blocks) - replaced
+
+
+def _drop_oldest(connection: Connection, row: Log, excess: int) -> int:
+    """Delete the oldest blocks, as many as hold `excess` bytes, and return how many they held."""
+    columns = log_blocks.c
+    mine = (columns.attempt_id == row.attempt_id) & (columns.rank == row.rank)
+    oldest = connection.execute(
+        select(columns.first_line, columns.size)
+        .where(mine)
+        .order_by(columns.first_line)
+        .limit(DROPPED_AT_ONCE)
+    ).all()
+    dropped, end = 0, -1
+    for first_line, size in oldest:
+        if dropped >= excess:
+            break
+        dropped, end = dropped + size, first_line
+    connection.execute(delete(log_blocks).where(mine, columns.first_line <= end))
+    return dropped
+
+
+def _attempt(connection: Connection, job_id: str, number: int | None) -> tuple[str, int]:
+    query = select(attempts.c.id, attempts.c.number).where(attempts.c.job_id == job_id)
+    if number is not None:
+        query = query.where(attempts.c.number == number)
+    row = connection.execute(query.order_by(attempts.c.number.desc()).limit(1)).one_or_none()
+    if row is not None:
+        return row.id, row.number
+    check_job(connection, job_id)
+    raise NotFoundError(f"job {job_id} has no attempt {number or 'yet'}")
+
+
+def _known(known: dict[int, Log], rank: int) -> Log | None:
+    if rank in known or not known:
+        return known.get(rank)
+    listed = ", ".join(map(str, list(known)[:20]))
+    raise InvalidRequestError.at("query/rank", f"rank {rank} has no log; these have: {listed}")
+
+
+def _first_stored(connection: Connection, attempt_id: str, rank: int, total: int) -> int:
+    columns = log_blocks.c
+    query = select(func.min(columns.first_line)).where(
+        columns.attempt_id == attempt_id, columns.rank == rank
+    )
+    first = connection.scalar(query)
+    return total if first is None else int(first)
+
+
+def _lines(
+    connection: Connection, attempt_id: str, rank: int, start: int, *, limit: int, backwards: bool
+) -> list[LogLine]:
+    """Return lines from `start` on, those nearest to it (`backwards`: to the end) when too many."""
+    columns = log_blocks.c
+    order = columns.first_line.desc() if backwards else columns.first_line
+    rows = connection.execute(
+        select(columns.first_line, columns.content)
+        .where(
+            columns.attempt_id == attempt_id,
+            columns.rank == rank,
+            columns.first_line < start + limit,
+            columns.first_line + columns.lines > start,
+        )
+        .order_by(order)
+        .limit(PAGE_BLOCKS)
+    ).all()
+    found: list[LogLine] = []
+    room = MAX_PAGE_BYTES
+    for row in rows:
+        lines = [
+            LogLine(number=row.first_line + index, text=text)
+            for index, text in enumerate(unpack_lines(row.content))
+            if start <= row.first_line + index < start + limit
+        ]
+        for line in reversed(lines) if backwards else lines:
+            room -= len(line.text)
+            if room < 0 and found:
+                break
+            found.append(line)
+        if room < 0:
+            break
+    return found[::-1] if backwards else found
+
+
+def _matches(
+    rows: Sequence[LogBlock], text: str, *, from_line: int, limit: int
+) -> tuple[list[LogLine], int | None]:
+    found: list[LogLine] = []
+    room = MAX_PAGE_BYTES
+    for row in rows:
+        for number, line in enumerate(unpack_lines(row.content), start=row.first_line):
+            if number < from_line or text not in line.lower():
+                continue
+            room -= len(line)
+            if len(found) == limit or (room < 0 and found):
+                return found, number
+            found.append(LogLine(number=number, text=line))
+    return found, None
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= MAX_LINES:
+        raise InvalidRequestError.at("query/limit", f"{limit} is not 1 to {MAX_LINES}")

@@ -1,0 +1,1 @@
+"""Metrics: stored points, charts, comparisons and the continuity check."""

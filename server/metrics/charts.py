@@ -1,0 +1,259 @@
+"""Charts: the series of a job in buckets, along its course and beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sqlalchemy import Connection, select
+
+from server.attempts.lineage import (
+    NEVER,
+    AttemptKey,
+    Lineage,
+    Segment,
+    attempts_of,
+    branches_of,
+    lineage_of,
+    own_steps,
+)
+from server.context import Context
+from server.database.tables import attempts, metric_series
+from server.errors import InvalidRequestError, NotFoundError
+from server.jobs.queries import check_job
+from server.metrics.downsample import Spans, bucketed, must_be_decoded
+from server.metrics.points import Floats, Points
+from server.metrics.series import ChunkKey, Series, decode, read_series
+from trainyard.protocol.rest.telemetry import MetricLineView, MetricsView
+
+MAX_POINTS = 10_000
+"""Buckets of one line."""
+MAX_NAMES = 50
+"""Series of one chart."""
+MAX_BUCKETS = 20_000
+"""Buckets of all lines together: with many lines each gets fewer."""
+MAX_BRANCHES = 20
+"""Abandoned branches that are drawn, the newest ones; `attempt` shows any other."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart before its points are known."""
+
+    name: str
+    """Series."""
+    branch: str
+    """`lineage`, or `attempt-<n>`."""
+    segments: tuple[Segment, ...]
+    """The steps that it runs over."""
+
+
+@dataclass
+class _Course:
+    """A line with what is stored of it."""
+
+    line: Line
+    parts: list[tuple[Segment, Series]]
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """First and last step that may hold a point."""
+        firsts, lasts = [], []
+        for segment, series in self.parts:
+            for steps, ends in (
+                (series.chunks.first, series.chunks.last),
+                (series.tail.steps, series.tail.steps),
+            ):
+                if len(steps):
+                    firsts.append(max(int(steps[0]), segment.after + 1))
+                    lasts.append(min(int(ends[-1]), segment.until))
+        return min(firsts), max(lasts)
+
+
+def chart(
+    context: Context,
+    job_id: str,
+    names: Sequence[str],
+    *,
+    max_points: int = 1000,
+    from_step: int | None = None,
+    to_step: int | None = None,
+    attempt: int | None = None,
+) -> MetricsView:
+    """Return the lines of the series `names`, each in at most `max_points` buckets.
+
+    The first line of a name follows the job's current lineage; what the lineage left behind comes
+    as lines of its own. With `attempt`, the one line holds that attempt's own steps. Minimum,
+    maximum, last, count and number of NaN and infinite points are exact for the steps that a
+    bucket names.
+
+    Args:
+        context: the server's surroundings.
+        job_id: the job.
+        names: series; unknown ones have no line.
+        max_points: buckets of a line, up to `MAX_POINTS`; fewer when there are many lines.
+        from_step: first step; the first of all when absent.
+        to_step: last step; the last of all when absent.
+        attempt: number of an attempt.
+
+    Raises:
+        NotFoundError: there is no such job or attempt.
+        InvalidRequestError: too many names, or a number of buckets that is not legal.
+    """
+    wanted = list(dict.fromkeys(names))
+    if len(wanted) > MAX_NAMES:
+        raise InvalidRequestError.at("query/names", f"{len(wanted)} names; at most {MAX_NAMES}")
+    if not 1 <= max_points <= MAX_POINTS:
+        raise InvalidRequestError.at("query/max_points", f"{max_points} is not 1 to {MAX_POINTS}")
+    first = 0 if from_step is None else from_step
+    last = NEVER if to_step is None else to_step
+    with context.database.read() as connection:
+        keys = _keys(connection, job_id, attempt)
+        lineage = lineage_of(keys)
+        lines = _lines(wanted, keys, lineage, attempt)
+        limit = max(min(max_points, MAX_BUCKETS // max(len(lines), 1)), 1)
+        views = draw(connection, lines, first=first, last=last, limit=limit)
+        return MetricsView(
+            job_id=job_id,
+            names=_names(connection, job_id),
+            last_step=last_step_of(connection, job_id),
+            lines=views,
+        )
+
+
+def _keys(connection: Connection, job_id: str, attempt: int | None) -> dict[int, AttemptKey]:
+    keys = attempts_of(connection, job_id)
+    if not keys:
+        check_job(connection, job_id)
+    if attempt is not None and attempt not in keys:
+        raise NotFoundError(f"job {job_id} has no attempt {attempt}; it has {len(keys)}")
+    return keys
+
+
+def _lines(
+    names: Iterable[str], keys: dict[int, AttemptKey], lineage: Lineage, attempt: int | None
+) -> list[Line]:
+    if attempt is not None:
+        segments = (own_steps(keys[attempt]),)
+        return [Line(name, f"attempt-{attempt}", segments) for name in names]
+    left = branches_of(keys, lineage)[:MAX_BRANCHES]
+    courses = [("lineage", lineage.segments)]
+    courses += [(f"attempt-{segment.number}", (segment,)) for segment in left]
+    return [Line(name, branch, segments) for name in names for branch, segments in courses]
+
+
+def _names(connection: Connection, job_id: str) -> list[str]:
+    query = (
+        select(metric_series.c.name)
+        .join(attempts, attempts.c.id == metric_series.c.attempt_id)
+        .where(attempts.c.job_id == job_id)
+        .distinct()
+        .order_by(metric_series.c.name)
+    )
+    return list(connection.scalars(query))
+
+
+def last_step_of(connection: Connection, job_id: str) -> int:
+    """Return the greatest step of the newest attempt; 0 before the first one."""
+    query = (
+        select(attempts.c.last_step, attempts.c.start_step)
+        .where(attempts.c.job_id == job_id)
+        .order_by(attempts.c.number.desc())
+        .limit(1)
+    )
+    row = connection.execute(query).one_or_none()
+    return max(row) if row else 0
+
+
+def draw(
+    connection: Connection, lines: Sequence[Line], *, first: int, last: int, limit: int
+) -> list[MetricLineView]:
+    """Return each line that holds anything of the steps `first..last`, in up to `limit` buckets."""
+    courses = _courses(connection, lines, first=first, last=last)
+    split = [_to_decode(course, limit) for course in courses]
+    points = decode(connection, {key for keys in split for key in keys})
+    views = []
+    for course, keys in zip(courses, split, strict=True):
+        spans = _spans(course, {key: points[key] for key in keys if key in points})
+        if len(spans):
+            low, high = course.extent
+            views.append(_view(course.line, bucketed(spans, first=low, last=high, limit=limit)))
+    return views
+
+
+def _courses(
+    connection: Connection, lines: Sequence[Line], *, first: int, last: int
+) -> list[_Course]:
+    """Return the lines that hold anything of these steps."""
+    ids = series_ids(connection, lines)
+    series = read_series(connection, list(ids.values()), first=first, last=last)
+    courses = []
+    for line in lines:
+        parts = []
+        for segment in line.segments:
+            clipped = segment.between(first, last)
+            stored = series.get(ids.get((segment.attempt_id, line.name), -1))
+            if stored is None:
+                continue
+            part = stored.between(clipped.after + 1, clipped.until)
+            if len(part.chunks) or len(part.tail):
+                parts.append((clipped, part))
+        if parts:
+            courses.append(_Course(line, parts))
+    return courses
+
+
+def series_ids(connection: Connection, lines: Sequence[Line]) -> dict[tuple[str, str], int]:
+    """Return the series of some lines by attempt and name."""
+    attempt_ids = {segment.attempt_id for line in lines for segment in line.segments}
+    columns = metric_series.c
+    query = select(columns.attempt_id, columns.name, columns.id).where(
+        columns.attempt_id.in_(attempt_ids), columns.name.in_({line.name for line in lines})
+    )
+    return {(row.attempt_id, row.name): row.id for row in connection.execute(query)}
+
+
+def _to_decode(course: _Course, limit: int) -> set[ChunkKey]:
+    """Return the chunks that reach over an end of their segment or are wider than buckets."""
+    low, high = course.extent
+    keys = set()
+    for segment, series in course.parts:
+        chunks = series.chunks
+        split = (chunks.first <= segment.after) | (chunks.last > segment.until)
+        split |= must_be_decoded(chunks, first=low, last=high, limit=limit)
+        keys |= {(series.id, int(first)) for first in chunks.first[split]}
+    return keys
+
+
+def _spans(course: _Course, decoded: dict[ChunkKey, Points]) -> Spans:
+    found = []
+    for segment, series in course.parts:
+        parts = []
+        kept = np.ones(len(series.chunks), dtype=np.bool_)
+        for index, first_step in enumerate(series.chunks.first.tolist()):
+            if (series.id, first_step) in decoded:
+                kept[index] = False
+                parts.append(decoded[series.id, first_step])
+        found.append(series.chunks[kept])
+        points = Points.joined([*parts, series.tail]).between(segment.after + 1, segment.until)
+        found.append(Spans.of_points(points.steps, points.values))
+    return Spans.joined(found)
+
+
+def _view(line: Line, spans: Spans) -> MetricLineView:
+    return MetricLineView(
+        name=line.name,
+        branch=line.branch,
+        steps=spans.last.tolist(),
+        first_steps=spans.first.tolist(),
+        min=_or_none(spans.low),
+        max=_or_none(spans.high),
+        last=_or_none(spans.last_value),
+        count=spans.count.tolist(),
+        non_finite=spans.non_finite.tolist(),
+    )
+
+
+def _or_none(values: Floats) -> list[float | None]:
+    return [None if value != value else value for value in values.tolist()]

@@ -1,0 +1,188 @@
+"""Several jobs side by side: the same buckets as in their charts, with time and tokens to each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from typing import Any, ClassVar
+
+import numpy as np
+from sqlalchemy import Connection, Table, select
+
+from server.attempts.lineage import attempts_of, lineage_of
+from server.context import Context
+from server.database.rows import TypedRow
+from server.database.tables import attempts, jobs, metric_series
+from server.errors import InvalidRequestError, NotFoundError
+from server.metrics.charts import MAX_BUCKETS, MAX_NAMES, MAX_POINTS, Line, draw, last_step_of
+from server.metrics.points import Floats
+from server.metrics.time_axis import Axis, Clock, Stretch, read_clock
+from trainyard.base.problems import Problem
+from trainyard.protocol.rest.telemetry import (
+    ComparedJobView,
+    ComparedLineView,
+    ComparisonView,
+    MetricLineView,
+)
+from trainyard.protocol.states import JobState
+
+MAX_JOBS = 8
+"""Jobs of one comparison: so many colours and dashes can be told apart."""
+END = 1e15
+"""A place after the end of every axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedJob(TypedRow):
+    """What a comparison shows of a job."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    state: JobState
+    layout: str
+    world_size: int
+
+
+def compare(
+    context: Context,
+    job_ids: Sequence[str],
+    names: Sequence[str] = (),
+    *,
+    max_points: int = 1000,
+    axis: Axis = "step",
+    low: float = 0.0,
+    high: float = END,
+) -> ComparisonView:
+    """Return the series `names` of several jobs along their current lineages.
+
+    Each line comes in at most `max_points` buckets, as in a job's own charts; each bucket has the
+    time and the tokens of its last step. For each job the number of queries is fixed.
+
+    Args:
+        context: the server's surroundings.
+        job_ids: the jobs, `MAX_JOBS` at most.
+        names: series; without any, the answer tells only which there are.
+        max_points: buckets of a line, up to `MAX_POINTS`; fewer when there are many lines.
+        axis: what `low` and `high` count.
+        low: start of the stretch that is drawn.
+        high: its end. On another axis than that of steps the buckets reach to the next steps.
+
+    Raises:
+        NotFoundError: there is no job of some id; all of them are named.
+        InvalidRequestError: a name that no job compared has, too many of something, a stretch
+            that ends before it begins.
+    """
+    if not 1 <= len(job_ids) <= MAX_JOBS:
+        raise InvalidRequestError.at("query/jobs", f"{len(job_ids)} jobs; legal: 1 to {MAX_JOBS}")
+    wanted, drawn = list(dict.fromkeys(job_ids)), list(dict.fromkeys(names))
+    with context.database.read() as connection:
+        rows = _rows(connection, wanted)
+        _check_numbers(drawn, max_points, low=low, high=high)
+        known = _names(connection, wanted)
+        _check_names(drawn, set().union(*known.values()))
+        limit = max(min(max_points, MAX_BUCKETS // max(len(wanted) * len(drawn), 1)), 1)
+        views = []
+        for job_id in wanted:
+            segments = lineage_of(attempts_of(connection, job_id)).segments
+            own = [Line(name, "lineage", segments) for name in drawn if name in known[job_id]]
+            clock = read_clock(connection, segments, known[job_id])
+            clock, stretch = clock.sharpened(connection, axis, low, high)
+            lines = _lines(connection, own, clock, stretch, limit=limit)
+            views.append(
+                _job_view(
+                    rows[job_id],
+                    start_time=clock.start,
+                    last_step=last_step_of(connection, job_id),
+                    names=known[job_id],
+                    lines=lines,
+                )
+            )
+    return ComparisonView(jobs=views)
+
+
+def _rows(connection: Connection, job_ids: Sequence[str]) -> dict[str, ComparedJob]:
+    columns = jobs.c
+    found = ComparedJob.all(connection, ComparedJob.select().where(columns.id.in_(job_ids)))
+    rows = {row.id: row for row in found}
+    if unknown := [job_id for job_id in job_ids if job_id not in rows]:
+        raise NotFoundError(
+            f"no job has the id {' or '.join(map(repr, unknown))}",
+            [
+                Problem(pointer="query/jobs", detail=f"no job has the id {job_id!r}")
+                for job_id in unknown
+            ],
+        )
+    return rows
+
+
+def _check_numbers(names: Sequence[str], max_points: int, *, low: float, high: float) -> None:
+    if len(names) > MAX_NAMES:
+        raise InvalidRequestError.at("query/names", f"{len(names)} names; at most {MAX_NAMES}")
+    if not 1 <= max_points <= MAX_POINTS:
+        raise InvalidRequestError.at("query/max_points", f"{max_points} is not 1 to {MAX_POINTS}")
+    if low > high:
+        raise InvalidRequestError.at("query/from_x", f"{low:g} lies after to_x={high:g}")
+
+
+def _names(connection: Connection, job_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the series that each job has, the abandoned branches' included."""
+    query = (
+        select(attempts.c.job_id, metric_series.c.name)
+        .join(attempts, attempts.c.id == metric_series.c.attempt_id)
+        .where(attempts.c.job_id.in_(job_ids))
+        .distinct()
+        .order_by(metric_series.c.name)
+    )
+    names: dict[str, list[str]] = {job_id: [] for job_id in job_ids}
+    for job_id, name in connection.execute(query):
+        names[job_id].append(name)
+    return names
+
+
+def _check_names(names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse what none of the jobs has; before their first points nothing is known to be wrong."""
+    if known and (unknown := [name for name in names if name not in known]):
+        raise InvalidRequestError.of(
+            Problem(pointer="query/names", detail=_unknown(name, known)) for name in unknown
+        )
+
+
+def _unknown(name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, sorted(known), n=3) or sorted(known)[:5]
+    return f"no job compared has a series {name!r}; some that are there: {', '.join(near)}"
+
+
+def _lines(
+    connection: Connection,
+    lines: Sequence[Line],
+    clock: Clock,
+    stretch: Stretch,
+    *,
+    limit: int,
+) -> list[ComparedLineView]:
+    if stretch is None or not lines:
+        return []
+    first, last = stretch
+    views = draw(connection, lines, first=first, last=last, limit=limit)
+    ends = {step for view in views for step in view.steps}
+    exact = clock.refined(connection, np.array(sorted(ends), dtype=np.int64))
+    return [_timed(view, exact) for view in views]
+
+
+def _timed(view: MetricLineView, clock: Clock) -> ComparedLineView:
+    times, tokens = clock.at(np.array(view.steps, dtype=np.int64))
+    return ComparedLineView(
+        **{name: getattr(view, name) for name in MetricLineView.model_fields},
+        times=_or_none(times),
+        tokens=_or_none(tokens),
+    )
+
+
+def _or_none(values: Floats) -> list[float | None]:
+    return [value if np.isfinite(value) else None for value in values.tolist()]
+
+
+def _job_view(row: ComparedJob, **more: Any) -> ComparedJobView:
+    return ComparedJobView.model_validate({**asdict(row), **more})

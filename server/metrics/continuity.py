@@ -1,0 +1,275 @@
+"""Whether a resumed attempt continues where its parent checkpoint stood, and within what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sqlalchemy import Connection, select
+
+from server.attempts.launch import effective_spec
+from server.attempts.lineage import AttemptKey, attempts_of, lineage_of
+from server.database.tables import attempts, checkpoints, events, jobs, metric_series, step_digests
+from server.metrics.series import read_values
+from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.manifest import TrainState
+from trainyard.protocol.rest.attempts import Continuity, ContinuityCheck
+from trainyard.protocol.resume_parts import start_state
+from trainyard.protocol.rundir import MetricLine
+from trainyard.spec.auto import explicit
+from trainyard.spec.job import JobSpec
+from trainyard.spec.lr_schedule import learning_rate
+from trainyard.training.stream import left_out
+
+LOSS = "train/loss"
+SAME_STEP_TOLERANCE = 1e-3
+"""Relative difference of two losses of one step: what another order of sums may cause."""
+BAND_POINTS = 20
+BAND_DEVIATIONS = 5.0
+BAND_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the job recorded of the step at hand, and before it."""
+
+    digests: tuple[tuple[int, str], ...]
+    """Attempt and digest of every other attempt that took this step, the newest first."""
+    same_step: tuple[int, float] | None
+    """Attempt and loss of the newest other attempt that took this step."""
+    last_losses: tuple[float, ...]
+    """The last finite losses of the lineage before this step, oldest first."""
+
+
+def check(
+    connection: Connection, attempt_id: str, lines: Sequence[MetricLine]
+) -> Continuity | None:
+    """Compare the first step of a resumed attempt, if it is among `lines`, with the lineage.
+
+    Consumed sequences and tokens must be those of the parent checkpoint plus one step, and the
+    learning rate that of the schedule. If any other attempt of the job took this step, on the
+    lineage or on an abandoned branch, the data digest must be equal, and the loss within 1e-3
+    relative; one that has left out other windows of the stream by then is no such other, for its
+    data differ on purpose. If none did, the loss must lie within the mean of the last 20 finite
+    losses of the lineage, plus or minus 5 standard deviations or a tenth of the mean, whichever is
+    more. The digest of an own model's code must be that of the checkpoint. What nothing was
+    recorded of is not checked.
+
+    Returns:
+        The checks; None for a fresh start, for a parent that the catalog does not hold, and when
+        the first step is not among the lines.
+    """
+    attempt = connection.execute(
+        select(
+            attempts.c.id,
+            attempts.c.job_id,
+            attempts.c.number,
+            attempts.c.start_step,
+            attempts.c.parent_checkpoint_id,
+        ).where(attempts.c.id == attempt_id)
+    ).one()
+    step = attempt.start_step + 1
+    line = next((line for line in lines if line.step == step), None)
+    if line is None or attempt.parent_checkpoint_id is None:
+        return None
+    manifest = connection.scalar(
+        select(checkpoints.c.manifest).where(checkpoints.c.id == attempt.parent_checkpoint_id)
+    )
+    if manifest is None:
+        return None
+    spec = effective_spec(connection, attempt_id)
+    keys = attempts_of(connection, attempt.job_id)
+    sequences = step * spec.training.global_batch_size
+    same = _same_data(connection, attempt.job_id, attempt.number, sequences)
+    every = explicit(spec.training.log_every_steps)
+    past = _past(connection, keys, keys[attempt.number], step, every, same)
+    job = connection.execute(
+        select(jobs.c.forked_from, jobs.c.fork_parts).where(jobs.c.id == attempt.job_id)
+    ).one()
+    parent = manifest.train_state
+    if attempt.parent_checkpoint_id == job.forked_from:
+        digest = parent.data.dataset_digest  # whichever: no check looks at it
+        parent = start_state(parent, job.fork_parts, dataset_digest=digest)
+    code = _code_digests(connection, attempt.job_id, attempt.number)
+    return compare(spec, parent, line, past, code=code)
+
+
+def compare(
+    spec: JobSpec,
+    parent: TrainState,
+    line: MetricLine,
+    past: Past,
+    *,
+    code: tuple[str, str] | None = None,
+) -> Continuity:
+    """Return the checks of the step that follows `parent`.
+
+    `code` holds the digests of an own model's code, of the checkpoint and of the attempt.
+    """
+    checks = (
+        *_counters(spec, parent, line),
+        *_digest(line, past),
+        *_loss(line, past),
+        *_code(code),
+    )
+    ok = all(check.ok for check in checks)
+    return Continuity(
+        ok=ok,
+        step=line.step,
+        checks=checks,
+        exact=ok and any(check.name == "data_digest" for check in checks),
+        summary=_summary(checks),
+    )
+
+
+def _summary(checks: Sequence[ContinuityCheck]) -> str:
+    """Return what was compared and within which bounds, or what differs."""
+    if broken := [check.name for check in checks if not check.ok]:
+        return f"differs in {', '.join(broken)}"
+    made = {check.name: check for check in checks}
+    # Without a digest only their number is known to be right.
+    sequences = "same sequences" if "data_digest" in made else "as many sequences"
+    loss = made.get("loss")
+    bound = f"loss within {loss.within}" if loss else "loss not compared"
+    code = ", same code" if "code" in made else ""
+    return f"{sequences}, same token count, same learning rate, {bound}{code}"
+
+
+def _counters(spec: JobSpec, parent: TrainState, line: MetricLine) -> Iterator[ContinuityCheck]:
+    sequences = parent.data.consumed + spec.training.global_batch_size
+    tokens = parent.tokens + spec.tokens_per_step
+    lr = learning_rate(spec, line.step)
+    got_sequences = line.values.get("train/sequences", math.nan)
+    got_tokens = line.values.get("train/tokens", math.nan)
+    got_lr = line.values.get("train/lr", math.nan)
+    yield ContinuityCheck(
+        name="sequences",
+        ok=got_sequences == sequences,
+        expected=str(sequences),
+        got=f"{got_sequences:.0f}",
+    )
+    yield ContinuityCheck(
+        name="tokens", ok=got_tokens == tokens, expected=str(tokens), got=f"{got_tokens:.0f}"
+    )
+    yield ContinuityCheck(
+        name="lr", ok=math.isclose(got_lr, lr, rel_tol=1e-9), expected=repr(lr), got=repr(got_lr)
+    )
+
+
+def _digest(line: MetricLine, past: Past) -> Iterator[ContinuityCheck]:
+    if not past.digests:
+        return
+    other = next(((n, d) for n, d in past.digests if d != line.data_digest), past.digests[0])
+    yield ContinuityCheck(
+        name="data_digest",
+        ok=other[1] == line.data_digest,
+        expected=f"{other[1]} (attempt {other[0]})",
+        got=line.data_digest or "none",
+    )
+
+
+def _loss(line: MetricLine, past: Past) -> Iterator[ContinuityCheck]:
+    got = line.values.get(LOSS, math.nan)
+    if past.same_step is not None:
+        number, loss = past.same_step
+        both_nan = math.isnan(got) and math.isnan(loss)
+        ok = both_nan or math.isclose(got, loss, rel_tol=SAME_STEP_TOLERANCE)
+        expected = f"{loss:.6g} (attempt {number})"
+        within = f"{SAME_STEP_TOLERANCE:.1%} of attempt {number}"
+    elif past.last_losses:
+        mean, deviation = float(np.mean(past.last_losses)), float(np.std(past.last_losses))
+        width = max(BAND_DEVIATIONS * deviation, BAND_SHARE * abs(mean))
+        ok = abs(got - mean) <= width
+        expected = f"{mean - width:.6g} to {mean + width:.6g} (last {len(past.last_losses)} losses)"
+        within = f"the range of the last {len(past.last_losses)} losses"
+    else:
+        return
+    yield ContinuityCheck(name="loss", ok=ok, expected=expected, got=f"{got:.6g}", within=within)
+
+
+def _code(digests: tuple[str, str] | None) -> Iterator[ContinuityCheck]:
+    if digests is not None:
+        before, now = digests
+        yield ContinuityCheck(name="code", ok=before == now, expected=before, got=now)
+
+
+def _code_digests(connection: Connection, job_id: str, number: int) -> tuple[str, str] | None:
+    """Return the code digests that the trainer compared before it loaded the checkpoint."""
+    of_attempt = (events.c.job_id == job_id, events.c.attempt == number)
+    data = connection.scalar(
+        select(events.c.data)
+        .where(*of_attempt, events.c.kind == EventKind.RESUMED, events.c.transient.is_(False))
+        .order_by(events.c.id.desc())
+        .limit(1)
+    )
+    code = data.get("code") if data else None
+    return (str(code["before"]), str(code["now"])) if isinstance(code, dict) else None
+
+
+def _past(
+    connection: Connection,
+    keys: dict[int, AttemptKey],
+    key: AttemptKey,
+    step: int,
+    every: int,
+    same_data: Collection[int],
+) -> Past:
+    numbers = {other.id: number for number, other in keys.items() if number != key.number}
+    columns = step_digests.c
+    digests = connection.execute(
+        select(columns.attempt_id, columns.digest).where(
+            columns.attempt_id.in_(numbers), columns.step == step
+        )
+    )
+    losses = _losses(connection, numbers, first=step - BAND_POINTS * every, last=step)
+    taken = sorted(
+        (
+            (numbers[i], found[step])
+            for i, found in losses.items()
+            if step in found and numbers[i] in same_data
+        ),
+        reverse=True,
+    )
+    before: dict[int, float] = {}
+    for segment in lineage_of(keys, key.number).segments:
+        found = losses.get(segment.attempt_id, {})
+        before |= {s: v for s, v in found.items() if segment.after < s <= min(segment.until, step)}
+    finite = [value for s, value in sorted(before.items()) if s < step and math.isfinite(value)]
+    return Past(
+        digests=tuple(
+            sorted(
+                ((numbers[i], digest) for i, digest in digests if numbers[i] in same_data),
+                reverse=True,
+            )
+        ),
+        same_step=taken[0] if taken else None,
+        last_losses=tuple(finite[-BAND_POINTS:]),
+    )
+
+
+def _same_data(connection: Connection, job_id: str, number: int, sequences: int) -> set[int]:
+    """Return the attempts whose first sequences are those of attempt `number`."""
+    columns = attempts.c
+    query = select(columns.number, columns.skip).where(columns.job_id == job_id)
+    jumped = {
+        row.number: left_out(row.skip, sequences=sequences) for row in connection.execute(query)
+    }
+    return {other for other, windows in jumped.items() if windows == jumped[number]}
+
+
+def _losses(
+    connection: Connection, numbers: dict[str, int], *, first: int, last: int
+) -> dict[str, dict[int, float]]:
+    """Return the losses of some steps, by attempt id and step."""
+    columns = metric_series.c
+    query = select(columns.id, columns.attempt_id).where(
+        columns.attempt_id.in_(numbers), columns.name == LOSS
+    )
+    owners = {row.id: row.attempt_id for row in connection.execute(query)}
+    values = read_values(connection, list(owners), first=max(first, 0), last=last)
+    return {
+        owners[series_id]: dict(zip(steps.tolist(), losses.tolist(), strict=True))
+        for series_id, (steps, losses) in values.items()
+    }

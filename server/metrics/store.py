@@ -1,0 +1,240 @@
+"""The store of points: a narrow tail for live ones, chunks of a thousand for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import psycopg
+from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
+
+from server.database.tables import metric_chunks, metric_series, metric_tail, step_digests
+from server.metrics.points import CHUNK_POINTS, Points, chunked, code_of, value_of
+from trainyard.protocol.rundir import MetricLine
+
+TAIL_LIMIT = 2000
+"""Points in the tail of a series above which it is compacted."""
+COMPACTED_AT_ONCE = 100
+"""Series that one report compacts because of their tails; the others wait for the next one."""
+MAX_SERIES = 2000
+"""Metric names of one attempt; further ones are left out."""
+
+
+@dataclass(frozen=True)
+class _Series:
+    id: int
+    name: str
+    last_step: int
+    tail: int
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """New points of one series."""
+
+    series: _Series
+    points: Points
+
+    @property
+    def tail(self) -> int:
+        return self.series.tail + len(self.points)
+
+
+def store_lines(
+    connection: Connection, attempt_id: str, lines: Sequence[MetricLine]
+) -> Sequence[str]:
+    """Store the points and digests of an attempt's metric lines; return names that found no room.
+
+    A step is stored once for each series: a line that comes back to a step which the series has
+    reached is ignored there. (The caller's offsets keep lines from coming twice.)
+    """
+    left_out = store_points(connection, attempt_id, _points_by_name(lines))
+    _store_digests(connection, attempt_id, lines)
+    return left_out
+
+
+def store_points(
+    connection: Connection, attempt_id: str, by_name: dict[str, Points]
+) -> Sequence[str]:
+    """Store points of an attempt by the names of their series; return those above `MAX_SERIES`.
+
+    The work is bounded by the points given and `COMPACTED_AT_ONCE` tails.
+    """
+    series, left_out = _series(connection, attempt_id, by_name.keys())
+    grown = [
+        _Growth(series[name], fresh)
+        for name, points in by_name.items()
+        if name in series and len(fresh := points.rising_after(series[name].last_step))
+    ]
+    compacted, appended = _parted(grown)
+    left = [*appended, *_compact(connection, compacted)]
+    _insert(connection, metric_tail, (row for growth in left for row in _tail_rows(growth)))
+    sizes = {growth.series.id: growth.tail for growth in left}
+    if grown:
+        connection.execute(
+            update(metric_series)
+            .where(metric_series.c.id == bindparam("series"))
+            .values(last_step=bindparam("newest"), tail=bindparam("size")),
+            [
+                {
+                    "series": growth.series.id,
+                    "newest": int(growth.points.steps[-1]),
+                    "size": sizes[growth.series.id],
+                }
+                for growth in grown
+            ],
+        )
+    return left_out
+
+
+def read_tails(
+    connection: Connection, series_ids: Iterable[int], *, first: int, last: int
+) -> dict[int, Points]:
+    """Return the live points of these steps, by series.
+
+    Read them before the chunks: compaction then moves a point to where it is still seen, and
+    whoever reads both drops the tail's points up to the last chunk's end.
+    """
+    query = (
+        select(metric_tail)
+        .where(
+            metric_tail.c.series_id.in_(list(series_ids)), metric_tail.c.step.between(first, last)
+        )
+        .order_by(metric_tail.c.series_id, metric_tail.c.step)
+    )
+    found = {}
+    for series_id, rows in groupby(connection.execute(query).all(), itemgetter(0)):
+        _, steps, times, values, codes = zip(*rows, strict=True)
+        found[series_id] = Points.of(steps, times, map(value_of, values, codes))
+    return found
+
+
+def newest_values(connection: Connection, attempt_id: str, name: str, *, limit: int) -> list[float]:
+    """Return the last live values of a series, the newest first; few or none just after chunks."""
+    query = (
+        select(metric_tail.c.value, metric_tail.c.non_finite)
+        .join(metric_series, metric_series.c.id == metric_tail.c.series_id)
+        .where(metric_series.c.attempt_id == attempt_id, metric_series.c.name == name)
+        .order_by(metric_tail.c.step.desc())
+        .limit(limit)
+    )
+    return [value_of(value, code) for value, code in connection.execute(query)]
+
+
+def _points_by_name(lines: Iterable[MetricLine]) -> dict[str, Points]:
+    columns: dict[str, tuple[list[int], list[float], list[float]]] = {}
+    for line in lines:
+        step, time = line.step, line.time
+        for name, value in line.values.items():
+            steps, times, values = columns.setdefault(name, ([], [], []))
+            steps.append(step)
+            times.append(time)
+            values.append(value)
+    return {name: Points.of(*column) for name, column in columns.items()}
+
+
+def _series(
+    connection: Connection, attempt_id: str, names: Iterable[str]
+) -> tuple[dict[str, _Series], list[str]]:
+    """Return the series of these names, made where there are none yet, and the names without."""
+    found = _read_series(connection, attempt_id)
+    missing = [name for name in names if name not in found]
+    room = max(MAX_SERIES - len(found), 0)
+    if fresh := missing[:room]:
+        rows = [{"attempt_id": attempt_id, "name": name} for name in fresh]
+        connection.execute(insert(metric_series), rows)
+        found = _read_series(connection, attempt_id)
+    return found, missing[room:]
+
+
+def _read_series(connection: Connection, attempt_id: str) -> dict[str, _Series]:
+    columns = metric_series.c
+    query = select(columns.id, columns.name, columns.last_step, columns.tail).where(
+        columns.attempt_id == attempt_id
+    )
+    return {row.name: _Series(*row) for row in connection.execute(query)}
+
+
+def _parted(grown: Iterable[_Growth]) -> tuple[list[_Growth], list[_Growth]]:
+    """Part the series that are compacted now from those that only grow."""
+    bulky: list[_Growth] = []
+    small: list[_Growth] = []
+    for growth in grown:
+        (bulky if len(growth.points) >= CHUNK_POINTS else small).append(growth)
+    small.sort(key=lambda growth: growth.tail, reverse=True)
+    due = [growth for growth in small[:COMPACTED_AT_ONCE] if growth.tail > TAIL_LIMIT]
+    return bulky + due, small[len(due) :]
+
+
+def _compact(connection: Connection, grown: Sequence[_Growth]) -> list[_Growth]:
+    """Move what fills chunks there; return what is left of each series, to be appended."""
+    with_tail = [growth.series.id for growth in grown if growth.series.tail]
+    tails = read_tails(connection, with_tail, first=0, last=2**62) if with_tail else {}
+    chunks: list[dict[str, Any]] = []
+    ends: list[dict[str, int]] = []
+    left = []
+    for growth in grown:
+        series = growth.series
+        whole = Points.joined([*filter(None, [tails.get(series.id)]), growth.points])
+        rows, rest = chunked(whole)
+        chunks += ({"series_id": series.id, **row} for row in rows)
+        if series.tail:
+            ends.append({"series": series.id, "end": rows[-1]["last_step"]})
+        kept = max(len(rest) - len(growth.points), 0)  # of the tail as it was
+        left.append(_Growth(_Series(series.id, series.name, 0, kept), rest[kept:]))
+    if chunks:
+        connection.execute(insert(metric_chunks), chunks)
+    if ends:
+        connection.execute(
+            delete(metric_tail).where(
+                metric_tail.c.series_id == bindparam("series"),
+                metric_tail.c.step <= bindparam("end"),
+            ),
+            ends,
+        )
+    return left
+
+
+def _tail_rows(growth: _Growth) -> Iterator[tuple[int, int, float, float | None, int]]:
+    points = growth.points
+    for step, time, value in zip(
+        points.steps.tolist(), points.times.tolist(), points.values.tolist(), strict=True
+    ):
+        code = code_of(value)
+        yield growth.series.id, step, time, None if code else value, code
+
+
+def _store_digests(connection: Connection, attempt_id: str, lines: Iterable[MetricLine]) -> None:
+    digests = {line.step: line.data_digest for line in lines if line.data_digest}
+    if not digests:
+        return
+    newest = select(func.max(step_digests.c.step)).where(step_digests.c.attempt_id == attempt_id)
+    stored = connection.scalar(newest)
+    fresh = (
+        (attempt_id, step, digest)
+        for step, digest in digests.items()
+        if stored is None or step > stored
+    )
+    _insert(connection, step_digests, fresh)
+
+
+def _insert(connection: Connection, table: Table, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Insert many narrow rows, all columns in their order; on PostgreSQL by COPY."""
+    if connection.dialect.name == "postgresql":
+        columns = ", ".join(table.c.keys())
+        raw = connection.connection.driver_connection
+        assert isinstance(raw, psycopg.Connection)
+        with (
+            raw.cursor() as cursor,
+            cursor.copy(f"COPY {table.name} ({columns}) FROM STDIN") as copy,
+        ):
+            for row in rows:
+                copy.write_row(row)
+        return
+    marks = ", ".join("?" for _ in table.c)
+    statement = f"INSERT INTO {table.name} VALUES ({marks})"  # noqa: S608
+    if listed := list(rows):
+        connection.exec_driver_sql(statement, listed)

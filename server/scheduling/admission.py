@@ -1,0 +1,70 @@
+"""Whether a queued job may start, looked at once more when it has got its slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy import Connection, update
+
+from server.context import Context
+from server.database.rows import Job
+from server.database.tables import jobs
+from server.jobs.checks import not_allowed
+from server.lifecycle import job_to, move
+from server.scheduling.queue import WaitingJob, append_waiting
+from server.secrets import KeyFileError
+from server.subject import SCHEDULER, Subject
+from trainyard.base.problems import Problem
+from trainyard.protocol.failures import REMEDIES, FailureReason
+from trainyard.protocol.rest.event_data import JobEnded
+from trainyard.protocol.states import JobState
+
+KEY_RETRY = timedelta(seconds=15)
+"""Pause until a job whose environment could not be decrypted is looked at again."""
+
+
+def may_start(context: Context, connection: Connection, job: Job) -> bool:
+    """Return whether a job may start; the job is locked.
+
+    One that was stored when the server allowed more ends. One whose environment cannot be decrypted
+    waits outside the queue for a while, so that it keeps no slots from others.
+    """
+    try:
+        spec = context.secrets.restore(job.spec, job.env)
+    except KeyFileError as error:
+        _put_off(context, connection, job, reason=error.detail)
+        return False
+    problems = not_allowed(context, spec)
+    if problems:
+        _end(context, connection, job, problems)
+    return not problems
+
+
+def _put_off(context: Context, connection: Connection, job: Job, *, reason: str) -> None:
+    values = {"reason": reason, "demand": None, "not_before": context.now() + KEY_RETRY}
+    connection.execute(update(jobs).where(jobs.c.id == job.id).values(values))
+    if job.reason != reason:
+        append_waiting(context, connection, [WaitingJob(job.id, job.name, reason)])
+
+
+def _end(context: Context, connection: Connection, job: Job, problems: Sequence[Problem]) -> None:
+    reason = FailureReason.NOT_ALLOWED
+    what = "; ".join(f"{p.pointer[1:].replace('/', '.')}: {p.detail}" for p in problems)
+    why = f"{reason}: {what}. {REMEDIES[reason].text}"
+    move(
+        context,
+        connection,
+        job_to(
+            job.id,
+            JobState.FAILED,
+            ended_at=context.now(),
+            pending=None,
+            not_before=None,
+            reason=why,
+        ),
+        event=JobEnded(state=JobState.FAILED, reason=why),
+        message=f"{job.name} {JobState.FAILED}: {why}",
+        actor=SCHEDULER,
+        subject=Subject(job.id),
+    )

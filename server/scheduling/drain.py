@@ -1,0 +1,57 @@
+"""Has attempts save and leave the nodes that are to be empty (docs/lifecycle.md, 42-43)."""
+
+from __future__ import annotations
+
+from sqlalchemy import or_, select
+
+from server.attempts.finish import preempt
+from server.context import Context
+from server.database.tables import attempt_nodes, attempts, nodes
+from server.lifecycle import lock_job
+from server.subject import Actor
+from trainyard.protocol.states import AttemptNodeState, DesiredState
+
+
+class Emptier:
+    """Compares the nodes that are to be empty with what runs on them, round by round.
+
+    It is a level: what was placed while somebody drained the node leaves it too, and a scheduler
+    that died in between finds all of it again.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def run(self) -> int:
+        """Order every attempt away that is to leave, and return how many were found."""
+        share, attempt = attempt_nodes.c, attempts.c
+        with self._context.database.read() as connection:
+            rows = connection.execute(
+                select(
+                    share.attempt_id,
+                    attempt.job_id,
+                    nodes.c.name,
+                    nodes.c.drain,
+                    nodes.c.notice,
+                )
+                .join(attempts, attempt.id == share.attempt_id)
+                .join(nodes, nodes.c.name == share.node)
+                .where(
+                    share.state != AttemptNodeState.ENDED,
+                    attempt.desired == DesiredState.RUN,
+                    or_(nodes.c.drain.is_not(None), nodes.c.notice.is_not(None)),
+                )
+                .order_by(share.attempt_id, share.node_rank)
+            ).all()
+        leaving = [row for row in rows if row.notice or row.drain.running == "move"]
+        for row in leaving:
+            actor = Actor(row.name if row.notice else row.drain.by)
+            because = (
+                f"{row.name} is about to go: {row.notice}"
+                if row.notice
+                else f"{row.name} was drained by {row.drain.by}"
+            )
+            with self._context.database.write() as connection:
+                lock_job(connection, row.job_id)
+                preempt(self._context, connection, row.attempt_id, actor=actor, because=because)
+        return len(leaving)

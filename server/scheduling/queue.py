@@ -1,0 +1,262 @@
+"""The queue in groups of equal demand: the next jobs of each, and why a group waits.
+
+Jobs of a group wait for the same reason, which is stored once: a round writes as much for ten
+thousand queued jobs as for ten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, ClassVar
+
+import orjson
+from sqlalchemy import Connection, Table, bindparam, delete, exists, func, or_, select, update
+
+from server.context import Context
+from server.database.rows import TypedRow
+from server.database.tables import checkpoints, demands, jobs
+from server.database.upsert import insert_absent
+from server.events.store import NewEvent, append_events
+from server.jobs.checks import roots_of
+from server.nodes.placement import Demand, Shape
+from server.subject import SCHEDULER, Subject
+from trainyard.protocol.rest.event_data import Waiting
+from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.protocol.states import JobState
+from trainyard.spec.job import JobSpec
+
+GROUPED_AT_ONCE = 500
+"""Jobs that are given their group in one round; each is read whole for it."""
+PLACED_AT_ONCE = 100
+"""Jobs of a group that are placed in one round at most."""
+NOTIFIED = 20
+"""Jobs of a group whose live views get an event when its reason changes; others read it again."""
+
+_GROUPED = (jobs.c.state == JobState.QUEUED) & jobs.c.demand.is_not(None)
+_ORDER = (jobs.c.priority.desc(), jobs.c.queued_at, jobs.c.id)
+
+
+_TURN = func.row_number().over(partition_by=jobs.c.demand, order_by=_ORDER).label("turn")
+_RANKED = select(jobs.c.id, _TURN).where(_GROUPED).subquery()  # only columns of the index
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob(TypedRow):
+    """A queued job that has no group yet."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    queued_at: datetime | None
+    spec: JobSpec
+    pending: PendingLaunch | None
+    storage: str | None
+    forked_from: str | None
+    has_saved: Annotated[bool, exists().where(checkpoints.c.job_id == jobs.c.id)]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadJob(TypedRow):
+    """One of the next jobs of a group."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    queued_at: datetime | None
+    demand: Annotated[str, jobs.c.demand]
+    turn: Annotated[int, _RANKED.c.turn]
+    """Place in its group, from 1."""
+    shape: Annotated[Any, demands.c.shape]
+    reason: Annotated[str | None, demands.c.reason]
+    """Why its group waits, as stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingJob(TypedRow):
+    """A queued job that has a reason of its own to wait."""
+
+    table: ClassVar[Table] = jobs
+    id: str
+    name: str
+    reason: Annotated[str, jobs.c.reason]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedJob(WaitingJob):
+    """A queued job that waits for the reason of its group."""
+
+    reason: Annotated[str, demands.c.reason]
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The next jobs of each group, in the order of the queue."""
+
+    rows: Sequence[HeadJob]
+    demands: Sequence[Demand]
+    """What each needs, in the same order."""
+    cut: frozenset[Shape]
+    """Shapes of groups that hold more jobs than are here."""
+
+
+class JobQueue:
+    """The queued jobs whose time has come."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def group(self, *, without: Collection[str] = ()) -> Sequence[NewJob]:
+        """Give jobs that have just come into the queue their group, and return them.
+
+        Args:
+            without: jobs that must not be placed yet; they are looked at again in the next round.
+        """
+        due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= self._context.now())
+        new = (
+            NewJob.select()
+            .where(jobs.c.state == JobState.QUEUED, jobs.c.demand.is_(None), due)
+            .where(jobs.c.id.not_in(without))
+            .order_by(*_ORDER)
+            .limit(GROUPED_AT_ONCE)
+        )
+        with self._context.database.read() as connection:
+            rows = NewJob.all(connection, new)
+        if not rows:
+            return ()
+        shapes = {row.id: _shape(row) for row in rows}
+        keys = {shape: _key(shape) for shape in set(shapes.values())}
+        unchanged = (
+            (jobs.c.id == bindparam("job"))
+            & (jobs.c.state == JobState.QUEUED)
+            & (jobs.c.queued_at == bindparam("since"))
+        )
+        with self._context.database.write() as connection:
+            insert_absent(
+                connection, demands, [{"key": key, "shape": shape} for shape, key in keys.items()]
+            )
+            connection.execute(
+                update(jobs).where(unchanged).values(demand=bindparam("group")),
+                [
+                    {"job": row.id, "since": row.queued_at, "group": keys[shapes[row.id]]}
+                    for row in sorted(rows, key=lambda row: str(row.id))  # in one order, as others
+                ],
+            )
+        return rows
+
+    def sizes(self, connection: Connection) -> dict[str, int]:
+        """Return how many jobs each group has; it reads an index alone."""
+        size = func.count().label("size")
+        grouped = select(jobs.c.demand, size).where(_GROUPED).group_by(jobs.c.demand)
+        return {row.demand: row.size for row in connection.execute(grouped)}
+
+    def heads(self, connection: Connection, *, free_slots: int) -> Heads:
+        """Return so many jobs of each group that at least the last of them finds no slot.
+
+        Args:
+            connection: a transaction.
+            free_slots: slots of the cluster that nobody holds.
+        """
+        most = min(max(free_slots + 1, NOTIFIED), PLACED_AT_ONCE)
+        found = HeadJob.all(
+            connection,
+            HeadJob.select()
+            .select_from(_RANKED)
+            .join(jobs, jobs.c.id == _RANKED.c.id)
+            .join(demands, demands.c.key == jobs.c.demand)
+            .where(_RANKED.c.turn <= most + 1)
+            .order_by(*_ORDER),
+        )
+        rows = [row for row in found if row.turn <= most]
+        return Heads(
+            rows=rows,
+            demands=[Demand(row.id, row.name, *_read_shape(row.shape)) for row in rows],
+            cut=frozenset(_read_shape(row.shape) for row in found if row.turn > most),
+        )
+
+    def explain(self, heads: Heads, waiting: Mapping[str, str], *, new: Collection[NewJob]) -> None:
+        """Store the reasons that changed, one a group, and append events for live views.
+
+        Args:
+            heads: the next jobs of each group.
+            waiting: why some of them wait, by job id.
+            new: jobs that have just come into the queue: no view has a reason for them yet.
+        """
+        waits = [row for row in heads.rows if row.id in waiting]
+        changed = {row.demand: waiting[row.id] for row in waits if waiting[row.id] != row.reason}
+        if not changed and not new:
+            return
+        notified = {row.id for row in waits if row.demand in changed and row.turn <= NOTIFIED}
+        notified |= {row.id for row in new}
+        with self._context.database.write() as connection:
+            if changed:
+                connection.execute(
+                    update(demands)
+                    .where(demands.c.key == bindparam("group"))
+                    .values(reason=bindparam("because")),
+                    [{"group": key, "because": changed[key]} for key in sorted(changed)],
+                )
+            still = GroupedJob.select().where(
+                jobs.c.id.in_(notified),
+                jobs.c.state == JobState.QUEUED,
+                demands.c.key == jobs.c.demand,
+                demands.c.reason.is_not(None),
+            )
+            rows = GroupedJob.all(connection, still.order_by(jobs.c.id))
+            append_waiting(self._context, connection, rows)
+
+
+def append_waiting(context: Context, connection: Connection, waiting: Sequence[WaitingJob]) -> None:
+    """Store why jobs wait."""
+    append_events(
+        context,
+        connection,
+        [
+            NewEvent(
+                Waiting(reason=job.reason),
+                Subject(job.id),
+                SCHEDULER,
+                message=f"{job.name} {job.reason}",
+            )
+            for job in waiting
+        ],
+    )
+
+
+def forget_groups(context: Context) -> int:
+    """Delete the groups that no queued job is in, and return how many there were.
+
+    A job that came into its group meanwhile, by a scheduler that took over, is given it again.
+    """
+    members = select(jobs.c.demand).where(_GROUPED)
+    with context.database.write() as connection:
+        forgotten = connection.execute(delete(demands).where(demands.c.key.not_in(members)))
+        lost = jobs.c.demand.not_in(select(demands.c.key))
+        connection.execute(update(jobs).where(_GROUPED, lost).values(demand=None))
+    return forgotten.rowcount
+
+
+def _shape(row: NewJob) -> Shape:
+    pending = row.pending
+    assert pending is not None, "a queued job has a launch"
+    spec = pending.overrides.apply(row.spec)
+    # What a job saved, or starts from, lies on one storage; without, any will do.
+    bound = row.storage if row.has_saved or row.forked_from is not None else None
+    return (
+        pending.layout.world_size,
+        spec.resources.nodes,
+        spec.resources.device,
+        roots_of(spec),
+        (spec.checkpoint.root, bound) if bound is not None else None,
+    )
+
+
+def _key(shape: Shape) -> str:
+    return hashlib.sha256(orjson.dumps(shape)).hexdigest()
+
+
+def _read_shape(stored: Any) -> Shape:
+    world_size, nodes, device, roots, storage = stored
+    return (world_size, nodes, device, tuple(roots), storage and tuple(storage))

@@ -1,0 +1,251 @@
+"""Judges silence and sends again: leases, lost nodes, unclaimed launches (docs/lifecycle.md, 7-16).
+
+Time counts only while an API server is up to hear reports: whatever is judged is judged by the
+later of the last sign of life and the servers' own return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, ClassVar
+
+from sqlalchemy import Connection, Table, select, tuple_, update
+
+from server.attempts.finish import end_nodes
+from server.attempts.retry_policy import NodeEnd
+from server.chores.cancelling import prune_ended
+from server.context import Context
+from server.database.rows import TypedRow
+from server.database.tables import attempt_nodes, attempts, jobs, nodes
+from server.events.store import append_event, prune_transient
+from server.jobs.service import forget_old_keys
+from server.leases import NODE_LEASES, Hearing
+from server.lifecycle import lock_job
+from server.liveness import hearing
+from server.nodes.workers import HEARTBEATS_MISSED
+from server.scheduling.dispatch import Dispatcher
+from server.scheduling.queue import forget_groups
+from server.subject import SCHEDULER, Subject
+from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.rest.event_data import NodeOffline, Unreachable
+from trainyard.protocol.states import AttemptNodeState, AttemptOutcome
+from trainyard.protocol.worker_messages import LaunchMessage
+from trainyard.spec.job import JobSpec
+
+PRUNE_EVERY = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class SilentShare(TypedRow):
+    """A claimed share whose lease may have run out."""
+
+    table: ClassVar[Table] = attempt_nodes
+    attempt_id: str
+    node: str
+    heard_at: Annotated[datetime, NODE_LEASES.heard_at]
+    unreachable_since: datetime | None
+    job_id: Annotated[str, attempts.c.job_id]
+    number: Annotated[int, attempts.c.number]
+    overrides: Annotated[Overrides, attempts.c.overrides]
+    spec: Annotated[JobSpec, jobs.c.spec]
+
+
+@dataclass(frozen=True, slots=True)
+class UnclaimedShare(TypedRow):
+    """A share that its node has not claimed yet."""
+
+    table: ClassVar[Table] = attempt_nodes
+    attempt_id: str
+    node: str
+    sent_at: datetime | None
+    job_id: Annotated[str, attempts.c.job_id]
+    created_at: Annotated[datetime, attempts.c.created_at]
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """What one round found, before it changes anything."""
+
+    silent: Sequence[SilentShare]
+    unclaimed: Sequence[UnclaimedShare]
+    offline: Sequence[str]
+
+
+class Reconciler:
+    """Makes what is so what should be so, round by round."""
+
+    def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
+        self._context = context
+        self._dispatcher = dispatcher
+        self._pruned_at: datetime | None = None
+
+    def run(self) -> None:
+        """Judge once; nothing is judged while no API server is up."""
+        now = self._context.now()
+        with self._context.database.read() as connection:
+            heard = hearing(connection, now)
+            if heard is None:
+                return
+            found = self._look(connection, heard)
+        if found.offline:
+            self._mark_offline(found.offline)
+        for share in found.silent:
+            self._judge_silence(share, heard)
+        late = self._late(found.unclaimed, heard)
+        for attempt_id in dict.fromkeys(share.attempt_id for share in late):
+            self._give_up(attempt_id, [s for s in late if s.attempt_id == attempt_id])
+        self._send_again([share for share in found.unclaimed if share not in late], now)
+        self._prune(now)
+
+    def _look(self, connection: Connection, heard: Hearing) -> _Findings:
+        settings = self._context.settings
+        heartbeats = HEARTBEATS_MISSED * settings.heartbeat_seconds
+        share, attempt = attempt_nodes.c, attempts.c
+        silent = SilentShare.all(
+            connection,
+            SilentShare.select()
+            .join(attempts, attempt.id == share.attempt_id)
+            .join(jobs, jobs.c.id == attempt.job_id)
+            .where(NODE_LEASES.expired(heard, seconds=settings.lease_seconds)),
+        )
+        unclaimed = UnclaimedShare.all(
+            connection,
+            UnclaimedShare.select()
+            .join(attempts, attempt.id == share.attempt_id)
+            .where(share.state == AttemptNodeState.PLACED),
+        )
+        offline = connection.scalars(
+            select(nodes.c.name).where(
+                nodes.c.offline_since.is_(None),
+                heard.is_silent(nodes.c.heartbeat_at, seconds=heartbeats),
+            )
+        ).all()
+        return _Findings(silent=silent, unclaimed=unclaimed, offline=offline)
+
+    def _late(self, unclaimed: Sequence[UnclaimedShare], heard: Hearing) -> list[UnclaimedShare]:
+        """Return the shares that could have been claimed for long enough and were not.
+
+        A node can claim only while an API server is up and the broker accepts messages.
+        """
+        accepts_since = self._dispatcher.up_since
+        if accepts_since is None:
+            return []
+        claim_by = heard.now - timedelta(seconds=self._context.settings.claim_seconds)
+        able_since = max(heard.up_since, accepts_since)
+        return [s for s in unclaimed if max(s.created_at, able_since) <= claim_by]
+
+    def _mark_offline(self, names: Sequence[str]) -> None:
+        context = self._context
+        gone = nodes.c.name.in_(names) & nodes.c.offline_since.is_(None)
+        with context.database.write() as connection:
+            marked = connection.scalars(
+                update(nodes)
+                .where(gone)
+                .values(offline_since=context.now())
+                .returning(nodes.c.name)
+            ).all()
+            for name in sorted(marked):
+                append_event(
+                    context,
+                    connection,
+                    NodeOffline(),
+                    message=f"the worker of {name} is silent",
+                    actor=SCHEDULER,
+                    subject=Subject(node=name),
+                )
+
+    def _judge_silence(self, share: SilentShare, heard: Hearing) -> None:
+        """Mark a silent share as unreachable, and end it when it stays silent for long enough."""
+        silent_for = heard.silence(share.heard_at)
+        retry = share.overrides.apply(share.spec).retry
+        if silent_for >= timedelta(seconds=retry.node_lost_after_seconds):
+            self._end_lost(share, silent_for)
+        elif share.unreachable_since is None:
+            self._mark_unreachable(share, silent_for)
+
+    def _mark_unreachable(self, share: SilentShare, silence: timedelta) -> None:
+        context = self._context
+        with context.database.write() as connection:
+            lock_job(connection, share.job_id)
+            marked = connection.execute(
+                update(attempt_nodes)
+                .where(NODE_LEASES.unheard_since(share))
+                .values(unreachable_since=context.now())
+            )
+            if marked.rowcount == 1:
+                append_event(
+                    context,
+                    connection,
+                    Unreachable(),
+                    message=f"{share.node} has been silent for {silence.total_seconds():.0f} s; "
+                    "its ranks may well go on",
+                    actor=SCHEDULER,
+                    subject=Subject(share.job_id, attempt=share.number, node=share.node),
+                )
+
+    def _end_lost(self, share: SilentShare, silence: timedelta) -> None:
+        context = self._context
+        failure = Failure(
+            reason=FailureReason.NODE_LOST,
+            message=f"{share.node} has been silent for {silence.total_seconds():.0f} s",
+            node=share.node,
+        )
+        with context.database.write() as connection:
+            lock_job(connection, share.job_id)
+            silent = select(attempt_nodes.c.node).where(NODE_LEASES.unheard_since(share))
+            if connection.execute(silent).one_or_none() is None:
+                return  # it has reported or ended meanwhile
+            end = NodeEnd(share.node, AttemptOutcome.FAILED, failure)
+            end_nodes(context, connection, share.attempt_id, [end], actor=SCHEDULER)
+
+    def _give_up(self, attempt_id: str, shares: Sequence[UnclaimedShare]) -> None:
+        """End the shares of an attempt that nobody claimed in time."""
+        context = self._context
+        with context.database.write() as connection:
+            lock_job(connection, shares[0].job_id)
+            still = connection.scalars(
+                select(attempt_nodes.c.node).where(
+                    attempt_nodes.c.attempt_id == attempt_id,
+                    attempt_nodes.c.node.in_([share.node for share in shares]),
+                    attempt_nodes.c.state == AttemptNodeState.PLACED,
+                )
+            ).all()
+            if still:
+                ends = [self._unclaimed_end(node) for node in still]
+                end_nodes(context, connection, attempt_id, ends, actor=SCHEDULER)
+
+    def _unclaimed_end(self, node: str) -> NodeEnd:
+        failure = Failure(
+            reason=FailureReason.LAUNCH_ERROR,
+            message=f"{node} did not claim the attempt within "
+            f"{self._context.settings.claim_seconds:g} s; does its worker take messages?",
+            node=node,
+        )
+        return NodeEnd(node, AttemptOutcome.FAILED, failure)
+
+    def _send_again(self, unclaimed: Sequence[UnclaimedShare], now: datetime) -> None:
+        limit = now - timedelta(seconds=self._context.settings.resend_seconds)
+        due = [(s.attempt_id, s.node) for s in unclaimed if s.sent_at and s.sent_at <= limit]
+        if not due:
+            return
+        key = tuple_(attempt_nodes.c.attempt_id, attempt_nodes.c.node)
+        with self._context.database.write() as connection:
+            marked = connection.execute(
+                update(attempt_nodes)
+                .where(key.in_(due), attempt_nodes.c.state == AttemptNodeState.PLACED)
+                .values(sent_at=now)
+                .returning(attempt_nodes.c.attempt_id, attempt_nodes.c.node)
+            ).all()
+        for row in marked:
+            self._dispatcher.send(LaunchMessage(attempt_id=row.attempt_id, node=row.node))
+
+    def _prune(self, now: datetime) -> None:
+        if self._pruned_at is None or now - self._pruned_at >= PRUNE_EVERY:
+            self._pruned_at = now
+            prune_transient(self._context)
+            forget_old_keys(self._context)
+            prune_ended(self._context)
+            forget_groups(self._context)

@@ -1,0 +1,219 @@
+"""Places queued jobs: reads the queue, decides, writes each attempt, then hands over messages."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, text
+
+from server.attempts.parent import parent_checkpoint
+from server.attempts.rollback import windows_left_out
+from server.context import Context
+from server.database.rows import Job
+from server.database.tables import attempt_nodes, attempts, jobs
+from server.lifecycle import job_to, lock_job, move
+from server.nodes.capacity import read_offers
+from server.nodes.placement import Offer, decide
+from server.scheduling.admission import may_start
+from server.scheduling.dispatch import Dispatcher
+from server.scheduling.queue import HeadJob, JobQueue
+from server.scheduling.recoveries import Recoveries
+from server.subject import SCHEDULER, Subject
+from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.rest.event_data import Placed
+from trainyard.protocol.rest.jobs import PendingLaunch, Progress
+from trainyard.protocol.states import (
+    AttemptCause,
+    AttemptNodeState,
+    AttemptState,
+    DesiredState,
+    JobState,
+)
+from trainyard.protocol.worker_messages import LaunchMessage
+
+logger = logging.getLogger(__name__)
+
+PLACEMENT_LOCK = 7_301_004
+PORTS = range(21_000, 29_000)
+"""Where the nodes of an attempt meet: below what Linux gives to outgoing connections (from 32,768),
+Kubernetes to its services (from 30,000) and torchrun to launches by hand (29,500)."""
+
+
+class Placer:
+    """Places queued jobs, round by round."""
+
+    def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
+        self._context = context
+        self._dispatcher = dispatcher
+        self._queue = JobQueue(context)
+        self._recoveries = Recoveries(context)
+        # What could not be placed in the last round cannot be while no group loses or gains a job.
+        self._hopeless: tuple[dict[str, int], list[Offer]] | None = None
+
+    def run(self) -> int:
+        """Place what can be placed, store why the rest waits, and return how many were placed."""
+        new = self._queue.group(without=self._recoveries.held_back())
+        with self._context.database.read() as connection:
+            sizes = self._queue.sizes(connection)
+            if not sizes:
+                return 0
+            offers = read_offers(connection)
+            if not new and (sizes, offers) == self._hopeless:
+                return 0
+            free = sum(len(offer.free) for offer in offers)
+            heads = self._queue.heads(connection, free_slots=free)
+        decisions = decide(heads.demands, offers, cut=heads.cut)
+        messages: list[LaunchMessage] = []
+        for row in heads.rows:
+            if row.id in decisions.placed:
+                messages += self._try_to_place(row, decisions.placed[row.id], offers)
+        self._queue.explain(heads, decisions.waiting, new=new)
+        self._hopeless = None if decisions.placed else (sizes, offers)
+        for message in messages:
+            self._dispatcher.send(message)
+        return len(decisions.placed)
+
+    def _try_to_place(
+        self, row: HeadJob, allocation: Sequence[NodeAllocation], offers: Sequence[Offer]
+    ) -> list[LaunchMessage]:
+        """Place one job; one that cannot be read must not keep the others from their slots."""
+        try:
+            return place_job(self._context, row.id, row.queued_at, allocation, offers)
+        except Exception:
+            logger.exception("job %s could not be placed", row.id)
+            return []
+
+
+def place_job(
+    context: Context,
+    job_id: str,
+    queued_at: datetime | None,
+    allocation: Sequence[NodeAllocation],
+    offers: Sequence[Offer],
+) -> list[LaunchMessage]:
+    """Write an attempt; return its messages, or none when the job or a slot changed since."""
+    with context.database.write() as connection:
+        _lock_placement(context, connection)
+        lock_job(connection, job_id)
+        job = Job.one(connection, Job.select().where(jobs.c.id == job_id))
+        if job.state != JobState.QUEUED or job.queued_at != queued_at:
+            return []
+        if not _still_free(connection, allocation):
+            return []
+        if not may_start(context, connection, job):
+            return []
+        attempt_id = _write_attempt(context, connection, job, allocation, offers)
+    return [LaunchMessage(attempt_id=attempt_id, node=share.node) for share in allocation]
+
+
+def rendezvous_port(attempt_id: str) -> int:
+    """Return the port at which the nodes of an attempt meet, the same whoever asks."""
+    digest = hashlib.sha256(attempt_id.encode()).digest()
+    return PORTS[int.from_bytes(digest[:8]) % len(PORTS)]
+
+
+def _lock_placement(context: Context, connection: Connection) -> None:
+    """Keep a second scheduler, were there one, from giving the same slots away."""
+    if not context.database.is_sqlite:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": PLACEMENT_LOCK})
+
+
+def _still_free(connection: Connection, allocation: Sequence[NodeAllocation]) -> bool:
+    held = connection.execute(
+        select(attempt_nodes.c.node, attempt_nodes.c.slots).where(
+            attempt_nodes.c.node.in_([share.node for share in allocation]),
+            attempt_nodes.c.state != AttemptNodeState.ENDED,
+        )
+    ).all()
+    wanted = {(share.node, slot) for share in allocation for slot in share.slots}
+    return not wanted & {(row.node, slot) for row in held for slot in row.slots}
+
+
+def _write_attempt(
+    context: Context,
+    connection: Connection,
+    job: Job,
+    allocation: Sequence[NodeAllocation],
+    offers: Sequence[Offer],
+) -> str:
+    """Write the attempt, its nodes and the job's move; return the attempt's id."""
+    pending = job.pending
+    assert pending is not None, "a queued job has a launch"
+    spec = pending.overrides.apply(job.spec)
+    # A fork's launch names another job's checkpoint, which counts only until the fork has saved.
+    named = None if pending.checkpoint_id == job.forked_from else pending.checkpoint_id
+    parent = parent_checkpoint(connection, job.id, named=named)
+    first = next(offer for offer in offers if offer.node == allocation[0].node)
+    now, attempt_id, number = context.now(), context.new_id(), job.attempt + 1
+    attempt = {
+        "id": attempt_id,
+        "job_id": job.id,
+        "number": number,
+        "cause": pending.cause.value,
+        "actor": pending.actor,
+        "state": AttemptState.PLACED.value,
+        "desired": DesiredState.RUN.value,
+        "layout": pending.layout,
+        "device": first.device,
+        "overrides": pending.overrides,
+        "micro_batch_size": spec.training.micro_batch_size,
+        "parent_checkpoint_id": parent.id,
+        "start_step": parent.step,
+        "allow_code_change": pending.allow_code_change,
+        "parent_named": _is_named(pending),
+        "skip": windows_left_out(connection, job, pending, parent.id),
+        "last_step": parent.step,
+        "rendezvous_port": rendezvous_port(attempt_id),
+        "created_at": now,
+    }
+    connection.execute(insert(attempts).values(attempt))
+    shares = [
+        {
+            "attempt_id": attempt_id,
+            "node": share.node,
+            "node_rank": share.node_rank,
+            "slots": share.slots,
+            "state": AttemptNodeState.PLACED.value,
+            "sent_at": now,
+        }
+        for share in allocation
+    ]
+    connection.execute(insert(attempt_nodes), shares)
+    values: dict[str, Any] = {
+        "pending": None,
+        "reason": None,
+        "not_before": None,
+        "desired": DesiredState.RUN.value,
+        "attempt": number,
+        "world_size": pending.layout.world_size,
+        "layout": str(pending.layout),
+        "storage": first.roots.get(spec.checkpoint.root),
+        "started_at": job.started_at or now,
+        "progress": Progress(step=parent.step, steps=spec.training.steps),
+    }
+    nodes = tuple(share.node for share in allocation)
+    move(
+        context,
+        connection,
+        job_to(job.id, JobState.STARTING, **values),
+        event=Placed(
+            layout=str(pending.layout),
+            nodes=nodes,
+            parent_checkpoint_id=parent.id,
+            start_step=parent.step,
+        ),
+        message=f"Attempt {number} got {pending.layout.slots_in_words} on {', '.join(nodes)}",
+        actor=SCHEDULER,
+        subject=Subject(job.id, attempt=number),
+    )
+    return attempt_id
+
+
+def _is_named(pending: PendingLaunch) -> bool:
+    """Return whether a person chose the checkpoint; a rollback's is chosen by the server."""
+    by_a_person = pending.checkpoint_id is not None and pending.cause != AttemptCause.RETRY
+    return pending.parent_named or by_a_person

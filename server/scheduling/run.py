@@ -1,0 +1,78 @@
+"""The scheduler's process: leads, and four times a second does all that is due."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+
+from server.context import Context
+from server.scheduling.chores import ChoreKeeper
+from server.scheduling.dispatch import CelerySender, Dispatcher, Outbox
+from server.scheduling.drain import Emptier
+from server.scheduling.leader import Leadership, leadership
+from server.scheduling.reconcile import Reconciler
+from server.scheduling.round import Placer
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 10.0
+"""Pause between two rounds after many that failed, as when the database is away."""
+
+
+class Scheduler:
+    """Rounds of reconciling and placing, while this process leads."""
+
+    def __init__(self, context: Context, dispatcher: Dispatcher, leader: Leadership) -> None:
+        self._leader = leader
+        self._reconciler = Reconciler(context, dispatcher)
+        self._emptier = Emptier(context)
+        self._placer = Placer(context, dispatcher)
+        self._chores = ChoreKeeper(context, dispatcher)
+
+    def tick(self) -> bool:
+        """Do one round, and return whether this process leads.
+
+        Raises:
+            ExceptionGroup: some of its parts failed; the others did what was due.
+        """
+        if not self._leader.held():
+            return False
+        errors: list[Exception] = []
+        for part in (self._reconciler, self._emptier, self._placer, self._chores):
+            try:
+                part.run()
+            except Exception as error:  # noqa: BLE001 - raised below, after the other parts
+                errors.append(error)
+        if errors:
+            raise ExceptionGroup("parts of this round failed", errors)
+        return True
+
+    def run(self, stop: threading.Event) -> None:
+        """Do rounds until `stop` is set; after one that failed the next waits longer."""
+        pause = TICK_SECONDS
+        try:
+            while not stop.wait(pause):
+                try:
+                    self.tick()
+                    pause = TICK_SECONDS
+                except Exception:
+                    logger.exception("this round failed; the next one starts anew")
+                    pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        finally:
+            self._leader.release()
+
+
+def run(context: Context) -> None:
+    """Run the scheduler until SIGTERM or SIGINT."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    sender = CelerySender(context.settings.broker_url)
+    outbox = Outbox(sender, context.clock)
+    try:
+        Scheduler(context, outbox, leadership(context)).run(stop)
+    finally:
+        outbox.close()
+        sender.close()

@@ -1,1 +1,0 @@
-"""What flows back from training: reports in, charts, logs and the catalog out."""

@@ -1,1 +1,0 @@
-"""The endpoints that workers and supervisors call."""
