@@ -33,9 +33,9 @@ from torch import Tensor
 
 from benchmarks.report import emit
 from trainer.assembly import Assembly, assemble
-from trainer.checkpoint.checkpointer import Checkpointer
-from trainer.checkpoint.save import Save
-from trainer.checkpoint.saver import Origin
+from trainer.checkpoint.checkpoint_writer import CheckpointOwner
+from trainer.checkpoint.manager import CheckpointManager
+from trainer.checkpoint.pending_save import PendingSave
 from trainer.checkpoint.state import train_tensors
 from trainer.checkpoint.store import metadata_digest
 from trainyard.protocol.attempt import ResumePoint
@@ -93,14 +93,14 @@ class Bench:
         assert group is not None
         self._group = group
         self._assembly: Assembly = assemble(self._spec, self._layout, torch.device("cpu"))
-        self._background = self._checkpointer("async")
+        self._background = self._manager("async")
         self._numbers = 0
         self.measured = Measured()
 
     def round(self) -> None:
         """Measure everything once."""
         seen = self.measured
-        saver = self._checkpointer("disabled")
+        saver = self._manager("disabled")
         first = self._save(saver)
         seen.first_plan.append(saver.plan_seconds)
         mine = self._own_file(first).stat().st_size
@@ -118,7 +118,7 @@ class Bench:
     def _read_and_load(self, manifest: Manifest) -> None:
         """Measure both, in turn the one and the other first: what lies under a disk has caches."""
         seen, file = self.measured, self._own_file(manifest)
-        loader = self._checkpointer("disabled")  # as a resumed attempt: it knows nothing yet
+        loader = self._manager("disabled")  # as a resumed attempt: it knows nothing yet
 
         def read() -> None:
             _forget_pages(file)
@@ -151,7 +151,7 @@ class Bench:
             if self._everywhere(save.ended):
                 break
         ended = time.perf_counter() - started
-        blocked += sum(waited) + _seconds(self._background.finish)
+        blocked += sum(waited) + _seconds(self._background.settle)
         seen.blocked.append(blocked)
         seen.upload.append(save.result().save_seconds)
         seen.step_beside.append((ended - blocked) / steps)
@@ -165,15 +165,15 @@ class Bench:
         optimizer.step()
         optimizer.zero_grad()
 
-    def _begin(self, saver: Checkpointer) -> Save:
+    def _begin(self, saver: CheckpointManager) -> PendingSave:
         self._numbers += 1
         state = TrainState(step=self._numbers, tokens=0, data=DataState(dataset_digest="d" * 32))
         return saver.begin(self._assembly.model, self._assembly.optimizer, state, kind="interval")
 
-    def _save(self, saver: Checkpointer) -> Manifest:
+    def _save(self, saver: CheckpointManager) -> Manifest:
         return self._begin(saver).result()
 
-    def _load(self, loader: Checkpointer, manifest: Manifest) -> None:
+    def _load(self, loader: CheckpointManager, manifest: Manifest) -> None:
         step = manifest.train_state.step
         resume = ResumePoint(
             checkpoint_id=manifest.checkpoint_id,
@@ -236,11 +236,11 @@ class Bench:
         dist.all_reduce(said, op=dist.ReduceOp.MIN)
         return bool(said)
 
-    def _checkpointer(self, mode: str) -> Checkpointer:
+    def _manager(self, mode: str) -> CheckpointManager:
         settings = parse_job_spec(
             self._spec.model_dump(mode="json") | {"checkpoint": {"async_mode": mode}}
         )
-        origin = Origin(
+        owner = CheckpointOwner(
             root=self.folder,
             job_id=JOB,
             attempt=1,
@@ -249,7 +249,7 @@ class Bench:
             layout=self._layout,
             parent=None,
         )
-        return Checkpointer(origin, cpu_group=self._group, device=torch.device("cpu"))
+        return CheckpointManager(owner, cpu_group=self._group, device=torch.device("cpu"))
 
 
 def spec(layers: int) -> JobSpec:

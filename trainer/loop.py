@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from trainer.assembly import Assembly, assemble
-from trainer.checkpoint.checkpointer import Checkpointer
-from trainer.checkpoint.retry import SaveRetry
-from trainer.checkpoint.saver import Origin
+from trainer.checkpoint.checkpoint_writer import CheckpointOwner
+from trainer.checkpoint.manager import CheckpointManager
+from trainer.checkpoint.save_retry import SaveRetry
 from trainer.checkpoint.store import committed
 from trainer.checkpoint.together import on_every_rank, on_rank_0
 from trainer.compile import waiting_for_compilers
@@ -33,7 +33,7 @@ from trainer.record import Recorder
 from trainer.recording import Recording
 from trainer.report import Report
 from trainer.run import Run
-from trainer.saving import Saving
+from trainer.save_records import SaveRecords
 from trainer.starting import starting_state
 from trainer.step import StepResult, TrainStep
 from trainer.validation import Validation
@@ -85,19 +85,21 @@ def train(
         start_history(ranks.device)
         recorder.provenance(provenance)
         code = _code_on_every_rank(run, ranks)
-        checkpointer = Checkpointer(
-            _origin(run, code), cpu_group=ranks.cpu_group, device=ranks.device
+        checkpoints = CheckpointManager(
+            _owner(run, code),
+            cpu_group=ranks.cpu_group,
+            device=ranks.device,
+            retry=SaveRetry(run.spec.checkpoint.give_up_after_seconds),
         )
-        checkpointer.raise_fence()
+        checkpoints.raise_fence()
         on_rank_0(ranks.cpu_group, lambda: _refuse_second_launch(run))
         recorder.enter(Phase.BUILDING_CACHE)
         dataset = _open_on_every_rank(run, ranks, recorder, open_dataset)
         recorder.enter(Phase.LOADING)
         assembly = assemble(run.spec, run.attempt.layout, ranks.device, roots=run.attempt.roots)
         _load_initial_weights(run, ranks, recorder, assembly)
-        state = starting_state(run, recorder, checkpointer, assembly, dataset, code)
-        checkpointer.starts_at(state)
-        loop = Loop(run, ranks, recorder, checkpointer, assembly, state, after_step)
+        state = starting_state(run, recorder, checkpoints, assembly, dataset, code)
+        loop = Loop(run, ranks, recorder, checkpoints, assembly, state, after_step)
         snapshots = Path(run.directory.snapshots)
         with explaining_memory(assembly, ranks.device, snapshots, rank=ranks.rank):
             outcome = loop.run(dataset)
@@ -117,8 +119,8 @@ def _code_on_every_rank(run: Run, ranks: Ranks) -> str | None:
     return digests[0]
 
 
-def _origin(run: Run, code_digest: str | None) -> Origin:
-    return Origin(
+def _owner(run: Run, code_digest: str | None) -> CheckpointOwner:
+    return CheckpointOwner(
         root=run.checkpoint_root,
         job_id=run.attempt.job_id,
         attempt=run.attempt.attempt,
@@ -191,7 +193,7 @@ class Loop:
         run: Run,
         ranks: Ranks,
         recorder: Recorder,
-        checkpointer: Checkpointer,
+        checkpoints: CheckpointManager,
         assembly: Assembly,
         state: TrainState,
         after_step: Callable[[int], None],
@@ -215,31 +217,24 @@ class Loop:
             interval_seconds=explicit(run.spec.checkpoint.interval_seconds),
         )
         self._recording = Recording(run.directory, ranks)
-        self._saving = Saving(
-            checkpointer,
-            assembly,
-            SaveRetry(run.spec.checkpoint.give_up_after_seconds),
-            recorder=recorder,
-            control=self._control,
-            report=self._report,
-            group=ranks.cpu_group,
-            saved_step=state.step,
-        )
+        self._checkpoints = checkpoints
+        checkpoints.starts_at(state, SaveRecords(recorder, self._control, self._report))
+        self._assembly = assembly
         self._train_step = TrainStep(
             self._engine,
             assembly.optimizer,
             run.spec,
             stages=assembly.stages,
-            before_update=self._saving.wait_staged,
+            before_update=checkpoints.wait_staged,
         )
 
     def run(self, dataset: Dataset) -> Outcome:
         """Train until the last step or a stop, save, and return the outcome."""
         if self._spec.checkpoint.preflight:
-            self._saving.save(self._state, "preflight")
+            self._save("preflight")
         self._recorder.enter(Phase.TRAINING)
         with (
-            self._saving.not_losing_the_last(),
+            self._checkpoints.drained(),
             BatchReader(
                 dataset,
                 position=self._state.data.position,
@@ -253,7 +248,7 @@ class Loop:
             self._train(batches, self._validation(dataset), collect)
         finished = self._state.step >= self._spec.training.steps
         self._recorder.enter(Phase.ENDING)
-        self._saving.save(self._state, "final" if finished else "stop")
+        self._save("final" if finished else "stop")
         assert self._recorder.checkpoint_id is not None
         self._control.recorded(self._recording.close(self._state.step))
         self._control.close(self._recorder.checkpoint_id)
@@ -283,12 +278,14 @@ class Loop:
             # In the first step; nobody can beat meanwhile, so it has a limit of silence of its own.
             self._recorder.beat(Phase.COMPILING)
         while self._state.step < self._spec.training.steps:
-            self._control.post(save_ended=self._saving.ended, retry_due=self._saving.retry_due)
+            self._control.post(
+                save_ended=self._checkpoints.ended, retry_due=self._checkpoints.retry_due
+            )
             result = self._step(batches)
             self._after_step(self._state.step)
             decision = self._control.take()
             if Decision.SAVE_ENDED in decision:
-                self._saving.settle()
+                self._checkpoints.settle()
             stopping = Decision.STOP in decision
             saving = self._save_kind(decision)
             # A stop may be a preemption with seconds to live: it does not wait for a validation.
@@ -303,7 +300,9 @@ class Loop:
                 self._recorder.event("stop_agreed", {})
                 return
             if saving:
-                self._saving.begin(self._state, saving)
+                self._checkpoints.begin(
+                    self._assembly.model, self._assembly.optimizer, self._state, kind=saving
+                )
             if self._recording.is_due(self._state.step, self._control.asked):
                 with self._report.pace.pausing():
                     self._control.recorded(
@@ -326,16 +325,21 @@ class Loop:
         self._recorder.step = self._state.step
         return result
 
+    def _save(self, kind: str) -> None:
+        assembly = self._assembly
+        self._checkpoints.save(assembly.model, assembly.optimizer, self._state, kind=kind)
+
     def _save_kind(self, decision: Decision) -> str | None:
         """Return why a checkpoint is due between two steps; the last one is saved apart."""
         if self._state.step == self._spec.training.steps:
             return None
         if Decision.SAVE_ASKED in decision:
             return "request"
-        if self._saving.failed_kind is not None:  # the next try saves for whatever is due till then
-            return self._saving.failed_kind if Decision.SAVE_RETRY in decision else None
+        failed_kind = self._checkpoints.failed_kind
+        if failed_kind is not None:  # the next try saves for whatever is due till then
+            return failed_kind if Decision.SAVE_RETRY in decision else None
         interval = explicit(self._spec.checkpoint.interval_steps)
         by_steps = interval > 0 and self._state.step % interval == 0
         # By the clock none begins while one is being written: training would wait for its end.
-        by_clock = Decision.SAVE_DUE in decision and not self._saving.under_way
+        by_clock = Decision.SAVE_DUE in decision and not self._checkpoints.under_way
         return "interval" if by_steps or by_clock else None

@@ -6,7 +6,7 @@ import logging
 from functools import partial
 
 from trainer.assembly import Assembly
-from trainer.checkpoint.checkpointer import Checkpointer
+from trainer.checkpoint.manager import CheckpointManager
 from trainer.counters import leave_out
 from trainer.data.dataset import Dataset
 from trainer.record import Recorder
@@ -21,7 +21,7 @@ logger = logging.getLogger("trainer")
 def starting_state(
     run: Run,
     recorder: Recorder,
-    checkpointer: Checkpointer,
+    checkpoints: CheckpointManager,
     assembly: Assembly,
     dataset: Dataset,
     code_digest: str | None,
@@ -43,7 +43,7 @@ def starting_state(
         same_order=dataset.same_order,
         code_digest=code_digest,
     )
-    manifest = checkpointer.load(assembly.model, assembly.optimizer, resume, admit=compare)
+    manifest = checkpoints.load(assembly.model, assembly.optimizer, resume, admit=compare)
     state = start_state(manifest.train_state, resume.parts, dataset_digest=dataset.digest)
     recorder.step = state.step
     recorder.checkpoint_id = manifest.checkpoint_id

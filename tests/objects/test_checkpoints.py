@@ -16,8 +16,8 @@ from tests.trainer.checkpoint.toy import (
     JOB,
     Refusal,
     build,
-    checkpointer,
     full_tensors,
+    manager,
     refusal,
     resume_point,
     save_trained,
@@ -207,7 +207,7 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
 
 def _save(root: ObjectPath, mode: Any) -> Refusal | None:
     model, optimizer = build(LAYOUT, seed=1)
-    saver = checkpointer(root, LAYOUT, section=CheckpointSection(async_mode=mode, writers="all"))
+    saver = manager(root, LAYOUT, section=CheckpointSection(async_mode=mode, writers="all"))
     try:
         saver.raise_fence()
         saver.save(model, optimizer, state_at(2), kind="interval")
@@ -276,7 +276,7 @@ def _load(
     layout = Layout(dp_shard=3)
     told = []
     model, optimizer = build(layout, seed=7)
-    loader = checkpointer(bucket, layout, attempt=2)
+    loader = manager(bucket, layout, attempt=2)
     for fault, _ in LOAD_ERRORS:
         _fail(server, {"times": 100, **fault})
         with pytest.raises(CheckpointError) as refused:
@@ -318,7 +318,7 @@ def _begin_with_nothing_there() -> list[str]:
                 patch.setenv(name, value)
             client._system.cache_clear()
             with pytest.raises(CheckpointError) as refused:
-                checkpointer(ObjectPath("nowhere"), LAYOUT).raise_fence()
+                manager(ObjectPath("nowhere"), LAYOUT).raise_fence()
         told.append(str(refused.value))
     return told
 

@@ -10,9 +10,10 @@ from tests.objects.store import Server
 from tests.trainer.points import at_points
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
-from trainer.checkpoint import retry, store
+from trainer.checkpoint import save_retry, store
 from trainer.checkpoint.points import Point
 from trainer.objects.path import ObjectPath
+from trainyard.base.retry import Backoff
 from trainyard.protocol.manifest import SaveFailed
 from trainyard.spec.layout import Layout
 
@@ -32,7 +33,7 @@ class Healing(Meddling):
 
 
 def _train(run: str, healing: Healing) -> str:
-    retry.FIRST_PAUSE_SECONDS = 0.0
+    save_retry.BACKOFF = Backoff(first=0.0, longest=0.0, jitter=0.0)
     os.environ["AWS_MAX_ATTEMPTS"] = "1"
 
     def spoil(point: Point, path: Path) -> None:

@@ -16,8 +16,9 @@ import pytest
 from tests.trainer.points import at_points
 from tests.trainer.ranks import RankError, run_ranks, started_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
-from trainer.checkpoint import retry, store
+from trainer.checkpoint import save_retry, store
 from trainer.checkpoint.points import Point
+from trainyard.base.retry import Backoff
 from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.manifest import SaveFailed
 from trainyard.protocol.rundir import Heartbeat, Phase
@@ -25,6 +26,8 @@ from trainyard.spec.layout import Layout
 
 TWO = Layout(dp_shard=2)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+
+MADE_ROOM = "made-room"
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,18 @@ class Disk(Meddling):
                 return
 
     def clear(self) -> None:
-        (Path(self.storage) / "ballast").unlink()
+        (Path(self.storage) / "ballast").unlink(missing_ok=True)
 
 
 def _train(run: str, disk: Disk) -> str:
-    retry.FIRST_PAUSE_SECONDS = 0.0
+    save_retry.BACKOFF = Backoff(first=0.0, longest=0.0, jitter=0.0)
 
     def spoil(point: Point, path: Path) -> None:
-        if os.environ["RANK"] == "0" and point is Point.BEGUN and path.name == disk.full_at:
+        if os.environ["RANK"] != "0" or point is not Point.BEGUN or path.name != disk.full_at:
+            return
+        if (Path(run) / MADE_ROOM).exists():
+            disk.clear()
+        else:
             disk.fill()
 
     with at_points(spoil):
@@ -132,7 +139,8 @@ def test_the_last_save_waits_and_shows_that_it_saves(tmp_path: Path, whole: Atte
         disk = Disk(storage=str(job.storage), full_at="step-8")
         with started_ranks(2, _train, str(run), disk, initialize=False) as ranks:
             seen = _wait_for_failures(run, 2)
-            disk.clear()
+            # The rank clears the disk itself: a save that begins meanwhile would fill it again.
+            (run / MADE_ROOM).touch()
             ranks.results()
         attempt = Attempt(run)
         assert max(m.train_state.step for m in job.committed().values()) == 8
@@ -168,7 +176,7 @@ def test_a_disk_that_stays_full_ends_the_attempt_when_the_time_is_up(tmp_path: P
 
 
 def _fail_on_rank_1(run: str, disk: Disk) -> str:
-    retry.FIRST_PAUSE_SECONDS = 0.0
+    save_retry.BACKOFF = Backoff(first=0.0, longest=0.0, jitter=0.0)
 
     def refuse(point: Point, path: Path) -> None:
         if os.environ["RANK"] == "1" and point is Point.FILE_MADE and path.parent.name == "step-4":

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
+from trainer.errors import LaunchError
+
 
 class Staging:
     """Buffers in the memory of the host; made at the first save and used again by all later ones.
@@ -57,3 +59,20 @@ class Staging:
             return nullcontext()
         self._stream.wait_event(self._ready)
         return self._stream
+
+
+def staging_of(mode: str, device: torch.device) -> Staging | None:
+    """Return the buffers of a way to save; None where tensors are written as they lie.
+
+    Raises:
+        LaunchError: it needs an accelerator.
+    """
+    if mode == "disabled":
+        return None
+    pinned = mode == "async_with_pinned_mem"
+    if pinned and device.type == "cpu":
+        raise LaunchError(
+            "checkpoint.async_mode='async_with_pinned_mem' needs an accelerator, whose copies "
+            "pinned memory makes faster, but this rank computes on the CPU; legal: disabled, async"
+        )
+    return Staging(device, pinned=pinned)

@@ -19,8 +19,8 @@ from tests.trainer.checkpoint.toy import (
     JOB,
     Refusal,
     build,
-    checkpointer,
     full_tensors,
+    manager,
     refusal,
     resume_point,
     state_at,
@@ -28,6 +28,7 @@ from tests.trainer.checkpoint.toy import (
 )
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import store
+from trainer.checkpoint.pending_save import SaveObserver
 from trainer.checkpoint.staging import Staging
 from trainer.checkpoint.store import committed
 from trainer.errors import LaunchError, RunError
@@ -58,8 +59,8 @@ class SlowStaging(Staging):
 def _train_beside(root: Path) -> tuple[list[Manifest], list[dict[str, Tensor]], list[bool], bool]:
     """Save steps 1 and 2 while the tensors change as soon as they may."""
     model, optimizer = build(LAYOUT, seed=1)
-    saver = checkpointer(root, LAYOUT, section=BACKGROUND)
-    staging = saver._saver._staging = SlowStaging(torch.device("cpu"), pinned=False)
+    saver = manager(root, LAYOUT, section=BACKGROUND)
+    staging = saver._writer._staging = SlowStaging(torch.device("cpu"), pinned=False)
     manifests, expected, staged_early = [], [], []
     for step in (1, 2):
         train(model, optimizer, steps=1)
@@ -81,7 +82,7 @@ def _train_beside(root: Path) -> tuple[list[Manifest], list[dict[str, Tensor]], 
 
 def _load(root: Path, manifest: Manifest) -> dict[str, Tensor]:
     model, optimizer = build(LAYOUT, seed=2)
-    checkpointer(root, LAYOUT, attempt=2).load(model, optimizer, resume_point(manifest))
+    manager(root, LAYOUT, attempt=2).load(model, optimizer, resume_point(manifest))
     return full_tensors(model, optimizer)
 
 
@@ -100,7 +101,7 @@ def test_what_is_saved_is_what_was_there_when_it_began(tmp_path: Path) -> None:
 
 def _fail_in_background(root: Path) -> tuple[Refusal, bool]:
     model, optimizer = build(LAYOUT, seed=1)
-    saver = checkpointer(root, LAYOUT, section=BACKGROUND)
+    saver = manager(root, LAYOUT, section=BACKGROUND)
     saver.save(model, optimizer, state_at(1), kind="interval")
     # The folder cannot be made: rank 0 alone meets it, in its thread.
     if dist.get_rank() == 0:
@@ -127,9 +128,15 @@ def test_a_failure_reaches_every_rank_at_the_next_call(tmp_path: Path) -> None:
 
 def _begin_two(root: Path) -> tuple[list[int], list[str]]:
     model, optimizer = build(LAYOUT, seed=1)
-    saver = checkpointer(root, LAYOUT, section=BACKGROUND)
+    saver = manager(root, LAYOUT, section=BACKGROUND)
     told: list[str] = []
     under_way: list[int] = []
+
+    class Told(SaveObserver):
+        def committed(self, manifest: Manifest) -> None:
+            told.append(manifest.checkpoint_id)
+
+    saver.starts_at(state_at(0), Told())
     commit = store.commit
 
     def slow_commit(folder: Path) -> None:
@@ -141,15 +148,9 @@ def _begin_two(root: Path) -> tuple[list[int], list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "commit", slow_commit)
         for step in (1, 2):
-            saver.begin(
-                model,
-                optimizer,
-                state_at(step),
-                kind="interval",
-                on_commit=lambda manifest: told.append(manifest.checkpoint_id),
-            )
+            saver.begin(model, optimizer, state_at(step), kind="interval")
             told.append(f"begun {step}")
-        saver.finish()
+        saver.settle()
     return under_way, told
 
 
@@ -160,7 +161,7 @@ def test_one_save_is_under_way_at_a_time(tmp_path: Path) -> None:
 
 def _count_plans(root: Path) -> list[int]:
     model, optimizer = build(LAYOUT, seed=1)
-    saver = checkpointer(root, LAYOUT)
+    saver = manager(root, LAYOUT)
     planned: list[int] = []
     plan = default_planner.create_default_local_save_plan
 
@@ -188,7 +189,7 @@ def test_later_saves_use_the_plan_of_the_preflight(tmp_path: Path) -> None:
 
 def _pinned(root: Path) -> str:
     with pytest.raises(LaunchError) as caught:
-        checkpointer(root, LAYOUT, section=PINNED)
+        manager(root, LAYOUT, section=PINNED)
     return str(caught.value)
 
 
@@ -199,7 +200,7 @@ def test_pinned_memory_is_refused_without_an_accelerator(tmp_path: Path) -> None
 
 
 def _raise_fence(root: Path, attempt: int) -> None:
-    checkpointer(root, LAYOUT, attempt=attempt).raise_fence()
+    manager(root, LAYOUT, attempt=attempt).raise_fence()
 
 
 def test_what_was_left_half_written_is_collected_by_the_next_attempt(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from tests.trainer.checkpoint.toy import (
     JOB,
     Refusal,
     build,
-    checkpointer,
     full_tensors,
+    manager,
     refusal,
     resume_point,
     state_at,
@@ -45,7 +45,7 @@ def _save(
 ) -> tuple[Manifest, dict[str, Tensor]]:
     model, optimizer = build(layout, seed=1, width=width)
     train(model, optimizer, steps=1, width=width)
-    saver = checkpointer(root, layout, section=section)
+    saver = manager(root, layout, section=section)
     for step in (1, 2):  # the second one by the cached plan
         manifest = saver.save(model, optimizer, state_at(step), kind="interval")
     return manifest, full_tensors(model, optimizer)
@@ -53,7 +53,7 @@ def _save(
 
 def _load(root: Path, layout: Layout, manifest: Manifest, width: int) -> dict[str, Tensor]:
     model, optimizer = build(layout, seed=2, width=width)
-    checkpointer(root, layout, attempt=2).load(model, optimizer, resume_point(manifest))
+    manager(root, layout, attempt=2).load(model, optimizer, resume_point(manifest))
     return full_tensors(model, optimizer)
 
 
@@ -171,7 +171,7 @@ def test_a_writer_stays_below_its_ceiling(tmp_path: Path) -> None:
 def _save_with_failure(root: Path, failing: int) -> Refusal:
     section = CheckpointSection(writers=2)
     model, optimizer = build(FSDP4, seed=1, width=WIDTH)
-    saver = checkpointer(root, FSDP4, section=section)
+    saver = manager(root, FSDP4, section=section)
 
     def fail(*_: object) -> Tensor:
         raise OSError(5, "Input/output error")

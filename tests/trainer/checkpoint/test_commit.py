@@ -6,7 +6,7 @@ from tests.trainer.checkpoint.toy import (
     JOB,
     Refusal,
     build,
-    checkpointer,
+    manager,
     refusal,
     save_trained,
     state_at,
@@ -64,7 +64,7 @@ def test_a_leftover_without_marker_is_replaced_and_never_counts(tmp_path: Path) 
 
 def _save(root: Path, attempt: int, spec: JobSpec | None = None) -> Refusal | Manifest:
     model, optimizer = build(LAYOUT, seed=1)
-    saver = checkpointer(root, LAYOUT, attempt=attempt, spec=spec)
+    saver = manager(root, LAYOUT, attempt=attempt, spec=spec)
     try:
         return saver.save(model, optimizer, state_at(2), kind="interval")
     except RunError as error:

@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor
 
 from tests.trainer.checkpoint.toy import (
     Refusal,
-    checkpointer,
     full_tensors,
+    manager,
     refusal,
     resume_point,
     state_at,
@@ -56,7 +56,7 @@ def _save(root: Path, layout: Layout) -> tuple[Manifest, dict[str, Tensor]]:
         for tensor in train_tensors(assembly.model, assembly.optimizer).values():
             if isinstance(tensor, DTensor):
                 tensor.to_local().normal_()
-    saver = checkpointer(root, layout, spec=SPEC)
+    saver = manager(root, layout, spec=SPEC)
     saver.raise_fence()
     manifest = saver.save(assembly.model, assembly.optimizer, state_at(1), kind="interval")
     return manifest, full_tensors(assembly.model, assembly.optimizer)
@@ -64,7 +64,7 @@ def _save(root: Path, layout: Layout) -> tuple[Manifest, dict[str, Tensor]]:
 
 def _load(root: Path, layout: Layout, resume: ResumePoint) -> Read:
     assembly = assemble(SPEC, layout, torch.device("cpu"))
-    loader = checkpointer(root, layout, attempt=2, spec=SPEC)
+    loader = manager(root, layout, attempt=2, spec=SPEC)
     loader.load(assembly.model, assembly.optimizer, resume)
     rows = 0
     for tensor in train_tensors(assembly.model, assembly.optimizer).values():

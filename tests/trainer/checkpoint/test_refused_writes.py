@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from tests.trainer.checkpoint.toy import JOB, Refusal, build, checkpointer, refusal, state_at
+from tests.trainer.checkpoint.toy import JOB, Refusal, build, manager, refusal, state_at
 from tests.trainer.ranks import run_ranks
 from trainer.errors import RunError
 from trainyard.protocol.manifest import COMMITTED
@@ -30,7 +30,7 @@ def _save(
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit_rank_1, limit_rank_1))
     if uid is not None:
         os.setuid(uid)
-    saver = checkpointer(root, LAYOUT)
+    saver = manager(root, LAYOUT)
     started = time.monotonic()
     with pytest.raises(RunError) as caught:
         saver.save(model, optimizer, state_at(0), kind="preflight")

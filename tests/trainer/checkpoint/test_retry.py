@@ -7,9 +7,11 @@ import errno
 import pytest
 
 from trainer.checkpoint import store
-from trainer.checkpoint.retry import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, SaveRetry
+from trainer.checkpoint.pending_save import PendingSave
+from trainer.checkpoint.save_retry import BACKOFF, SaveRetry
 from trainer.errors import CheckpointError
 from trainer.storage import StoragePath
+from trainyard.protocol.manifest import DataState, SaveFailed, TrainState
 
 
 class _Clock:
@@ -17,6 +19,12 @@ class _Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def _described(retry: SaveRetry) -> SaveFailed:
+    state = TrainState(step=1, tokens=0, data=DataState(dataset_digest="d" * 32))
+    save = PendingSave(state, kind="interval")
+    return retry.describe(save, OSError("why"), saved_step=0, step=1)
 
 
 def test_pauses_double_up_to_the_longest_and_the_last_try_comes_when_the_time_is_up() -> None:
@@ -28,11 +36,12 @@ def test_pauses_double_up_to_the_longest_and_the_last_try_comes_when_the_time_is
         while not retry.due:
             clock.now += 1.0
         pauses.append(clock.now - began)
-    assert pauses[:4] == [FIRST_PAUSE_SECONDS * 2**n for n in range(4)]
-    assert max(pauses) == LONGEST_PAUSE_SECONDS
+    assert pauses[:4] == [BACKOFF.first * 2**n for n in range(4)]
+    assert max(pauses) == BACKOFF.longest
     assert clock.now == 1000.0 + 3600.0
-    assert retry.tries == len(pauses) + 1
-    assert (retry.give_up_at - retry.failing_since).total_seconds() == pytest.approx(
+    failed = _described(retry)
+    assert failed.tries == len(pauses) + 1
+    assert (failed.give_up_at - failed.failing_since).total_seconds() == pytest.approx(
         3600.0, abs=0.1
     )
 
@@ -45,8 +54,11 @@ def test_a_success_forgets_the_failures() -> None:
     retry.succeeded()
     assert not retry.due
     assert retry.failed()
-    assert retry.tries == 1
-    assert (retry.next_try_at - retry.failing_since).total_seconds() == pytest.approx(5.0, abs=0.1)
+    failed = _described(retry)
+    assert failed.tries == 1
+    assert (failed.next_try_at - failed.failing_since).total_seconds() == pytest.approx(
+        5.0, abs=0.1
+    )
 
 
 def test_with_no_time_the_first_failure_is_the_last() -> None:

@@ -13,8 +13,8 @@ from tests.trainer.checkpoint.toy import (
     JOB,
     Toy,
     build,
-    checkpointer,
     full_tensors,
+    manager,
     resume_point,
     save_trained,
     state_at,
@@ -32,7 +32,7 @@ HSDP = Layout(dp_replicate=2, dp_shard=2)
 
 def _load(root: Path, layout: Layout, resume: ResumePoint) -> tuple[Manifest, dict[str, Tensor]]:
     model, optimizer = build(layout, seed=2)
-    loader = checkpointer(root, layout, attempt=2, parent=resume.checkpoint_id)
+    loader = manager(root, layout, attempt=2, parent=resume.checkpoint_id)
     loader.raise_fence()
     manifest = loader.load(model, optimizer, resume)
     return manifest, full_tensors(model, optimizer)
@@ -77,7 +77,7 @@ def _train_with_saves(root: Path | None) -> tuple[dict[str, Tensor], list[object
     np.random.seed(1)
     for step in range(1, 5):
         if root is not None:
-            saver = checkpointer(root, FSDP2)
+            saver = manager(root, FSDP2)
             saver.save(model, optimizer, state_at(step), kind="interval")
         train(model, optimizer, steps=1)
     drawn: list[object] = [torch.rand(1).item(), random.random(), np.random.rand()]
@@ -96,7 +96,7 @@ def test_training_with_saves_is_bit_equal_to_training_without(tmp_path: Path) ->
 def _save_before_the_first_step(root: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     model, optimizer = build(FSDP2, seed=1)
     before = full_tensors(model, optimizer)
-    checkpointer(root, FSDP2).save(model, optimizer, state_at(0), kind="preflight")
+    manager(root, FSDP2).save(model, optimizer, state_at(0), kind="preflight")
     return before, full_tensors(model, optimizer)
 
 
@@ -114,7 +114,7 @@ def _save_without_state(root: Path) -> int:
     model = Toy()
     optimizer = AdamW(model.parameters())
     with pytest.raises(AssertionError, match="materialize"):
-        checkpointer(root, Layout()).save(model, optimizer, state_at(0), kind="preflight")
+        manager(root, Layout()).save(model, optimizer, state_at(0), kind="preflight")
     return len(optimizer.state)
 
 

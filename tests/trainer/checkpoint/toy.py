@@ -10,8 +10,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 
-from trainer.checkpoint.checkpointer import Checkpointer
-from trainer.checkpoint.saver import Origin
+from trainer.checkpoint.checkpoint_writer import CheckpointOwner
+from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.state import train_tensors
 from trainer.checkpoint.store import metadata_digest
 from trainer.errors import RunError
@@ -64,7 +64,7 @@ def train(model: Toy, optimizer: Optimizer, *, steps: int, width: int = 7) -> No
         optimizer.zero_grad()
 
 
-def checkpointer(
+def manager(
     root: StoragePath,
     layout: Layout,
     *,
@@ -72,11 +72,11 @@ def checkpointer(
     spec: JobSpec | None = None,
     parent: str | None = None,
     section: CheckpointSection | None = None,
-) -> Checkpointer:
-    """Return the checkpointer of an attempt of the toy job; `section` says how it saves."""
+) -> CheckpointManager:
+    """Return the manager of an attempt of the toy job; `section` says how it saves."""
     group = dist.group.WORLD
     assert group is not None
-    origin = Origin(
+    owner = CheckpointOwner(
         root=root,
         job_id=JOB,
         attempt=attempt,
@@ -85,7 +85,7 @@ def checkpointer(
         layout=layout,
         parent=parent,
     )
-    return Checkpointer(origin, cpu_group=group, device=torch.device("cpu"))
+    return CheckpointManager(owner, cpu_group=group, device=torch.device("cpu"))
 
 
 def state_at(step: int) -> TrainState:
@@ -118,7 +118,7 @@ def save_trained(
     """Train, save once, and return the manifest and the tensors that were saved."""
     model, optimizer = build(layout, seed=1)
     train(model, optimizer, steps=steps)
-    saver = checkpointer(root, layout)
+    saver = manager(root, layout)
     saver.raise_fence()
     manifest = saver.save(model, optimizer, state_at(steps), kind="interval")
     return manifest, full_tensors(model, optimizer)

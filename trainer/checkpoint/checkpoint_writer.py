@@ -17,10 +17,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from trainer.checkpoint import store
 from trainer.checkpoint.fence import raised_fence
+from trainer.checkpoint.pending_save import PendingSave
 from trainer.checkpoint.planner import SavePlanner
 from trainer.checkpoint.points import Point, reached
 from trainer.checkpoint.room import check_room
-from trainer.checkpoint.save import Save
 from trainer.checkpoint.staging import Staging
 from trainer.checkpoint.storage_kind import is_shared
 from trainer.checkpoint.together import on_every_rank, on_rank_0, shared_error
@@ -44,7 +44,7 @@ PREFLIGHT = "preflight"
 
 
 @dataclass(frozen=True)
-class Origin:
+class CheckpointOwner:
     """Whose checkpoints they are; all of it goes into the manifest."""
 
     root: StoragePath
@@ -70,20 +70,20 @@ class Origin:
         return self.root / self.job_id
 
 
-class Saver:
+class CheckpointWriter:
     """Writes and commits checkpoints, one after the other, in whichever thread `run` is called."""
 
     def __init__(
-        self, origin: Origin, *, group: dist.ProcessGroup, staging: Staging | None
+        self, owner: CheckpointOwner, *, group: dist.ProcessGroup, staging: Staging | None
     ) -> None:
         """Touch nothing yet.
 
         Args:
-            origin: whose checkpoints.
+            owner: whose checkpoints.
             group: gloo group of all ranks, used by nobody else while a save runs.
             staging: where tensors are copied before they are written; written as they lie if None.
         """
-        self._origin = origin
+        self._owner = owner
         self._group = group
         self._staging = staging
         self._planner: SavePlanner | None = None
@@ -98,7 +98,7 @@ class Saver:
         return self._planner.seconds if self._planner else 0.0
 
     def run(
-        self, save: Save, tensors: dict[str, Tensor], *, dtype: torch.dtype, started: float
+        self, save: PendingSave, tensors: dict[str, Tensor], *, dtype: torch.dtype, started: float
     ) -> Manifest:
         """Prepare, stage, write, describe and commit; return the manifest on every rank.
 
@@ -112,9 +112,9 @@ class Saver:
             OutrunError: a newer attempt has raised the fence; nothing is committed.
             CheckpointError: a rank could not write; the text names path and cause.
         """
-        origin = self._origin
-        path = checkpoint_path(origin.job_id, origin.attempt, save.state.step)
-        self.folder = origin.root / path
+        owner = self._owner
+        path = checkpoint_path(owner.job_id, owner.attempt, save.state.step)
+        self.folder = owner.root / path
         reached(Point.BEGUN, self.folder)
         if existing := on_rank_0(self._group, partial(self._prepare, save.state)):
             return existing
@@ -130,7 +130,7 @@ class Saver:
         """Return what this attempt has committed at this step before, or make the folder."""
         folder = self.folder
         # Before the data too: an outrun attempt need not write it.
-        with raised_fence(self._origin.job_folder, self._origin.attempt):
+        with raised_fence(self._owner.job_folder, self._owner.attempt):
             pass
         with store.storage_errors("read", folder):
             committed = (folder / COMMITTED).exists()
@@ -138,7 +138,7 @@ class Saver:
             store.create(folder)
             return None
         existing = store.read_manifest(folder)
-        mine = (state, self._origin.spec.digest, self._origin.parent)
+        mine = (state, self._owner.spec.digest, self._owner.parent)
         if (existing.train_state, existing.spec_digest, existing.parent) != mine:
             raise CheckpointError(
                 f"{folder} is a checkpoint of another run with the same job id and attempt",
@@ -147,14 +147,14 @@ class Saver:
         return existing
 
     def _write(
-        self, save: Save, tensors: dict[str, Tensor], *, dtype: torch.dtype, started: float
+        self, save: PendingSave, tensors: dict[str, Tensor], *, dtype: torch.dtype, started: float
     ) -> Manifest:
         """Write the data files beside; return the manifest of what all ranks wrote."""
         self._planner = self._planner or SavePlanner(self._writers())
         writer = ChecksumWriter(
             self.folder,
             group=self._group,
-            ceiling=int(self._origin.settings.checkpoint.staging_gib * 2**30),
+            ceiling=int(self._owner.settings.checkpoint.staging_gib * 2**30),
             stage=self._stage(save),
         )
         try:
@@ -179,12 +179,12 @@ class Saver:
 
     def _writers(self) -> tuple[int, ...]:
         """Return the ranks that write; storage counts as shared where a rank sees it as such."""
-        writers, shared = self._origin.settings.checkpoint.writers, False
+        writers, shared = self._owner.settings.checkpoint.writers, False
         if writers == "auto":
-            shared = any(on_every_rank(self._group, lambda: is_shared(self._origin.root)))
-        return writing_ranks(writers, self._origin.layout, shared=shared)
+            shared = any(on_every_rank(self._group, lambda: is_shared(self._owner.root)))
+        return writing_ranks(writers, self._owner.layout, shared=shared)
 
-    def _stage(self, save: Save) -> Stage:
+    def _stage(self, save: PendingSave) -> Stage:
         staging = self._staging
         if staging is None:
             return dict
@@ -198,31 +198,31 @@ class Saver:
 
     def _describe(
         self,
-        save: Save,
+        save: PendingSave,
         *,
         dtype: torch.dtype,
         save_seconds: float,
         files: tuple[ManifestFile, ...],
         writers: tuple[ManifestWriter, ...],
     ) -> Manifest:
-        origin = self._origin
+        owner = self._owner
         return Manifest(
-            checkpoint_id=checkpoint_id(origin.job_id, origin.attempt, save.state.step),
-            job_id=origin.job_id,
-            attempt=origin.attempt,
+            checkpoint_id=checkpoint_id(owner.job_id, owner.attempt, save.state.step),
+            job_id=owner.job_id,
+            attempt=owner.attempt,
             created_at=datetime.now(UTC),
             train_state=save.state,
             start=self.start,
-            layout=origin.layout,
-            seed=origin.spec.training.seed,
-            spec_digest=origin.spec.digest,
-            spec=origin.settings.model_copy(update={"env": {}}),
-            code_digest=origin.code_digest,
-            parent=origin.parent,
+            layout=owner.layout,
+            seed=owner.spec.training.seed,
+            spec_digest=owner.spec.digest,
+            spec=owner.settings.model_copy(update={"env": {}}),
+            code_digest=owner.code_digest,
+            parent=owner.parent,
             kind=save.kind,
             param_dtype=str(dtype).removeprefix("torch."),
-            model=origin.spec.model,
-            seq_len=origin.spec.training.seq_len,
+            model=owner.spec.model,
+            seq_len=owner.spec.training.seq_len,
             torch_version=torch.__version__,
             save_seconds=save_seconds,
             files=files,
@@ -235,10 +235,10 @@ class Saver:
                 self.folder,
                 size=manifest.size,
                 state=manifest.train_state,
-                spec=self._origin.settings,
+                spec=self._owner.settings,
             )
         store.write_manifest(self.folder, manifest)
-        with raised_fence(self._origin.job_folder, self._origin.attempt):
+        with raised_fence(self._owner.job_folder, self._owner.attempt):
             store.commit(self.folder)
         reached(Point.COMMITTED, self.folder)
         return manifest

@@ -1,15 +1,16 @@
-"""One save under way, as the thread sees it that trains."""
+"""One save under way, as the training thread sees it, and what a run does about it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
-from trainyard.protocol.manifest import Manifest, TrainState
+from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled, TrainState
 
 
-class Save:
-    """What becomes of a save: its tensors are staged, then it is committed or has failed."""
+class PendingSave:
+    """The future of a save: first its tensors are staged, then it is committed or has failed."""
 
     def __init__(self, state: TrainState, *, kind: str) -> None:
         """Begin nothing; `run` does.
@@ -36,11 +37,11 @@ class Save:
         return self._ended.is_set()
 
     def mark_staged(self) -> None:
-        """Say that the tensors may change."""
+        """Allow the tensors to change."""
         self._staged.set()
 
     def wait_staged(self) -> None:
-        """Wait until the tensors may change; a save that failed needs them no more."""
+        """Wait until the tensors may change, which a failed save allows as well."""
         self._staged.wait()
 
     def result(self) -> Manifest:
@@ -56,12 +57,35 @@ class Save:
         assert self._manifest is not None
         return self._manifest
 
-    def run(self, action: Callable[[], Manifest]) -> None:
+    def run(self, work: Callable[[], Manifest]) -> None:
         """Do the work, in whichever thread; what it raises is kept for `result`."""
         try:
-            self._manifest = action()
+            self._manifest = work()
         except BaseException as error:  # noqa: BLE001 -- DCP's own exception is no `Exception`
             self._error = error
         finally:
             self._staged.set()
             self._ended.set()
+
+
+class SaveObserver:
+    """What the rest of a run does about saves; a base class whose methods do nothing."""
+
+    step: int = 0
+    """Completed steps of training by now."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Enter while a save keeps training from going on."""
+        return nullcontext()
+
+    def begun(self) -> None:
+        """A save begins."""
+
+    def committed(self, manifest: Manifest) -> None:
+        """A checkpoint exists; called at once, in the thread that saves."""
+
+    def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
+        """All ranks have seen that a save was committed; called between two steps."""
+
+    def failed(self, failure: SaveFailed) -> None:
+        """A save has failed and is tried again; called on rank 0 alone."""
