@@ -128,6 +128,17 @@ def lock_job(connection: Connection, job_id: str) -> None:
         raise NotFoundError(f"no job has the id {job_id!r}")
 
 
+def check_job(connection: Connection, job_id: str) -> None:
+    """Refuse the id of no job.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    found = select(jobs.c.id).where(jobs.c.id == job_id)
+    if connection.execute(found).one_or_none() is None:
+        raise NotFoundError(f"no job has the id {job_id!r}")
+
+
 def lock_job_of(connection: Connection, attempt_id: str) -> str:
     """Lock the job of an attempt, and return its id.
 

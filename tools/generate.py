@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from server.app.openapi import openapi_text
+from server.app.factory import openapi_text
 from trainyard.spec.docs import environment_markdown, job_schema_text, spec_markdown
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,10 +12,12 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.concurrency import run_in_threadpool
 
 import server.auth.endpoints
+import server.checkpoints.endpoints
 import server.chores.endpoints
 import server.events.endpoints
 import server.ingest.endpoints
 import server.jobs.endpoints
+import server.logs.endpoints
 import server.metrics.endpoints
 import server.nodes.endpoints
 from server.app import health, monitoring, openapi, reference
@@ -22,13 +25,16 @@ from server.app.dashboard import Dashboard, dashboard_dir
 from server.app.monitoring import Monitoring
 from server.auth.endpoints import SESSION_PATH
 from server.auth.throttle import FailedLogins
+from server.clock import SystemClock
 from server.context import Context
+from server.database.engine import Database
 from server.events.tail import Tail
 from server.http import problems
 from server.http.allow_header import AllowedMethods, MethodsMiddleware
 from server.http.middleware import BodyLimitMiddleware, HeadMiddleware, RequestMiddleware
 from server.http.query import no_unknown_query
 from server.liveness import keep_beating
+from server.settings import Settings
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES
 
 API = "/api/v1"
@@ -40,6 +46,8 @@ MAX_LOGIN_BYTES = 4 * 1024
 ROUTERS: tuple[APIRouter, ...] = (
     server.jobs.endpoints.router,
     server.metrics.endpoints.router,
+    server.logs.endpoints.router,
+    server.checkpoints.endpoints.router,
     server.chores.endpoints.router,
     server.nodes.endpoints.router,
     server.events.endpoints.router,
@@ -77,6 +85,12 @@ def create_app(context: Context) -> FastAPI:
         app.router.default = Dashboard(folder, otherwise=app.router.default)
     _surround(app, context)
     return app
+
+
+def openapi_text() -> str:
+    """Return the document as the text of a file; it needs no database."""
+    context = Context(settings=Settings(), database=Database("sqlite://"), clock=SystemClock())
+    return json.dumps(create_app(context).openapi(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -13,14 +13,10 @@ from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from server.clock import SystemClock
-from server.context import Context
-from server.database.engine import Database
 from server.http.examples import EXAMPLES
 from server.http.middleware import API_PREFIX
 from server.http.problems import MEDIA_TYPE
 from server.http.request_body import JsonBody
-from server.settings import Settings
 from trainyard.protocol.rest.common import ProblemDetails
 
 VERSION = "1"
@@ -173,11 +169,3 @@ def _add_problems(path: str, method: str, operation: Document) -> None:
 def _problem(description: str) -> Document:
     schema = {"$ref": REFERENCE.format(model=ProblemDetails.__name__)}
     return {"description": description, "content": {MEDIA_TYPE: {"schema": schema}}}
-
-
-def openapi_text() -> str:
-    """Return the document as the text of a file; it needs no database."""
-    from server.app.factory import create_app  # the application imports this module
-
-    context = Context(settings=Settings(), database=Database("sqlite://"), clock=SystemClock())
-    return json.dumps(create_app(context).openapi(), indent=2, ensure_ascii=False) + "\n"

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 from sqlalchemy import Connection, Table, and_, or_, select, update
 
 from server.attempts.lineage import Lineage, attempts_of, lineage_of
+from server.checkpoints.manifests import metadata_digest
 from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import checkpoints, jobs
 from server.database.upsert import insert_absent
 from server.errors import NotFoundError
 from server.events.store import append_event
-from server.ingest.jsonl import metadata_digest
-from server.jobs.queries import check_job
+from server.lifecycle import check_job
 from server.subject import Actor, Subject
 from trainyard.protocol.chores import Verification
 from trainyard.protocol.manifest import Manifest, SaveSettled, checkpoint_path, split_checkpoint_id

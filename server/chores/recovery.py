@@ -6,12 +6,12 @@ from sqlalchemy import Connection, func, select, update
 
 from server.attempts.launch import Launch, effective_spec
 from server.checkpoints.catalog import record_commit
+from server.checkpoints.manifests import check_manifest
 from server.chores.queue import queue_chore
 from server.chores.service import apply_retention
 from server.context import Context
 from server.database.rows import Chore
 from server.database.tables import attempts, checkpoints
-from server.ingest.jsonl import check_manifest
 from server.subject import RECOVERY
 from trainyard.protocol.chores import ChoreKind, ChoreTask, RecoverTask
 from trainyard.protocol.manifest import Manifest

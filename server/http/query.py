@@ -1,10 +1,11 @@
-"""Query parameters that an endpoint does not take are refused, not ignored."""
+"""Query parameters: the refusal of unknown ones, and those that several endpoints take."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 from fastapi.dependencies.models import Dependant
 
 from server.errors import InvalidRequestError
@@ -32,3 +33,5 @@ def _names(dependant: Dependant) -> Iterator[str]:
 
 no_unknown_query = Depends(_check)
 """Refuses (422) what the endpoint does not take, and names what it does."""
+
+AttemptNumber = Annotated[int | None, Query(ge=1, le=10**6, description="Number of an attempt.")]

@@ -9,7 +9,6 @@ understand each other lose nothing by the thousand; the refusal names the line's
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,26 +17,21 @@ from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
+from server.checkpoints.manifests import DIGEST, check_manifest, check_moment
 from server.errors import InvalidRequestError
-from server.ingest.offsets import MAX_OFFSET, Piece
+from server.ingest.offsets import Piece
 from trainyard.base.ids import is_id
 from trainyard.protocol.manifest import (
-    DCP_METADATA,
     Manifest,
     SaveFailed,
     SaveSettled,
-    checkpoint_id,
 )
 from trainyard.protocol.rest.event_data import PhaseEntered, Resumed, StopAgreed, WeightsLoaded
 from trainyard.protocol.rundir import EventLine, MetricLine, RequestAnswer, RunEventKind
 
 Record = TypeVar("Record")
 
-MAX_STEP = 10**9
-FIRST_YEAR, LAST_YEAR = 1970, 9998  # of a year at the end of the calendar UTC may be none
 METRIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,99}")
-DIGEST = re.compile(r"[0-9a-f]{1,32}")
-CHECKPOINT_KIND = re.compile(r"[a-z_]{1,16}")
 
 
 @dataclass(frozen=True)
@@ -120,7 +114,7 @@ def metric_line(text: bytes) -> MetricLine:
         ValueError: it is none, or holds a number or a name that the store cannot keep.
     """
     line = MetricLine.model_validate_json(text)
-    _check_moment(line.step, line.time)
+    check_moment(line.step, line.time)
     for name in line.values:
         _check_name(name)
     if line.data_digest is not None and not DIGEST.fullmatch(line.data_digest):
@@ -135,7 +129,7 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
         ValueError: it is none, or announces a commit of another attempt.
     """
     line = EventLine.model_validate_json(text)
-    _check_moment(line.step, line.time)
+    check_moment(line.step, line.time)
     if line.kind == "checkpoint_committed":
         return RunEvent(line, manifest=_manifest(line, job_id=job_id, attempt=attempt))
     if line.kind == "checkpoint_settled":
@@ -153,57 +147,16 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
     return RunEvent(line, event=TRAINER_EVENTS[line.kind].model_validate(data, extra="ignore"))
 
 
-def metadata_digest(manifest: Manifest) -> str:
-    """Return the checksum of the checkpoint's DCP metadata.
-
-    Raises:
-        ValueError: the manifest lists no such file.
-    """
-    for file in manifest.files:
-        if file.path == DCP_METADATA:
-            return file.xxh3_128
-    raise ValueError(f"a manifest without {DCP_METADATA}")
-
-
 def _manifest(line: EventLine, *, job_id: str, attempt: int) -> Manifest:
     manifest = Manifest.of_event(line.data)
     check_manifest(manifest, job_id=job_id, attempt=attempt)
     return manifest
 
 
-def check_manifest(manifest: Manifest, *, job_id: str, attempt: int) -> None:
-    """Refuse a manifest of another attempt, or with what the catalog cannot hold.
-
-    Raises:
-        ValueError: naming what is wrong.
-    """
-    step = manifest.train_state.step
-    mine = checkpoint_id(job_id, attempt, step)
-    if (manifest.checkpoint_id, manifest.job_id, manifest.attempt) != (mine, job_id, attempt):
-        raise ValueError(f"{manifest.checkpoint_id[:120]!r} is not of attempt {attempt}")
-    for seconds in (manifest.save_seconds, manifest.write_seconds or 0.0):
-        _check_moment(step, seconds)
-    if not CHECKPOINT_KIND.fullmatch(manifest.kind):
-        raise ValueError(f"{manifest.kind[:40]!r} is no kind of checkpoint")
-    if not DIGEST.fullmatch(metadata_digest(manifest)):
-        raise ValueError(f"{DCP_METADATA} without a checksum")
-    if manifest.size > MAX_OFFSET or manifest.created_at.tzinfo is None:
-        raise ValueError("a size or a time that cannot be")
-    if not FIRST_YEAR <= manifest.created_at.year <= LAST_YEAR:
-        raise ValueError(f"created_at {manifest.created_at} is not {FIRST_YEAR} to {LAST_YEAR}")
-
-
 @lru_cache(maxsize=4096)  # every line of a run holds the same names
 def _check_name(name: str) -> None:
     if not METRIC_NAME.fullmatch(name):
         raise ValueError(f"{name[:120]!r} is no name of a metric")
-
-
-def _check_moment(step: int, seconds: float) -> None:
-    if not 0 <= step <= MAX_STEP:
-        raise ValueError(f"step {step} is not 0 to {MAX_STEP}")
-    if not math.isfinite(seconds):
-        raise ValueError(f"{seconds} seconds")
 
 
 def _reason(error: ValueError) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Response
 
+from server.attempts.queries import list_requests, read_request
 from server.auth.dependencies import Person, person
 from server.chores.queue import read_chore
 from server.http.dependencies import ServerContext
@@ -16,14 +17,13 @@ from server.http.responses import reply, reply_page
 from server.jobs import fork as forks
 from server.jobs import resume as resumes
 from server.jobs import service
-from server.jobs.event_list import list_events
 from server.jobs.listing import (
     JobFilter,
     count_jobs,
     list_jobs,
 )
 from server.jobs.planning import plan_job
-from server.jobs.queries import job_view, list_attempts, list_requests, read_request
+from server.jobs.queries import job_view, list_attempts, list_events
 from trainyard.base.names import NAME
 from trainyard.planner.results import Plan
 from trainyard.protocol.rest.attempts import AttemptView

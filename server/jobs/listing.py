@@ -27,7 +27,7 @@ from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import jobs
 from server.errors import InvalidRequestError
-from server.jobs.reason import shown_reason
+from server.jobs.queries import shown_reason
 from trainyard.protocol.rest.jobs import JobOrder
 from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 

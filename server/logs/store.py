@@ -12,7 +12,7 @@ from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import attempts, log_blocks, logs
 from server.errors import InvalidRequestError, NotFoundError
-from server.jobs.queries import check_job
+from server.lifecycle import check_job
 from server.logs.blocks import (
     BLOCK_BYTES,
     Partial,

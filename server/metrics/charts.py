@@ -21,7 +21,7 @@ from server.attempts.lineage import (
 from server.context import Context
 from server.database.tables import attempts, metric_series
 from server.errors import InvalidRequestError, NotFoundError
-from server.jobs.queries import check_job
+from server.lifecycle import check_job
 from server.metrics.downsample import Spans, bucketed, must_be_decoded
 from server.metrics.points import Floats, Points
 from server.metrics.series import ChunkKey, Series, decode, read_series

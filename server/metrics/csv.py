@@ -10,7 +10,7 @@ from server.attempts.lineage import NEVER, Segment, attempts_of, lineage_of, own
 from server.context import Context
 from server.database.tables import metric_chunks, metric_series, step_digests
 from server.errors import NotFoundError
-from server.jobs.queries import check_job
+from server.lifecycle import check_job
 from server.metrics.points import Points, unpack_floats, unpack_steps
 from server.metrics.store import read_tails
 

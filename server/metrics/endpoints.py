@@ -1,39 +1,31 @@
-"""What flowed back from training: charts, logs and checkpoints."""
+"""`/jobs/{id}/metrics` and `/metrics/compare`: charts of one job and of several."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from server.auth.dependencies import person
-from server.checkpoints import catalog
 from server.http.dependencies import ServerContext
 from server.http.examples import ANSWERS
-from server.http.paging import PageRequest, page_by
-from server.http.path_params import CHECKPOINT_ID, CheckpointId, JobId
+from server.http.path_params import JobId
+from server.http.query import AttemptNumber
 from server.http.responses import JSON, reply
-from server.logs import store
 from server.metrics.charts import MAX_NAMES, MAX_POINTS, chart
 from server.metrics.compare import END, MAX_JOBS, compare
 from server.metrics.csv import csv_rows
 from server.metrics.time_axis import Axis
 from trainyard.base.ids import ID_PATTERN
-from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.telemetry import (
-    CheckpointDetails,
-    CheckpointView,
     ComparisonView,
-    LogMatches,
-    LogPage,
     MetricsView,
 )
 
 CSV = "text/csv"
 MAX_STEP = 10**12
-MAX_LINE = 10**12
 
 ID = ID_PATTERN.strip("^$")
 NAMES = r"^[A-Za-z0-9_./-]+(,[A-Za-z0-9_./-]+)*$"
@@ -52,9 +44,6 @@ Names = Annotated[
 Points = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Buckets of one line.")]
 Place = Annotated[float, Query(ge=0, le=END, description="An end of the stretch that is drawn.")]
 Step = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
-Attempt = Annotated[int | None, Query(ge=1, le=10**6, description="Number of an attempt.")]
-Rank = Annotated[int, Query(ge=0, le=65_535, description="Global rank.")]
-Limit = Annotated[int, Query(ge=1, le=store.MAX_LINES, description="Lines.")]
 
 
 def _shown(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
@@ -77,7 +66,7 @@ def metrics(
     max_points: Points = 1000,
     from_step: Step = None,
     to_step: Step = None,
-    attempt: Attempt = None,
+    attempt: AttemptNumber = None,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
     """Return buckets of series along the lineage, abandoned branches as lines of their own.
@@ -152,81 +141,3 @@ def compare_metrics(
         high=to_x,
     )
     return reply(view)
-
-
-@router.get(
-    "/jobs/{job_id}/logs", response_model=LogPage, tags=["logs"], summary="Lines of a rank's log"
-)
-def get_logs(
-    context: ServerContext,
-    job_id: JobId,
-    attempt: Attempt = None,
-    rank: Rank = 0,
-    first_line: Annotated[
-        int | None,
-        Query(
-            ge=-MAX_LINE,
-            le=MAX_LINE,
-            description="First line; a negative one counts from the end, and the last `limit` "
-            "lines are meant when it is absent.",
-        ),
-    ] = None,
-    limit: Limit = 500,
-) -> Response:
-    """Return lines by number; the newest attempt's where none is named."""
-    return reply(
-        store.page(context, job_id, attempt=attempt, rank=rank, from_line=first_line, limit=limit)
-    )
-
-
-@router.get(
-    "/jobs/{job_id}/logs/search",
-    response_model=LogMatches,
-    tags=["logs"],
-    summary="Lines of a rank's log that hold a text",
-)
-def search_logs(
-    context: ServerContext,
-    job_id: JobId,
-    text: Annotated[
-        str, Query(min_length=1, max_length=200, description="What to look for, in any case.")
-    ],
-    attempt: Attempt = None,
-    rank: Rank = 0,
-    first_line: Annotated[int, Query(ge=0, le=MAX_LINE, description="Where to begin.")] = 0,
-    limit: Limit = 200,
-) -> Response:
-    """Search a stretch of the log; `next_line` says where to go on."""
-    return reply(
-        store.search(
-            context, job_id, text, attempt=attempt, rank=rank, from_line=first_line, limit=limit
-        )
-    )
-
-
-@router.get(
-    "/jobs/{job_id}/checkpoints",
-    response_model=Page[CheckpointView],
-    tags=["checkpoints"],
-    summary="The committed checkpoints of a job",
-)
-def list_checkpoints(
-    context: ServerContext,
-    job_id: JobId,
-    page: Annotated[PageRequest[str], Depends(page_by("checkpoints", str, CHECKPOINT_ID))],
-) -> Response:
-    """List checkpoints, the newest attempt and step first."""
-    views = catalog.list_checkpoints(context, job_id, after=page.after, limit=page.limit)
-    shown, next_page_token = page.cut(views, lambda view: view.id)
-    return reply(Page[CheckpointView](items=tuple(shown), next_page_token=next_page_token))
-
-
-@router.get(
-    "/checkpoints/{checkpoint_id}",
-    response_model=CheckpointDetails,
-    tags=["checkpoints"],
-    summary="A checkpoint with its manifest",
-)
-def get_checkpoint(context: ServerContext, checkpoint_id: CheckpointId) -> Response:
-    """Return all that a checkpoint records of itself."""
-    return reply(catalog.read_checkpoint(context, checkpoint_id))

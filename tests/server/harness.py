@@ -14,7 +14,7 @@ from server.auth.tokens import hash_token
 from server.context import Context
 from server.database.tables import attempt_nodes, attempts, checkpoints, chores, events, jobs, nodes
 from server.ingest.receive import store_report
-from server.jobs.reason import shown_reason
+from server.jobs.queries import shown_reason
 from server.jobs.service import submit
 from server.liveness import beat
 from server.scheduling.chores import ChoreKeeper

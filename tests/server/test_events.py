@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import insert
 
-from server.app.openapi import openapi_text
+from server.app.factory import openapi_text
 from server.context import Context
 from server.database.tables import events
 from server.events.store import append_event

@@ -10,8 +10,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
-from server.app.factory import routes_of
-from server.app.openapi import openapi_text
+from server.app.factory import openapi_text, routes_of
 from server.http.examples import ANSWERS, EXAMPLES
 
 DOCUMENT = json.loads(openapi_text())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from schemathesis.core import NotSet
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from server.app.openapi import openapi_text
+from server.app.factory import openapi_text
 from server.auth.admin import ensure_admin_token
 from server.context import Context
 from server.database.engine import Database

@@ -1,0 +1,107 @@
+"""Attempts, and the requests on their trainers, as the API shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from server.attempts.lineage import attempts_of, lineage_of
+from server.database.rows import Attempt, AttemptNode, JobRequest
+from server.database.tables import attempt_nodes, attempts, requests
+from server.lifecycle import check_job
+from trainyard.protocol.rest.attempts import AttemptNodeView, AttemptView
+from trainyard.protocol.rest.jobs import JobRequestView
+from trainyard.protocol.states import AttemptState
+from trainyard.spec.auto import auto_values
+from trainyard.spec.job import JobSpec
+
+
+def attempt_views(
+    connection: Connection, job_id: str, spec: JobSpec, rows: Sequence[Attempt]
+) -> list[AttemptView]:
+    """Return the views of some attempts of a job with this spec."""
+    nodes: dict[str, list[AttemptNodeView]] = {row.id: [] for row in rows}
+    shares = AttemptNode.select().where(attempt_nodes.c.attempt_id.in_(nodes))
+    for share in AttemptNode.all(connection, shares.order_by(attempt_nodes.c.node_rank)):
+        nodes[share.attempt_id].append(_node_view(share))
+    lineage = lineage_of(attempts_of(connection, job_id))
+    return [
+        _attempt_view(row, spec, nodes[row.id], on_lineage=lineage.reaches(row.number))
+        for row in rows
+    ]
+
+
+def list_requests(
+    connection: Connection, job_id: str, *, before: str | None, limit: int
+) -> list[JobRequestView]:
+    """Return at most `limit` requests on a job's attempts before an id, the newest first.
+
+    Raises:
+        NotFoundError: no job has this id.
+    """
+    check_job(connection, job_id)
+    query = (
+        JobRequest.select()
+        .join(attempts, attempts.c.id == requests.c.attempt_id)
+        .where(attempts.c.job_id == job_id)
+    )
+    if before is not None:
+        query = query.where(requests.c.id < before)
+    rows = JobRequest.all(connection, query.order_by(requests.c.id.desc()).limit(limit))
+    return [_request_view(row) for row in rows]
+
+
+def read_request(connection: Connection, request_id: str) -> JobRequestView:
+    """Return a request that was just asked."""
+    query = JobRequest.select().where(requests.c.id == request_id)
+    return _request_view(JobRequest.one(connection, query))
+
+
+def _attempt_view(
+    row: Attempt, spec: JobSpec, nodes: Sequence[AttemptNodeView], *, on_lineage: bool
+) -> AttemptView:
+    return AttemptView(
+        id=row.id,
+        number=row.number,
+        cause=row.cause,
+        actor=row.actor,
+        state=row.state,
+        outcome=row.outcome,
+        failure=row.failure,
+        layout=row.layout,
+        layout_name=str(row.layout),
+        device=row.device,
+        auto=auto_values(row.overrides.apply(spec), row.device, row.layout),
+        overrides=row.overrides,
+        micro_batch_size=row.micro_batch_size,
+        parent_checkpoint_id=row.parent_checkpoint_id,
+        start_step=row.start_step,
+        skip=row.skip,
+        last_step=row.last_step,
+        on_lineage=on_lineage,
+        continuity=row.continuity,
+        save_failed=None if row.state == AttemptState.ENDED else row.save_failed,
+        nodes=tuple(nodes),
+        provenance=row.provenance,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+    )
+
+
+def _node_view(row: AttemptNode) -> AttemptNodeView:
+    return AttemptNodeView(
+        node=row.node,
+        node_rank=row.node_rank,
+        slots=tuple(row.slots),
+        state=row.state,
+        unreachable_since=row.unreachable_since,
+        outcome=row.outcome,
+    )
+
+
+def _request_view(row: JobRequest) -> JobRequestView:
+    return JobRequestView(
+        id=row.id, request=row.request, answer=row.answer, created_at=row.created_at
+    )

@@ -1,0 +1,72 @@
+"""`/jobs/{id}/logs`: lines of a rank's log, by number or by a text that they hold."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from server.auth.dependencies import person
+from server.http.dependencies import ServerContext
+from server.http.path_params import JobId
+from server.http.query import AttemptNumber
+from server.http.responses import reply
+from server.logs import store as logs
+from trainyard.protocol.rest.telemetry import LogMatches, LogPage
+
+MAX_LINE = 10**12
+
+router = APIRouter(dependencies=[person])
+
+Rank = Annotated[int, Query(ge=0, le=65_535, description="Global rank.")]
+Limit = Annotated[int, Query(ge=1, le=logs.MAX_LINES, description="Lines.")]
+
+
+@router.get(
+    "/jobs/{job_id}/logs", response_model=LogPage, tags=["logs"], summary="Lines of a rank's log"
+)
+def get_logs(
+    context: ServerContext,
+    job_id: JobId,
+    attempt: AttemptNumber = None,
+    rank: Rank = 0,
+    first_line: Annotated[
+        int | None,
+        Query(
+            ge=-MAX_LINE,
+            le=MAX_LINE,
+            description="First line; a negative one counts from the end, and the last `limit` "
+            "lines are meant when it is absent.",
+        ),
+    ] = None,
+    limit: Limit = 500,
+) -> Response:
+    """Return lines by number; the newest attempt's where none is named."""
+    return reply(
+        logs.page(context, job_id, attempt=attempt, rank=rank, from_line=first_line, limit=limit)
+    )
+
+
+@router.get(
+    "/jobs/{job_id}/logs/search",
+    response_model=LogMatches,
+    tags=["logs"],
+    summary="Lines of a rank's log that hold a text",
+)
+def search_logs(
+    context: ServerContext,
+    job_id: JobId,
+    text: Annotated[
+        str, Query(min_length=1, max_length=200, description="What to look for, in any case.")
+    ],
+    attempt: AttemptNumber = None,
+    rank: Rank = 0,
+    first_line: Annotated[int, Query(ge=0, le=MAX_LINE, description="Where to begin.")] = 0,
+    limit: Limit = 200,
+) -> Response:
+    """Search a stretch of the log; `next_line` says where to go on."""
+    return reply(
+        logs.search(
+            context, job_id, text, attempt=attempt, rank=rank, from_line=first_line, limit=limit
+        )
+    )
