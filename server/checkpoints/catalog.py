@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from sqlalchemy import Connection, Table, and_, or_, select, update
 
 from server.attempts.lineage import Lineage, attempts_of, lineage_of
-from server.checkpoints.manifests import metadata_digest
 from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import checkpoints, jobs
@@ -101,7 +100,7 @@ def record_commit(
         "writers": len(manifest.writers) or None,
         "write_seconds": manifest.write_seconds,
         "parent_id": manifest.parent,
-        "metadata_digest": metadata_digest(manifest),
+        "metadata_digest": manifest.metadata_digest,
         "manifest": manifest,
         "created_at": manifest.created_at,
     }

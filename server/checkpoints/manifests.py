@@ -28,24 +28,12 @@ def check_manifest(manifest: Manifest, *, job_id: str, attempt: int) -> None:
         check_moment(step, seconds)
     if not CHECKPOINT_KIND.fullmatch(manifest.kind):
         raise ValueError(f"{manifest.kind[:40]!r} is no kind of checkpoint")
-    if not DIGEST.fullmatch(metadata_digest(manifest)):
+    if not DIGEST.fullmatch(manifest.metadata_digest):
         raise ValueError(f"{DCP_METADATA} without a checksum")
     if manifest.size > MAX_SIZE or manifest.created_at.tzinfo is None:
         raise ValueError("a size or a time that cannot be")
     if not FIRST_YEAR <= manifest.created_at.year <= LAST_YEAR:
         raise ValueError(f"created_at {manifest.created_at} is not {FIRST_YEAR} to {LAST_YEAR}")
-
-
-def metadata_digest(manifest: Manifest) -> str:
-    """Return the checksum of the checkpoint's DCP metadata.
-
-    Raises:
-        ValueError: the manifest lists no such file.
-    """
-    for file in manifest.files:
-        if file.path == DCP_METADATA:
-            return file.xxh3_128
-    raise ValueError(f"a manifest without {DCP_METADATA}")
 
 
 def check_moment(step: int, seconds: float) -> None:

@@ -21,7 +21,6 @@ from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.manifest import (
     COMMITTED,
-    DCP_METADATA,
     MANIFEST,
     Manifest,
     ManifestFile,
@@ -129,13 +128,10 @@ def metadata_digest(manifest: Manifest) -> str:
     Raises:
         CheckpointError: the manifest names no metadata.
     """
-    for file in manifest.files:
-        if file.path == DCP_METADATA:
-            return file.xxh3_128
-    raise CheckpointError(
-        f"{MANIFEST} of {manifest.checkpoint_id} names no {DCP_METADATA}",
-        fault=CheckpointFault.MANIFEST_DAMAGED,
-    )
+    try:
+        return manifest.metadata_digest
+    except ValueError as error:
+        raise CheckpointError(str(error), fault=CheckpointFault.MANIFEST_DAMAGED) from None
 
 
 def check_counters(manifest: Manifest, folder: StoragePath) -> None:

@@ -217,6 +217,18 @@ class Manifest(RecordModel):
         return None
 
     @property
+    def metadata_digest(self) -> str:
+        """Checksum of DCP's `.metadata`, by which resume points and the catalog name the content.
+
+        Raises:
+            ValueError: the manifest lists no such file.
+        """
+        for file in self.files:
+            if file.path == DCP_METADATA:
+                return file.xxh3_128
+        raise ValueError(f"{MANIFEST} of {self.checkpoint_id} names no {DCP_METADATA}")
+
+    @property
     def size(self) -> int:
         """Bytes of all its files."""
         return sum(file.size for file in self.files)
