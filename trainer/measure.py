@@ -9,9 +9,9 @@ import sys
 import torch
 import torch.distributed as dist
 
-from trainyard.spec.flops import training_flops_per_token
 from trainyard.spec.job import JobSpec
 from trainyard.training.devices import Precision, peak_flops
+from trainyard.training.flops import training_flops_per_token
 
 logger = logging.getLogger("trainer")
 

@@ -20,7 +20,6 @@ from trainer.step_log import StepLog
 from trainer.tensorboard import TensorBoard
 from trainyard.protocol.manifest import TrainState
 from trainyard.spec.auto import explicit
-from trainyard.spec.lr_schedule import learning_rate
 from trainyard.training.batch_partition import BatchDeal
 
 logger = logging.getLogger("trainer")
@@ -90,7 +89,7 @@ class Report:
         measured = self._losses(result)
         performance, verdict = self._agree(self._guard.judge(measured))
         values = measured | {
-            "train/lr": learning_rate(self._spec, state.step),
+            "train/lr": self._spec.schedule.rate(state.step),
             "train/tokens": float(state.tokens),
             "train/sequences": float(state.data.consumed),
             **performance,

@@ -15,7 +15,6 @@ from trainer.data.digest import sequence_hash
 from trainer.forward_backward import ForwardBackward
 from trainer.gradients import clip_grad_norm
 from trainyard.spec.job import JobSpec
-from trainyard.spec.lr_schedule import learning_rate
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class TrainStep:
         loss = self._forward_backward(step, micro_batches)
         limit = self._spec.training.max_grad_norm or math.inf
         grad_norm = clip_grad_norm(self._parameters, limit, stages=self._stages)
-        rate = learning_rate(self._spec, step)
+        rate = self._spec.schedule.rate(step)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._before_update()

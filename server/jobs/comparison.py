@@ -10,7 +10,6 @@ from trainyard.protocol.manifest import TrainState
 from trainyard.protocol.rest.resume import Change
 from trainyard.spec.auto import resolved
 from trainyard.spec.job import JobSpec
-from trainyard.spec.lr_schedule import learning_rate
 from trainyard.spec.sections.checkpoint import CheckpointSection
 
 GIB = 2**30
@@ -74,7 +73,7 @@ def _lines(spec: JobSpec, planned: Plan | None, step: int) -> dict[str, str]:
         "retries": str(spec.retry.max_retries),
         "global batch size": str(spec.training.global_batch_size),
         "sequence length": str(spec.training.seq_len),
-        "learning rate of the next step": f"{learning_rate(spec, step + 1):.6g}",
+        "learning rate of the next step": f"{spec.schedule.rate(step + 1):.6g}",
         "end of the schedule": f"step {spec.schedule_steps}",
         "seed": str(spec.training.seed),
     }

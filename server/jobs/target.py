@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from server.errors import InvalidRequestError
+from trainyard.axes import MESH_AXES
 from trainyard.base.problems import Problem, SpecError
 from trainyard.planner.micro_batches import chosen_micro_batch_size, legal_micro_batch_size
 from trainyard.planner.plan import plan, resume_options
@@ -15,9 +17,9 @@ from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.spec.auto import DeviceKind
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.spec.pipeline import least_microbatches
 from trainyard.spec.sections.parallelism import ParallelismSection
 from trainyard.training.devices import Slot
+from trainyard.training.pipeline_schedule import least_microbatches
 
 
 @dataclass(frozen=True)
@@ -131,17 +133,10 @@ def _layout(
 
 def _given_layout(axes: ParallelismSection, *, world_size: int | None, before: Layout) -> Layout:
     if world_size is None:
-        others = axes.dp_replicate * axes.cp * axes.tp * axes.pp
-        world_size = before.world_size if axes.dp_shard == -1 else others * axes.dp_shard
+        product = math.prod(axes.sizes[axis.name] for axis in MESH_AXES)
+        world_size = before.world_size if axes.dp_shard == -1 else product
     try:
-        return Layout.fill(
-            world_size=world_size,
-            dp_replicate=axes.dp_replicate,
-            dp_shard=axes.dp_shard,
-            cp=axes.cp,
-            tp=axes.tp,
-            pp=axes.pp,
-        )
+        return Layout.fill(world_size=world_size, **axes.sizes)
     except SpecError as error:
         raise InvalidRequestError.of(_in_request(error.problems)) from None
 

@@ -20,7 +20,6 @@ from trainyard.protocol.resume_parts import start_state
 from trainyard.protocol.rundir import MetricLine
 from trainyard.spec.auto import explicit
 from trainyard.spec.job import JobSpec
-from trainyard.spec.lr_schedule import learning_rate
 from trainyard.training.stream import left_out
 
 LOSS = "train/loss"
@@ -140,7 +139,7 @@ def _summary(checks: Sequence[ContinuityCheck]) -> str:
 def _counters(spec: JobSpec, parent: TrainState, line: MetricLine) -> Iterator[ContinuityCheck]:
     sequences = parent.data.consumed + spec.training.global_batch_size
     tokens = parent.tokens + spec.tokens_per_step
-    lr = learning_rate(spec, line.step)
+    lr = spec.schedule.rate(line.step)
     got_sequences = line.values.get("train/sequences", math.nan)
     got_tokens = line.values.get("train/tokens", math.nan)
     got_lr = line.values.get("train/lr", math.nan)

@@ -18,9 +18,9 @@ from trainer.measure import (
     memory,
     precision_of,
 )
-from trainyard.spec.flops import training_flops_per_token
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.training.devices import peak_flops
+from trainyard.training.flops import training_flops_per_token
 
 H100 = "NVIDIA H100 80GB HBM3"
 

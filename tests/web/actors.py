@@ -43,7 +43,6 @@ from trainyard.protocol.worker_messages import (
     ReportReply,
 )
 from trainyard.spec.job import JobSpec
-from trainyard.spec.lr_schedule import learning_rate
 
 CHUNK_LINES = 2000
 PROVENANCE: dict[str, object] = {
@@ -287,7 +286,7 @@ class Run:
         values = {
             "train/loss": loss,
             "train/grad_norm": 0.4 + 2 / (1 + step / 90) + abs(wave) * 0.5,
-            "train/lr": learning_rate(self.spec, step),
+            "train/lr": self.spec.schedule.rate(step),
             "train/tokens": float(step * self.spec.tokens_per_step),
             "train/sequences": float(step * self.spec.training.global_batch_size),
             "perf/tokens_per_second_per_device": per_device * (1 + wave * 0.04),

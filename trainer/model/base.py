@@ -36,7 +36,7 @@ class Model(nn.Module):
     def keep(self, names: Collection[str]) -> None:
         """Take out, in place, all modules but the named ones; names of parameters stay.
 
-        Names are those of `trainyard.spec.pipeline.module_names`, for every model alike.
+        Names are those of `trainyard.training.pipeline_stages.module_names`, for every model alike.
         """
         raise NotImplementedError
 

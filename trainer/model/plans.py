@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 from trainer.errors import LaunchError
 from trainyard.spec.job import JobSpec
-from trainyard.spec.pipeline import module_names
+from trainyard.training.pipeline_stages import module_names
 
 TENSOR, PIPELINE = "tensor_parallel_plan", "pipeline_parallel_plan"
 

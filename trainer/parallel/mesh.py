@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
+from trainyard.axes import MESH_AXES
 from trainyard.spec.layout import Layout
 
 FSDP_AXIS = "fsdp"
@@ -20,13 +21,7 @@ def build_mesh(layout: Layout, device_type: str) -> DeviceMesh:
 
     `dp_shard` is always one of them. All ranks call it together, with a process group in place.
     """
-    axes = {
-        "pp": layout.pp,
-        "dp_replicate": layout.dp_replicate,
-        "dp_shard": layout.dp_shard,
-        "cp": layout.cp,
-        "tp": layout.tp,
-    }
+    axes = {axis.name: layout.size(axis.name) for axis in MESH_AXES}
     used = {name: size for name, size in axes.items() if size > 1 or name == "dp_shard"}
     return init_device_mesh(device_type, tuple(used.values()), mesh_dim_names=tuple(used))
 

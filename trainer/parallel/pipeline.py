@@ -24,9 +24,9 @@ from trainer.model.base import Model
 from trainer.parallel.fsdp import reshard
 from trainer.parallel.stages import Stages
 from trainer.torch_versions import allocate_buffers, refuse_split_backward, release_buffers
+from trainyard.axes.pp import microbatches_of, stages_of
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.spec.pipeline import microbatches_of, stages_of
 from trainyard.training.loss import NO_LABEL
 
 _T = TypeVar("_T", bound=np.generic)
@@ -64,10 +64,10 @@ class Pipeline:
         self._device = device
         self._tokens_per_step = spec.tokens_per_step
         self._size = spec.training.micro_batch_size
-        self._microbatches = microbatches_of(spec, layout)
+        self._microbatches = microbatches_of(spec.facts(layout))
         model = next(iter(stages.values()))
         self._inputs = InputMaker(spec, device=device, tokens_S=model.positions.attended)
-        count = len(stages_of(spec, layout))
+        count = len(stages_of(spec.facts(layout)))
         self._first, self._last = 0 in stages, count - 1 in stages
         dtype = getattr(torch, spec.training.param_dtype)
         shapes = _Shapes(model, self._size, spec.architecture.dim, dtype)

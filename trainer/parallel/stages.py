@@ -6,9 +6,10 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from trainer.model.base import Model
 from trainer.model.own import OwnModel
+from trainyard.axes.pp import stages_of
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.spec.pipeline import Stage, stages_of
+from trainyard.training.pipeline_stages import Stage
 
 Stages = dict[int, Model]
 """The stages of this rank, by their number in the whole model."""
@@ -37,10 +38,10 @@ def try_stages(model: OwnModel, spec: JobSpec, layout: Layout) -> None:
     Raises:
         LaunchError: it does not, or a stage fails.
     """
-    stages = stages_of(spec, layout)
+    stages = stages_of(spec.facts(layout))
     model.try_in_parts([stage.modules for stage in stages])
 
 
 def _own(mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> list[Stage]:
     rank = mesh.get_local_rank("pp")
-    return [stage for stage in stages_of(spec, layout) if stage.rank == rank]
+    return [stage for stage in stages_of(spec.facts(layout)) if stage.rank == rank]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
+from typing import Literal
 
+from trainyard.axes import AXES
 from trainyard.base.problems import SpecError, divisors
 from trainyard.planner.memory import estimate_memory
 from trainyard.planner.micro_batches import (
@@ -16,12 +19,13 @@ from trainyard.planner.results import LayoutOption, ResumeOption
 from trainyard.spec.auto import AUTO, expected_device, resolved
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.spec.pipeline import least_microbatches
 from trainyard.spec.precision import slots_for
 from trainyard.spec.rules import check_beside_layout, layout_problems
 from trainyard.training.devices import Slot
+from trainyard.training.pipeline_schedule import least_microbatches
 
-AXES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
+_NAMES = [axis.name for axis in AXES]
+_BY_MESH = sorted(AXES, key=lambda axis: axis.mesh_order)
 MOST_LISTED = 24
 """Longer lists help nobody; the rest is counted."""
 LEAST_LISTED = 4
@@ -32,16 +36,17 @@ LISTED_IN_ALL = 512
 class LegalLayouts:
     """The legal layouts of a job on any number of slots.
 
-    No rule ties the ranks that share a sequence (cp, tp) to those that share out sequences and
-    layers (dp, pp), so each pair is asked about once, on however many slots. One `auto` does:
-    whether blocks are compiled, which `async_tp` needs and some pipelines refuse.
+    No rule ties the axes inside a sequence or a matrix to those that share out sequences and layers
+    (`Axis.scope`), so the sizes of each scope are checked once, on however many slots. Two things
+    tie them: one `auto`, whether blocks are compiled, which `async_tp` needs and some pipelines
+    refuse; and an axis that regroups ranks of others.
     """
 
     def __init__(self, spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
         self._spec, self._slots = spec, slots
         self._device = expected_device(spec, slots)
         self._is_tied = spec.parallelism.async_tp and spec.compile.enabled == AUTO
-        self._known: dict[tuple[int, int, int, int], tuple[str, ...]] = {}
+        self._known: dict[tuple[int, ...], tuple[str, ...]] = {}
 
     def on(self, world_size: int, *, at_most: int = MOST_LISTED) -> ResumeOption:
         """Return the legal layouts of so many slots, or the reason why there is none.
@@ -75,27 +80,38 @@ class LegalLayouts:
         )
 
     def _candidates(self, world_size: int) -> Iterator[Layout]:
-        """Yield each way to write `world_size` as a product of the axes."""
-        for sizes in _factorizations(world_size, len(AXES)):
-            yield Layout(**dict(zip(AXES, sizes, strict=True)))
+        """Yield each way to write `world_size` as a product of the axes.
+
+        An axis that borrows its ranks takes each size that divides their number.
+        """
+        factors = [axis.name for axis in AXES if axis.multiplies_world]
+        for product in _factorizations(world_size, len(factors)):
+            sizes = [dict(zip(factors, product, strict=True))]
+            for axis in (axis for axis in AXES if not axis.multiplies_world):
+                sizes = [
+                    {**known, axis.name: size}
+                    for known in sizes
+                    for size in divisors(math.prod(known[name] for name in axis.borrows_from))
+                ]
+            yield from (Layout(**each) for each in sizes)
 
     def _problems(self, layout: Layout) -> tuple[str, ...]:
-        if self._is_tied:
-            return self._problems_of((layout.dp, layout.pp, layout.cp, layout.tp))
-        rest, sequence = (layout.dp, layout.pp, 1, 1), (1, 1, layout.cp, layout.tp)
-        return self._problems_of(rest) + self._problems_of(sequence)
+        borrows = any(layout.size(axis.name) > 1 for axis in AXES if not axis.multiplies_world)
+        if self._is_tied or borrows:
+            return self._problems_of(tuple(layout.sizes.values()))
+        scopes = (_within(layout, "batch"), _within(layout, "sequence"))
+        return tuple(text for sizes in scopes for text in self._problems_of(sizes))
 
-    def _problems_of(self, axes: tuple[int, int, int, int]) -> tuple[str, ...]:
-        found = self._known.get(axes)
+    def _problems_of(self, sizes: tuple[int, ...]) -> tuple[str, ...]:
+        found = self._known.get(sizes)
         if found is None:
-            dp, pp, cp, tp = axes
-            layout = Layout(dp_shard=dp, pp=pp, cp=cp, tp=tp)
+            layout = Layout(**dict(zip(_NAMES, sizes, strict=True)))
             try:
                 problems = layout_problems(self._candidate(layout), layout)
                 found = tuple(problem.detail for problem in problems)
             except ValueError as error:
                 found = (str(error),)
-            self._known[axes] = found
+            self._known[sizes] = found
         return found
 
     def _option(self, layout: Layout) -> LayoutOption:
@@ -127,16 +143,24 @@ def smallest_memory(spec: JobSpec, slots: Collection[Slot]) -> int | None:
 
 def _distance(layout: Layout, own: Layout | None, spec: JobSpec) -> tuple[int, ...]:
     """Return what layouts are sorted by: how far they are from the job's own axes."""
-    now = spec.parallelism
-    changed = sum(getattr(layout, axis) != getattr(now, axis) for axis in ("cp", "tp", "pp"))
+    now = spec.parallelism.sizes
+    others = [axis.name for axis in _BY_MESH if axis.divides != "sequences"]
+    changed = sum(layout.size(name) != now[name] for name in others)
     return (
         int(layout != own),
         changed,
         layout.dp_replicate,
         layout.world_size // layout.dp,
-        layout.pp,
-        layout.cp,
+        *(layout.size(name) for name in others),
     )
+
+
+def _within(layout: Layout, scope: Literal["batch", "sequence"]) -> tuple[int, ...]:
+    """Return the sizes of one scope, 1 for the others; rules see the product of `dp` axes alone."""
+    sizes = {axis.name: layout.size(axis.name) if axis.scope == scope else 1 for axis in AXES}
+    if scope == "batch":
+        sizes |= {"dp_replicate": 1, "dp_shard": layout.dp}
+    return tuple(sizes.values())
 
 
 def _factorizations(product: int, factors: int) -> Iterator[tuple[int, ...]]:

@@ -8,9 +8,11 @@ count nowhere.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
+from trainyard.axes import AXES
 from trainyard.planner.activations import (
     BYTES,
     activations_of_a_block,
@@ -85,8 +87,10 @@ class Step:
         self.sharded = spec.is_sharded(layout)
         self.reduce = BYTES[spec.training.reduce_dtype] if self.sharded else 0
         sequences = min(deal.micro_batch_size, deal.global_batch_size)
-        self.tokens = -(-sequences * spec.training.seq_len // layout.cp)
-        self.shard = -(-self.total // (layout.dp_shard * layout.cp * layout.tp))
+        shared = math.prod(layout.size(axis.name) for axis in AXES if axis.divides == "tokens")
+        self.tokens = -(-sequences * spec.training.seq_len // shared)
+        sharded = math.prod(layout.size(axis.name) for axis in AXES if axis.shards_weights)
+        self.shard = -(-self.total // sharded)
         # Offloaded, the shards are in the memory of the host.
         self.stored = 0 if spec.optimizer.cpu_offload else self.shard
         self.earlier = self._earlier_gradients() if deal.rounds > 1 else 0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from trainyard.axes.pp import microbatches_of, stages_of
 from trainyard.planner.memory import estimate_memory
 from trainyard.planner.results import PipelinePlan
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.spec.pipeline import bubble_share, microbatches_of, runs_of, stages_of
 from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.pipeline_schedule import bubble_share, runs_of
 
 
 def plan_pipeline(spec: JobSpec, layout: Layout, deal: BatchDeal) -> PipelinePlan | None:
@@ -20,9 +21,9 @@ def plan_pipeline(spec: JobSpec, layout: Layout, deal: BatchDeal) -> PipelinePla
     """
     if layout.pp == 1:
         return None
-    stages = stages_of(spec, layout)
-    microbatches = microbatches_of(spec, layout)
-    runs = runs_of(deal, microbatches)
+    stages = stages_of(spec.facts(layout))
+    microbatches = microbatches_of(spec.facts(layout))
+    runs = runs_of(deal.rounds, microbatches)
     schedule = spec.parallelism.pp_schedule
     return PipelinePlan(
         schedule=schedule,
@@ -56,4 +57,4 @@ def microbatches_that_fit(
         return estimate_memory(smaller, layout, deal).total
 
     most = bisect_right(range(1, deal.rounds + 1), available, key=needs)
-    return -(-deal.rounds // runs_of(deal, most)) if most else None
+    return -(-deal.rounds // runs_of(deal.rounds, most)) if most else None

@@ -20,14 +20,13 @@ from trainyard.planner.parameters import count_parameters
 from trainyard.planner.pipeline_cost import microbatches_that_fit
 from trainyard.planner.results import Plan, ResumeOption
 from trainyard.spec.auto import auto_values, expected_device, explicit, resolved
-from trainyard.spec.flops import training_flops_per_step, training_flops_per_token
 from trainyard.spec.ignored_fields import SAID
 from trainyard.spec.job import JobSpec
-from trainyard.spec.lr_schedule import warmup_tokens
-from trainyard.spec.pipeline import runs_of
 from trainyard.spec.retention import most_kept
 from trainyard.spec.rules import BYTE_VOCABULARY, check_job_spec
 from trainyard.training.devices import Slot
+from trainyard.training.flops import training_flops_per_token
+from trainyard.training.pipeline_schedule import runs_of
 
 BUBBLE_SHARE_WORTH_SAYING = 0.25
 VOCABULARY_PADDING = 64
@@ -51,7 +50,7 @@ def plan(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan:
     chosen = option(spec, spec.layout(), slots=slots)
     parameters = count_parameters(spec.architecture)
     steps = spec.training.steps
-    flops_per_step = training_flops_per_step(spec)
+    flops_per_step = spec.flops_per_step
     kept = most_kept(spec)
     checkpoint_bytes = parameters.total * (
         BYTES[spec.training.weight_dtype] + 2 * BYTES[spec.optimizer.state_dtype]
@@ -151,7 +150,7 @@ def _memory(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
         yield Problem(
             pointer="/parallelism/pp_microbatches",
             detail=f"GPipe keeps the activations of all micro-batches of a run; "
-            f"pp_microbatches={fewer} fits, with {runs_of(deal, fewer)} runs a step",
+            f"pp_microbatches={fewer} fits, with {runs_of(deal.rounds, fewer)} runs a step",
         )
 
 
@@ -192,7 +191,7 @@ def _rounding(spec: JobSpec, _: Plan) -> Iterator[Problem]:
 
 
 def _warmup(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
-    if warmup_tokens(spec) > draft.steps * spec.tokens_per_step / 2:
+    if spec.schedule.warmup_tokens > draft.steps * spec.tokens_per_step / 2:
         given = spec.lr_schedule.warmup_tokens
         field = "warmup_steps" if given is None else "warmup_tokens"
         yield Problem(

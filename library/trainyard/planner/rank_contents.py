@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainyard.axes.pp import microbatches_of, stages_of
 from trainyard.planner.results import ParameterCount
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.spec.pipeline import in_flight, microbatches_of, stages_of
+from trainyard.training.pipeline_schedule import in_flight
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ def parts_of(spec: JobSpec, layout: Layout) -> list[Part]:
     if layout.pp == 1:
         layers = spec.architecture.n_layers
         return [Part(layers, True, True, layers, 1, 1)]
-    stages = stages_of(spec, layout)
-    microbatches = microbatches_of(spec, layout)
+    stages = stages_of(spec.facts(layout))
+    microbatches = microbatches_of(spec.facts(layout))
     schedule, per_rank = spec.parallelism.pp_schedule, len(stages) // layout.pp
     parts = []
     for rank in range(layout.pp):

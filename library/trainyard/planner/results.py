@@ -10,7 +10,7 @@ from trainyard.base.models import RecordModel
 from trainyard.base.problems import Problem
 from trainyard.spec.auto import AutoValues, DeviceKind
 from trainyard.spec.layout import Layout
-from trainyard.spec.sections.parallelism import PipelineSchedule
+from trainyard.training.pipeline_schedule import PipelineSchedule
 
 Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0, json_schema_extra={"unit": "bytes"})]

@@ -7,12 +7,12 @@ from typing import Final, Literal, TypeVar
 
 from trainyard.base.models import Auto
 from trainyard.base.problems import divisors
-from trainyard.spec.axes import SPLIT_BACKWARD
 from trainyard.spec.job import FIRST_DEFAULTS, JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import CheckpointSection
 from trainyard.spec.sections.parallelism import ParallelismSection
 from trainyard.training.devices import Slot
+from trainyard.training.pipeline_schedule import SPLIT_BACKWARD
 
 DeviceKind = Literal["cpu", "cuda"]
 AutoValues = dict[str, bool | int | float | str]

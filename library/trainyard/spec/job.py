@@ -9,6 +9,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from trainyard.axes import AXES
+from trainyard.axes.base import LayoutFacts
 from trainyard.base.models import SpecModel, Text
 from trainyard.base.names import NAME, TAG
 from trainyard.base.problems import Problem, SpecError, spec_error
@@ -30,6 +32,8 @@ from trainyard.spec.sections.training import (
 )
 from trainyard.training.architectures import ARCHITECTURES, Architecture
 from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.flops import training_flops_per_token
+from trainyard.training.lr_schedule import LrSchedule
 
 JobName = Annotated[str, Field(pattern=NAME, max_length=80, examples=["llama-7"])]
 Tag = Annotated[str, Field(pattern=TAG, max_length=64)]
@@ -126,6 +130,33 @@ class JobSpec(SpecModel):
         return -(-self.schedule_tokens // self.tokens_per_step)
 
     @property
+    def schedule(self) -> LrSchedule:
+        """The learning rate over the whole job."""
+        section, per_step, total = self.lr_schedule, self.tokens_per_step, self.schedule_tokens
+        warmup, decay = section.warmup_tokens, section.decay_tokens
+        if warmup is None:
+            warmup = section.warmup_steps * per_step
+        if decay is None:
+            steps = section.decay_steps
+            decay = total // 5 if steps is None else steps * per_step
+        return LrSchedule(
+            name=section.name,
+            decay_shape=section.decay_shape,
+            peak=self.optimizer.lr,
+            min_ratio=section.min_lr_ratio,
+            tokens_per_step=per_step,
+            total_tokens=total,
+            warmup_tokens=warmup,
+            decay_tokens=decay,
+        )
+
+    @property
+    def flops_per_step(self) -> int:
+        """Model FLOPs of one optimizer step, over all ranks."""
+        per_token = training_flops_per_token(self.architecture, self.training.seq_len)
+        return per_token * self.tokens_per_step
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens of one optimizer step, over all ranks."""
         return self.training.global_batch_size * self.training.seq_len
@@ -151,14 +182,23 @@ class JobSpec(SpecModel):
         Raises:
             SpecError: the axes do not multiply to the world size.
         """
-        axes = self.parallelism
-        return Layout.fill(
-            world_size=world_size or self.resources.world_size,
-            dp_replicate=axes.dp_replicate,
-            dp_shard=axes.dp_shard,
-            cp=axes.cp,
-            tp=axes.tp,
-            pp=axes.pp,
+        size = world_size or self.resources.world_size
+        return Layout.fill(world_size=size, **self.parallelism.sizes)
+
+    def facts(self, layout: Layout) -> LayoutFacts:
+        """Return what the rules of the parallel axes look at."""
+        return LayoutFacts(
+            sizes=layout.sizes,
+            section=self.parallelism,
+            architecture=self.architecture,
+            size_name=self.model.size,
+            seq_len=self.training.seq_len,
+            global_batch_size=self.training.global_batch_size,
+            micro_batch_size=self.training.micro_batch_size,
+            compiles=self.compile.enabled is True,
+            recomputation=self.activation_checkpoint.mode,
+            device=self.resources.device,
+            own_plans=None if self.model.factory is None else self.model.plans,
         )
 
     def deal(self, layout: Layout) -> BatchDeal:
@@ -177,12 +217,10 @@ class JobSpec(SpecModel):
         and its micro-batches are derived anew, and asynchronous tensor parallelism ends with `tp`.
         """
         update: dict[str, Any] = layout.model_dump()
-        if layout.pp != self.parallelism.pp:
-            update |= {"pp_stage_modules": (), "pp_layers_per_stage": None}
+        for axis in AXES:
+            update |= axis.resets(self.parallelism.sizes, layout.sizes)
         if not self._has_pipelines_of(layout):
             update["pp_microbatches"] = None
-        if layout.tp == 1 < self.parallelism.tp:
-            update["async_tp"] = False
         return self.model_copy(
             update={
                 "parallelism": self.parallelism.model_copy(update=update),

@@ -4,25 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from pydantic import Field, create_model
+
+from trainyard.axes import AXES, MESH_AXES
 from trainyard.base.models import Ranks, SpecModel
 from trainyard.base.problems import Problem, SpecError, around, multiples, nearest
 
+if TYPE_CHECKING:
 
-class Layout(SpecModel):
-    """The resolved parallel axes; slowest-varying first in rank order: pp, dp, cp, tp."""
+    class _Sizes(SpecModel):
+        """What a type checker sees of the axes; `Layout.size` takes any of them by name."""
 
-    dp_replicate: Ranks = 1
-    """Replicas of the sharded model."""
-    dp_shard: Ranks = 1
-    """Ranks that share one replica's weights."""
-    cp: Ranks = 1
-    """Context parallel ranks."""
-    tp: Ranks = 1
-    """Tensor parallel ranks."""
-    pp: Ranks = 1
-    """Pipeline parallel stages."""
+        dp_replicate: Ranks = 1
+        dp_shard: Ranks = 1
+        cp: Ranks = 1
+        tp: Ranks = 1
+        pp: Ranks = 1
+
+else:
+    # A layout stored before an axis existed lacks its field, which then means 1.
+    _Sizes = create_model(
+        "_Sizes",
+        __base__=SpecModel,
+        **{axis.name: (Ranks, Field(1, description=axis.help)) for axis in AXES},
+    )
+
+
+class Layout(_Sizes):
+    """The resolved parallel axes (`trainyard.axes`); rank order is that of `MESH_AXES`."""
+
+    def size(self, axis: str) -> int:
+        """Return the size of an axis."""
+        size: int = getattr(self, axis)
+        return size
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Size of each axis, in the order of `AXES`."""
+        return {axis.name: self.size(axis.name) for axis in AXES}
 
     @property
     def dp(self) -> int:
@@ -32,7 +53,7 @@ class Layout(SpecModel):
     @property
     def world_size(self) -> int:
         """Ranks in all."""
-        return self.dp * self.cp * self.tp * self.pp
+        return math.prod(self.size(axis.name) for axis in MESH_AXES)
 
     @property
     def slots_in_words(self) -> str:
@@ -41,28 +62,31 @@ class Layout(SpecModel):
 
     def __str__(self) -> str:
         """Name the axes above one, as in `FSDP 4`, `HSDP 2x2`, `TP 2` or `DDP 2 x TP 2`."""
+        parts = [
+            f"{axis.label} {self.size(axis.name)}" for axis in AXES if self.size(axis.name) > 1
+        ]
         if self.dp_replicate > 1 and self.dp_shard > 1:
-            parts = [f"HSDP {self.dp_replicate}x{self.dp_shard}"]
-        else:
-            parts = _above_one(DDP=self.dp_replicate, FSDP=self.dp_shard)
-        parts += _above_one(CP=self.cp, TP=self.tp, PP=self.pp)
+            parts[:2] = [f"HSDP {self.dp_replicate}x{self.dp_shard}"]
         return " x ".join(parts) or "1 rank"
 
     @classmethod
-    def fill(
-        cls, *, world_size: int, dp_replicate: int, dp_shard: int, cp: int, tp: int, pp: int
-    ) -> Self:
-        """Return the layout of `world_size` ranks; `dp_shard=-1` takes what the others leave.
+    def fill(cls, *, world_size: int, **sizes: int) -> Self:
+        """Return the layout of `world_size` ranks.
+
+        Args:
+            world_size: ranks in all.
+            sizes: size of each axis, 1 where absent; `dp_shard=-1` takes what the others leave.
 
         Raises:
             SpecError: the axes do not multiply to `world_size`; field, value and nearest legal
                 values are named.
         """
-        axes = {"dp_replicate": dp_replicate, "cp": cp, "tp": tp, "pp": pp}
-        others = math.prod(axes.values())
+        factors = {axis.name: sizes.get(axis.name, 1) for axis in AXES if axis.multiplies_world}
+        dp_shard = factors.pop("dp_shard")
+        others = math.prod(factors.values())
         if dp_shard == -1:
             if world_size % others:
-                raise _uneven(axes, world_size)
+                raise _uneven(factors, world_size)
             dp_shard = world_size // others
         if dp_shard < 1:
             raise _refusal(
@@ -72,7 +96,7 @@ class Layout(SpecModel):
             )
         if others * dp_shard != world_size:
             raise _other_product(others, dp_shard, world_size)
-        return cls(dp_replicate=dp_replicate, dp_shard=dp_shard, cp=cp, tp=tp, pp=pp)
+        return cls(**{**sizes, "dp_shard": dp_shard})
 
 
 def _uneven(axes: Mapping[str, int], world_size: int) -> SpecError:
@@ -97,7 +121,8 @@ def _uneven(axes: Mapping[str, int], world_size: int) -> SpecError:
 
 def _other_product(others: int, dp_shard: int, world_size: int) -> SpecError:
     product = others * dp_shard
-    words = f"dp_replicate x dp_shard x cp x tp x pp = {product}"
+    names = " x ".join(axis.name for axis in AXES if axis.multiplies_world)
+    words = f"{names} = {product}"
     if world_size % others:
         return _refusal(
             "/resources/world_size",
@@ -112,7 +137,3 @@ def _other_product(others: int, dp_shard: int, world_size: int) -> SpecError:
 
 def _refusal(pointer: str, detail: str) -> SpecError:
     return SpecError([Problem(pointer=pointer, detail=detail)])
-
-
-def _above_one(**sizes: int) -> list[str]:
-    return [f"{name} {size}" for name, size in sizes.items() if size > 1]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 from trainyard.base.problems import Problem
 from trainyard.spec.job import JobSpec
-from trainyard.spec.lr_schedule import decay_tokens, warmup_tokens
 from trainyard.spec.sections.training import LrScheduleSection, OptimizerSection
 
 STANDSTILL = 2.0**-8
@@ -61,7 +60,7 @@ def weights(spec: JobSpec) -> Iterator[Problem]:
 def schedule(spec: JobSpec) -> Iterator[Problem]:
     """Each length of a schedule is given once, and lies within the whole."""
     section, total = spec.lr_schedule, spec.schedule_tokens
-    tokens = {"warmup": warmup_tokens(spec), "decay": decay_tokens(spec)}
+    tokens = {"warmup": spec.schedule.warmup_tokens, "decay": spec.schedule.decay_tokens}
     for part in ("warmup", "decay", "total"):
         steps, given = getattr(section, f"{part}_steps"), getattr(section, f"{part}_tokens")
         if given is not None and steps != getattr(LrScheduleSection(), f"{part}_steps"):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 
+from trainyard.axes import AXES
+from trainyard.axes.base import Axis, LayoutFacts, problem
 from trainyard.base.problems import Problem, SpecError, around, divisors, multiples, named, nearest
 from trainyard.spec.auto import expected_device, resolved
-from trainyard.spec.axes import AXES
 from trainyard.spec.ignored_fields import REFUSED
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
@@ -109,7 +111,7 @@ def _heads(shape: Architecture) -> Iterator[Problem]:
 
 
 def _own_model(spec: JobSpec) -> Iterator[Problem]:
-    """What goes with an own model only, and what it cannot have; `spec.axes` has its layouts."""
+    """What goes with an own model only, and what it cannot have; `axes` has its layouts."""
     model = spec.model
     if model.factory is None:
         for name in ("code", "arguments", "block_classes", "plans"):
@@ -195,8 +197,28 @@ def layout_problems(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
         yield Problem(pointer="/training/micro_batch_size", detail=str(error))
         return
     if spec.model.size in ARCHITECTURES[spec.model.family]:
-        for rule in (*AXES, *PRECISION):
-            yield from rule(spec, layout)
+        facts = spec.facts(layout)
+        for axis in AXES:
+            yield from _borrowed(axis, facts)
+            for rule in axis.rules:
+                yield from rule(facts)
+        for precision in PRECISION:
+            yield from precision(spec, layout)
+
+
+def _borrowed(axis: Axis, facts: LayoutFacts) -> Iterator[Problem]:
+    """Refuse an axis that regroups ranks of others and does not divide their number."""
+    size = facts.size(axis.name)
+    if axis.multiplies_world or size == 1:
+        return
+    room = math.prod(facts.size(name) for name in axis.borrows_from)
+    if room % size:
+        words = " x ".join(axis.borrows_from)
+        yield problem(
+            axis.name,
+            f"{axis.name}={size} does not divide {words} = {room}, whose ranks it regroups; "
+            f"{nearest(size, divisors(room))}",
+        )
 
 
 def _resources(spec: JobSpec) -> Iterator[Problem]:

@@ -4,8 +4,8 @@ import pytest
 
 from tests.library.planner.specs_for_tests import job
 from trainyard.planner.parameters import count_parameters
-from trainyard.spec.flops import training_flops_per_step, training_flops_per_token
 from trainyard.training.architectures import ARCHITECTURES, Architecture
+from trainyard.training.flops import training_flops_per_token
 
 
 def product(rows: int, inner: int, columns: int) -> int:
@@ -40,4 +40,4 @@ def test_the_products_of_8b_equal_a_measured_count() -> None:
 def test_a_step_counts_every_token_of_the_global_batch() -> None:
     spec = job(training={"seq_len": 32, "global_batch_size": 6, "micro_batch_size": 2})
     per_token = training_flops_per_token(spec.architecture, 32)
-    assert training_flops_per_step(spec) == 6 * 32 * per_token
+    assert spec.flops_per_step == 6 * 32 * per_token

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import trainyard.planner.layouts
 from tests.library.planner.specs_for_tests import job, slots_of
 from trainyard.base.problems import SpecError
 from trainyard.planner.layouts import MOST_LISTED, LegalLayouts
@@ -74,7 +73,7 @@ def test_the_list_is_that_of_asking_the_rules_about_every_layout() -> None:
         legal = set()
         sizes = [n for n in range(1, world_size + 1) if world_size % n == 0]
         for axes in itertools.product(sizes, repeat=5):
-            layout = Layout(**dict(zip(trainyard.planner.layouts.AXES, axes, strict=True)))
+            layout = Layout(**dict(zip(Layout.model_fields, axes, strict=True)))
             rounds = max(1, layout.pp)
             size = legal_micro_batch_size(12, layout.dp, at_most=3, rounds=rounds)
             if layout.world_size != world_size or size is None:

@@ -3,8 +3,8 @@
 import pytest
 
 from trainyard.planner.parameters import count_parameters
-from trainyard.spec.flops import matmul_parameters
 from trainyard.training.architectures import ARCHITECTURES, Architecture
+from trainyard.training.flops import matmul_parameters
 
 # Element counts of the published weights (Llama 3.1, 3.2 and Qwen3 on the Hugging Face hub). The
 # files of Qwen3 0.6B and 1.7B hold the tied embedding a second time, as the head: not counted here.

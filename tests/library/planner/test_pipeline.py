@@ -15,15 +15,15 @@ from trainyard.planner.plan import plan
 from trainyard.planner.rank_contents import parts_of
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.spec.pipeline import (
+from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.pipeline_schedule import (
+    PipelineSchedule,
     bubble_share,
     can_run,
     default_stages_per_rank,
     in_flight,
     rank_of_stage,
 )
-from trainyard.spec.sections.parallelism import PipelineSchedule
-from trainyard.training.batch_partition import BatchDeal
 
 Action = tuple[int, str, int]  # stage, F, B, I or W, micro-batch
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from trainyard.protocol.attempt import Overrides
 from trainyard.spec.job import JobSpec, parse_job_spec
-from trainyard.spec.lr_schedule import learning_rate
 from trainyard.spec.rules import check_job_spec
 
 
@@ -23,7 +22,7 @@ def job(steps: int = 100, lr: float = 1.0, **schedule: Any) -> JobSpec:
 
 def rates(spec: JobSpec, steps: int) -> list[float]:
     """Rates of the steps 1 to `steps`."""
-    return [learning_rate(spec, step) for step in range(1, steps + 1)]
+    return [spec.schedule.rate(step) for step in range(1, steps + 1)]
 
 
 schedules = st.fixed_dictionaries(
@@ -115,9 +114,9 @@ def test_warmup_rises_in_a_line_and_reaches_the_peak() -> None:
 
 def test_stable_holds_until_the_last_fifth_and_falls_in_a_line() -> None:
     spec = job(min_lr_ratio=0.0)
-    assert learning_rate(spec, 80) == 1.0
-    assert learning_rate(spec, 90) == pytest.approx(0.5)
-    assert learning_rate(spec, 100) == 0.0
+    assert spec.schedule.rate(80) == 1.0
+    assert spec.schedule.rate(90) == pytest.approx(0.5)
+    assert spec.schedule.rate(100) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -126,12 +125,12 @@ def test_stable_holds_until_the_last_fifth_and_falls_in_a_line() -> None:
 )
 def test_decay_shapes_half_way(shape: str, half_way: float) -> None:
     spec = job(decay_steps=50, decay_shape=shape, min_lr_ratio=0.2)
-    assert learning_rate(spec, 75) == pytest.approx(0.2 + 0.8 * half_way)
+    assert spec.schedule.rate(75) == pytest.approx(0.2 + 0.8 * half_way)
 
 
 def test_cosine_is_half_way_down_in_the_middle() -> None:
     spec = job(name="cosine", warmup_steps=10, min_lr_ratio=0.0)
-    assert learning_rate(spec, 55) == pytest.approx(0.5)
+    assert spec.schedule.rate(55) == pytest.approx(0.5)
 
 
 def test_a_decay_of_no_length_leaves_the_rate_at_its_peak() -> None:
@@ -142,7 +141,7 @@ def test_more_steps_on_a_resume_do_not_move_the_schedule() -> None:
     spec = job()
     longer = Overrides(steps=400).apply(spec)
     assert rates(longer, 100) == rates(spec, 100)
-    assert learning_rate(longer, 400) == learning_rate(spec, 100)
+    assert longer.schedule.rate(400) == spec.schedule.rate(100)
 
 
 # ---- counted in tokens ---------------------------------------------------------------------------

@@ -6,20 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.axes.pp import microbatches_of, stages_of
 from trainyard.base.problems import SpecError
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
-from trainyard.spec.pipeline import (
-    can_run,
-    head_cost,
-    microbatches_of,
-    module_names,
-    rank_of_stage,
-    runs_of,
-    stages_of,
-)
-from trainyard.spec.sections.parallelism import PipelineSchedule
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.pipeline_schedule import PipelineSchedule, can_run, rank_of_stage, runs_of
+from trainyard.training.pipeline_stages import head_cost, module_names
 
 EIGHT_LAYERS = {"n_layers": 8}
 SCHEDULES: tuple[PipelineSchedule, ...] = (
@@ -42,12 +34,12 @@ def job(pp: int = 2, *, model: dict[str, Any] = EIGHT_LAYERS, **axes: Any) -> Jo
 
 
 def layers_of(spec: JobSpec) -> list[int]:
-    return [stage.layers for stage in stages_of(spec, Layout(pp=spec.parallelism.pp))]
+    return [stage.layers for stage in stages_of(spec.facts(Layout(pp=spec.parallelism.pp)))]
 
 
 def cut_and_dealt(spec: JobSpec) -> tuple[int, int]:
     layout = Layout(pp=spec.parallelism.pp)
-    return len(stages_of(spec, layout)), microbatches_of(spec, layout)
+    return len(stages_of(spec.facts(layout))), microbatches_of(spec.facts(layout))
 
 
 def refusal(spec: JobSpec) -> tuple[str, str]:
@@ -68,7 +60,7 @@ def test_every_module_stands_in_one_stage_and_every_rank_has_as_many(
 ) -> None:
     model = {"n_layers": n_layers, "vocab_size": vocab_size}
     spec = job(pp, model=model, pp_schedule=schedule)
-    stages = stages_of(spec, Layout(pp=pp))
+    stages = stages_of(spec.facts(Layout(pp=pp)))
     assert [stage.index for stage in stages] == list(range(len(stages)))
     names = [name for stage in stages for name in stage.modules]
     assert tuple(names) == module_names(spec.architecture)
@@ -77,20 +69,22 @@ def test_every_module_stands_in_one_stage_and_every_rank_has_as_many(
     # No stage could give a layer to another and leave the longest shorter.
     costs = [float(stage.layers) for stage in stages]
     costs[0] += 0.1
-    costs[-1] += head_cost(spec)
+    costs[-1] += head_cost(spec.architecture, seq_len=spec.training.seq_len)
     for stage, cost in zip(stages, costs, strict=True):
         assert stage.layers == 1 or cost <= min(costs) + 1 + 1e-9
 
 
 def test_the_head_of_8b_counts_for_two_blocks() -> None:
     spec = job(4, model={"size": "8B"}, training={"seq_len": 8192})
-    assert head_cost(spec) == pytest.approx(525.3 / (218.1 + 33.6), rel=1e-3)
+    assert head_cost(spec.architecture, seq_len=spec.training.seq_len) == pytest.approx(
+        525.3 / (218.1 + 33.6), rel=1e-3
+    )
     assert layers_of(spec) == [8, 9, 9, 6]
     assert layers_of(job(2, model={"size": "debug"})) == [2, 2]
 
 
 def test_one_stage_holds_everything_without_a_pipeline() -> None:
-    (stage,) = stages_of(job(1), Layout(dp_shard=4))
+    (stage,) = stages_of(job(1).facts(Layout(dp_shard=4)))
     assert stage.modules == module_names(job(1).architecture)
     assert stage.modules[0] == "tok_embeddings"
     assert stage.modules[-2:] == ("norm", "output")
@@ -98,7 +92,7 @@ def test_one_stage_holds_everything_without_a_pipeline() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_stages_go_round_or_there_and_back(schedule: PipelineSchedule) -> None:
-    ranks = [stage.rank for stage in stages_of(job(2, pp_schedule=schedule), Layout(pp=2))]
+    ranks = [stage.rank for stage in stages_of(job(2, pp_schedule=schedule).facts(Layout(pp=2)))]
     expected = {"GPipe": [0, 1], "1F1B": [0, 1], "ZBVZeroBubble": [0, 1, 1, 0]}
     assert ranks == expected.get(schedule, [0, 1, 0, 1])
     assert [rank_of_stage("ZBVZeroBubble", i, pp=3) for i in range(6)] == [0, 1, 2, 2, 1, 0]
@@ -112,7 +106,7 @@ def test_layers_per_stage_leave_the_rest_to_the_last() -> None:
 def test_stages_may_be_given_by_name() -> None:
     first = ["tok_embeddings", "layers.0"]
     last = [*(f"layers.{i}" for i in range(1, 8)), "norm", "output"]
-    stages = stages_of(job(2, pp_stage_modules=[first, last]), Layout(pp=2))
+    stages = stages_of(job(2, pp_stage_modules=[first, last]).facts(Layout(pp=2)))
     assert [list(stage.modules) for stage in stages] == [first, last]
 
 
@@ -220,8 +214,8 @@ def test_what_cannot_be_cut_or_run_is_named(axes: dict[str, Any], field: str, de
 def test_micro_batches_are_all_of_a_step_or_those_given() -> None:
     training = {"global_batch_size": 24, "micro_batch_size": 1}
     layout = Layout(dp_shard=2, pp=2)
-    assert microbatches_of(job(training=training), layout) == 12
-    assert microbatches_of(job(training=training, pp_microbatches=5), layout) == 5
+    assert microbatches_of(job(training=training).facts(layout)) == 12
+    assert microbatches_of(job(training=training, pp_microbatches=5).facts(layout)) == 5
     assert [m for m in range(1, 13) if can_run("Interleaved1F1B", m, pp=4)] == [
         *(1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
     ]
@@ -245,5 +239,5 @@ def test_a_run_is_filled_up_where_that_makes_the_step_shorter(
 ) -> None:
     training = {"global_batch_size": rounds, "micro_batch_size": 1}
     spec, layout = job(4, training=training, pp_schedule=schedule), Layout(pp=4)
-    assert microbatches_of(spec, layout) == microbatches
-    assert runs_of(BatchDeal(rounds, 1, 1), microbatches) == runs
+    assert microbatches_of(spec.facts(layout)) == microbatches
+    assert runs_of(rounds, microbatches) == runs

@@ -21,7 +21,6 @@ from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.rundir import MetricLine
 from trainyard.spec.job import JobSpec, parse_job_spec
-from trainyard.spec.lr_schedule import learning_rate
 from trainyard.training.stream import BadWindow
 
 SPEC = parse_job_spec({"training": {"steps": 100, "global_batch_size": 16, "seq_len": 128}})
@@ -34,7 +33,7 @@ STEADY = tuple(2.0 + 0.01 * (number % 3) for number in range(20))
 def line(spec: JobSpec = SPEC, **changes: Any) -> MetricLine:
     values = {
         "train/loss": 2.0,
-        "train/lr": learning_rate(spec, 51),
+        "train/lr": spec.schedule.rate(51),
         "train/tokens": 51 * 2048.0,
         "train/sequences": 51 * 16.0,
     }
@@ -89,7 +88,7 @@ def test_the_summary_names_each_bound_and_exact_needs_a_digest() -> None:
         ({"sequences": 51 * 16 + 1.0}, "sequences"),
         ({"sequences": math.nan}, "sequences"),
         ({"tokens": 1.0}, "tokens"),
-        ({"lr": learning_rate(SPEC, 52) + 1e-9}, "lr"),
+        ({"lr": SPEC.schedule.rate(52) + 1e-9}, "lr"),
         ({"digest": "b" * 32}, "data_digest"),
         ({"digest": None}, "data_digest"),
         ({"loss": 2.01}, "loss"),
@@ -149,7 +148,7 @@ def trained(first: int, last: int, *, wrong_data_at: int = 0) -> bytes:
                 "time": float(step),
                 "values": {
                     "train/loss": 3.0 - step / 100,
-                    "train/lr": learning_rate(spec, step),
+                    "train/lr": spec.schedule.rate(step),
                     "train/tokens": float(step * spec.tokens_per_step),
                     "train/sequences": float(step * spec.training.global_batch_size),
                 },

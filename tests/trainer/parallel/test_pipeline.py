@@ -22,10 +22,10 @@ from trainer.assembly import Assembly, assemble
 from trainer.data.batches import MicroBatch
 from trainer.gradients import clip_grad_norm
 from trainer.parallel.mesh import Place
+from trainyard.axes.pp import microbatches_of
 from trainyard.protocol.attempt import Overrides
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
-from trainyard.spec.pipeline import microbatches_of
 from trainyard.spec.sections.parallelism import ParallelismSection
 from trainyard.training.batch_partition import BatchDeal
 from trainyard.training.loss import NO_LABEL
@@ -210,7 +210,7 @@ def test_a_run_that_is_filled_up_leaves_no_trace(tmp_path: Path) -> None:
         parallelism={"pp_schedule": "Interleaved1F1B"},
     )
     job.write_documents()
-    assert microbatches_of(parse_job_spec(job.spec), TWO) == 6, "of which a step has 5"
+    assert microbatches_of(parse_job_spec(job.spec).facts(TWO)) == 6, "of which a step has 5"
     alone, filled = job.launch(1, Layout()), job.launch(2, TWO)
     assert filled.digests == alone.digests
     for name in ("train/lr", "train/tokens", "train/sequences"):

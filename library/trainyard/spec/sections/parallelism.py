@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
-from trainyard.base.models import Auto, Fraction, Ranks, SpecModel
+from trainyard.axes import AXES, FIELDS
+from trainyard.base.models import Auto, Fraction, SpecModel
 
-PipelineSchedule = Literal[
-    "GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"
-]
+if TYPE_CHECKING:
+    from trainyard.axes.cp import ContextParallelFields
+    from trainyard.axes.dp import DataParallelFields
+    from trainyard.axes.pp import PipelineParallelFields
+    from trainyard.axes.tp import TensorParallelFields
+
+    class _AxisFields(
+        PipelineParallelFields, TensorParallelFields, ContextParallelFields, DataParallelFields
+    ):
+        """What a type checker sees of the fields of the axes."""
+
+else:
+    # pydantic collects the fields of bases from the last one to the first.
+    _AxisFields = create_model("_AxisFields", __base__=FIELDS[::-1])
 
 
-class ParallelismSection(SpecModel):
+class ParallelismSection(_AxisFields):
     """The axes whose product is the world size: dp_replicate x dp_shard x cp x tp x pp."""
 
-    dp_replicate: Ranks = 1
-    """Replicas of the sharded model (HSDP when above 1)."""
-    dp_shard: Annotated[int, Field(ge=-1, le=65_536, json_schema_extra={"unit": "ranks"})] = -1
-    """Ranks that share one replica's weights (FSDP); -1 fills the slots asked for."""
-    cp: Ranks = 1
-    """Context parallel: ranks that share one sequence."""
-    tp: Ranks = 1
-    """Tensor parallel: ranks that share each matrix."""
-    pp: Ranks = 1
-    """Pipeline parallel: stages of layers."""
-    reshard_after_forward: Literal["default", "always", "never"] = "default"
-    """Free gathered weights after the forward pass; `default`: yes, unless pipeline parallel is on,
-    and never for the last layers, which backward needs at once."""
-    pp_schedule: PipelineSchedule = "1F1B"
-    """Pipeline schedule."""
-    pp_microbatches: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Micro-batches of one run of the pipeline; those of the shortest step when absent."""
-    pp_layers_per_stage: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """Layers of a pipeline stage; balanced when absent."""
-    pp_stage_modules: Annotated[tuple[tuple[str, ...], ...], Field(strict=False)] = ()
-    """Modules of each pipeline stage, by name; balanced when empty."""
-    async_tp: bool = False
-    """Overlap tensor-parallel communication with computation (CUDA with symmetric memory)."""
-    sequence_parallel: bool = True
-    """Shard activations between tensor-parallel regions along the sequence."""
-    loss_parallel: bool = True
-    """Compute the loss on logits sharded along the vocabulary."""
-    cp_method: Literal["allgather_kv", "ulysses"] = "allgather_kv"
-    """How context-parallel ranks attend to each other's keys."""
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Size of each axis as given: `dp_shard` may be -1."""
+        return {axis.name: getattr(self, axis.name) for axis in AXES}
 
 
 class ActivationCheckpointSection(SpecModel):

@@ -5444,16 +5444,16 @@ export interface components {
              * @default {
              *       "dp_replicate": 1,
              *       "dp_shard": -1,
-             *       "cp": 1,
-             *       "tp": 1,
-             *       "pp": 1,
              *       "reshard_after_forward": "default",
-             *       "pp_schedule": "1F1B",
-             *       "pp_stage_modules": [],
+             *       "cp": 1,
+             *       "cp_method": "allgather_kv",
+             *       "tp": 1,
              *       "async_tp": false,
              *       "sequence_parallel": true,
              *       "loss_parallel": true,
-             *       "cp_method": "allgather_kv"
+             *       "pp": 1,
+             *       "pp_schedule": "1F1B",
+             *       "pp_stage_modules": []
              *     }
              */
             parallelism: components["schemas"]["ParallelismSection"];
@@ -5651,16 +5651,16 @@ export interface components {
              * @default {
              *       "dp_replicate": 1,
              *       "dp_shard": -1,
-             *       "cp": 1,
-             *       "tp": 1,
-             *       "pp": 1,
              *       "reshard_after_forward": "default",
-             *       "pp_schedule": "1F1B",
-             *       "pp_stage_modules": [],
+             *       "cp": 1,
+             *       "cp_method": "allgather_kv",
+             *       "tp": 1,
              *       "async_tp": false,
              *       "sequence_parallel": true,
              *       "loss_parallel": true,
-             *       "cp_method": "allgather_kv"
+             *       "pp": 1,
+             *       "pp_schedule": "1F1B",
+             *       "pp_stage_modules": []
              *     }
              */
             parallelism?: components["schemas"]["ParallelismSectionInput"];
@@ -5944,7 +5944,7 @@ export interface components {
         };
         /**
          * Layout
-         * @description The resolved parallel axes; slowest-varying first in rank order: pp, dp, cp, tp.
+         * @description The resolved parallel axes (`trainyard.axes`); rank order is that of `MESH_AXES`.
          */
         Layout: {
             /**
@@ -7407,24 +7407,6 @@ export interface components {
              */
             dp_shard: number;
             /**
-             * Cp
-             * @description Context parallel: ranks that share one sequence.
-             * @default 1
-             */
-            cp: number;
-            /**
-             * Tp
-             * @description Tensor parallel: ranks that share each matrix.
-             * @default 1
-             */
-            tp: number;
-            /**
-             * Pp
-             * @description Pipeline parallel: stages of layers.
-             * @default 1
-             */
-            pp: number;
-            /**
              * Reshard After Forward
              * @description Free gathered weights after the forward pass; `default`: yes, unless pipeline parallel is on,
              *     and never for the last layers, which backward needs at once.
@@ -7432,6 +7414,49 @@ export interface components {
              * @enum {string}
              */
             reshard_after_forward: "default" | "always" | "never";
+            /**
+             * Cp
+             * @description Context parallel: ranks that share one sequence.
+             * @default 1
+             */
+            cp: number;
+            /**
+             * Cp Method
+             * @description How context-parallel ranks attend to each other's keys.
+             * @default allgather_kv
+             * @enum {string}
+             */
+            cp_method: "allgather_kv" | "ulysses";
+            /**
+             * Tp
+             * @description Tensor parallel: ranks that share each matrix.
+             * @default 1
+             */
+            tp: number;
+            /**
+             * Async Tp
+             * @description Overlap tensor-parallel communication with computation (CUDA with symmetric memory).
+             * @default false
+             */
+            async_tp: boolean;
+            /**
+             * Sequence Parallel
+             * @description Shard activations between tensor-parallel regions along the sequence.
+             * @default true
+             */
+            sequence_parallel: boolean;
+            /**
+             * Loss Parallel
+             * @description Compute the loss on logits sharded along the vocabulary.
+             * @default true
+             */
+            loss_parallel: boolean;
+            /**
+             * Pp
+             * @description Pipeline parallel: stages of layers.
+             * @default 1
+             */
+            pp: number;
             /**
              * Pp Schedule
              * @description Pipeline schedule.
@@ -7455,31 +7480,6 @@ export interface components {
              * @default []
              */
             pp_stage_modules: string[][];
-            /**
-             * Async Tp
-             * @description Overlap tensor-parallel communication with computation (CUDA with symmetric memory).
-             * @default false
-             */
-            async_tp: boolean;
-            /**
-             * Sequence Parallel
-             * @description Shard activations between tensor-parallel regions along the sequence.
-             * @default true
-             */
-            sequence_parallel: boolean;
-            /**
-             * Loss Parallel
-             * @description Compute the loss on logits sharded along the vocabulary.
-             * @default true
-             */
-            loss_parallel: boolean;
-            /**
-             * Cp Method
-             * @description How context-parallel ranks attend to each other's keys.
-             * @default allgather_kv
-             * @enum {string}
-             */
-            cp_method: "allgather_kv" | "ulysses";
         };
         /**
          * ParallelismSection
@@ -7499,24 +7499,6 @@ export interface components {
              */
             dp_shard?: number;
             /**
-             * Cp
-             * @description Context parallel: ranks that share one sequence.
-             * @default 1
-             */
-            cp?: number;
-            /**
-             * Tp
-             * @description Tensor parallel: ranks that share each matrix.
-             * @default 1
-             */
-            tp?: number;
-            /**
-             * Pp
-             * @description Pipeline parallel: stages of layers.
-             * @default 1
-             */
-            pp?: number;
-            /**
              * Reshard After Forward
              * @description Free gathered weights after the forward pass; `default`: yes, unless pipeline parallel is on,
              *     and never for the last layers, which backward needs at once.
@@ -7524,6 +7506,49 @@ export interface components {
              * @enum {string}
              */
             reshard_after_forward?: "default" | "always" | "never";
+            /**
+             * Cp
+             * @description Context parallel: ranks that share one sequence.
+             * @default 1
+             */
+            cp?: number;
+            /**
+             * Cp Method
+             * @description How context-parallel ranks attend to each other's keys.
+             * @default allgather_kv
+             * @enum {string}
+             */
+            cp_method?: "allgather_kv" | "ulysses";
+            /**
+             * Tp
+             * @description Tensor parallel: ranks that share each matrix.
+             * @default 1
+             */
+            tp?: number;
+            /**
+             * Async Tp
+             * @description Overlap tensor-parallel communication with computation (CUDA with symmetric memory).
+             * @default false
+             */
+            async_tp?: boolean;
+            /**
+             * Sequence Parallel
+             * @description Shard activations between tensor-parallel regions along the sequence.
+             * @default true
+             */
+            sequence_parallel?: boolean;
+            /**
+             * Loss Parallel
+             * @description Compute the loss on logits sharded along the vocabulary.
+             * @default true
+             */
+            loss_parallel?: boolean;
+            /**
+             * Pp
+             * @description Pipeline parallel: stages of layers.
+             * @default 1
+             */
+            pp?: number;
             /**
              * Pp Schedule
              * @description Pipeline schedule.
@@ -7547,31 +7572,6 @@ export interface components {
              * @default []
              */
             pp_stage_modules?: string[][];
-            /**
-             * Async Tp
-             * @description Overlap tensor-parallel communication with computation (CUDA with symmetric memory).
-             * @default false
-             */
-            async_tp?: boolean;
-            /**
-             * Sequence Parallel
-             * @description Shard activations between tensor-parallel regions along the sequence.
-             * @default true
-             */
-            sequence_parallel?: boolean;
-            /**
-             * Loss Parallel
-             * @description Compute the loss on logits sharded along the vocabulary.
-             * @default true
-             */
-            loss_parallel?: boolean;
-            /**
-             * Cp Method
-             * @description How context-parallel ranks attend to each other's keys.
-             * @default allgather_kv
-             * @enum {string}
-             */
-            cp_method?: "allgather_kv" | "ulysses";
         };
         /**
          * ParameterCount

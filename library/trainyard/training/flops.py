@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trainyard.spec.job import JobSpec
 from trainyard.training.architectures import Architecture
 
 
@@ -32,9 +31,3 @@ def training_flops_per_token(architecture: Architecture, seq_len: int) -> int:
     """
     attention = 6 * architecture.n_layers * architecture.attention_dim * seq_len
     return 6 * matmul_parameters(architecture) + attention
-
-
-def training_flops_per_step(spec: JobSpec) -> int:
-    """Return the FLOPs of one optimizer step, over all ranks."""
-    per_token = training_flops_per_token(spec.architecture, spec.training.seq_len)
-    return per_token * spec.tokens_per_step

@@ -1,0 +1,33 @@
+"""The parallel axes: a module each, found by their place in this folder.
+
+An axis module has `FIELDS`, the fields that it adds to the spec's section `parallelism`, and
+`AXES`, its axes as data (`axes.base.Axis`). Layout, mesh, planner, legality, resume options and
+labels iterate over `AXES`; a layout that was stored before an axis existed means 1 for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+from trainyard.axes.base import Axis, AxisFields
+
+
+def _modules() -> list[ModuleType]:
+    names = sorted(found.name for found in pkgutil.iter_modules(__path__))
+    return [importlib.import_module(f"{__name__}.{name}") for name in names if name != "base"]
+
+
+_MODULES = sorted(_modules(), key=lambda module: min(axis.order for axis in module.AXES))
+
+AXES: tuple[Axis, ...] = tuple(
+    sorted((axis for module in _MODULES for axis in module.AXES), key=lambda axis: axis.order)
+)
+"""Every axis, in the order of products, labels and tables."""
+MESH_AXES: tuple[Axis, ...] = tuple(
+    sorted((axis for axis in AXES if axis.multiplies_world), key=lambda axis: axis.mesh_order)
+)
+"""The axes whose product is the world size, slowest-varying first in rank order."""
+FIELDS: tuple[type[AxisFields], ...] = tuple(module.FIELDS for module in _MODULES)
+"""What each module adds to the section `parallelism`, in the order of the axes."""

@@ -1,0 +1,77 @@
+"""Context parallelism: ranks that share one sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from trainyard.axes.base import Axis, AxisFields, LayoutFacts, legal_sizes, problem
+from trainyard.base.models import Ranks
+from trainyard.base.problems import Problem, nearest
+
+
+class ContextParallelFields(AxisFields):
+    """Fields of context parallelism."""
+
+    cp: Ranks = 1
+    """Context parallel: ranks that share one sequence."""
+    cp_method: Literal["allgather_kv", "ulysses"] = "allgather_kv"
+    """How context-parallel ranks attend to each other's keys."""
+
+
+def own_model(facts: LayoutFacts) -> Iterator[Problem]:
+    """An own model attends in a way of its own, which nothing here can divide."""
+    if facts.own_plans is not None and facts.size("cp") > 1:
+        yield problem(
+            "cp",
+            f"cp={facts.size('cp')} shares out a sequence, whose tokens a model of model.factory "
+            "attends to in a way of its own; legal: cp=1",
+        )
+
+
+def context_parallel(facts: LayoutFacts) -> Iterator[Problem]:
+    """Each rank has as many tokens; with `ulysses` each attends with as many heads."""
+    cp, tp, tokens = facts.size("cp"), facts.size("tp"), facts.seq_len
+    if cp == 1:
+        return
+    method = facts.options(ContextParallelFields).cp_method
+    # Head-tail balancing gives a rank one part from the front and one from the back.
+    parts = 2 if method == "allgather_kv" else 1
+    if tokens % (parts * cp):
+        legal = legal_sizes(lambda n: n == 1 or tokens % (parts * n) == 0)
+        yield problem(
+            "cp",
+            f"cp={cp} with {method} cuts a sequence into {parts * cp} parts, but "
+            f"seq_len={tokens}; {nearest(cp, legal)}",
+        )
+    if method != "ulysses":
+        return
+    a = facts.architecture
+    heads = {"n_heads": a.n_heads, "n_kv_heads": a.n_kv_heads}
+    uneven = [f"{name}={number}" for name, number in heads.items() if number % (cp * tp)]
+    if uneven:
+        legal = legal_sizes(
+            lambda n: n == 1 or not any(number % (n * tp) for number in heads.values())
+        )
+        yield problem(
+            "cp",
+            f"cp={cp} with ulysses gives cp x tp = {cp * tp} ranks heads of their own, but "
+            f"{', '.join(uneven)}; {nearest(cp, legal)}, or cp_method='allgather_kv'",
+        )
+
+
+FIELDS = ContextParallelFields
+AXES = (
+    Axis(
+        name="cp",
+        label="CP",
+        order=30,
+        mesh_order=40,
+        help="Context parallel ranks.",
+        divides="tokens",
+        scope="sequence",
+        # Its ranks hold the same weights and add up their gradients, so they share them as FSDP.
+        shards_weights=True,
+        rules=(own_model, context_parallel),
+    ),
+)

@@ -1,0 +1,166 @@
+"""Pipeline parallelism: stages of layers, and the micro-batches of one run of the schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from trainyard.axes.base import Axis, AxisFields, LayoutFacts, Sizes, lacks_plan, problem
+from trainyard.base.models import Ranks
+from trainyard.base.problems import Problem, SpecError, nearest
+from trainyard.training.pipeline_schedule import (
+    SPLIT_BACKWARD,
+    PipelineSchedule,
+    can_run,
+    least_microbatches,
+    next_runnable,
+    quickest,
+)
+from trainyard.training.pipeline_stages import Stage, StageChoice, cut_into_stages
+
+
+class PipelineParallelFields(AxisFields):
+    """Fields of pipeline parallelism."""
+
+    pp: Ranks = 1
+    """Pipeline parallel: stages of layers."""
+    pp_schedule: PipelineSchedule = "1F1B"
+    """Pipeline schedule."""
+    pp_microbatches: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Micro-batches of one run of the pipeline; those of the shortest step when absent."""
+    pp_layers_per_stage: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Layers of a pipeline stage; balanced when absent."""
+    pp_stage_modules: Annotated[tuple[tuple[str, ...], ...], Field(strict=False)] = ()
+    """Modules of each pipeline stage, by name; balanced when empty."""
+
+
+def stages_of(facts: LayoutFacts) -> tuple[Stage, ...]:
+    """Return the stages of a job in model order; a single one without pipeline parallelism.
+
+    Raises:
+        SpecError: the model cannot be cut so; field, value and nearest legal values are named.
+    """
+    options = facts.options(PipelineParallelFields)
+    choice = StageChoice(options.pp_schedule, options.pp_stage_modules, options.pp_layers_per_stage)
+    pp = facts.size("pp")
+    return cut_into_stages(facts.architecture, choice, pp=pp, seq_len=facts.seq_len)
+
+
+def microbatches_of(facts: LayoutFacts) -> int:
+    """Return m, the micro-batches of one run of the schedule.
+
+    A step takes as many runs as hold all that a rank has to run; the last one is filled up with
+    micro-batches without a sequence. When `pp_microbatches` is absent, m is that of the shortest
+    step, what is computed of empty ones counted. It follows from spec and layout alone, so it is
+    the same on every device.
+
+    Raises:
+        SpecError: the schedule cannot run so many; field, value and nearest legal values are named.
+        ValueError: there are fewer micro-batches than data-parallel ranks.
+    """
+    options, pp = facts.options(PipelineParallelFields), facts.size("pp")
+    schedule, given, rounds = options.pp_schedule, options.pp_microbatches, facts.batch.rounds
+    if rounds < least_microbatches(schedule, pp=pp):
+        raise SpecError([_too_few(facts)])
+    if given is None:
+        per_rank = len(stages_of(facts)) // pp
+        return quickest(schedule, rounds, pp=pp, stages_per_rank=per_rank)
+    most = next_runnable(schedule, rounds, pp=pp)
+    if given > most or not can_run(schedule, given, pp=pp):
+        legal = [m for m in range(1, most + 1) if can_run(schedule, m, pp=pp)]
+        detail = (
+            f"{schedule} on pp={pp} cannot run pp_microbatches={given} at once, where a "
+            f"rank has {rounds} micro-batches in a step; {nearest(given, legal)}"
+        )
+        raise SpecError([problem("pp_microbatches", detail)])
+    return given
+
+
+def own_model(facts: LayoutFacts) -> Iterator[Problem]:
+    """An own model needs a plan of its layers."""
+    yield from lacks_plan(facts, "pp", "pipeline", "the layers")
+
+
+def pipeline_parallel(facts: LayoutFacts) -> Iterator[Problem]:
+    """The model can be cut into the schedule's stages, and a step into its micro-batches."""
+    pp = facts.size("pp")
+    if pp > 1 and facts.architecture.tied_embeddings:
+        yield problem(
+            "pp",
+            f"pp={pp}, but embedding and head of model.size={facts.size_name!r} are one "
+            "weight, which one stage must hold; legal: pp=1",
+        )
+        return
+    if pp > 1:
+        yield from _split_backward(facts)
+    try:
+        stages_of(facts)
+        if pp > 1:
+            microbatches_of(facts)
+    except SpecError as error:
+        yield from error.problems
+
+
+def _split_backward(facts: LayoutFacts) -> Iterator[Problem]:
+    """Blocks can be gone backward through twice, where the schedule does so."""
+    schedule = facts.options(PipelineParallelFields).pp_schedule
+    if schedule not in SPLIT_BACKWARD:
+        return
+    unable = {
+        "compile.enabled=false": ("compiled blocks", facts.compiles),
+        "activation_checkpoint.mode='full' or 'none'": (
+            "selective activation checkpointing",
+            facts.recomputation == "selective",
+        ),
+    }
+    for legal, (what, asked_for) in unable.items():
+        if asked_for:
+            yield problem(
+                "pp_schedule",
+                f"pp_schedule={schedule!r} computes gradients of inputs and "
+                f"of weights apart, which {what} cannot; "
+                f"legal: GPipe, 1F1B, Interleaved1F1B, or {legal}",
+            )
+
+
+def _too_few(facts: LayoutFacts) -> Problem:
+    schedule, pp, batch = (
+        facts.options(PipelineParallelFields).pp_schedule,
+        facts.size("pp"),
+        facts.batch,
+    )
+    least = least_microbatches(schedule, pp=pp)
+    smaller = (batch.global_batch_size - 1) // (facts.dp * (least - 1))
+    or_smaller = f", micro_batch_size up to {smaller}" if smaller else ""
+    return problem(
+        "pp",
+        f"{schedule} on pp={pp} needs at least {least} micro-batches on "
+        f"each rank, but dp={facts.dp} leaves {batch.rounds} of global_batch_size="
+        f"{batch.global_batch_size} with micro_batch_size={batch.micro_batch_size}; "
+        f"legal: pp up to {batch.rounds}{or_smaller}, or another pp_schedule",
+    )
+
+
+def resets(before: Sizes, after: Sizes) -> dict[str, Any]:
+    """Stages are chosen for one size of the pipeline."""
+    if before["pp"] == after["pp"]:
+        return {}
+    return {"pp_stage_modules": (), "pp_layers_per_stage": None}
+
+
+FIELDS = PipelineParallelFields
+AXES = (
+    Axis(
+        name="pp",
+        label="PP",
+        order=50,
+        mesh_order=10,
+        help="Pipeline parallel stages.",
+        divides="layers",
+        scope="batch",
+        rules=(own_model, pipeline_parallel),
+        resets=resets,
+    ),
+)

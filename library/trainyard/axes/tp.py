@@ -1,0 +1,100 @@
+"""Tensor parallelism: ranks that share each matrix, and with it sequence and loss parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trainyard.axes.base import (
+    Axis,
+    AxisFields,
+    LayoutFacts,
+    Sizes,
+    lacks_plan,
+    legal_sizes,
+    problem,
+)
+from trainyard.base.models import Ranks
+from trainyard.base.problems import Problem, nearest
+
+
+class TensorParallelFields(AxisFields):
+    """Fields of tensor parallelism."""
+
+    tp: Ranks = 1
+    """Tensor parallel: ranks that share each matrix."""
+    async_tp: bool = False
+    """Overlap tensor-parallel communication with computation (CUDA with symmetric memory)."""
+    sequence_parallel: bool = True
+    """Shard activations between tensor-parallel regions along the sequence."""
+    loss_parallel: bool = True
+    """Compute the loss on logits sharded along the vocabulary."""
+
+
+def own_model(facts: LayoutFacts) -> Iterator[Problem]:
+    """An own model needs a plan of its matrices."""
+    yield from lacks_plan(facts, "tp", "tensor", "matrices")
+
+
+def tensor_parallel(facts: LayoutFacts) -> Iterator[Problem]:
+    """Each rank has as many heads, feed-forward columns, vocabulary rows and tokens."""
+    tp, cp, tokens = facts.size("tp"), facts.size("cp"), facts.seq_len
+    if tp == 1:
+        return
+    a = facts.architecture
+    sizes = {name: getattr(a, name) for name in ("n_heads", "n_kv_heads", "ffn_dim", "vocab_size")}
+    uneven = [f"{name}={size}" for name, size in sizes.items() if size % tp]
+    if uneven:
+        legal = legal_sizes(lambda n: not any(size % n for size in sizes.values()))
+        yield problem("tp", f"tp={tp} does not divide {', '.join(uneven)}; {nearest(tp, legal)}")
+    if facts.options(TensorParallelFields).sequence_parallel and tokens % (cp * tp):
+        legal = legal_sizes(lambda n: tokens % (cp * n) == 0)
+        yield problem(
+            "tp",
+            f"tp={tp} with sequence_parallel cuts a sequence into cp x tp = {cp * tp} parts, but "
+            f"seq_len={tokens}; {nearest(tp, legal)}, or sequence_parallel=false",
+        )
+
+
+def asynchronous(facts: LayoutFacts) -> Iterator[Problem]:
+    """torch.compile fuses the communication of sequence parallelism with products, on CUDA only."""
+    options, tp = facts.options(TensorParallelFields), facts.size("tp")
+    if not options.async_tp:
+        return
+    needed = {
+        f"ranks that share a matrix, but tp={tp}; legal: false, or tp from 2 on": tp > 1,
+        "what sequence_parallel=false leaves out; legal: false, or sequence_parallel=true": (
+            options.sequence_parallel
+        ),
+        "the compiler, but compile.enabled=false; legal: false, or compile.enabled=true": (
+            facts.compiles
+        ),
+        "CUDA with symmetric memory, but device='cpu'; legal: false, or device='cuda'": (
+            facts.device != "cpu"
+        ),
+    }
+    for what, given in needed.items():
+        if not given:
+            yield problem("async_tp", f"async_tp=true needs {what}")
+
+
+def resets(before: Sizes, after: Sizes) -> dict[str, Any]:
+    """Asynchronous tensor parallelism ends with `tp`."""
+    return {"async_tp": False} if after["tp"] == 1 < before["tp"] else {}
+
+
+FIELDS = TensorParallelFields
+AXES = (
+    Axis(
+        name="tp",
+        label="TP",
+        order=40,
+        mesh_order=50,
+        help="Tensor parallel ranks.",
+        divides="matrices",
+        scope="sequence",
+        shards_weights=True,
+        rules=(own_model, tensor_parallel, asynchronous),
+        resets=resets,
+    ),
+)

@@ -1,0 +1,204 @@
+"""Pipeline stages: which modules of a model each has."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+
+from trainyard.base.problems import Problem, SpecError, named, nearest
+from trainyard.training.architectures import Architecture
+from trainyard.training.flops import matmul_parameters_of_a_block
+from trainyard.training.pipeline_schedule import (
+    PipelineSchedule,
+    default_stages_per_rank,
+    legal_stages,
+    rank_of_stage,
+    takes_stages,
+)
+
+EMBEDDING_COST = 0.1
+"""Blocks that the embedding counts for: a look-up has no FLOPs, but takes some time and memory."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of the pipeline."""
+
+    index: int
+    """Place in the model, from 0."""
+    rank: int
+    """Pipeline rank that runs it."""
+    modules: tuple[str, ...]
+    """Names in model order: `tok_embeddings`, `layers.0`, ..., `norm`, `output`."""
+
+    @property
+    def layers(self) -> int:
+        """Transformer blocks in it."""
+        return sum(name.startswith("layers.") for name in self.modules)
+
+
+@dataclass(frozen=True)
+class StageChoice:
+    """How a model is cut into stages: the fields of the spec that decide it."""
+
+    schedule: PipelineSchedule
+    """Schedule that runs them."""
+    modules: tuple[tuple[str, ...], ...] = ()
+    """Modules of each stage, by name; balanced when empty."""
+    layers_per_stage: int | None = None
+    """Layers of a stage; balanced when absent."""
+
+
+def cut_into_stages(
+    architecture: Architecture, choice: StageChoice, *, pp: int, seq_len: int
+) -> tuple[Stage, ...]:
+    """Return the stages of a model in its order; a single one without pipeline parallelism.
+
+    Where the choice names neither modules nor layers, no stage is longer than it must be, by FLOPs.
+
+    Raises:
+        SpecError: the model cannot be cut so; field, value and nearest legal values are named.
+    """
+    names = module_names(architecture)
+    if pp == 1:
+        if choice.modules:
+            raise _stages_refused(
+                choice.modules, "pp=1 has no pipeline; legal: no stages, or pp from 2 on"
+            )
+        return (Stage(0, 0, names),)
+    return tuple(
+        Stage(index, rank_of_stage(choice.schedule, index, pp=pp), modules)
+        for index, modules in enumerate(_cut(architecture, choice, pp, seq_len, names))
+    )
+
+
+def module_names(architecture: Architecture) -> tuple[str, ...]:
+    """Return the modules of which stages are made, in the order in which a token meets them."""
+    layers = (f"layers.{index}" for index in range(architecture.n_layers))
+    head = () if architecture.tied_embeddings else ("output",)
+    return ("tok_embeddings", *layers, "norm", *head)
+
+
+def _cut(
+    shape: Architecture, choice: StageChoice, pp: int, seq_len: int, names: tuple[str, ...]
+) -> tuple[tuple[str, ...], ...]:
+    if choice.modules and choice.layers_per_stage is not None:
+        raise _stages_refused(
+            choice.modules,
+            f"pp_layers_per_stage={choice.layers_per_stage} gives stages too; legal: one of them",
+        )
+    if choice.modules:
+        _check_modules(choice.modules, names)
+        _check_count(choice.schedule, choice.modules, pp)
+        return choice.modules
+    if choice.layers_per_stage is not None:
+        _check_layers_per_stage(choice.schedule, choice.layers_per_stage, shape.n_layers, pp)
+        full, rest = divmod(shape.n_layers, choice.layers_per_stage)
+        layers: tuple[int, ...] = (choice.layers_per_stage,) * full + ((rest,) if rest else ())
+    else:
+        per_rank = default_stages_per_rank(choice.schedule)
+        if per_rank * pp > shape.n_layers:
+            raise _refusal(
+                "pp",
+                f"pp={pp} with {choice.schedule} makes {per_rank * pp} stages, but the model has "
+                f"{shape.n_layers} layers; legal: pp up to {shape.n_layers // per_rank}",
+            )
+        layers = _balanced(shape.n_layers, per_rank * pp, head_cost(shape, seq_len=seq_len))
+    return _modules(layers, names)
+
+
+def head_cost(architecture: Architecture, *, seq_len: int) -> float:
+    """Return the blocks that the head counts for, by FLOPs for one token.
+
+    A block multiplies a token with its matrices and, on average, with half of the keys and values
+    of a sequence: 2 x seq_len x (heads x head width) / 2.
+    """
+    a = architecture
+    block = matmul_parameters_of_a_block(a) + a.attention_dim * seq_len
+    return a.vocab_size * a.dim / block
+
+
+@lru_cache(maxsize=1024)
+def _balanced(n_layers: int, stages: int, head: float) -> tuple[int, ...]:
+    """Return the layers of each stage such that the longest stage is as short as can be.
+
+    Each has one; every other goes to the stage that is shortest so far, the last of equals, since
+    the first ones hold more micro-batches.
+    """
+    layers = [1] * stages
+    costs = [1.0] * stages
+    costs[0] += EMBEDDING_COST
+    costs[-1] += head
+    shortest = [(cost, -index) for index, cost in enumerate(costs)]
+    heapq.heapify(shortest)
+    for _ in range(n_layers - stages):
+        cost, place = shortest[0]
+        layers[-place] += 1
+        heapq.heapreplace(shortest, (cost + 1, place))
+    return tuple(layers)
+
+
+def _modules(layers: tuple[int, ...], names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Return the names of each stage; the first takes the embedding, the last norm and head."""
+    cut, start = [], 0
+    for index, count in enumerate(layers):
+        end = start + count + (1 if index == 0 else 0)
+        end = len(names) if index == len(layers) - 1 else end
+        cut.append(names[start:end])
+        start = end
+    return tuple(cut)
+
+
+def _check_modules(stages: tuple[tuple[str, ...], ...], names: tuple[str, ...]) -> None:
+    given = [name for stage in stages for name in stage]
+    times, known = Counter(given), set(names)
+    wrong = {
+        "unknown": [name for name in times if name not in known],
+        "given twice": [name for name in times if times[name] > 1],
+        "missing": [name for name in names if name not in times],
+        "out of order": [name for name, other in zip(given, names, strict=False) if name != other],
+    }
+    legal = f"tok_embeddings, layers.0 to {', '.join(names[names.index('norm') - 1 :])}"
+    for what, modules in wrong.items():
+        if modules:
+            listed = ", ".join(modules[:3]) + (", ..." if len(modules) > 3 else "")
+            raise _stages_refused(
+                stages, f"{what}: {listed}; legal: {legal}, each once and in this order"
+            )
+    if not all(stages):
+        raise _stages_refused(
+            stages, f"stage {stages.index(())} has no module; legal: one or more in each"
+        )
+
+
+def _check_count(schedule: PipelineSchedule, stages: tuple[tuple[str, ...], ...], pp: int) -> None:
+    if not takes_stages(schedule, len(stages), pp=pp):
+        raise _stages_refused(
+            stages,
+            f"{len(stages)} stages, but {schedule} on pp={pp} needs other numbers; "
+            f"legal: {legal_stages(schedule, pp=pp)}",
+        )
+
+
+def _check_layers_per_stage(
+    schedule: PipelineSchedule, per_stage: int, n_layers: int, pp: int
+) -> None:
+    stages = -(-n_layers // per_stage)
+    if takes_stages(schedule, stages, pp=pp):
+        return
+    legal = [k for k in range(1, n_layers + 1) if takes_stages(schedule, -(-n_layers // k), pp=pp)]
+    raise _refusal(
+        "pp_layers_per_stage",
+        f"pp_layers_per_stage={per_stage} cuts {n_layers} layers into {stages} stages, but "
+        f"{schedule} on pp={pp} needs {legal_stages(schedule, pp=pp)}; {nearest(per_stage, legal)}",
+    )
+
+
+def _stages_refused(stages: tuple[tuple[str, ...], ...], detail: str) -> SpecError:
+    return _refusal("pp_stage_modules", f"{named('pp_stage_modules', stages)}: {detail}")
+
+
+def _refusal(field: str, detail: str) -> SpecError:
+    return SpecError([Problem(pointer=f"/parallelism/{field}", detail=detail)])
