@@ -1,4 +1,4 @@
-"""Which steps of which attempts make up a job's course, and which were left behind."""
+"""Which steps of which attempts make up a job's lineage, and which are abandoned branches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AttemptKey(TypedRow):
     id: str
     number: int
     parent_checkpoint_id: str | None
-    """Checkpoint of this job; of another one the course knows nothing."""
+    """Checkpoint of this job; one of another job is no part of the lineage."""
     start_step: int
 
     def within(self, job_id: str) -> AttemptKey:
@@ -55,13 +55,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class Lineage:
-    """The course of a job up to one attempt."""
+    """The steps that led to one attempt."""
 
     segments: tuple[Segment, ...]
     """Oldest first; each goes on where the one before it ends."""
 
     def holds(self, *, number: int, step: int) -> bool:
-        """Return whether attempt `number` at `step` belongs to this course.
+        """Return whether attempt `number` at `step` belongs to this lineage.
 
         The state from which an attempt starts counts as its own: it may have saved it again.
         """
@@ -71,7 +71,7 @@ class Lineage:
         )
 
     def reaches(self, number: int) -> bool:
-        """Return whether any state of attempt `number` belongs to this course."""
+        """Return whether any state of attempt `number` belongs to this lineage."""
         return any(segment.number == number for segment in self.segments)
 
 
@@ -82,10 +82,10 @@ def attempts_of(connection: Connection, job_id: str) -> dict[int, AttemptKey]:
 
 
 def lineage_of(keys: Mapping[int, AttemptKey], number: int | None = None) -> Lineage:
-    """Return the course that ends in attempt `number` (the newest when absent).
+    """Return the lineage that ends in attempt `number` (the newest when absent).
 
     Each attempt came from a checkpoint of an earlier one: of that one only the steps up to the
-    checkpoint belong to the course. A job without attempts has an empty one.
+    checkpoint belong to the lineage. A job without attempts has an empty one.
     """
     current = keys.get(max(keys, default=0) if number is None else number)
     until = NEVER
@@ -100,7 +100,7 @@ def lineage_of(keys: Mapping[int, AttemptKey], number: int | None = None) -> Lin
 
 
 def branches_of(keys: Mapping[int, AttemptKey], lineage: Lineage) -> list[Segment]:
-    """Return the steps that do not belong to the course, newest attempt first."""
+    """Return the steps that do not belong to the lineage, newest attempt first."""
     kept = {segment.number: segment for segment in lineage.segments}
     left: list[Segment] = []
     for number in sorted(keys, reverse=True):

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from server.checkpoints.manifests import DIGEST, check_manifest, check_moment
 from server.errors import InvalidRequestError
-from server.ingest.offsets import Piece
+from server.ingest.offsets import SpoolBytes
 from trainyard.base.ids import is_id
 from trainyard.protocol.manifest import (
     Manifest,
@@ -45,7 +45,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Lines(Generic[Record]):
+class ParsedLines(Generic[Record]):
     """The lines of a piece."""
 
     records: list[Record]
@@ -78,7 +78,7 @@ class RunEvent:
     """Of the other kinds, which have no effect but an event."""
 
 
-def read_lines(piece: Piece, parse: Callable[[bytes], Record]) -> Lines[Record]:
+def read_lines(piece: SpoolBytes, parse: Callable[[bytes], Record]) -> ParsedLines[Record]:
     """Return the records of a piece; `parse` raises ValueError for what is none.
 
     Raises:
@@ -102,9 +102,9 @@ def read_lines(piece: Piece, parse: Callable[[bytes], Record]) -> Lines[Record]:
                     f"{piece.file} holds a line at byte {offset} that cannot be read "
                     f"({skipped.error}); sent alone it is skipped",
                 ) from None
-            return Lines([], [skipped])
+            return ParsedLines([], [skipped])
         offset += len(text) + 1
-    return Lines(records, [])
+    return ParsedLines(records, [])
 
 
 def metric_line(text: bytes) -> MetricLine:

@@ -19,7 +19,7 @@ MAX_OFFSET = 2**62
 
 
 @dataclass(frozen=True)
-class Piece:
+class SpoolBytes:
     """Some bytes of one file."""
 
     pointer: str
@@ -33,13 +33,13 @@ class Piece:
         """Offset after the last byte."""
         return self.start + len(self.content)
 
-    def after(self, offset: int) -> Piece:
+    def after(self, offset: int) -> SpoolBytes:
         """Return what comes after the first `offset` bytes of the file."""
         cut = max(offset - self.start, 0)
-        return Piece(self.pointer, self.file, self.start + cut, self.content[cut:])
+        return SpoolBytes(self.pointer, self.file, self.start + cut, self.content[cut:])
 
 
-def unpack(chunks: Sequence[Chunk]) -> list[Piece]:
+def unpack(chunks: Sequence[Chunk]) -> list[SpoolBytes]:
     """Return the bytes of a report's chunks.
 
     Raises:
@@ -54,7 +54,7 @@ def unpack(chunks: Sequence[Chunk]) -> list[Piece]:
     return [_unpack(f"/chunks/{index}", chunk) for index, chunk in enumerate(chunks)]
 
 
-def fresh(pieces: Iterable[Piece], offsets: Mapping[str, int]) -> list[Piece]:
+def fresh(pieces: Iterable[SpoolBytes], offsets: Mapping[str, int]) -> list[SpoolBytes]:
     """Return what is not stored yet, in order: overlaps are cut, what follows a gap is left out."""
     reached = dict(offsets)
     new = []
@@ -81,7 +81,7 @@ def write_offsets(
     node: str,
     *,
     before: Mapping[str, int],
-    pieces: Iterable[Piece],
+    pieces: Iterable[SpoolBytes],
 ) -> None:
     """Acknowledge pieces that this very transaction stores."""
     columns = spool_offsets.c
@@ -104,7 +104,7 @@ def write_offsets(
         )
 
 
-def _unpack(pointer: str, chunk: Chunk) -> Piece:
+def _unpack(pointer: str, chunk: Chunk) -> SpoolBytes:
     size = chunk.end - chunk.start
     if not 0 <= size <= MAX_CHUNK_BYTES or chunk.end > MAX_OFFSET:
         raise InvalidRequestError.at(
@@ -122,7 +122,7 @@ def _unpack(pointer: str, chunk: Chunk) -> Piece:
         raise InvalidRequestError.at(
             f"{pointer}/content", f"holds {found} bytes, but end - start = {size}"
         )
-    return Piece(pointer, chunk.file, chunk.start, content)
+    return SpoolBytes(pointer, chunk.file, chunk.start, content)
 
 
 def _inflated(packed: bytes, *, limit: int) -> bytes:

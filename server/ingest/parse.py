@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from server.errors import InvalidRequestError
-from server.ingest.jsonl import Lines, RunEvent, Skipped, event_line, metric_line, read_lines
-from server.ingest.offsets import Piece, fresh
+from server.ingest.jsonl import ParsedLines, RunEvent, Skipped, event_line, metric_line, read_lines
+from server.ingest.offsets import SpoolBytes, fresh
 from trainyard.protocol.rundir import MetricLine
 
 EVENT_LINES = 500
@@ -16,7 +16,7 @@ EVENT_LINES = 500
 
 
 @dataclass(frozen=True)
-class Origin:
+class ReportSource:
     """Where a report comes from: one node's share of an attempt."""
 
     job_id: str
@@ -33,7 +33,7 @@ class Origin:
 class Delivery:
     """New content of one report, by kind."""
 
-    pieces: list[Piece]
+    pieces: list[SpoolBytes]
     """What will be acknowledged."""
     metrics: list[MetricLine] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
@@ -42,23 +42,25 @@ class Delivery:
     skipped: list[Skipped] = field(default_factory=list)
 
 
-def read_delivery(pieces: Sequence[Piece], offsets: Mapping[str, int], origin: Origin) -> Delivery:
+def read_delivery(
+    pieces: Sequence[SpoolBytes], offsets: Mapping[str, int], source: ReportSource
+) -> Delivery:
     """Parse what is not stored yet.
 
     Args:
         pieces: the report's chunks.
         offsets: what is stored of each file.
-        origin: where the report comes from.
+        source: where the report comes from.
 
     Raises:
         InvalidRequestError: a file is not this node's to report, or a line cannot be read.
     """
     for piece in pieces:
-        _check_file(piece, origin)
+        _check_file(piece, source)
     delivery = Delivery(fresh([_first_lines(piece) for piece in pieces], offsets))
-    as_event = partial(event_line, job_id=origin.job_id, attempt=origin.number)
+    as_event = partial(event_line, job_id=source.job_id, attempt=source.number)
     for piece in delivery.pieces:
-        found: Lines[MetricLine] | Lines[RunEvent]
+        found: ParsedLines[MetricLine] | ParsedLines[RunEvent]
         if piece.file == "metrics":
             found = read_lines(piece, metric_line)
             delivery.metrics += found.records
@@ -72,16 +74,16 @@ def read_delivery(pieces: Sequence[Piece], offsets: Mapping[str, int], origin: O
     return delivery
 
 
-def _check_file(piece: Piece, origin: Origin) -> None:
+def _check_file(piece: SpoolBytes, source: ReportSource) -> None:
     if piece.file in {"metrics", "events"}:
-        if origin.node_rank == 0:
+        if source.node_rank == 0:
             return
-        detail = f"{piece.file} is reported by the node of global rank 0, not by {origin.node}"
-    elif _rank(piece.file) in origin.ranks:
+        detail = f"{piece.file} is reported by the node of global rank 0, not by {source.node}"
+    elif _rank(piece.file) in source.ranks:
         return
     else:
-        first, last = origin.ranks.start, origin.ranks.stop - 1
-        detail = f"{piece.file} is of no rank on {origin.node}: {first} to {last}"
+        first, last = source.ranks.start, source.ranks.stop - 1
+        detail = f"{piece.file} is of no rank on {source.node}: {first} to {last}"
     raise InvalidRequestError.at(piece.pointer.replace("/content", "") + "/file", detail)
 
 
@@ -89,7 +91,7 @@ def _rank(file: str) -> int:
     return int(file.removeprefix("log:"))
 
 
-def _first_lines(piece: Piece) -> Piece:
+def _first_lines(piece: SpoolBytes) -> SpoolBytes:
     """Return the piece, or of many events the first ones: each is a row, some change a catalog."""
     if piece.file != "events" or piece.content.count(b"\n") <= EVENT_LINES:
         return piece

@@ -20,7 +20,7 @@ from server.context import Context
 from server.database.tables import attempt_nodes, attempts, requests
 from server.errors import InvalidRequestError, UnauthenticatedError
 from server.ingest.offsets import read_offsets, unpack, write_offsets
-from server.ingest.parse import Delivery, Origin, read_delivery
+from server.ingest.parse import Delivery, ReportSource, read_delivery
 from server.ingest.subscribers import (
     answer_request,
     note_dropped,
@@ -70,23 +70,23 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
     key = {"node": report.node, "token_hash": token_hash}
     # Nobody else's bytes are unpacked, and no line is parsed while other writers wait.
     with context.database.read() as connection:
-        origin = _origin(connection, attempt_id, **key)
+        source = _source(connection, attempt_id, **key)
         offsets = read_offsets(connection, attempt_id, report.node)
     pieces = unpack(report.chunks)
-    delivery = read_delivery(pieces, offsets, origin)
+    delivery = read_delivery(pieces, offsets, source)
     last_step = _last_step(context, attempt_id) if delivery.metrics else 0
     with context.database.write() as connection:
         reporter = authorize_report(connection, attempt_id, **key)
         present = read_offsets(connection, attempt_id, report.node)
         if present != offsets:  # a copy of this report came in between
-            delivery = read_delivery(pieces, present, origin)
+            delivery = read_delivery(pieces, present, source)
         if reporter.node_state == AttemptNodeState.ENDED:
             return _take_output(context, connection, reporter, delivery, report, before=present)
         _leave_out(context, connection, reporter, delivery, last_step=last_step)
         logs = _store_content(context, connection, reporter, delivery, before=present)
         if report.exit is not None:
             quota = context.settings.log_quota_bytes
-            logs += close_output(connection, attempt_id, origin.ranks, quota=quota)
+            logs += close_output(connection, attempt_id, source.ranks, quota=quota)
         record_heartbeat(context, connection, reporter, report.heartbeat, report.identity)
         note_provenance(connection, reporter, report.provenance)
         note_events(context, connection, reporter, delivery, logs)
@@ -96,7 +96,7 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
                 connection,
                 reporter,
                 delivery.metrics,
-                world_size=origin.world_size,
+                world_size=source.world_size,
                 heartbeat_step=report.heartbeat.step if report.heartbeat else 0,
             )
         for request_id, answer in report.answers.items():
@@ -111,7 +111,7 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
         )
 
 
-def _origin(connection: Connection, attempt_id: str, *, node: str, token_hash: str) -> Origin:
+def _source(connection: Connection, attempt_id: str, *, node: str, token_hash: str) -> ReportSource:
     """Return where a report comes from; whether it may come is asked again under the job's lock."""
     share, attempt = attempt_nodes.c, attempts.c
     row = connection.execute(
@@ -122,7 +122,7 @@ def _origin(connection: Connection, attempt_id: str, *, node: str, token_hash: s
     if row is None:
         raise UnauthenticatedError("this is no token of this attempt on this node")
     size = len(row.slots)  # every node of an attempt has as many ranks
-    return Origin(
+    return ReportSource(
         job_id=row.job_id,
         number=row.number,
         node=node,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.jobs.target import Baseline, Target
+from server.jobs.target import Baseline, ResumeTarget
 from trainyard.base.problems import SpecError
 from trainyard.planner.plan import plan
 from trainyard.planner.results import Plan
@@ -17,7 +17,7 @@ GIB = 2**30
 
 def compare(
     baseline: Baseline,
-    target: Target,
+    target: ResumeTarget,
     *,
     last_step: int,
     state: TrainState | None,

@@ -34,7 +34,7 @@ SUFFIX = "-fork"
 
 
 @dataclass(frozen=True, slots=True)
-class Source(TypedRow):
+class ForkSource(TypedRow):
     """The checkpoint to fork from, with what its job ran."""
 
     table: ClassVar[Table] = checkpoints
@@ -51,10 +51,10 @@ class Source(TypedRow):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedFork:
     """A fork that is legal, worked out and not stored."""
 
-    source: Source
+    source: ForkSource
     spec: JobSpec
     plan: Plan
     parts: tuple[CheckpointPart, ...]
@@ -149,7 +149,7 @@ def _if_possible(
 
 def _prepare(
     context: Context, connection: Connection, checkpoint_id: str, request: ForkRequest
-) -> Prepared:
+) -> PreparedFork:
     source = _source(connection, checkpoint_id)
     spec = _changed(context.secrets.restore(source.spec, source.env), source.name, request)
     try:
@@ -163,16 +163,16 @@ def _prepare(
         raise InvalidRequestError.of(error.problems) from None
     world_size = spec.resources.world_size
     check_world_size(context, world_size, pointer="/changes/resources/world_size")
-    prepared = Prepared(
+    prepared = PreparedFork(
         source, spec, trainyard.planner.plan.plan(spec, slots=known_slots(connection)), parts
     )
     _check_place(prepared)
     return prepared
 
 
-def _source(connection: Connection, checkpoint_id: str) -> Source:
-    query = Source.select().join(jobs, jobs.c.id == checkpoints.c.job_id)
-    row = Source.one_or_none(connection, query.where(checkpoints.c.id == checkpoint_id))
+def _source(connection: Connection, checkpoint_id: str) -> ForkSource:
+    query = ForkSource.select().join(jobs, jobs.c.id == checkpoints.c.job_id)
+    row = ForkSource.one_or_none(connection, query.where(checkpoints.c.id == checkpoint_id))
     if row is None:
         raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
     if row.deleting_since is not None:
@@ -210,7 +210,7 @@ def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, 
     return merged
 
 
-def _check_place(prepared: Prepared) -> None:
+def _check_place(prepared: PreparedFork) -> None:
     """Refuse another root than the checkpoint's, and a job that has its steps already."""
     source, spec = prepared.source, prepared.spec
     if spec.checkpoint.root != source.root:
@@ -226,7 +226,7 @@ def _check_place(prepared: Prepared) -> None:
         )
 
 
-def _preview(prepared: Prepared) -> ForkPreview:
+def _preview(prepared: PreparedFork) -> ForkPreview:
     source = prepared.source
     state = source.manifest.train_state
     start = start_state(state, prepared.parts, dataset_digest=state.data.dataset_digest)

@@ -18,7 +18,7 @@ from server.jobs.checks import check_spec, check_world_size, known_slots, roots_
 from server.jobs.comparison import compare
 from server.jobs.queries import job_row
 from server.jobs.service import end_running
-from server.jobs.target import Baseline, Target, work_out
+from server.jobs.target import Baseline, ResumeTarget, work_out
 from server.lifecycle import Move, job_to, lock_job, move
 from server.nodes.capacity import read_offers
 from server.nodes.placement import Demand, Offer, fits
@@ -42,12 +42,12 @@ LARGEST_OPTION = 1024
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedResume:
     """A resume that is legal, worked out and not stored."""
 
     job: Job
     baseline: Baseline
-    target: Target
+    target: ResumeTarget
     parent: ParentCheckpoint
     manifest: Manifest | None
     """Of the parent, where the job saved it itself."""
@@ -142,7 +142,7 @@ def options(context: Context, job_id: str) -> ResumeOptions:
 
 def _prepare(
     context: Context, connection: Connection, job_id: str, request: ResumeRequest
-) -> Prepared:
+) -> PreparedResume:
     job = job_row(connection, job_id)
     if job.state not in {*TERMINAL_JOB_STATES, JobState.RUNNING}:
         raise ConflictError(f"{job.name} is {job.state}; a job that has ended or runs can resume")
@@ -163,7 +163,7 @@ def _prepare(
     _same_root(baseline, target, parent)
     check_world_size(context, target.plan.world_size, pointer="/world_size")
     saves_first = job.state == JobState.RUNNING and request.checkpoint_id is None
-    return Prepared(job, baseline, target, parent, manifest, last_step, saves_first)
+    return PreparedResume(job, baseline, target, parent, manifest, last_step, saves_first)
 
 
 def _baseline(connection: Connection, job: Job) -> tuple[Baseline, int]:
@@ -205,7 +205,7 @@ def _parent(
     return parent, row.manifest
 
 
-def _same_root(baseline: Baseline, target: Target, parent: ParentCheckpoint) -> None:
+def _same_root(baseline: Baseline, target: ResumeTarget, parent: ParentCheckpoint) -> None:
     before, after = baseline.effective.checkpoint.root, target.effective.checkpoint.root
     if parent.id is not None and before != after:
         raise InvalidRequestError.at(
@@ -214,7 +214,7 @@ def _same_root(baseline: Baseline, target: Target, parent: ParentCheckpoint) -> 
         )
 
 
-def _preview(prepared: Prepared) -> ResumePreview:
+def _preview(prepared: PreparedResume) -> ResumePreview:
     parent, manifest = prepared.parent, prepared.manifest
     state = manifest.train_state if manifest is not None else None
     last = prepared.last_step
@@ -237,7 +237,7 @@ def _preview(prepared: Prepared) -> ResumePreview:
 def _resize(
     context: Context,
     connection: Connection,
-    prepared: Prepared,
+    prepared: PreparedResume,
     pending: PendingLaunch,
     *,
     actor: Actor,
@@ -258,7 +258,7 @@ def _resize(
 def _queue(
     context: Context,
     connection: Connection,
-    prepared: Prepared,
+    prepared: PreparedResume,
     pending: PendingLaunch,
     *,
     actor: Actor,
@@ -281,7 +281,7 @@ def _queue(
 
 
 def _say_so(
-    context: Context, connection: Connection, prepared: Prepared, *moves: Move, actor: Actor
+    context: Context, connection: Connection, prepared: PreparedResume, *moves: Move, actor: Actor
 ) -> None:
     planned, parent = prepared.target.plan, prepared.parent
     where = f"from {parent.id}" if parent.id is not None else "from the start"

@@ -40,7 +40,7 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Target:
+class ResumeTarget:
     """The next attempt."""
 
     overrides: Overrides
@@ -50,7 +50,9 @@ class Target:
     plan: Plan
 
 
-def work_out(baseline: Baseline, request: ResumeRequest, *, slots: Collection[Slot] = ()) -> Target:
+def work_out(
+    baseline: Baseline, request: ResumeRequest, *, slots: Collection[Slot] = ()
+) -> ResumeTarget:
     """Return what a request makes of the next attempt; what it leaves out stays as it was.
 
     Another world size alone takes the planner's first legal layout. On another number of
@@ -79,7 +81,7 @@ def work_out(baseline: Baseline, request: ResumeRequest, *, slots: Collection[Sl
         planned = plan(final, slots=slots)
     except SpecError as error:
         raise InvalidRequestError.of(_in_request(error.problems)) from None
-    return Target(overrides, final, planned)
+    return ResumeTarget(overrides, final, planned)
 
 
 def _merged(before: Overrides, asked: Overrides, *, steps: int | None) -> Overrides:

@@ -35,7 +35,7 @@ DROPPED_AT_ONCE = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Log(TypedRow):
+class RankLog(TypedRow):
     """The log of one rank, without its blocks."""
 
     table: ClassVar[Table] = logs
@@ -86,12 +86,12 @@ def close_output(
     connection: Connection, attempt_id: str, ranks: Iterable[int], *, quota: int
 ) -> list[Stored]:
     """Store the last lines of ranks that have ended, where these lack a line break."""
-    query = Log.select().where(
+    query = RankLog.select().where(
         logs.c.attempt_id == attempt_id, logs.c.rank.in_(list(ranks)), logs.c.partial_size > 0
     )
     return [
         _append(connection, row, closed(_partial(row)), Partial(), quota=quota)
-        for row in Log.all(connection, query)
+        for row in RankLog.all(connection, query)
     ]
 
 
@@ -122,8 +122,8 @@ def page(
     _check_limit(limit)
     with context.database.read() as connection:
         attempt_id, number = _attempt(connection, job_id, attempt)
-        query = Log.select().where(logs.c.attempt_id == attempt_id).order_by(logs.c.rank)
-        known = {row.rank: row for row in Log.all(connection, query)}
+        query = RankLog.select().where(logs.c.attempt_id == attempt_id).order_by(logs.c.rank)
+        known = {row.rank: row for row in RankLog.all(connection, query)}
         row = _known(known, rank)
         total = row.lines if row else 0
         first = _first_stored(connection, attempt_id, rank, total)
@@ -183,21 +183,21 @@ def search(
     return LogMatches(attempt=number, rank=rank, lines=found, next_line=next_line)
 
 
-def _row(connection: Connection, attempt_id: str, rank: int) -> Log:
-    query = Log.select().where(logs.c.attempt_id == attempt_id, logs.c.rank == rank)
-    row = Log.one_or_none(connection, query)
+def _row(connection: Connection, attempt_id: str, rank: int) -> RankLog:
+    query = RankLog.select().where(logs.c.attempt_id == attempt_id, logs.c.rank == rank)
+    row = RankLog.one_or_none(connection, query)
     if row is None:
         connection.execute(insert(logs).values(attempt_id=attempt_id, rank=rank))
-        row = Log.one(connection, query)
+        row = RankLog.one(connection, query)
     return row
 
 
-def _partial(row: Log) -> Partial:
+def _partial(row: RankLog) -> Partial:
     return Partial(row.partial or b"", row.partial_size)
 
 
 def _append(
-    connection: Connection, row: Log, lines: Sequence[str], partial: Partial, *, quota: int
+    connection: Connection, row: RankLog, lines: Sequence[str], partial: Partial, *, quota: int
 ) -> Stored:
     error = first_error(lines) if row.first_error_line is None else None
     added = _add_blocks(connection, row, lines) if lines else 0
@@ -218,7 +218,7 @@ def _append(
     return Stored(row.rank, row.lines + len(lines))
 
 
-def _add_blocks(connection: Connection, row: Log, lines: Sequence[str]) -> int:
+def _add_blocks(connection: Connection, row: RankLog, lines: Sequence[str]) -> int:
     """Store lines after those that are there, and return the bytes that they take."""
     columns = log_blocks.c
     mine = (columns.attempt_id == row.attempt_id) & (columns.rank == row.rank)
@@ -251,7 +251,7 @@ def _add_blocks(connection: Connection, row: Log, lines: Sequence[str]) -> int:
     return sum(block.size for block in blocks) - replaced
 
 
-def _drop_oldest(connection: Connection, row: Log, excess: int) -> int:
+def _drop_oldest(connection: Connection, row: RankLog, excess: int) -> int:
     """Delete the oldest blocks, as many as hold `excess` bytes, and return how many they held."""
     columns = log_blocks.c
     mine = (columns.attempt_id == row.attempt_id) & (columns.rank == row.rank)
@@ -281,7 +281,7 @@ def _attempt(connection: Connection, job_id: str, number: int | None) -> tuple[s
     raise NotFoundError(f"job {job_id} has no attempt {number or 'yet'}")
 
 
-def _known(known: dict[int, Log], rank: int) -> Log | None:
+def _known(known: dict[int, RankLog], rank: int) -> RankLog | None:
     if rank in known or not known:
         return known.get(rank)
     listed = ", ".join(map(str, list(known)[:20]))

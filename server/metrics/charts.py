@@ -1,4 +1,4 @@
-"""Charts: the series of a job in buckets, along its course and beside it."""
+"""Charts: the series of a job in buckets, along its lineage and its abandoned branches."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Line:
 
 
 @dataclass
-class _Course:
+class _StoredLine:
     """A line with what is stored of it."""
 
     line: Line
@@ -138,9 +138,9 @@ def _lines(
         segments = (own_steps(keys[attempt]),)
         return [Line(name, f"attempt-{attempt}", segments) for name in names]
     left = branches_of(keys, lineage)[:MAX_BRANCHES]
-    courses = [("lineage", lineage.segments)]
-    courses += [(f"attempt-{segment.number}", (segment,)) for segment in left]
-    return [Line(name, branch, segments) for name in names for branch, segments in courses]
+    branches = [("lineage", lineage.segments)]
+    branches += [(f"attempt-{segment.number}", (segment,)) for segment in left]
+    return [Line(name, branch, segments) for name in names for branch, segments in branches]
 
 
 def _names(connection: Connection, job_id: str) -> list[str]:
@@ -170,25 +170,25 @@ def draw(
     connection: Connection, lines: Sequence[Line], *, first: int, last: int, limit: int
 ) -> list[MetricLineView]:
     """Return each line that holds anything of the steps `first..last`, in up to `limit` buckets."""
-    courses = _courses(connection, lines, first=first, last=last)
-    split = [_to_decode(course, limit) for course in courses]
+    stored_lines = _stored_lines(connection, lines, first=first, last=last)
+    split = [_to_decode(stored, limit) for stored in stored_lines]
     points = decode(connection, {key for keys in split for key in keys})
     views = []
-    for course, keys in zip(courses, split, strict=True):
-        spans = _spans(course, {key: points[key] for key in keys if key in points})
+    for stored, keys in zip(stored_lines, split, strict=True):
+        spans = _spans(stored, {key: points[key] for key in keys if key in points})
         if len(spans):
-            low, high = course.extent
-            views.append(_view(course.line, bucketed(spans, first=low, last=high, limit=limit)))
+            low, high = stored.extent
+            views.append(_view(stored.line, bucketed(spans, first=low, last=high, limit=limit)))
     return views
 
 
-def _courses(
+def _stored_lines(
     connection: Connection, lines: Sequence[Line], *, first: int, last: int
-) -> list[_Course]:
+) -> list[_StoredLine]:
     """Return the lines that hold anything of these steps."""
     ids = series_ids(connection, lines)
     series = read_series(connection, list(ids.values()), first=first, last=last)
-    courses = []
+    stored_lines = []
     for line in lines:
         parts = []
         for segment in line.segments:
@@ -200,8 +200,8 @@ def _courses(
             if len(part.chunks) or len(part.tail):
                 parts.append((clipped, part))
         if parts:
-            courses.append(_Course(line, parts))
-    return courses
+            stored_lines.append(_StoredLine(line, parts))
+    return stored_lines
 
 
 def series_ids(connection: Connection, lines: Sequence[Line]) -> dict[tuple[str, str], int]:
@@ -214,11 +214,11 @@ def series_ids(connection: Connection, lines: Sequence[Line]) -> dict[tuple[str,
     return {(row.attempt_id, row.name): row.id for row in connection.execute(query)}
 
 
-def _to_decode(course: _Course, limit: int) -> set[ChunkKey]:
+def _to_decode(stored: _StoredLine, limit: int) -> set[ChunkKey]:
     """Return the chunks that reach over an end of their segment or are wider than buckets."""
-    low, high = course.extent
+    low, high = stored.extent
     keys = set()
-    for segment, series in course.parts:
+    for segment, series in stored.parts:
         chunks = series.chunks
         split = (chunks.first <= segment.after) | (chunks.last > segment.until)
         split |= must_be_decoded(chunks, first=low, last=high, limit=limit)
@@ -226,9 +226,9 @@ def _to_decode(course: _Course, limit: int) -> set[ChunkKey]:
     return keys
 
 
-def _spans(course: _Course, decoded: dict[ChunkKey, Points]) -> Spans:
+def _spans(stored: _StoredLine, decoded: dict[ChunkKey, Points]) -> Spans:
     found = []
-    for segment, series in course.parts:
+    for segment, series in stored.parts:
         parts = []
         kept = np.ones(len(series.chunks), dtype=np.bool_)
         for index, first_step in enumerate(series.chunks.first.tolist()):

@@ -17,7 +17,7 @@ from server.database.tables import attempts, jobs, metric_series
 from server.errors import InvalidRequestError, NotFoundError
 from server.metrics.charts import MAX_BUCKETS, MAX_NAMES, MAX_POINTS, Line, draw, last_step_of
 from server.metrics.points import Floats
-from server.metrics.time_axis import Axis, Clock, Stretch, read_clock
+from server.metrics.time_axis import Axis, StepTimes, Stretch, read_step_times
 from trainyard.base.problems import Problem
 from trainyard.protocol.rest.telemetry import (
     ComparedJobView,
@@ -87,13 +87,13 @@ def compare(
         for job_id in wanted:
             segments = lineage_of(attempts_of(connection, job_id)).segments
             own = [Line(name, "lineage", segments) for name in drawn if name in known[job_id]]
-            clock = read_clock(connection, segments, known[job_id])
-            clock, stretch = clock.sharpened(connection, axis, low, high)
-            lines = _lines(connection, own, clock, stretch, limit=limit)
+            step_times = read_step_times(connection, segments, known[job_id])
+            step_times, stretch = step_times.sharpened(connection, axis, low, high)
+            lines = _lines(connection, own, step_times, stretch, limit=limit)
             views.append(
                 _job_view(
                     rows[job_id],
-                    start_time=clock.start,
+                    start_time=step_times.start,
                     last_step=last_step_of(connection, job_id),
                     names=known[job_id],
                     lines=lines,
@@ -157,7 +157,7 @@ def _unknown(name: str, known: Collection[str]) -> str:
 def _lines(
     connection: Connection,
     lines: Sequence[Line],
-    clock: Clock,
+    step_times: StepTimes,
     stretch: Stretch,
     *,
     limit: int,
@@ -167,12 +167,12 @@ def _lines(
     first, last = stretch
     views = draw(connection, lines, first=first, last=last, limit=limit)
     ends = {step for view in views for step in view.steps}
-    exact = clock.refined(connection, np.array(sorted(ends), dtype=np.int64))
+    exact = step_times.refined(connection, np.array(sorted(ends), dtype=np.int64))
     return [_timed(view, exact) for view in views]
 
 
-def _timed(view: MetricLineView, clock: Clock) -> ComparedLineView:
-    times, tokens = clock.at(np.array(view.steps, dtype=np.int64))
+def _timed(view: MetricLineView, step_times: StepTimes) -> ComparedLineView:
+    times, tokens = step_times.at(np.array(view.steps, dtype=np.int64))
     return ComparedLineView(
         **{name: getattr(view, name) for name in MetricLineView.model_fields},
         times=_or_none(times),

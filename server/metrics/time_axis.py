@@ -1,4 +1,4 @@
-"""The clock of a job's course: when each step was taken, and after how many tokens."""
+"""Times of the steps of a lineage: when each step was taken, and after how many tokens."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class _Closed:
 
 
 @dataclass(frozen=True)
-class Clock:
-    """Time and tokens along a course: exact where `refined`, else at live points and chunks' ends.
+class StepTimes:
+    """Time and tokens along a lineage: exact where `refined`, else at live points and chunks' ends.
 
-    So a course of a million points costs a thousand narrow rows, and only the chunks within which a
-    bucket ends are decoded.
+    So a million points cost a thousand narrow rows, and only the chunks within which a bucket ends
+    are decoded.
     """
 
     points: Points
@@ -58,8 +58,8 @@ class Clock:
         """Unix time of the first point; None without points."""
         return float(self.points.times[0]) if len(self.points) else None
 
-    def refined(self, connection: Connection, steps: Integers) -> Clock:
-        """Return the clock with the chunks decoded within which one of the rising steps lies."""
+    def refined(self, connection: Connection, steps: Integers) -> StepTimes:
+        """Return the same with the chunks decoded within which one of the rising steps lies."""
         firsts = np.array([chunk.first for chunk in self.closed], dtype=np.int64)
         lasts = np.array([chunk.last for chunk in self.closed], dtype=np.int64)
         inside = np.searchsorted(steps, firsts, "right") < np.searchsorted(steps, lasts, "left")
@@ -73,7 +73,7 @@ class Clock:
             if (chunk.series_id, chunk.first) in found
         ]
         left = [chunk for chunk, hit in zip(self.closed, inside, strict=True) if not hit]
-        return Clock(_ordered([self.points, *parts]), tuple(left))
+        return StepTimes(_ordered([self.points, *parts]), tuple(left))
 
     def at(self, steps: Integers) -> tuple[Floats, Floats]:
         """Return time and tokens at each step, those of the last point up to it; else NaN."""
@@ -88,8 +88,8 @@ class Clock:
 
     def sharpened(
         self, connection: Connection, axis: Axis, low: float, high: float
-    ) -> tuple[Clock, Stretch]:
-        """Return the steps of a stretch, and the clock with the chunks decoded where it ends."""
+    ) -> tuple[StepTimes, Stretch]:
+        """Return the steps of a stretch, and the times with the chunks decoded where it ends."""
         rough = self.steps_between(axis, low, high)
         if rough is None or axis == "step":
             return self, rough
@@ -98,7 +98,7 @@ class Clock:
         return sharp, sharp.steps_between(axis, low, high)
 
     def steps_between(self, axis: Axis, low: float, high: float) -> Stretch:
-        """Return steps that cover a stretch of an axis; None where the course has none of it.
+        """Return steps that cover a stretch of an axis; None where the lineage has none of it.
 
         They reach over its ends, to the next step that is known: a curve then runs out of the
         frame instead of ending within it.
@@ -117,8 +117,10 @@ class Clock:
         return int(steps[first]), int(steps[last])
 
 
-def read_clock(connection: Connection, segments: Sequence[Segment], names: Iterable[str]) -> Clock:
-    """Return the clock of a course; a fixed number of queries.
+def read_step_times(
+    connection: Connection, segments: Sequence[Segment], names: Iterable[str]
+) -> StepTimes:
+    """Return the step times of a lineage; a fixed number of queries.
 
     An attempt that told no tokens is timed by its loss, else by the first of `names` that it has.
     """
@@ -136,7 +138,7 @@ def read_clock(connection: Connection, segments: Sequence[Segment], names: Itera
             closed.append(_Closed(segment, series_id, first, last, tells_tokens))
         if series_id in tails:
             parts.append(_within(segment, tails[series_id], tokens=tells_tokens))
-    return Clock(_ordered(parts), tuple(closed))
+    return StepTimes(_ordered(parts), tuple(closed))
 
 
 def _chosen(
