@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from torch.distributed.device_mesh import DeviceMesh
 
 from trainer.activation_checkpoint import checkpoint_activations
 from trainer.compile import compile_blocks
 from trainer.model.base import Model
 from trainer.model.own import OwnModel
-from trainer.parallel.context import share_context
 from trainer.parallel.fsdp import shard
 from trainer.parallel.mesh import Place
-from trainer.parallel.own import split_by_plan
 from trainer.parallel.stages import Stages, keep_own_modules, split
-from trainer.parallel.tensor import overlap_communication, split_matrices
 from trainer.parallel.tokens import take_tokens
 from trainer.quantize import quantize_linear_layers
+from trainyard.axes import AXES
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
+
+WRAPPING = frozenset({"dp_replicate", "dp_shard", "pp"})
+"""Axes that wrap blocks or stages, and so come last. Every other axis has a module of its name in
+`trainer.parallel`, whose `apply` changes single modules of the model."""
 
 
 def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> Stages:
@@ -36,14 +40,9 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
     # Weights that wait in the host's memory have no scale on the device before they are there.
     gathers = sharded and not spec.optimizer.cpu_offload
     quantize_linear_layers(model, spec, device_type=mesh.device_type, gathers=gathers)
-    if layout.tp > 1:
-        if isinstance(model, OwnModel):
-            split_by_plan(model, mesh, spec.parallelism)
-        else:
-            split_matrices(model, mesh, spec.parallelism)
-        if spec.parallelism.async_tp:
-            overlap_communication(mesh)
-    share_context(model, mesh, spec, layout)
+    for axis in AXES:
+        if layout.size(axis.name) > 1 and axis.name not in WRAPPING:
+            import_module(f"trainer.parallel.{axis.name}").apply(model, mesh, spec, layout)
     blocks = list(model.layers.values())
     own = isinstance(model, OwnModel)
     checkpoint_activations(blocks, spec.activation_checkpoint, own_randomness=own)

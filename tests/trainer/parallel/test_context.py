@@ -18,7 +18,7 @@ from trainer.model.attention import CausalAttention
 from trainer.model.build import build_model
 from trainer.model.documents import document_mask
 from trainer.model.init import init_weights
-from trainer.parallel.context import AllGatherAttention, UlyssesAttention
+from trainer.parallel.cp import AllGatherAttention, UlyssesAttention
 from trainer.parallel.mesh import Place, build_mesh, fsdp_mesh
 from trainer.parallel.tokens import attended_tokens, stream_tokens
 from trainer.parallelize import parallelize

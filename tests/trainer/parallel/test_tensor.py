@@ -25,7 +25,7 @@ from trainer.model.build import build_model
 from trainer.model.head import TokenLoss
 from trainer.model.init import init_weights
 from trainer.parallel.mesh import Place, build_mesh
-from trainer.parallel.tensor import GatheredTokenLoss, SplitTokenLoss
+from trainer.parallel.split_loss import GatheredTokenLoss, SplitTokenLoss
 from trainer.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout

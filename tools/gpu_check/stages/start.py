@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MODULES = (
     "trainer.loop",
     "trainer.parallel.pipeline",
-    "trainer.parallel.context",
+    "trainer.parallel.cp",
     "trainer.hugging_face.export",
     "trainer.chores.main",
     "trainyard.planner.plan",

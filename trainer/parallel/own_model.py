@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 from trainer.errors import LaunchError
 from trainer.model.head import gradient_of_logits
 from trainer.model.own import LogitsLoss, OwnModel
-from trainer.parallel.tensor import SplitTokenLoss
+from trainer.parallel.split_loss import SplitTokenLoss
 from trainyard.spec.sections.parallelism import ParallelismSection
 
 

@@ -31,10 +31,8 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
 
-def share_context(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:
+def apply(model: Model, mesh: DeviceMesh, spec: JobSpec, _: Layout) -> None:
     """Let each layer attend with the tokens of all context-parallel ranks; in place."""
-    if layout.cp == 1:
-        return
     group = mesh["cp"].get_group()
     for layer in model.layers.values():
         attention = layer.get_submodule("attention")

@@ -1,0 +1,85 @@
+"""The loss over the vocabulary, of which each tensor-parallel rank holds some rows.
+
+Shapes: B sequences, S tokens, C tokens of a chunk, D model width, V vocabulary, R rows of the
+vocabulary on this rank, N ranks.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor.placement_types import Placement
+
+from trainer.model.head import TokenLoss, rows_of_labels
+from trainyard.training.loss import NO_LABEL
+
+
+class SplitTokenLoss(TokenLoss):
+    """`TokenLoss` with the rows of the weight split over ranks; all of them return the same sum.
+
+    A rank has the logits of its own rows. Ranks tell each other, for each token, the logarithm of
+    their sum of exponentials and the label's logit: two numbers instead of a vocabulary.
+    """
+
+    def __init__(self, stream: Placement, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self._stream, self._mesh = stream, mesh
+
+    @property
+    def rank(self) -> int:
+        """Which part of the rows this rank has, from 0."""
+        return self._mesh.get_local_rank()
+
+    def forward(self, x_BSD: Tensor, weight_VD: Tensor, labels_BS: Tensor) -> Tensor:
+        """Return the loss; `x_BSD` is the stream of this rank, `labels_BS` are those of all."""
+        assert isinstance(weight_VD, DTensor)
+        weight_RD = weight_VD.to_local()
+        self.first_row = self.rank * weight_RD.shape[0]
+        # Each rank has the gradient by way of its own rows: they are added up on the way back.
+        x_BSD = self._gathered(x_BSD).to_local(grad_placements=[Partial()])
+        return super().forward(x_BSD, weight_RD, labels_BS)
+
+    def logits(self, x_BSD: Tensor, weight_VD: Tensor) -> Tensor:
+        """Return the logits of all tokens over the whole vocabulary, [B, S, V], on each rank."""
+        logits_BSV = F.linear(self._gathered(x_BSD), weight_VD)
+        assert isinstance(logits_BSV, DTensor)
+        return logits_BSV.full_tensor()
+
+    def log_chances(self, logits_CR: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of the rows of this rank, and the loss of a chunk."""
+        rows_C, here_C = rows_of_labels(labels_C, self.first_row, logits_CR.shape[1])
+        label_logits_C = logits_CR.gather(1, rows_C[:, None]).squeeze(1).masked_fill(~here_C, 0)
+        mine_2C = torch.stack([logits_CR.logsumexp(-1), label_logits_C])
+        sums_NC, label_logits_NC = self._of_all_ranks(mine_2C).unbind(1)
+        log_sum_C = sums_NC.logsumexp(0)
+        losses_C = (log_sum_C - label_logits_NC.sum(0)).masked_fill(labels_C == NO_LABEL, 0)
+        return logits_CR.sub_(log_sum_C[:, None]), losses_C.sum()
+
+    def _of_all_ranks(self, local: Tensor) -> Tensor:
+        """Return what all N ranks have, [N, ...]."""
+        gathered = local.new_empty(self._mesh.size(), *local.shape)
+        dist.all_gather(list(gathered), local, group=self._mesh.get_group())
+        return gathered
+
+    def _gathered(self, x_BSD: Tensor) -> DTensor:
+        """Return the stream of all ranks."""
+        stream = DTensor.from_local(x_BSD, self._mesh, [self._stream], run_check=False)
+        return stream.redistribute(placements=[Replicate()])
+
+
+class GatheredTokenLoss(SplitTokenLoss):
+    """The same sum from whole logits: those of a chunk are gathered from all ranks."""
+
+    def log_chances(self, logits_CR: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities of the rows of this rank, and the loss of a chunk."""
+        logits_CV = self._of_all_ranks(logits_CR).movedim(0, 1).flatten(1)
+        log_chances_CV, loss = TokenLoss.log_chances(self, logits_CV, labels_C)
+        return log_chances_CV.narrow(1, self.first_row, logits_CR.shape[1]), loss
+
+    def tokens_per_chunk(self, rows: int) -> int:
+        """Return how many tokens make a chunk: a rank has the logits of the whole vocabulary."""
+        return super().tokens_per_chunk(rows * self._mesh.size())
