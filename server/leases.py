@@ -1,6 +1,6 @@
 """Leases: a node claims work once, keeps it by reports, and loses it after a silence.
 
-One mechanism for the nodes of attempts and for chores (docs/lifecycle.md, 7-8, 15-17, 32-35):
+One mechanism for the nodes of attempts and for operations (docs/lifecycle.md, 7-8, 15-17, 32-35):
 
 - claim: a guarded move out of the state in which the work is offered, so only one claim succeeds;
 - renewal: each report of the holder stores its time;
@@ -20,9 +20,9 @@ from typing import Any, Protocol
 
 from sqlalchemy import ColumnElement, Table, and_, false, func, or_
 
-from server.database.tables import attempt_nodes, chores
+from server.database.tables import attempt_nodes, operations
 from server.errors import ConflictError
-from trainyard.protocol.states import AttemptNodeState, ChoreState
+from trainyard.protocol.states import AttemptNodeState, OperationState
 
 SKEW = timedelta(seconds=60)
 """So far clocks of servers may differ; what lies further ahead was written before a clock was set
@@ -114,7 +114,9 @@ NODE_LEASES = Leases(
     held=(AttemptNodeState.CLAIMED, AttemptNodeState.RUNNING),
     claimed_at="claimed_at",
 )
-CHORE_LEASES = Leases(chores, key=("id",), held=(ChoreState.RUNNING,), claimed_at="started_at")
+OPERATION_LEASES = Leases(
+    operations, key=("id",), held=(OperationState.RUNNING,), claimed_at="started_at"
+)
 
 
 def lease_expired(heard_at: datetime, hearing: Hearing | None, *, seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""The one door of the states: guarded moves of jobs, attempts, their nodes and chores, with events.
+"""The one door of all states: guarded moves of jobs, attempts, nodes and operations, with events.
 
 The legal moves are data (trainyard.protocol.states); docs/lifecycle.md has their reasons.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, and_, select, update
 
 from server.context import Context
-from server.database.tables import attempt_nodes, attempts, chores, jobs
+from server.database.tables import attempt_nodes, attempts, jobs, operations
 from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
 from server.subject import Actor, Subject
@@ -21,12 +21,12 @@ from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.states import (
     ATTEMPT_MOVES,
     ATTEMPT_NODE_MOVES,
-    CHORE_MOVES,
     JOB_MOVES,
+    OPERATION_MOVES,
     AttemptNodeState,
     AttemptState,
-    ChoreState,
     JobState,
+    OperationState,
     sources,
 )
 
@@ -74,17 +74,24 @@ def node_to(attempt_id: str, node: str, target: AttemptNodeState, **values: Any)
     return Move(what, attempt_nodes, where, target, legal, values)
 
 
-def chore_to(
-    chore_id: str,
-    target: ChoreState,
+def operation_to(
+    operation_id: str,
+    target: OperationState,
     *,
-    only_from: frozenset[ChoreState] | None = None,
+    only_from: frozenset[OperationState] | None = None,
     **values: Any,
 ) -> Move:
-    """Return the move of a chore; `only_from` narrows the states that the table allows."""
-    legal = sources(CHORE_MOVES, target)
+    """Return the move of an operation; `only_from` narrows the states that the table allows."""
+    legal = sources(OPERATION_MOVES, target)
     narrowed = legal if only_from is None else legal & only_from
-    return Move(f"chore {chore_id}", chores, chores.c.id == chore_id, target, narrowed, values)
+    return Move(
+        f"operation {operation_id}",
+        operations,
+        operations.c.id == operation_id,
+        target,
+        narrowed,
+        values,
+    )
 
 
 def move(

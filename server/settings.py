@@ -58,8 +58,8 @@ class Settings(BaseSettings):
     scrub_interval_days: Annotated[float, Field(ge=0)] = 0.0
     """Days after which a checkpoint that nobody has looked at is compared with its checksums, on a
     node that is idle; never when 0."""
-    chores_kept_days: Annotated[float, Field(ge=0)] = 30.0
-    """Days after which chores that have ended are forgotten; never when 0."""
+    operations_kept_days: Annotated[float, Field(ge=0)] = 30.0
+    """Days after which operations that have ended are forgotten; never when 0."""
     max_slots: Annotated[int, Field(ge=1)] = 16_384
     """Most slots that a job may ask for. A job that is larger than all nodes waits for more of
     them; a number that nobody will ever have is refused."""

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trainer.check import check_run
-from trainer.chores.main import main as do_chore
 from trainer.errors import LaunchError, RunError
+from trainer.operations.main import main as do_operation
 from trainer.process import (
     collector_resting,
     die_with_parent,
@@ -30,11 +30,11 @@ from trainer.process import (
 )
 from trainer.record import Recorder
 from trainer.run import forget_check, named_root, open_run, refuse_used
-from trainyard.protocol.chores import TASK, ChoreKind
 from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.operations import TASK, OperationKind
 from trainyard.protocol.rundir import Phase, RunDirectory
 
-CHORES = [[kind.value] for kind in ChoreKind]
+OPERATIONS = [[kind.value] for kind in OperationKind]
 INTERRUPTED = 130  # what a shell reports after Ctrl-C
 
 logger = logging.getLogger("trainer")
@@ -45,10 +45,10 @@ logger = logging.getLogger("trainer")
 def main() -> int:
     """Run the command line; 0 when the run succeeded or was stopped, 1 when it failed."""
     words = sys.argv[1:]
-    if words[:1] == ["export"] and not _is_chore(words[1:]):
+    if words[:1] == ["export"] and not _is_operation(words[1:]):
         return _export(words[1:])
-    if words[:1] in CHORES and len(words) == 2:
-        return do_chore(ChoreKind(words[0]), words[1:])
+    if words[:1] in OPERATIONS and len(words) == 2:
+        return do_operation(OperationKind(words[0]), words[1:])
     if words[:1] == ["compare"]:
         return _compare(words[1:])
     if words[:1] == ["identify"] and len(words) == 2:
@@ -101,8 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _is_chore(words: list[str]) -> bool:
-    """Whether these words name the folder of a chore, and no checkpoint to export by hand."""
+def _is_operation(words: list[str]) -> bool:
+    """Whether these words name the folder of an operation, and no checkpoint to export by hand."""
     return len(words) == 1 and (Path(words[0]) / TASK).exists()
 
 

@@ -20,7 +20,7 @@ from trainer.model.build import build_model
 from trainer.run import named_root, open_run
 from trainer.storage import StoragePath
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.chores import SampleEnd, SampleResult
+from trainyard.protocol.operations import SampleEnd, SampleResult
 from trainyard.spec.job import JobSpec
 
 

@@ -22,8 +22,8 @@ def main() -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every report
     if arguments.command == "supervise":
         return _supervise(arguments.run, arguments.lock)
-    if arguments.command == "chore":
-        return _chore(arguments.folder)
+    if arguments.command == "operation":
+        return _operation(arguments.folder)
     if arguments.command == "init":
         from worker.init import Init
 
@@ -40,8 +40,10 @@ def _parser() -> argparse.ArgumentParser:
     supervise = commands.add_parser("supervise", help="own one torchrun (started by the worker)")
     supervise.add_argument("run", type=Path, help="run directory")
     supervise.add_argument("--lock", type=int, required=True, help="file descriptor of the lock")
-    chore = commands.add_parser("chore", help="own the command of a chore (started by the worker)")
-    chore.add_argument("folder", type=Path, help="folder of the chore")
+    operation = commands.add_parser(
+        "operation", help="own the command of an operation (started by the worker)"
+    )
+    operation.add_argument("folder", type=Path, help="folder of the operation")
     commands.add_parser("init", help="first process of a container: reaps, restarts, drains")
     return parser
 
@@ -68,14 +70,14 @@ def _supervise(folder: Path, lock_fd: int) -> int:
     return see_to(folder.resolve(), lock_fd)
 
 
-def _chore(folder: Path) -> int:
-    """Detach, then see to the chore until it is over."""
+def _operation(folder: Path) -> int:
+    """Detach, then see to the operation until it is over."""
     if os.fork():
         os._exit(0)
     os.setsid()
-    from worker.chores import see_to_chore
+    from worker.operations import see_to_operation
 
-    return see_to_chore(folder.resolve())
+    return see_to_operation(folder.resolve())
 
 
 if __name__ == "__main__":

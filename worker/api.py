@@ -18,13 +18,13 @@ from trainyard.base.retry import Backoff, Retries, retry
 from trainyard.protocol.rest.errors import TrainyardError, error_of
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
-    ChoreClaimReply,
-    ChoreReport,
-    ChoreReportReply,
     Claim,
     ClaimReply,
     NodeHeartbeat,
     NodeHeartbeatReply,
+    OperationClaimReply,
+    OperationReport,
+    OperationReportReply,
     Registration,
     RegistrationReply,
     Report,
@@ -89,14 +89,14 @@ class WorkerApi:
         """Say what is new of an attempt, and hear what is wanted of it."""
         return self._post(f"attempts/{attempt_id}/report", report, ReportReply)
 
-    def claim_chore(self, chore_id: str, *, node: str) -> ChoreClaimReply:
-        """Take on a chore; 409 when that has been done, or it was given to another node."""
+    def claim_operation(self, operation_id: str, *, node: str) -> OperationClaimReply:
+        """Take on an operation; 409 when that has been done, or it was given to another node."""
         claim = Claim(protocol=PROTOCOL, node=node, worker=self.worker)
-        return self._post(f"chores/{chore_id}/claim", claim, ChoreClaimReply)
+        return self._post(f"operations/{operation_id}/claim", claim, OperationClaimReply)
 
-    def report_chore(self, chore_id: str, report: ChoreReport) -> ChoreReportReply:
-        """Say how far a chore is, or how it ended; 409 when another claim has outrun this one."""
-        return self._post(f"chores/{chore_id}/report", report, ChoreReportReply)
+    def report_operation(self, operation_id: str, report: OperationReport) -> OperationReportReply:
+        """Report the progress or the outcome of an operation; 409 after a later claim."""
+        return self._post(f"operations/{operation_id}/report", report, OperationReportReply)
 
     def _post(self, path: str, body: RecordModel, kind: type[Reply]) -> Reply:
         headers = {"Content-Type": "application/json"}

@@ -1,4 +1,4 @@
-"""The Celery app of one node: one queue, one short task that launches, one for chores."""
+"""The Celery app of one node: one queue, one short task that launches, one for operations."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import logging
 
 from celery import Celery
 
-from trainyard.protocol.worker_messages import ChoreMessage, LaunchMessage
+from trainyard.protocol.worker_messages import LaunchMessage, OperationMessage
 from worker.api import ServerAway, WorkerApi
-from worker.chores import ChoreStarter
 from worker.folder import worker_identity
 from worker.launch import Launcher
+from worker.operations import OperationStarter
 from worker.register import own_token
 from worker.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-TASK, CHORE_TASK = "worker.launch", "worker.chore"
+TASK, OPERATION_TASK = "worker.launch", "worker.operation"
 
 
 def create_app(settings: Settings, launcher: Launcher) -> Celery:
@@ -42,9 +42,9 @@ def create_app(settings: Settings, launcher: Launcher) -> Celery:
     def launch(**message: object) -> None:
         _launch(LaunchMessage.model_validate(message), settings, launcher)
 
-    @app.task(name=CHORE_TASK)
-    def chore(**message: object) -> None:
-        _start_chore(ChoreMessage.model_validate(message), settings, launcher)
+    @app.task(name=OPERATION_TASK)
+    def operation(**message: object) -> None:
+        _start_operation(OperationMessage.model_validate(message), settings, launcher)
 
     return app
 
@@ -57,8 +57,8 @@ def _launch(message: LaunchMessage, settings: Settings, launcher: Launcher) -> N
             logger.warning("attempt %s is not claimed: %s", message.attempt_id, error)
 
 
-def _start_chore(message: ChoreMessage, settings: Settings, launcher: Launcher) -> None:
-    starter = ChoreStarter(
+def _start_operation(message: OperationMessage, settings: Settings, launcher: Launcher) -> None:
+    starter = OperationStarter(
         launcher.node,
         launcher.name,
         launcher.roots,
@@ -69,7 +69,7 @@ def _start_chore(message: ChoreMessage, settings: Settings, launcher: Launcher) 
         try:
             starter.start(message, api)
         except ServerAway as error:
-            logger.warning("chore %s is not claimed: %s", message.chore_id, error)
+            logger.warning("operation %s is not claimed: %s", message.operation_id, error)
 
 
 def _api(settings: Settings, launcher: Launcher) -> WorkerApi:

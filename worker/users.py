@@ -132,7 +132,7 @@ class RunAs:
         if missing:
             raise ValueError(f"TRAINYARD_RUN_AS needs the capabilities {', '.join(missing)}")
         group = self.groups[0]
-        for folder in (data_dir, data_dir / "runs", data_dir / "chores"):
+        for folder in (data_dir, data_dir / "runs", data_dir / "operations"):
             folder.mkdir(exist_ok=True)
             folder.chmod(0o711)
         for folder in shared:

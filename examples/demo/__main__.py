@@ -197,10 +197,10 @@ def sample(yard: Client, job_id: str) -> str:
     newest = max(yard.checkpoints(job_id), key=lambda c: (c.attempt, c.step))
     say('   trainyard sample resumed --prompt "def " --seed 1')
     asked = yard.sample(newest.id, "def ", seed=1)
-    chore = yard.wait_for_chore(asked.id, timeout=SAMPLE_SECONDS, poll_seconds=0.2)
-    if chore.outcome is None or chore.outcome.sample is None:
-        raise RuntimeError(f"no text could be drawn: {chore.outcome or chore.state}")
-    return "\n".join(f"   | {line}" for line in chore.outcome.sample.text.rstrip().splitlines())
+    operation = yard.wait_for_operation(asked.id, timeout=SAMPLE_SECONDS, poll_seconds=0.2)
+    if operation.outcome is None or operation.outcome.sample is None:
+        raise RuntimeError(f"no text could be drawn: {operation.outcome or operation.state}")
+    return "\n".join(f"   | {line}" for line in operation.outcome.sample.text.rstrip().splitlines())
 
 
 @contextlib.contextmanager

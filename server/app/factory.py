@@ -13,13 +13,13 @@ from starlette.concurrency import run_in_threadpool
 
 import server.auth.endpoints
 import server.checkpoints.endpoints
-import server.chores.endpoints
 import server.events.endpoints
 import server.ingest.endpoints
 import server.jobs.endpoints
 import server.logs.endpoints
 import server.metrics.endpoints
 import server.nodes.endpoints
+import server.operations.endpoints
 from server.app import health, monitoring, openapi, reference
 from server.app.dashboard import Dashboard, dashboard_dir
 from server.app.monitoring import Monitoring
@@ -48,7 +48,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.metrics.endpoints.router,
     server.logs.endpoints.router,
     server.checkpoints.endpoints.router,
-    server.chores.endpoints.router,
+    server.operations.endpoints.router,
     server.nodes.endpoints.router,
     server.events.endpoints.router,
     server.auth.endpoints.router,

@@ -11,8 +11,8 @@ from server.context import Context
 from server.database.tables import checkpoints
 from server.events.store import append_event
 from server.subject import SERVER
-from trainyard.protocol.chores import Verification
 from trainyard.protocol.failures import Failure
+from trainyard.protocol.operations import Verification
 from trainyard.protocol.rest.event_data import CheckpointDamaged
 
 

@@ -17,8 +17,8 @@ from server.errors import NotFoundError
 from server.events.store import append_event
 from server.lifecycle import check_job
 from server.subject import Actor, Subject
-from trainyard.protocol.chores import Verification
 from trainyard.protocol.manifest import Manifest, SaveSettled, checkpoint_path, split_checkpoint_id
+from trainyard.protocol.operations import Verification
 from trainyard.protocol.rest.event_data import CheckpointCommitted
 from trainyard.protocol.rest.fork import DescendantView
 from trainyard.protocol.rest.telemetry import CheckpointDetails, CheckpointView

@@ -12,15 +12,15 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, Table, select
 
 from server.database import tables
 from trainyard.protocol.attempt import Overrides
-from trainyard.protocol.chores import (
-    ChoreKind,
-    ChoreOutcome,
-    ChoreProgress,
-    ChoreTask,
-    Verification,
-)
 from trainyard.protocol.failures import Failure
 from trainyard.protocol.manifest import Manifest, SaveFailed
+from trainyard.protocol.operations import (
+    OperationKind,
+    OperationOutcome,
+    OperationProgress,
+    OperationTask,
+    Verification,
+)
 from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.rest.nodes import Drain
@@ -31,9 +31,9 @@ from trainyard.protocol.states import (
     AttemptNodeState,
     AttemptOutcome,
     AttemptState,
-    ChoreState,
     DesiredState,
     JobState,
+    OperationState,
 )
 from trainyard.protocol.worker_messages import Hardware, Identity, WorkerIdentity
 from trainyard.spec.auto import DeviceKind
@@ -253,19 +253,19 @@ class Checkpoint(CheckpointHead):
 
 
 @dataclass(frozen=True, slots=True)
-class Chore(TypedRow):
-    """A chore, whole."""
+class Operation(TypedRow):
+    """An operation, whole."""
 
-    table: ClassVar[Table] = tables.chores
+    table: ClassVar[Table] = tables.operations
     id: str
-    kind: ChoreKind
-    state: ChoreState
+    kind: OperationKind
+    state: OperationState
     job_id: str
     job_name: str
     checkpoint_id: str | None
     actor: str
     reason: str
-    task: ChoreTask
+    task: OperationTask
     storage: str | None
     node: str | None
     fence: int
@@ -274,8 +274,8 @@ class Chore(TypedRow):
     waiting: str | None
     awaited_since: datetime | None
     last_report_at: datetime | None
-    progress: ChoreProgress | None
-    outcome: ChoreOutcome | None
+    progress: OperationProgress | None
+    outcome: OperationOutcome | None
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None

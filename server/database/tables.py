@@ -29,15 +29,15 @@ from server.database.telemetry_tables import (
     step_digests,
 )
 from trainyard.protocol.attempt import Overrides
-from trainyard.protocol.chores import (
-    ChoreKind,
-    ChoreOutcome,
-    ChoreProgress,
-    ChoreTask,
-    Verification,
-)
 from trainyard.protocol.failures import Failure
 from trainyard.protocol.manifest import Manifest, SaveFailed
+from trainyard.protocol.operations import (
+    OperationKind,
+    OperationOutcome,
+    OperationProgress,
+    OperationTask,
+    Verification,
+)
 from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.rest.nodes import Drain
@@ -48,9 +48,9 @@ from trainyard.protocol.states import (
     AttemptNodeState,
     AttemptOutcome,
     AttemptState,
-    ChoreState,
     DesiredState,
     JobState,
+    OperationState,
 )
 from trainyard.protocol.worker_messages import Hardware, Identity, WorkerIdentity
 from trainyard.spec.job import JobSpec
@@ -64,7 +64,6 @@ __all__ = [
     "attempt_nodes",
     "attempts",
     "checkpoints",
-    "chores",
     "demands",
     "events",
     "idempotency_keys",
@@ -77,6 +76,7 @@ __all__ = [
     "metric_series",
     "metric_tail",
     "nodes",
+    "operations",
     "requests",
     "sessions",
     "spool_offsets",
@@ -292,18 +292,18 @@ checkpoints = Table(
 )
 
 # Outlives the rows that it was made of: the job may be deleted before its files are.
-chores = Table(
-    "chores",
+operations = Table(
+    "operations",
     metadata,
     Column("id", ID, primary_key=True),
-    Column("kind", choice(ChoreKind), nullable=False),
-    Column("state", choice(ChoreState), nullable=False),
+    Column("kind", choice(OperationKind), nullable=False),
+    Column("state", choice(OperationState), nullable=False),
     Column("job_id", ID, nullable=False),
     Column("job_name", String(80), nullable=False),
     Column("checkpoint_id", String(200)),
     Column("actor", String(100), nullable=False),
     Column("reason", Text, nullable=False),
-    Column("task", Record(ChoreTask), nullable=False),
+    Column("task", Record(OperationTask), nullable=False),
     Column("storage", String(64)),  # UUID of the storage root
     Column("node", String(100)),
     Column("fence", Integer, nullable=False, default=0),  # claims so far
@@ -312,12 +312,12 @@ chores = Table(
     Column("waiting", Text),  # why it has not begun, while it is queued
     Column("awaited_since", UtcDateTime),  # since when its job waits for it, though it could run
     Column("last_report_at", UtcDateTime),
-    Column("progress", Record(ChoreProgress)),
-    Column("outcome", Record(ChoreOutcome)),
+    Column("progress", Record(OperationProgress)),
+    Column("outcome", Record(OperationOutcome)),
     Column("created_at", UtcDateTime, nullable=False),
     Column("started_at", UtcDateTime),
     Column("ended_at", UtcDateTime),
-    one_of("state", ChoreState),
+    one_of("state", OperationState),
     Index(None, "state", "id"),
     Index(None, "job_id", "id"),
     Index(None, "checkpoint_id", "id"),

@@ -8,17 +8,17 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainyard.protocol.rest.access import SessionRequest, TokenRequest
-from trainyard.protocol.rest.chores import ExportRequest, SampleRequest
 from trainyard.protocol.rest.fork import ForkRequest
 from trainyard.protocol.rest.jobs import JobRequest, StopRequest
 from trainyard.protocol.rest.nodes import DrainRequest
+from trainyard.protocol.rest.operations import ExportRequest, SampleRequest
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.rest.telemetry import ComparisonView
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
-    ChoreReport,
     Claim,
     NodeHeartbeat,
+    OperationReport,
     Registration,
     Report,
 )
@@ -79,7 +79,7 @@ EXAMPLES: Examples = {
         },
     },
     NodeHeartbeat: {"idle": {"protocol": PROTOCOL, "node": "cpu-01"}},
-    ChoreReport: {
+    OperationReport: {
         "half_way": {
             "protocol": PROTOCOL,
             "node": "cpu-01",

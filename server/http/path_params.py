@@ -22,7 +22,7 @@ CheckpointId = Annotated[
         description="Id of the checkpoint: job, attempt and step.",
     ),
 ]
-ChoreId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the chore.")]
+OperationId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the operation.")]
 NodeName = Annotated[
     str,
     Path(pattern=NAME, max_length=100, description="Name of the node."),

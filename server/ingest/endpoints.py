@@ -9,23 +9,23 @@ from fastapi import APIRouter, Depends, Path, Response
 from server.attempts import service as attempts
 from server.auth.dependencies import AttemptTokenHash, Joiner, Node
 from server.auth.service import Principal
-from server.chores.carrying import claim_chore, report_chore
 from server.errors import ForbiddenError
 from server.http.dependencies import ServerContext
-from server.http.path_params import ChoreId
+from server.http.path_params import OperationId
 from server.http.request_body import JsonBody
 from server.http.responses import reply
 from server.ingest.receive import store_report
 from server.nodes import service as nodes
+from server.operations.worker_api import claim_operation, report_operation
 from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.worker_messages import (
-    ChoreClaimReply,
-    ChoreReport,
-    ChoreReportReply,
     Claim,
     ClaimReply,
     NodeHeartbeat,
     NodeHeartbeatReply,
+    OperationClaimReply,
+    OperationReport,
+    OperationReportReply,
     Registration,
     RegistrationReply,
     Report,
@@ -90,35 +90,35 @@ def report(
 
 
 @router.post(
-    "/chores/{chore_id}/claim",
-    response_model=ChoreClaimReply,
-    summary="A worker takes on a chore",
+    "/operations/{operation_id}/claim",
+    response_model=OperationClaimReply,
+    summary="A worker takes on an operation",
 )
-def claim_a_chore(
+def claim_an_operation(
     context: ServerContext,
     principal: Node,
-    chore_id: ChoreId,
+    operation_id: OperationId,
     body: Annotated[Claim, Depends(JsonBody(Claim))],
 ) -> Response:
     """Hand out the task and the fence, once; whoever comes second gets 409."""
     _check(principal, body.node, body.protocol)
-    return reply(claim_chore(context, chore_id, node=body.node, worker=body.worker))
+    return reply(claim_operation(context, operation_id, node=body.node, worker=body.worker))
 
 
 @router.post(
-    "/chores/{chore_id}/report",
-    response_model=ChoreReportReply,
-    summary="How far a chore is, or how it ended",
+    "/operations/{operation_id}/report",
+    response_model=OperationReportReply,
+    summary="How far an operation is, or how it ended",
 )
-def report_on_a_chore(
+def report_on_an_operation(
     context: ServerContext,
     principal: Node,
-    chore_id: ChoreId,
-    body: Annotated[ChoreReport, Depends(JsonBody(ChoreReport))],
+    operation_id: OperationId,
+    body: Annotated[OperationReport, Depends(JsonBody(OperationReport))],
 ) -> Response:
     """Renew the lease; 409 where another claim has outrun this one."""
     _check(principal, body.node, body.protocol)
-    return reply(report_chore(context, chore_id, body))
+    return reply(report_operation(context, operation_id, body))
 
 
 def _check(principal: Principal, node: str, protocol: int) -> None:

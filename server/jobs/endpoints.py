@@ -8,7 +8,6 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 
 from server.attempts.queries import list_requests, read_request
 from server.auth.dependencies import Person, person
-from server.chores.queue import read_chore
 from server.http.dependencies import ServerContext
 from server.http.paging import PageRequest, page_by
 from server.http.path_params import CheckpointId, JobId
@@ -24,10 +23,10 @@ from server.jobs.listing import (
 )
 from server.jobs.planning import plan_job
 from server.jobs.queries import job_view, list_attempts, list_events
+from server.operations.store import read_operation
 from trainyard.base.names import NAME
 from trainyard.planner.results import Plan
 from trainyard.protocol.rest.attempts import AttemptView
-from trainyard.protocol.rest.chores import JobDeletedView
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.events import EventView
 from trainyard.protocol.rest.fork import ForkReply, ForkRequest
@@ -41,6 +40,7 @@ from trainyard.protocol.rest.jobs import (
     JobView,
     StopRequest,
 )
+from trainyard.protocol.rest.operations import JobDeletedView
 from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply, ResumeRequest
 from trainyard.protocol.rundir import Request
 from trainyard.protocol.states import JobState
@@ -170,14 +170,14 @@ def delete(
 ) -> Response:
     """Remove a job and what the server holds of it; 409 while it is not at an end.
 
-    Checkpoints that are to go are deleted on storage by chores, which a 202 names.
+    Checkpoints that are to go are deleted on storage by operations, which a 202 names.
     """
-    chores = service.delete(context, job_id, actor=principal.actor, checkpoints=checkpoints)
-    if not chores:
+    operations = service.delete(context, job_id, actor=principal.actor, checkpoints=checkpoints)
+    if not operations:
         return Response(status_code=204)
     with context.database.read() as connection:
-        views = [read_chore(connection, chore_id) for chore_id in chores]
-    return reply(JobDeletedView(chores=views), status=202)
+        views = [read_operation(connection, operation_id) for operation_id in operations]
+    return reply(JobDeletedView(operations=views), status=202)
 
 
 @router.post("/jobs/{job_id}/stop", response_model=JobView, summary="Save, then leave")

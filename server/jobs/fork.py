@@ -22,9 +22,9 @@ from server.lifecycle import lock_job
 from server.subject import Actor
 from trainyard.base.problems import Problem, SpecError
 from trainyard.planner.results import Plan
-from trainyard.protocol.chores import Verification
 from trainyard.protocol.fork_rules import guarantees, settle_parts
 from trainyard.protocol.manifest import Manifest, split_checkpoint_id
+from trainyard.protocol.operations import Verification
 from trainyard.protocol.rest.fork import ForkPreview, ForkRequest
 from trainyard.protocol.resume_parts import CheckpointPart, start_state
 from trainyard.spec.job import JobSpec, parse_job_spec

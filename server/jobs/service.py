@@ -13,7 +13,6 @@ from sqlalchemy import Connection
 from server.attempts.finish import order
 from server.attempts.launch import newest_attempt_id, read_launch
 from server.attempts.parent import parent_checkpoint
-from server.chores.service import refuse_while_needed, remove_with_job
 from server.context import Context
 from server.database import tables
 from server.database.rows import Job
@@ -23,6 +22,7 @@ from server.errors import ConflictError, InvalidRequestError
 from server.events.store import append_event
 from server.jobs.checks import check_hardware, check_new, check_world_size
 from server.lifecycle import job_to, lock_job, move
+from server.operations.service import refuse_while_needed, remove_with_job
 from server.subject import Actor, Subject
 from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, Submitted
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
@@ -127,20 +127,20 @@ def delete(
 ) -> list[str]:
     """Remove a job that has ended, and all that the server holds of it.
 
-    Returns the ids of the chores that delete its checkpoints on storage, where they are to go.
+    Returns the ids of the operations that delete its checkpoints on storage, where they are to go.
 
     Raises:
         NotFoundError: there is no such job.
         ConflictError: it has not ended, or something speaks against deleting a checkpoint.
     """
-    chores: list[str] = []
+    operations: list[str] = []
     with context.database.write() as connection:
         job = _locked(connection, job_id)
         if job.state not in TERMINAL_JOB_STATES:
             raise ConflictError(f"{job.name} is {job.state}; stop or cancel it first")
         refuse_while_needed(connection, job_id)
         if checkpoints == "delete":
-            chores = remove_with_job(context, connection, job, actor=actor)
+            operations = remove_with_job(context, connection, job, actor=actor)
         connection.execute(sa.delete(jobs).where(jobs.c.id == job_id))
         connection.execute(sa.delete(tables.events).where(tables.events.c.job_id == job_id))
         keys = tables.idempotency_keys
@@ -153,7 +153,7 @@ def delete(
             actor=actor,
             subject=Subject(job_id),
         )
-    return chores
+    return operations
 
 
 def ask(context: Context, job_id: str, request: Request) -> str:

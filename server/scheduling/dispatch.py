@@ -11,13 +11,16 @@ from typing import Protocol
 from celery import Celery
 
 from server.clock import Clock
-from trainyard.protocol.worker_messages import ChoreMessage, LaunchMessage
+from trainyard.protocol.worker_messages import LaunchMessage, OperationMessage
 
 logger = logging.getLogger(__name__)
 
-Message = LaunchMessage | ChoreMessage
+Message = LaunchMessage | OperationMessage
 
-TASKS: dict[type[Message], str] = {LaunchMessage: "worker.launch", ChoreMessage: "worker.chore"}
+TASKS: dict[type[Message], str] = {
+    LaunchMessage: "worker.launch",
+    OperationMessage: "worker.operation",
+}
 EXPIRES_SECONDS = 60
 THREADS = 8
 """Messages that are sent at once; below the limit of Celery's pool of connections (10)."""
@@ -51,7 +54,7 @@ class Outbox:
     """Sends in parallel, in threads of its own, and keeps account of whether the broker accepts.
 
     A message that is not sent yet is not queued a second time, so that the queue of a broker that
-    is away holds no more than one message for each launch and chore that waits.
+    is away holds no more than one message for each launch and operation that waits.
     """
 
     def __init__(self, sender: Sender, clock: Clock) -> None:
@@ -141,7 +144,7 @@ class RecordingDispatcher:
 
     def __init__(self) -> None:
         self.sent: list[LaunchMessage] = []
-        self.chores: list[ChoreMessage] = []
+        self.operations: list[OperationMessage] = []
         self.up_since: datetime | None = datetime.min.replace(tzinfo=UTC)
         """None plays a broker that is away: messages are lost."""
 
@@ -149,7 +152,7 @@ class RecordingDispatcher:
         """Keep one message."""
         if self.up_since is None:
             return
-        if isinstance(message, ChoreMessage):
-            self.chores.append(message)
+        if isinstance(message, OperationMessage):
+            self.operations.append(message)
         else:
             self.sent.append(message)

@@ -15,7 +15,6 @@ from sqlalchemy import Connection, Table, select, tuple_, update
 
 from server.attempts.finish import end_nodes
 from server.attempts.retry_policy import NodeEnd
-from server.chores.cancelling import prune_ended
 from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
@@ -25,6 +24,7 @@ from server.leases import NODE_LEASES, Hearing
 from server.lifecycle import lock_job
 from server.liveness import hearing
 from server.nodes.workers import HEARTBEATS_MISSED
+from server.operations.cancel import prune_ended
 from server.scheduling.dispatch import Dispatcher
 from server.scheduling.queue import forget_groups
 from server.subject import SCHEDULER, Subject

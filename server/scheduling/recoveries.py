@@ -11,23 +11,23 @@ from sqlalchemy import Select, Table, bindparam, or_, update
 
 from server.context import Context
 from server.database.rows import TypedRow
-from server.database.tables import chores, jobs
+from server.database.tables import jobs, operations
 from server.liveness import hearing
 from server.nodes.capacity import read_offers
 from server.nodes.placement import Offer
 from server.scheduling.queue import WaitingJob, append_waiting
-from trainyard.protocol.chores import ChoreKind, ChoreTask
-from trainyard.protocol.states import OPEN_CHORE_STATES, JobState
+from trainyard.protocol.operations import OperationKind, OperationTask
+from trainyard.protocol.states import OPEN_OPERATION_STATES, JobState
 
 
 @dataclass(frozen=True, slots=True)
 class Search(TypedRow):
     """An open search for the commits of a lost attempt."""
 
-    table: ClassVar[Table] = chores
+    table: ClassVar[Table] = operations
     id: str
     job_id: str
-    task: ChoreTask
+    task: OperationTask
     storage: str | None
     awaited_since: datetime | None
 
@@ -72,7 +72,7 @@ class Recoveries:
             # Out of its group, which it may have come into while no node saw the storage.
             held = update(jobs).where(waits).values(reason=bindparam("because"), demand=None)
             connection.execute(held, rows)
-            begun = update(chores).where(chores.c.id == bindparam("search"))
+            begun = update(operations).where(operations.c.id == bindparam("search"))
             connection.execute(begun.values(awaited_since=bindparam("since")), rows)
             still = WaitingJob.select().where(
                 jobs.c.id.in_([row.job_id for row in ordered]), jobs.c.state == JobState.QUEUED
@@ -90,10 +90,10 @@ def _open_searches(now: datetime) -> Select[Any]:
     due = or_(jobs.c.not_before.is_(None), jobs.c.not_before <= now)
     return (
         Search.select()
-        .join(jobs, jobs.c.id == chores.c.job_id)
+        .join(jobs, jobs.c.id == operations.c.job_id)
         .where(
-            chores.c.kind == ChoreKind.RECOVER,
-            chores.c.state.in_(sorted(OPEN_CHORE_STATES)),
+            operations.c.kind == OperationKind.RECOVER,
+            operations.c.state.in_(sorted(OPEN_OPERATION_STATES)),
             jobs.c.state == JobState.QUEUED,
             due,
         )

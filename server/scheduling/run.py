@@ -7,10 +7,10 @@ import signal
 import threading
 
 from server.context import Context
-from server.scheduling.chores import ChoreKeeper
 from server.scheduling.dispatch import CelerySender, Dispatcher, Outbox
 from server.scheduling.drain import Emptier
 from server.scheduling.leader import Leadership, leadership
+from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer
 
@@ -29,7 +29,7 @@ class Scheduler:
         self._reconciler = Reconciler(context, dispatcher)
         self._emptier = Emptier(context)
         self._placer = Placer(context, dispatcher)
-        self._chores = ChoreKeeper(context, dispatcher)
+        self._operations = OperationKeeper(context, dispatcher)
 
     def tick(self) -> bool:
         """Do one round, and return whether this process leads.
@@ -40,7 +40,7 @@ class Scheduler:
         if not self._leader.held():
             return False
         errors: list[Exception] = []
-        for part in (self._reconciler, self._emptier, self._placer, self._chores):
+        for part in (self._reconciler, self._emptier, self._placer, self._operations):
             try:
                 part.run()
             except Exception as error:  # noqa: BLE001 - raised below, after the other parts

@@ -11,8 +11,8 @@ from tests.e2e.control_plane import ControlPlane, finished, spec, wait_for
 from trainyard.client.errors import ConflictError
 from trainyard.client.sdk import Client
 from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.protocol.rest.chores import ChoreView
-from trainyard.protocol.states import ChoreState, JobState
+from trainyard.protocol.rest.operations import OperationView
+from trainyard.protocol.states import JobState, OperationState
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -28,15 +28,15 @@ def folder_of(plane: ControlPlane, checkpoint_id: str) -> Path:
     return (found[0] if found else plane.folders.root / "gone") / step
 
 
-def ended(yard: Client, chore: ChoreView) -> ChoreView:
-    """Return a chore that has ended well."""
-    done = yard.wait_for_chore(chore.id, timeout=120)
-    assert done.state == ChoreState.SUCCEEDED, done
+def ended(yard: Client, operation: OperationView) -> OperationView:
+    """Return an operation that has ended well."""
+    done = yard.wait_for_operation(operation.id, timeout=120)
+    assert done.state == OperationState.SUCCEEDED, done
     return done
 
 
 def settled(yard: Client, job_id: str) -> bool:
-    return not any(yard.chores(job_id=job_id, open_only=True))
+    return not any(yard.operations(job_id=job_id, open_only=True))
 
 
 def speaks_alike(yard: Client, checkpoint_id: str) -> None:
@@ -69,7 +69,7 @@ def test_checkpoints_from_retention_to_the_last_deletion(plane: ControlPlane, ya
     assert [c.step for c in kept] == [10, 8]
     attempt = folder_of(plane, kept[0].id).parent
     assert sorted(p.name for p in attempt.iterdir()) == ["step-10", "step-8"]
-    gone = list(yard.chores(job_id=job.id))
+    gone = list(yard.operations(job_id=job.id))
     assert {(c.kind, c.actor, c.state) for c in gone} == {("delete", "retention", "succeeded")}
     assert len(gone) == 4
 
@@ -106,9 +106,9 @@ def test_checkpoints_from_retention_to_the_last_deletion(plane: ControlPlane, ya
     ended(yard, yard.delete_checkpoint(older.id))
     assert not folder_of(plane, older.id).exists()
 
-    chores = yard.delete(job.id, checkpoints="delete")
-    assert len(chores) == 1
-    ended(yard, chores[0])
+    operations = yard.delete(job.id, checkpoints="delete")
+    assert len(operations) == 1
+    ended(yard, operations[0])
     assert list(plane.folders.root.glob(f"**/checkpoints/{job.id}")) == []
 
 

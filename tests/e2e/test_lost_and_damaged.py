@@ -55,7 +55,7 @@ def test_commits_of_a_lost_node_that_the_server_did_not_hear_are_found(
     assert second.nodes[0].node == plane.node
     found = [e.data for e in yard.events(job_id) if e.actor == "recovery"]
     assert {e.step for e in found if isinstance(e, CheckpointCommitted)} == {*unheard}
-    (search,) = (c for c in yard.chores(job_id=job_id) if c.kind == "recover")
+    (search,) = (c for c in yard.operations(job_id=job_id) if c.kind == "recover")
     assert (search.state, search.node) == ("succeeded", plane.node)
     assert (plane.folders.checkpoints / job_id / "FENCE").read_text().strip() == "2"
     assert {c.step for c in yard.checkpoints(job_id)} == {0, *range(10, STEPS + 1, 10)}

@@ -12,9 +12,9 @@ from tests.objects.store import Server, serving
 from trainer.checkpoint import store
 from trainer.objects.path import ObjectPath
 from trainyard.client.sdk import Client
-from trainyard.protocol.chores import ChoreKind
-from trainyard.protocol.rest.chores import ChoreView
-from trainyard.protocol.states import ChoreState, JobState
+from trainyard.protocol.operations import OperationKind
+from trainyard.protocol.rest.operations import OperationView
+from trainyard.protocol.states import JobState, OperationState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -54,10 +54,10 @@ def plane(
         made.end()
 
 
-def ended(yard: Client, chore: ChoreView) -> ChoreView:
-    """Return a chore that has ended well."""
-    done = yard.wait_for_chore(chore.id, timeout=200)
-    assert done.state == ChoreState.SUCCEEDED, done
+def ended(yard: Client, operation: OperationView) -> OperationView:
+    """Return an operation that has ended well."""
+    done = yard.wait_for_operation(operation.id, timeout=200)
+    assert done.state == OperationState.SUCCEEDED, done
     return done
 
 
@@ -89,25 +89,27 @@ def test_checkpoints_in_a_bucket_do_all_that_those_in_a_folder_do(
     assert verified is not None
     assert (verified.ok, verified.loaded_at is not None) == (True, True)
     # One of a checkpoint that goes meanwhile is cancelled.
-    wait_for(lambda: ChoreState.SUCCEEDED in scrubs(yard), "a scrub")
-    assert ChoreState.FAILED not in scrubs(yard)
+    wait_for(lambda: OperationState.SUCCEEDED in scrubs(yard), "a scrub")
+    assert OperationState.FAILED not in scrubs(yard)
 
     fork = yard.fork(last.id, name="fork", changes={"training": {"steps": 14}}).job
     assert fork is not None
     assert finished(yard, fork.id).state == JobState.SUCCEEDED
     assert {m.train_state.step for m in store.committed(root, fork.id)} >= {14}
 
-    chores = yard.delete(fork.id, checkpoints="delete")
-    for chore in chores:
-        ended(yard, chore)
+    operations = yard.delete(fork.id, checkpoints="delete")
+    for operation in operations:
+        ended(yard, operation)
     assert list((root / fork.id).beneath()) == []
     assert list((root / job.id).beneath())
     assert_no_secret(plane)
 
 
-def scrubs(yard: Client) -> set[ChoreState]:
+def scrubs(yard: Client) -> set[OperationState]:
     """Return what became of the scrubs."""
-    return {chore.state for chore in yard.chores() if chore.kind == ChoreKind.SCRUB}
+    return {
+        operation.state for operation in yard.operations() if operation.kind == OperationKind.SCRUB
+    }
 
 
 def assert_no_secret(plane: ControlPlane) -> None:

@@ -27,14 +27,21 @@ from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import store
 from trainer.checkpoint.room import check_room
 from trainer.checkpoint.storage_kind import is_shared
-from trainer.chores.main import main
 from trainer.errors import CheckpointError, RunError
 from trainer.identify import identity
 from trainer.objects import client
 from trainer.objects.path import ObjectPath
+from trainer.operations.main import main
 from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.protocol.chores import OUTCOME, TASK, ChoreKind, ChoreOrder, ChoreOutcome, ChoreTask
 from trainyard.protocol.manifest import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
+from trainyard.protocol.operations import (
+    OUTCOME,
+    TASK,
+    OperationKind,
+    OperationOrder,
+    OperationOutcome,
+    OperationTask,
+)
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import CheckpointSection
@@ -72,17 +79,17 @@ def saved(kept: Kept, bucket: ObjectPath) -> Manifest:
 
 
 def do(
-    root: ObjectPath, folder: Path, kind: ChoreKind, manifest: Manifest, **task: Any
-) -> ChoreOutcome:
-    """Do a chore on a checkpoint in this process, as a worker has it done."""
+    root: ObjectPath, folder: Path, kind: OperationKind, manifest: Manifest, **task: Any
+) -> OperationOutcome:
+    """Do an operation on a checkpoint in this process, as a worker has it done."""
     point = resume_point(manifest)
-    described = ChoreTask(
+    described = OperationTask(
         kind=kind, job_id=JOB, root="r", paths=(point.path,), checkpoint=point, **task
     )
-    order = ChoreOrder(task=described, root_path=str(root), root_id=identity(root))
+    order = OperationOrder(task=described, root_path=str(root), root_id=identity(root))
     (folder / TASK).write_text(order.model_dump_json())
     main(kind, [str(folder)])
-    return ChoreOutcome.model_validate_json((folder / OUTCOME).read_bytes())
+    return OperationOutcome.model_validate_json((folder / OUTCOME).read_bytes())
 
 
 def test_a_checkpoint_from_its_save_to_its_deletion(
@@ -95,17 +102,17 @@ def test_a_checkpoint_from_its_save_to_its_deletion(
     store.check_contents(folder, saved.files)
     assert b"s3:" not in (folder / DCP_METADATA).read_bytes()
 
-    looked = do(bucket, tmp_path, ChoreKind.SCRUB, saved).verification
+    looked = do(bucket, tmp_path, OperationKind.SCRUB, saved).verification
     assert looked is not None
     assert looked.ok
-    looked = do(bucket, tmp_path, ChoreKind.VERIFY, saved).verification
+    looked = do(bucket, tmp_path, OperationKind.VERIFY, saved).verification
     assert looked is not None
     assert (looked.ok, looked.loaded_on, looked.tensors) == (True, 1, 24)
 
-    gone = do(bucket, tmp_path, ChoreKind.DELETE, saved)
+    gone = do(bucket, tmp_path, OperationKind.DELETE, saved)
     assert (gone.outcome, gone.files) == ("succeeded", 5)
     assert [path.key for path in bucket.beneath()] == [".trainyard-root", f"{JOB}/{FENCE}/1"]
-    assert do(bucket, tmp_path, ChoreKind.DELETE, saved, whole_job=True).files == 0
+    assert do(bucket, tmp_path, OperationKind.DELETE, saved, whole_job=True).files == 0
     assert [path.key for path in bucket.beneath()] == [".trainyard-root"]
 
 
@@ -128,7 +135,7 @@ def test_what_is_wrong_is_said_by_name(saved: Manifest, bucket: ObjectPath, tmp_
     }
     for fault, (path, content) in damages.items():
         change(path, content)
-        found = do(bucket, tmp_path, ChoreKind.SCRUB, saved).verification
+        found = do(bucket, tmp_path, OperationKind.SCRUB, saved).verification
         assert found is not None
         assert (found.ok, found.fault) == (False, fault)
     assert store.committed(bucket, JOB) == []
@@ -140,15 +147,15 @@ def test_another_storage_is_not_touched(
     identity(bucket)
     before = list(bucket.beneath())
     point = resume_point(saved)
-    task = ChoreTask(kind=ChoreKind.DELETE, job_id=JOB, root="r", paths=(point.path,))
-    order = ChoreOrder(task=task, root_path=str(bucket), root_id="another")
+    task = OperationTask(kind=OperationKind.DELETE, job_id=JOB, root="r", paths=(point.path,))
+    order = OperationOrder(task=task, root_path=str(bucket), root_id="another")
     (tmp_path / TASK).write_text(order.model_dump_json())
-    assert main(ChoreKind.DELETE, [str(tmp_path)]) == 1
-    order = ChoreOrder(
+    assert main(OperationKind.DELETE, [str(tmp_path)]) == 1
+    order = OperationOrder(
         task=task.model_copy(update={"paths": (f"{JOB}/../{JOB}",)}), root_path=str(bucket)
     )
     (tmp_path / TASK).write_text(order.model_dump_json())
-    assert main(ChoreKind.DELETE, [str(tmp_path)]) == 1
+    assert main(OperationKind.DELETE, [str(tmp_path)]) == 1
     assert list(bucket.beneath()) == before
 
 

@@ -12,14 +12,22 @@ from sqlalchemy import Row, insert, select
 from server.attempts.service import claim
 from server.auth.tokens import hash_token
 from server.context import Context
-from server.database.tables import attempt_nodes, attempts, checkpoints, chores, events, jobs, nodes
+from server.database.tables import (
+    attempt_nodes,
+    attempts,
+    checkpoints,
+    events,
+    jobs,
+    nodes,
+    operations,
+)
 from server.ingest.receive import store_report
 from server.jobs.queries import shown_reason
 from server.jobs.service import submit
 from server.liveness import beat
-from server.scheduling.chores import ChoreKeeper
 from server.scheduling.dispatch import RecordingDispatcher
 from server.scheduling.drain import Emptier
+from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer
 from tests.actors import ADA
@@ -63,7 +71,7 @@ class Harness:
         self.dispatcher = RecordingDispatcher()
         self.placer = Placer(context, self.dispatcher)
         self.reconciler = Reconciler(context, self.dispatcher)
-        self.keeper = ChoreKeeper(context, self.dispatcher)
+        self.keeper = OperationKeeper(context, self.dispatcher)
         self.emptier = Emptier(context)
 
     def add_node(
@@ -233,7 +241,7 @@ class Harness:
         with self.context.database.read() as connection:
             return {
                 table.name: sorted(map(repr, connection.execute(select(table))))
-                for table in (jobs, attempts, attempt_nodes, chores, events)
+                for table in (jobs, attempts, attempt_nodes, operations, events)
             }
 
 

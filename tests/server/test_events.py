@@ -22,22 +22,26 @@ from server.ingest.jsonl import event_line
 from server.subject import Subject
 from tests.actors import TESTER
 from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.protocol.chores import ChoreKind, ChoreProgress
 from trainyard.protocol.event_kinds import TRANSIENT, EventData, EventKind
 from trainyard.protocol.failures import Failure, FailureReason
 from trainyard.protocol.manifest import SaveFailed, SaveSettled
+from trainyard.protocol.operations import OperationKind, OperationProgress
 from trainyard.protocol.rest import event_data as data
 from trainyard.protocol.rest.events import KIND_OF, AnyEvent, EventView, UnknownEvent
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.rundir import Phase
-from trainyard.protocol.states import AttemptCause, AttemptOutcome, ChoreState, JobState
+from trainyard.protocol.states import AttemptCause, AttemptOutcome, JobState, OperationState
 
 SERVER = Path(__file__).parents[2] / "server"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 STRICT: TypeAdapter[EventView] = TypeAdapter(EventView)
 LENIENT: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 FAILURE = Failure(reason=FailureReason.HANG, message="rank 1 is silent")
-CHORE: dict[str, Any] = {"chore_id": "c1", "kind": ChoreKind.VERIFY, "checkpoint_id": "j.a1.step-4"}
+OPERATION: dict[str, Any] = {
+    "operation_id": "c1",
+    "kind": OperationKind.VERIFY,
+    "checkpoint_id": "j.a1.step-4",
+}
 TIMES: dict[str, Any] = {"failing_since": NOW, "next_try_at": NOW, "give_up_at": NOW}
 EXAMPLES: tuple[EventData, ...] = (
     data.Submitted(world_size=2, layout="FSDP 2"),
@@ -66,11 +70,13 @@ EXAMPLES: tuple[EventData, ...] = (
     SaveFailed(kind="interval", message="full", tries=1, saved_step=0, step=4, **TIMES),
     data.CheckpointDamaged(checkpoint_id="j.a1.step-4", fault=CheckpointFault.FILE_MISSING),
     data.CheckpointPinned(checkpoint_id="j.a1.step-4", pinned=True),
-    data.ChoreQueued(**CHORE, reason="asked for"),
-    data.ChoreWaiting(**CHORE, waiting="no node sees the root"),
-    data.ChoreStarted(**CHORE, fence=1),
-    data.ChoreProgressed(**CHORE, progress=ChoreProgress(doing="reads", done=1, total=2)),
-    data.ChoreEnded(**CHORE, state=ChoreState.SUCCEEDED, ok=True),
+    data.OperationQueued(**OPERATION, reason="asked for"),
+    data.OperationWaiting(**OPERATION, waiting="no node sees the root"),
+    data.OperationStarted(**OPERATION, fence=1),
+    data.OperationProgressed(
+        **OPERATION, progress=OperationProgress(doing="reads", done=1, total=2)
+    ),
+    data.OperationEnded(**OPERATION, state=OperationState.SUCCEEDED, ok=True),
     data.ContinuityChecked(ok=True, step=5, checks=()),
     data.RequestAnswered(request_id="r1", ok=True, message="saved"),
     data.MetricsStored(step=5, values={"train/loss": math.nan}, progress=Progress(steps=10)),

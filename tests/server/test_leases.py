@@ -1,4 +1,4 @@
-"""One mechanism of leases for the nodes of attempts and for chores."""
+"""One mechanism of leases for the nodes of attempts and for operations."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import ColumnElement, select, update
 
-from server.chores.carrying import claim_chore, report_chore
-from server.chores.service import verify
 from server.context import Context
 from server.errors import ConflictError
-from server.leases import CHORE_LEASES, NODE_LEASES, Hearing, Leases, check_fence
+from server.leases import NODE_LEASES, OPERATION_LEASES, Hearing, Leases, check_fence
+from server.operations.service import verify
+from server.operations.worker_api import claim_operation, report_operation
 from tests.actors import ADA
 from tests.server.harness import AnyRow, FakeClock, Harness
-from trainyard.protocol.worker_messages import PROTOCOL, ChoreReport
+from trainyard.protocol.worker_messages import PROTOCOL, OperationReport
 
 LEASE = 30.0
 
@@ -42,18 +42,20 @@ class Held:
         return self.find(self.leases.expired(hearing, seconds=LEASE)) is not None
 
 
-@pytest.fixture(params=["node of an attempt", "chore"])
+@pytest.fixture(params=["node of an attempt", "operation"])
 def held(request: pytest.FixtureRequest, context: Context, harness: Harness) -> Held:
     harness.add_node()
-    if request.param == "chore":
+    if request.param == "operation":
         job_id, (supervisor,) = harness.running()
         checkpoint = harness.commit_checkpoint(job_id, 4)
         supervisor.end("succeeded")
-        chore_id = verify(context, checkpoint, actor=ADA)
+        operation_id = verify(context, checkpoint, actor=ADA)
         harness.keeper.run()
-        fence = claim_chore(context, chore_id, node="node-1").fence
-        report = ChoreReport(protocol=PROTOCOL, node="node-1", fence=fence)
-        return Held(context, CHORE_LEASES, lambda: report_chore(context, chore_id, report))
+        fence = claim_operation(context, operation_id, node="node-1").fence
+        report = OperationReport(protocol=PROTOCOL, node="node-1", fence=fence)
+        return Held(
+            context, OPERATION_LEASES, lambda: report_operation(context, operation_id, report)
+        )
     _, (supervisor,) = harness.launched()
     return Held(context, NODE_LEASES, supervisor.report)
 

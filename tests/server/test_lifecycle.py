@@ -10,34 +10,34 @@ import pytest
 from sqlalchemy import Table, func, insert, select, update
 
 from server.context import Context
-from server.database.tables import attempt_nodes, attempts, chores, events, jobs
+from server.database.tables import attempt_nodes, attempts, events, jobs, operations
 from server.errors import NotFoundError
 from server.lifecycle import (
     IllegalMoveError,
     Move,
     attempt_to,
-    chore_to,
     job_to,
     lock_job,
     lock_job_of,
     move,
     node_to,
+    operation_to,
 )
 from server.subject import Subject
 from tests.actors import ADA, TESTER
 from tests.server.harness import Harness
-from trainyard.protocol.chores import ChoreKind, ChoreTask
+from trainyard.protocol.operations import OperationKind, OperationTask
 from trainyard.protocol.rest.event_data import Claimed, StopRequested
 from trainyard.protocol.states import (
     ATTEMPT_MOVES,
     ATTEMPT_NODE_MOVES,
-    CHORE_MOVES,
     JOB_MOVES,
+    OPERATION_MOVES,
     TERMINAL_JOB_STATES,
     AttemptNodeState,
     AttemptState,
-    ChoreState,
     JobState,
+    OperationState,
 )
 
 Moves = Mapping[Any, frozenset[Any]]
@@ -50,34 +50,38 @@ RECORDS: list[tuple[Table, type[StrEnum], Moves, Callable[[str, str, Any], Move]
         ATTEMPT_NODE_MOVES,
         lambda _job, attempt, to: node_to(attempt, "node-1", to),
     ),
-    (chores, ChoreState, CHORE_MOVES, lambda job, _attempt, to: chore_to(job, to)),
+    (operations, OperationState, OPERATION_MOVES, lambda job, _attempt, to: operation_to(job, to)),
 ]
 
 
 @pytest.fixture
 def placed(context: Context, harness: Harness) -> tuple[str, str]:
-    """Ids of a job and of its attempt; the job has a chore with the same id."""
+    """Ids of a job and of its attempt; the job has an operation with the same id."""
     harness.add_node()
     job_id = harness.submit()
     harness.place()
-    chore = {
+    operation = {
         "id": job_id,
         "kind": "delete",
-        "state": ChoreState.QUEUED,
+        "state": OperationState.QUEUED,
         "job_id": job_id,
         "job_name": "tiny",
         "actor": "test",
         "reason": "because",
-        "task": ChoreTask(kind=ChoreKind.DELETE, job_id=job_id, root="checkpoints", paths=()),
+        "task": OperationTask(
+            kind=OperationKind.DELETE, job_id=job_id, root="checkpoints", paths=()
+        ),
         "created_at": context.now(),
     }
     with context.database.write() as connection:
-        connection.execute(insert(chores).values(chore))
+        connection.execute(insert(operations).values(operation))
     return job_id, harness.attempt(job_id).id
 
 
 @pytest.mark.parametrize(
-    ("table", "states", "moves", "make"), RECORDS, ids=["job", "attempt", "attempt-node", "chore"]
+    ("table", "states", "moves", "make"),
+    RECORDS,
+    ids=["job", "attempt", "attempt-node", "operation"],
 )
 def test_every_move(
     context: Context,
@@ -126,12 +130,14 @@ def test_a_caller_may_narrow_a_move(context: Context, placed: tuple[str, str]) -
     put(context, jobs, JobState.FAILED)
     try_move(context, job_id, narrowed)
     assert state_of(context, jobs) == JobState.QUEUED
-    running = chore_to(job_id, ChoreState.CANCELLED, only_from=frozenset({ChoreState.RUNNING}))
+    running = operation_to(
+        job_id, OperationState.CANCELLED, only_from=frozenset({OperationState.RUNNING})
+    )
     with pytest.raises(IllegalMoveError):
         try_move(context, job_id, running)
-    put(context, chores, ChoreState.RUNNING)
+    put(context, operations, OperationState.RUNNING)
     try_move(context, job_id, running)
-    assert state_of(context, chores) == ChoreState.CANCELLED
+    assert state_of(context, operations) == OperationState.CANCELLED
 
 
 def test_a_move_changes_the_columns_that_it_names(
@@ -145,14 +151,14 @@ def test_a_move_changes_the_columns_that_it_names(
         job_to(job_id, JobState.QUEUED, reason="again"),
         attempt_to(attempt_id, AttemptState.ENDED, ended_at=now),
         node_to(attempt_id, "node-1", AttemptNodeState.ENDED, last_report_at=now),
-        chore_to(job_id, ChoreState.RUNNING, node="node-1"),
+        operation_to(job_id, OperationState.RUNNING, node="node-1"),
     )
     job = harness.job(job_id)
     assert (job.reason, job.demand) == ("again", None), "the next launch may need something else"
     assert harness.attempt(job_id).ended_at == now
     assert harness.shares(job_id)[0].last_report_at == now
     with context.database.read() as connection:
-        assert connection.scalar(select(chores.c.node)) == "node-1"
+        assert connection.scalar(select(operations.c.node)) == "node-1"
 
 
 def test_a_job_keeps_its_group_unless_it_is_queued_again(
@@ -212,7 +218,7 @@ def test_what_is_not_there_cannot_move(context: Context, placed: tuple[str, str]
             f"node nowhere of attempt {attempt_id}",
         ),
         (node_to("nothing", "node-1", AttemptNodeState.ENDED), "node node-1 of attempt nothing"),
-        (chore_to("nothing", ChoreState.FAILED), "chore nothing"),
+        (operation_to("nothing", OperationState.FAILED), "operation nothing"),
     ):
         with pytest.raises(NotFoundError, match=f"there is no {what}$"):
             try_move(context, job_id, missing)

@@ -9,14 +9,14 @@ import pytest
 
 from server.attempts.service import claim, node_heartbeat
 from server.auth.service import Principal, authenticate_token, create_token
-from server.chores.carrying import claim_chore
-from server.chores.service import verify
 from server.context import Context
 from server.errors import ConflictError
 from server.leases import Hearing, is_recent, lease_expired
 from server.liveness import beat
 from server.nodes.service import register
 from server.nodes.workers import proves_gone
+from server.operations.service import verify
+from server.operations.worker_api import claim_operation
 from tests.actors import ADA
 from tests.server.harness import Harness
 from trainyard.protocol.failures import FailureReason
@@ -99,7 +99,7 @@ def test_a_second_worker_with_a_copied_token_disturbs_nothing(
     waiting = harness.submit()
     harness.place()
     attempt_id, unclaimed = harness.attempt(job_id).id, harness.attempt(waiting).id
-    chore_id = verify(context, harness.commit_checkpoint(job_id, 1), actor=ADA)
+    operation_id = verify(context, harness.commit_checkpoint(job_id, 1), actor=ADA)
     harness.keeper.run()
     before = harness.dump()
     for stranger in (COPY, CLONE):
@@ -110,12 +110,12 @@ def test_a_second_worker_with_a_copied_token_disturbs_nothing(
         with pytest.raises(ConflictError, match="registered by a worker"):
             claim(context, unclaimed, node=NODE, worker=stranger)
         with pytest.raises(ConflictError, match="registered by a worker"):
-            claim_chore(context, chore_id, node=NODE, worker=stranger)
+            claim_operation(context, operation_id, node=NODE, worker=stranger)
     assert harness.dump() == before
     assert site.beat(FIRST) == (attempt_id,)
     supervisor.train(2)
     assert claim(context, unclaimed, node=NODE, worker=FIRST).node_rank == 0
-    assert claim_chore(context, chore_id, node=NODE, worker=FIRST).fence == 1
+    assert claim_operation(context, operation_id, node=NODE, worker=FIRST).fence == 1
 
 
 def test_a_supervisor_that_reports_keeps_its_node_from_strangers(

@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy import event, select
 
 from server.attempts.service import claim, node_heartbeat
-from server.chores.uses import export
 from server.context import Context
 from server.database.tables import attempt_nodes, attempts, events, jobs
 from server.errors import ConflictError, RefusalError
@@ -21,6 +20,7 @@ from server.events.store import append_event
 from server.jobs.service import cancel, stop, submit
 from server.liveness import beat
 from server.nodes.capacity import read_offers
+from server.operations.exports import export
 from server.scheduling.dispatch import RecordingDispatcher
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer, place_job
@@ -29,8 +29,8 @@ from tests.actors import ADA, BOB
 from tests.server.harness import Harness, Supervisor
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.failures import FailureReason
-from trainyard.protocol.rest.chores import ExportRequest
 from trainyard.protocol.rest.event_data import NodeDrained
+from trainyard.protocol.rest.operations import ExportRequest
 from trainyard.protocol.states import AttemptNodeState, JobState
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat, WorkerIdentity
 from trainyard.spec.job import parse_job_spec
@@ -235,4 +235,6 @@ def test_two_exports_never_settle_on_one_folder(harness: Harness, context: Conte
         results = race(*[partial(export, context, one, request, actor=ADA) for one in saved])
         assert refused(results) == 1
         (refusal,) = (result for result in results if isinstance(result, RefusalError))
-        assert re.search(rf"chore \w+ writes .* checkpoints:exports/mine-{number}", str(refusal))
+        assert re.search(
+            rf"operation \w+ writes .* checkpoints:exports/mine-{number}", str(refusal)
+        )

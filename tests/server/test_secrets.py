@@ -13,7 +13,6 @@ from cryptography.fernet import Fernet
 
 from server.__main__ import main
 from server.attempts.service import claim
-from server.chores import uses
 from server.context import Context
 from server.database.engine import Database
 from server.database.migrate import alembic_config, upgrade
@@ -24,11 +23,12 @@ from server.jobs.planning import plan_job
 from server.jobs.queries import job_view
 from server.jobs.service import stop, submit
 from server.keys import ensure_key, rotate
+from server.operations import exports
 from server.secrets import KeyFileError, SecretsBox
 from tests.actors import ADA
 from tests.server.harness import BRINGS_CODE, FakeClock, Harness
-from trainyard.protocol.rest.chores import SampleRequest
 from trainyard.protocol.rest.fork import ForkRequest
+from trainyard.protocol.rest.operations import SampleRequest
 from trainyard.spec.job import JobSpec, parse_job_spec
 
 SECRET = "hunter2-in-plain-sight"
@@ -77,7 +77,7 @@ def test_no_table_holds_a_value_in_the_clear(context: Context, harness: Harness)
     assert supervisor.reply.spec == spec(env=ENV), "the ranks get what was submitted"
     supervisor.train(9)
     checkpoint = harness.commit_checkpoint(job_id, 4)
-    uses.sample(context, checkpoint, SampleRequest(), actor=ADA)
+    exports.sample(context, checkpoint, SampleRequest(), actor=ADA)
     wanted = changes(B_TOKEN=f"{SECRET}-2", NCCL_DEBUG=None)
     _, fork_id = fork.fork(context, checkpoint, wanted, actor=ADA, idempotency_key="f")
     assert context.secrets.open(harness.job(fork_id).env) == {

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from server.chores import service, uses
-from server.chores.carrying import claim_chore, report_chore
+from server.operations import exports, service
+from server.operations.worker_api import claim_operation, report_operation
 from tests.actors import ADA
 from tests.web.actors import Stage
 from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.protocol.chores import ChoreOutcome, ChoreProgress, ExportResult, Verification
-from trainyard.protocol.rest.chores import ExportRequest
-from trainyard.protocol.worker_messages import PROTOCOL, ChoreReport
+from trainyard.protocol.operations import (
+    ExportResult,
+    OperationOutcome,
+    OperationProgress,
+    Verification,
+)
+from trainyard.protocol.rest.operations import ExportRequest
+from trainyard.protocol.worker_messages import PROTOCOL, OperationReport
 
 SIZE = 1_900_592_112
 
@@ -23,7 +28,7 @@ class Caretaker:
 
     def verify(self, name: str, *, fault: CheckpointFault | None = None) -> None:
         """Verify `a1.step-2` to the end."""
-        chore_id, fence, node = self._begin(name)
+        operation_id, fence, node = self._begin(name)
         now = self._stage.context.now()
         found = Verification(
             ok=fault is None,
@@ -36,34 +41,34 @@ class Caretaker:
             if fault
             else None,
         )
-        outcome = ChoreOutcome(
+        outcome = OperationOutcome(
             outcome="succeeded", message=str(fault or "all is well"), verification=found
         )
-        report = ChoreReport(protocol=PROTOCOL, node=node, fence=fence, outcome=outcome)
-        report_chore(self._stage.context, chore_id, report)
+        report = OperationReport(protocol=PROTOCOL, node=node, fence=fence, outcome=outcome)
+        report_operation(self._stage.context, operation_id, report)
 
     def begin(self, name: str, *, share: float) -> tuple[str, int, str]:
-        """Begin to verify, and come so far; return chore, fence and node."""
+        """Begin to verify, and come so far; return operation, fence and node."""
         begun = self._begin(name)
         self.advance(begun, share=share)
         return begun
 
     def advance(self, begun: tuple[str, int, str], *, share: float) -> None:
         """Come so far with a verification that was begun."""
-        chore_id, fence, node = begun
+        operation_id, fence, node = begun
         total = 2 * SIZE
-        progress = ChoreProgress(
+        progress = OperationProgress(
             doing="compares __0_0.distcp", done=int(share * total), total=total
         )
-        report = ChoreReport(protocol=PROTOCOL, node=node, fence=fence, progress=progress)
-        report_chore(self._stage.context, chore_id, report)
+        report = OperationReport(protocol=PROTOCOL, node=node, fence=fence, progress=progress)
+        report_operation(self._stage.context, operation_id, report)
 
     def export(self, name: str) -> None:
         """Export `a1.step-2` to the end, in half as many bytes."""
         context = self._stage.context
         request = ExportRequest(dtype="bfloat16", name="tale")
-        chore_id = uses.export(context, self._id(name), request, actor=ADA)
-        fence, node = self._take(chore_id)
+        operation_id = exports.export(context, self._id(name), request, actor=ADA)
+        fence, node = self._take(operation_id)
         written = ExportResult(
             place="checkpoints:exports/tale",
             path="/srv/checkpoints/exports/tale",
@@ -71,9 +76,9 @@ class Caretaker:
             files=5,
             size=SIZE // 6,
         )
-        outcome = ChoreOutcome(outcome="succeeded", message="5 files", export=written)
-        report = ChoreReport(protocol=PROTOCOL, node=node, fence=fence, outcome=outcome)
-        report_chore(context, chore_id, report)
+        outcome = OperationOutcome(outcome="succeeded", message="5 files", export=written)
+        report = OperationReport(protocol=PROTOCOL, node=node, fence=fence, outcome=outcome)
+        report_operation(context, operation_id, report)
 
     def pin(self, name: str) -> None:
         """Pin."""
@@ -84,17 +89,17 @@ class Caretaker:
         service.delete(self._stage.context, self._id(name), actor=ADA)
 
     def _begin(self, name: str) -> tuple[str, int, str]:
-        chore_id = service.verify(self._stage.context, self._id(name), actor=ADA)
-        return chore_id, *self._take(chore_id)
+        operation_id = service.verify(self._stage.context, self._id(name), actor=ADA)
+        return operation_id, *self._take(operation_id)
 
-    def _take(self, chore_id: str) -> tuple[int, str]:
+    def _take(self, operation_id: str) -> tuple[int, str]:
         """Claim what was just asked for; return fence and node."""
         context = self._stage.context
-        before = len(self._stage.dispatcher.chores)
+        before = len(self._stage.dispatcher.operations)
         self._stage.keeper.run()
-        given = {m.chore_id: m.node for m in self._stage.dispatcher.chores[before:]}
-        claim = claim_chore(context, chore_id, node=given[chore_id])
-        return claim.fence, given[chore_id]
+        given = {m.operation_id: m.node for m in self._stage.dispatcher.operations[before:]}
+        claim = claim_operation(context, operation_id, node=given[operation_id])
+        return claim.fence, given[operation_id]
 
     def _id(self, name: str) -> str:
         return f"{self._job_id}.{name}"

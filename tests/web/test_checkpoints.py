@@ -1,4 +1,4 @@
-"""The checkpoint tab: what is known of each, what may be done, and chores that move on live."""
+"""The checkpoint tab: what is known of each, what may be done, and operations that move on live."""
 
 from __future__ import annotations
 

@@ -12,19 +12,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from trainyard.base.models import RecordModel
-from trainyard.protocol.chores import ChoreOutcome
+from trainyard.protocol.operations import OperationOutcome
 from trainyard.protocol.rundir import ExitRecord, RequestAnswer
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import (
     MAX_REPORT_BYTES,
-    ChoreClaimReply,
-    ChoreReport,
-    ChoreReportReply,
     Chunk,
     Claim,
     ClaimReply,
     NodeHeartbeat,
     NodeHeartbeatReply,
+    OperationClaimReply,
+    OperationReport,
+    OperationReportReply,
     PendingRequest,
     Registration,
     RegistrationReply,
@@ -88,16 +88,16 @@ class FakeAttempt:
 
 
 @dataclass
-class FakeChore:
-    """What the server knows of one chore."""
+class FakeOperation:
+    """What the server knows of one operation."""
 
-    claim: ChoreClaimReply
+    claim: OperationClaimReply
     claimed: bool = False
     current: bool = True
-    reports: list[ChoreReport] = field(default_factory=list)
+    reports: list[OperationReport] = field(default_factory=list)
 
     @property
-    def outcome(self) -> ChoreOutcome | None:
+    def outcome(self) -> OperationOutcome | None:
         """How it ended."""
         return self.reports[-1].outcome if self.reports else None
 
@@ -107,7 +107,7 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.attempts: dict[str, FakeAttempt] = {}
-        self.chores: dict[str, FakeChore] = {}
+        self.operations: dict[str, FakeOperation] = {}
         self.heartbeats: list[NodeHeartbeat] = []
         self.registrations: list[Registration] = []
         self.another_worker = False
@@ -192,9 +192,9 @@ class FakeServer:
             self._need(token == NODE_TOKEN, 401)
             return self._heartbeat(NodeHeartbeat.model_validate_json(body))
         kind, attempt_id, verb = words
-        if kind == "chores":
+        if kind == "operations":
             self._need(token == NODE_TOKEN, 401)
-            return self._chore(self.chores.get(attempt_id), verb, body)
+            return self._operation(self.operations.get(attempt_id), verb, body)
         attempt = self.attempts.get(attempt_id)
         if verb == "claim":
             self._need(token == NODE_TOKEN, 401)
@@ -227,17 +227,17 @@ class FakeServer:
         attempt.claimed = True
         return attempt.claim
 
-    def _chore(self, chore: FakeChore | None, verb: str, body: bytes) -> RecordModel:
-        if chore is None or not chore.current:
+    def _operation(self, operation: FakeOperation | None, verb: str, body: bytes) -> RecordModel:
+        if operation is None or not operation.current:
             raise NoError(409)
         if verb == "claim":
-            self._need(not chore.claimed, 409)
-            chore.claimed = True
-            return chore.claim
-        report = ChoreReport.model_validate_json(body)
-        self._need(report.fence == chore.claim.fence, 409)
-        chore.reports.append(report)
-        return ChoreReportReply(ended=report.outcome is not None)
+            self._need(not operation.claimed, 409)
+            operation.claimed = True
+            return operation.claim
+        report = OperationReport.model_validate_json(body)
+        self._need(report.fence == operation.claim.fence, 409)
+        operation.reports.append(report)
+        return OperationReportReply(ended=report.outcome is not None)
 
     def _report(self, attempt: FakeAttempt | None, token: str, body: bytes) -> ReportReply | None:
         self._need(len(body) <= MAX_REPORT_BYTES, 413)

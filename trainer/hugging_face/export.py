@@ -27,8 +27,8 @@ from trainer.hugging_face.names import published_name, shapes_of
 from trainer.hugging_face.tokenizer import TokenizerSource, tokenizer_of, write_json
 from trainer.storage import StoragePath
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.chores import SHARD_GIB, WeightsType
 from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.operations import SHARD_GIB, WeightsType
 from trainyard.training.architectures import ARCHITECTURES, Architecture
 
 logger = logging.getLogger("trainer")

@@ -11,13 +11,13 @@ from typer.core import TyperGroup
 
 from trainyard.cli.commands import (
     checkpoints,
-    chores,
     compare,
     export,
     fork,
     jobs,
     local,
     metrics,
+    operations,
     requests,
     sample,
     show,
@@ -100,7 +100,7 @@ def _choose(
 
 for part in (
     *(local, submit, show, watch, metrics, compare),
-    *(checkpoints, chores, export, sample, jobs, requests, fork),
+    *(checkpoints, operations, export, sample, jobs, requests, fork),
 ):
     part.register(app)
 

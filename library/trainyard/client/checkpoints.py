@@ -8,15 +8,15 @@ from typing import Any
 
 from trainyard.client.calls import Calls
 from trainyard.client.transport import read
-from trainyard.protocol.rest.chores import ChoreView
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.fork import ForkReply
+from trainyard.protocol.rest.operations import OperationView
 from trainyard.protocol.rest.telemetry import CheckpointDetails, CheckpointView
-from trainyard.protocol.states import OPEN_CHORE_STATES
+from trainyard.protocol.states import OPEN_OPERATION_STATES
 
 
 class CatalogCalls(Calls):
-    """Calls of `Client` about checkpoints; deletions and verifications are chores."""
+    """Calls of `Client` about checkpoints; deletions and verifications are operations."""
 
     def checkpoints(self, job_id: str) -> Iterator[CheckpointView]:
         """Iterate over the committed checkpoints of a job."""
@@ -26,9 +26,9 @@ class CatalogCalls(Calls):
         """Return one checkpoint with its manifest."""
         return self.transport.get(CheckpointDetails, f"/checkpoints/{checkpoint_id}")
 
-    def verify(self, checkpoint_id: str) -> ChoreView:
-        """Have a checkpoint compared with its checksums and loaded; `wait_for_chore` waits."""
-        return self.transport.post(ChoreView, f"/checkpoints/{checkpoint_id}/verify")
+    def verify(self, checkpoint_id: str) -> OperationView:
+        """Have a checkpoint compared with its checksums and loaded; `wait_for_operation` waits."""
+        return self.transport.post(OperationView, f"/checkpoints/{checkpoint_id}/verify")
 
     def export(
         self,
@@ -38,10 +38,10 @@ class CatalogCalls(Calls):
         name: str | None = None,
         root: str | None = None,
         shard_gib: float | None = None,
-    ) -> ChoreView:
+    ) -> OperationView:
         """Have weights and tokenizer written as Hugging Face's libraries read them.
 
-        `wait_for_chore` waits; `outcome.export` then says where they are.
+        `wait_for_operation` waits; `outcome.export` then says where they are.
 
         Args:
             checkpoint_id: of a model of a known family.
@@ -55,7 +55,7 @@ class CatalogCalls(Calls):
         """
         given = {"dtype": dtype, "name": name, "root": root, "shard_gib": shard_gib}
         body = {key: value for key, value in given.items() if value is not None}
-        return self.transport.post(ChoreView, f"/checkpoints/{checkpoint_id}/export", body)
+        return self.transport.post(OperationView, f"/checkpoints/{checkpoint_id}/export", body)
 
     def sample(
         self,
@@ -65,8 +65,8 @@ class CatalogCalls(Calls):
         max_tokens: int | None = None,
         temperature: float | None = None,
         seed: int | None = None,
-    ) -> ChoreView:
-        """Have a text drawn; `wait_for_chore` waits, and `outcome.sample` then carries it.
+    ) -> OperationView:
+        """Have a text drawn; `wait_for_operation` waits, and `outcome.sample` then carries it.
 
         Args:
             checkpoint_id: of any model.
@@ -80,7 +80,7 @@ class CatalogCalls(Calls):
         """
         given = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
         body = {"prompt": prompt} | {k: v for k, v in given.items() if v is not None}
-        return self.transport.post(ChoreView, f"/checkpoints/{checkpoint_id}/sample", body)
+        return self.transport.post(OperationView, f"/checkpoints/{checkpoint_id}/sample", body)
 
     def pin(self, checkpoint_id: str) -> CheckpointDetails:
         """Keep a checkpoint whatever retention says."""
@@ -90,14 +90,14 @@ class CatalogCalls(Calls):
         """Leave a checkpoint to retention again."""
         return self.transport.post(CheckpointDetails, f"/checkpoints/{checkpoint_id}/unpin")
 
-    def delete_checkpoint(self, checkpoint_id: str) -> ChoreView:
+    def delete_checkpoint(self, checkpoint_id: str) -> OperationView:
         """Delete a checkpoint from storage.
 
         Raises:
             ConflictError: something speaks against it, as the message says.
         """
         response = self.transport.send("DELETE", f"/checkpoints/{checkpoint_id}")
-        return read(ChoreView, response)
+        return read(OperationView, response)
 
     def fork(
         self,
@@ -128,13 +128,13 @@ class CatalogCalls(Calls):
         path = f"/checkpoints/{checkpoint_id}/fork"
         return self.transport.post(ForkReply, path, body, headers=headers)
 
-    def chores(
+    def operations(
         self,
         *,
         job_id: str | None = None,
         checkpoint_id: str | None = None,
         open_only: bool = False,
-    ) -> Iterator[ChoreView]:
+    ) -> Iterator[OperationView]:
         """Iterate over what is and was done to checkpoints, the newest first.
 
         Args:
@@ -143,33 +143,36 @@ class CatalogCalls(Calls):
             open_only: only what has not ended.
         """
         query = {"job": job_id, "checkpoint": checkpoint_id, "open": open_only or None}
-        return self._pages(Page[ChoreView], "/chores", query)
+        return self._pages(Page[OperationView], "/operations", query)
 
-    def chore(self, chore_id: str) -> ChoreView:
-        """Return one chore."""
-        return self.transport.get(ChoreView, f"/chores/{chore_id}")
+    def operation(self, operation_id: str) -> OperationView:
+        """Return one operation."""
+        return self.transport.get(OperationView, f"/operations/{operation_id}")
 
-    def cancel_chore(self, chore_id: str) -> ChoreView:
-        """Take a chore back.
+    def cancel_operation(self, operation_id: str) -> OperationView:
+        """Take an operation back.
 
         Raises:
             ConflictError: it has ended, or is a deletion that has begun.
         """
-        return self.transport.post(ChoreView, f"/chores/{chore_id}/cancel")
+        return self.transport.post(OperationView, f"/operations/{operation_id}/cancel")
 
-    def wait_for_chore(
-        self, chore_id: str, *, timeout: float | None = None, poll_seconds: float = 0.5
-    ) -> ChoreView:
-        """Return a chore once it has ended.
+    def wait_for_operation(
+        self, operation_id: str, *, timeout: float | None = None, poll_seconds: float = 0.5
+    ) -> OperationView:
+        """Return an operation once it has ended.
 
         Raises:
             TimeoutError: it has not within `timeout` seconds.
         """
 
-        def waiting(chore: ChoreView) -> str | None:
-            is_open = chore.state in OPEN_CHORE_STATES
-            return f"{chore.kind} is still {chore.state}" if is_open else None
+        def waiting(operation: OperationView) -> str | None:
+            is_open = operation.state in OPEN_OPERATION_STATES
+            return f"{operation.kind} is still {operation.state}" if is_open else None
 
         return self.transport.poll(
-            lambda: self.chore(chore_id), waiting, timeout=timeout, poll_seconds=poll_seconds
+            lambda: self.operation(operation_id),
+            waiting,
+            timeout=timeout,
+            poll_seconds=poll_seconds,
         )

@@ -19,7 +19,6 @@ from trainyard.planner.results import Plan
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.access import SessionView, TokenRequest, TokenView
 from trainyard.protocol.rest.attempts import AttemptView
-from trainyard.protocol.rest.chores import ChoreView, JobDeletedView
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.events import AnyEvent
 from trainyard.protocol.rest.jobs import (
@@ -30,6 +29,7 @@ from trainyard.protocol.rest.jobs import (
     StopRequest,
 )
 from trainyard.protocol.rest.nodes import DrainRequest, NodeView, Running
+from trainyard.protocol.rest.operations import JobDeletedView, OperationView
 from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply
 from trainyard.protocol.rest.telemetry import (
     ComparisonView,
@@ -194,11 +194,11 @@ class Client(CatalogCalls, JobListCalls):
 
     def delete(
         self, job_id: str, *, checkpoints: Literal["keep", "delete"] = "keep"
-    ) -> list[ChoreView]:
+    ) -> list[OperationView]:
         """Remove a finished job; return what deletes its checkpoints, where they are to go."""
         query = {"checkpoints": checkpoints}
         response = self.transport.send("DELETE", f"/jobs/{job_id}", query=query)
-        return read(JobDeletedView, response).chores if response.status_code == 202 else []
+        return read(JobDeletedView, response).operations if response.status_code == 202 else []
 
     def wait(
         self, job_id: str, *, timeout: float | None = None, poll_seconds: float = 1.0

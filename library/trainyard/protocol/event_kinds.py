@@ -37,11 +37,11 @@ class EventKind(StrEnum):
     SAVE_FAILED = "save_failed"
     CHECKPOINT_DAMAGED = "checkpoint_damaged"
     CHECKPOINT_PINNED = "checkpoint_pinned"
-    CHORE_QUEUED = "chore_queued"
-    CHORE_WAITING = "chore_waiting"
-    CHORE_STARTED = "chore_started"
-    CHORE_PROGRESS = "chore_progress"
-    CHORE_ENDED = "chore_ended"
+    OPERATION_QUEUED = "operation_queued"
+    OPERATION_WAITING = "operation_waiting"
+    OPERATION_STARTED = "operation_started"
+    OPERATION_PROGRESS = "operation_progress"
+    OPERATION_ENDED = "operation_ended"
     CONTINUITY_CHECKED = "continuity_checked"
     REQUEST_ANSWERED = "request_answered"
     METRICS = "metrics"
@@ -62,8 +62,8 @@ TRANSIENT = frozenset(
         EventKind.METRICS,
         EventKind.LOG,
         EventKind.CHECKPOINT_SETTLED,
-        EventKind.CHORE_WAITING,
-        EventKind.CHORE_PROGRESS,
+        EventKind.OPERATION_WAITING,
+        EventKind.OPERATION_PROGRESS,
     }
 )
 """Kinds that only live views need: they are pruned after an hour and kept out of a job's events."""

@@ -1,4 +1,4 @@
-"""States of jobs, attempts, attempt-nodes and chores, and the legal moves between them, as data.
+"""States of jobs, attempts, attempt-nodes and operations, and the legal moves between them.
 
 The prose is docs/lifecycle.md; the one module of the server that carries moves out reads this.
 """
@@ -44,7 +44,7 @@ class AttemptNodeState(StrEnum):
     ENDED = "ended"
 
 
-class ChoreState(StrEnum):
+class OperationState(StrEnum):
     """State of background work on a node."""
 
     QUEUED = "queued"
@@ -86,7 +86,7 @@ TERMINAL_JOB_STATES = frozenset(
 ACTIVE_JOB_STATES = frozenset({JobState.STARTING, JobState.RUNNING, JobState.STOPPING})
 LIVE_ATTEMPT_STATES = frozenset(AttemptState) - {AttemptState.ENDED}
 
-OPEN_CHORE_STATES = frozenset({ChoreState.QUEUED, ChoreState.RUNNING})
+OPEN_OPERATION_STATES = frozenset({OperationState.QUEUED, OperationState.RUNNING})
 
 _ENDS = TERMINAL_JOB_STATES | {JobState.QUEUED}  # queued: a retry or a resize follows
 
@@ -122,14 +122,21 @@ ATTEMPT_NODE_MOVES: Mapping[AttemptNodeState, frozenset[AttemptNodeState]] = {
     AttemptNodeState.ENDED: frozenset(),
 }
 
-CHORE_MOVES: Mapping[ChoreState, frozenset[ChoreState]] = {
-    ChoreState.QUEUED: frozenset({ChoreState.RUNNING, ChoreState.FAILED, ChoreState.CANCELLED}),
-    ChoreState.RUNNING: frozenset(
-        {ChoreState.QUEUED, ChoreState.SUCCEEDED, ChoreState.FAILED, ChoreState.CANCELLED}
+OPERATION_MOVES: Mapping[OperationState, frozenset[OperationState]] = {
+    OperationState.QUEUED: frozenset(
+        {OperationState.RUNNING, OperationState.FAILED, OperationState.CANCELLED}
     ),
-    ChoreState.SUCCEEDED: frozenset(),
-    ChoreState.FAILED: frozenset(),
-    ChoreState.CANCELLED: frozenset(),
+    OperationState.RUNNING: frozenset(
+        {
+            OperationState.QUEUED,
+            OperationState.SUCCEEDED,
+            OperationState.FAILED,
+            OperationState.CANCELLED,
+        }
+    ),
+    OperationState.SUCCEEDED: frozenset(),
+    OperationState.FAILED: frozenset(),
+    OperationState.CANCELLED: frozenset(),
 }
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from trainyard.base.models import RecordModel, Text
 from trainyard.base.names import NAME
 from trainyard.protocol.attempt import AttemptSpec
-from trainyard.protocol.chores import ChoreOutcome, ChoreProgress, ChoreTask
+from trainyard.protocol.operations import OperationOutcome, OperationProgress, OperationTask
 from trainyard.protocol.rundir import ExitRecord, Heartbeat, Request, RequestAnswer
 from trainyard.protocol.states import DesiredState
 from trainyard.spec.job import JobSpec
@@ -235,19 +235,19 @@ class LaunchMessage(RecordModel):
     """Node that is to claim it."""
 
 
-class ChoreMessage(RecordModel):
-    """The Celery message of a chore: ids only. It grants nothing; the claim does."""
+class OperationMessage(RecordModel):
+    """The Celery message of an operation: ids only. It grants nothing; the claim does."""
 
-    chore_id: str
-    """Id of the chore."""
+    operation_id: str
+    """Id of the operation."""
     node: NodeName
     """Node that is to claim it."""
 
 
-class ChoreClaimReply(RecordModel):
-    """All that a node needs to carry a chore out."""
+class OperationClaimReply(RecordModel):
+    """All that a node needs to carry an operation out."""
 
-    task: ChoreTask
+    task: OperationTask
     """What to do."""
     storage: str | None
     """UUID of the storage root; any when absent."""
@@ -257,8 +257,8 @@ class ChoreClaimReply(RecordModel):
     """Longest pause between two reports."""
 
 
-class ChoreReport(RecordModel):
-    """What the supervisor of a chore has to say; it renews the lease."""
+class OperationReport(RecordModel):
+    """What the supervisor of an operation has to say; it renews the lease."""
 
     protocol: int
     """`PROTOCOL` of the sender."""
@@ -266,14 +266,14 @@ class ChoreReport(RecordModel):
     """Its node."""
     fence: Annotated[int, Field(ge=1, lt=2**31)]
     """Number of its claim."""
-    progress: ChoreProgress | None = None
-    """How far the chore is."""
-    outcome: ChoreOutcome | None = None
+    progress: OperationProgress | None = None
+    """How far the operation is."""
+    outcome: OperationOutcome | None = None
     """The last report: how it ended."""
 
 
-class ChoreReportReply(RecordModel):
-    """The answer to a chore's report."""
+class OperationReportReply(RecordModel):
+    """The answer to an operation's report."""
 
     ended: bool
     """Whether the server has noted the end."""

@@ -1,4 +1,4 @@
-"""`checkpoints` and `chores`: what the command says and does, and how it ends."""
+"""`checkpoints` and `operations`: what the command says and does, and how it ends."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from threading import Event, Thread
 import pytest
 
 from server.checkpoints.catalog import record_stall
-from server.chores.carrying import claim_chore, report_chore
+from server.operations.worker_api import claim_operation, report_operation
 from tests.library.client.conftest import Run, Yard
 from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.protocol.chores import (
+from trainyard.protocol.manifest import ManifestFile, ManifestWriter, SaveSettled
+from trainyard.protocol.operations import (
     LOOKS,
-    ChoreOutcome,
     ExportResult,
     ExportTask,
+    OperationOutcome,
     SampleEnd,
     SampleResult,
     SampleTask,
     Verification,
 )
-from trainyard.protocol.manifest import ManifestFile, ManifestWriter, SaveSettled
-from trainyard.protocol.worker_messages import PROTOCOL, ChoreReport
+from trainyard.protocol.worker_messages import PROTOCOL, OperationReport
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ def node(yard: Yard, fault: list[CheckpointFault]) -> Iterator[None]:
     def work() -> None:
         while not stop.wait(0.02):
             yard.harness.keeper.run()
-            while yard.harness.dispatcher.chores:
-                message = yard.harness.dispatcher.chores.pop()
-                do(yard, message.chore_id, fault)
+            while yard.harness.dispatcher.operations:
+                message = yard.harness.dispatcher.operations.pop()
+                do(yard, message.operation_id, fault)
 
     thread = Thread(target=work)
     thread.start()
@@ -61,9 +61,9 @@ def node(yard: Yard, fault: list[CheckpointFault]) -> Iterator[None]:
     thread.join()
 
 
-def do(yard: Yard, chore_id: str, fault: list[CheckpointFault]) -> None:
+def do(yard: Yard, operation_id: str, fault: list[CheckpointFault]) -> None:
     context = yard.harness.context
-    claim = claim_chore(context, chore_id, node="node-1")
+    claim = claim_operation(context, operation_id, node="node-1")
     found = Verification(
         ok=not fault,
         at=datetime.now(UTC),
@@ -71,15 +71,15 @@ def do(yard: Yard, chore_id: str, fault: list[CheckpointFault]) -> None:
         fault=fault[0] if fault else None,
         message="model.bin" if fault else None,
     )
-    outcome = ChoreOutcome(
+    outcome = OperationOutcome(
         outcome="succeeded",
         message="file_damaged: model.bin" if fault else "all is well",
         verification=found if claim.task.kind in LOOKS else None,
         export=written(claim.task.export) if claim.task.export else None,
         sample=drawn(claim.task.sample) if claim.task.sample else None,
     )
-    report = ChoreReport(protocol=PROTOCOL, node="node-1", fence=claim.fence, outcome=outcome)
-    report_chore(context, chore_id, report)
+    report = OperationReport(protocol=PROTOCOL, node="node-1", fence=claim.fence, outcome=outcome)
+    report_operation(context, operation_id, report)
 
 
 def written(asked: ExportTask) -> ExportResult:
@@ -129,19 +129,19 @@ def test_a_verification_is_waited_for_and_shown(run: Run, job: str) -> None:
     lines = run("checkpoints", "tiny").stdout.splitlines()
     assert "✓ loaded, " in lines[2]
     assert "✓" not in lines[1]
-    (view,) = json.loads(run("chores", "tiny", "--json").stdout)
+    (view,) = json.loads(run("operations", "tiny", "--json").stdout)
     assert (view["kind"], view["checkpoint_id"]) == ("verify", f"{job}.a1.step-4")
 
 
 @pytest.mark.usefixtures("job")
-def test_a_chore_is_taken_back(run: Run) -> None:
-    chore = json.loads(run("checkpoints", "verify", "tiny@step-4", "--json").stdout)["id"]
-    told = run("chores", "cancel", chore[:14])
+def test_an_operation_is_taken_back(run: Run) -> None:
+    operation = json.loads(run("checkpoints", "verify", "tiny@step-4", "--json").stdout)["id"]
+    told = run("operations", "cancel", operation[:14])
     assert told.stdout == "⊘ verify of tiny@a1.step-4 is taken back\n"
-    again = run("chores", "cancel", chore)
+    again = run("operations", "cancel", operation)
     assert (again.exit_code, "cancelled already" in again.stderr) == (1, True)
-    assert run("chores", "cancel", "nothing").exit_code == 2
-    assert run("chores", "kill", chore).exit_code == 2
+    assert run("operations", "cancel", "nothing").exit_code == 2
+    assert run("operations", "kill", operation).exit_code == 2
 
 
 @pytest.mark.usefixtures("node", "job")
@@ -195,7 +195,7 @@ def test_an_export_is_waited_for_and_names_its_folder(run: Run, job: str) -> Non
     assert view["outcome"]["export"]["place"] == "checkpoints:exports/mine"
     told = run("export", "tiny@step-4", "--wait", "--shard-gib", "0.5").stdout
     assert told == "✓ Exported tiny@a1.step-4: all is well\n"
-    shown = run("chores", "tiny").stdout
+    shown = run("operations", "tiny").stdout
     assert "export" in shown
     refusal = run("export", "tiny@step-4", "--root", "attic", "--dtype", "int8")
     assert refusal.exit_code == 2
@@ -216,16 +216,16 @@ def test_a_sample_is_printed_and_can_order_the_terminal_nothing(run: Run) -> Non
 @pytest.mark.usefixtures("job")
 def test_without_a_node_it_says_where_to_look_and_why_it_waits(run: Run, yard: Yard) -> None:
     result = run("checkpoints", "verify", "tiny@step-4")
-    assert result.stdout == "verify of tiny@a1.step-4 is queued; `trainyard chores` shows it\n"
-    shown = run("chores", "--open").stdout
+    assert result.stdout == "verify of tiny@a1.step-4 is queued; `trainyard operations` shows it\n"
+    shown = run("operations", "--open").stdout
     assert "tiny@a1.step-4" in shown
     assert "○ queued" in shown
     for _ in range(2):
         yard.harness.keeper.run()
     why = "was given to node-1, which has not begun it yet"
-    assert why in run("chores", "--open").stdout
+    assert why in run("operations", "--open").stdout
     again = run("checkpoints", "verify", "tiny@step-4").stdout
-    assert again == f"verify of tiny@a1.step-4 is queued: {why}; `trainyard chores` shows it\n"
+    assert again == f"verify of tiny@a1.step-4 is queued: {why}; `trainyard operations` shows it\n"
 
 
 @pytest.mark.usefixtures("job")
@@ -249,4 +249,4 @@ def test_a_job_is_deleted_with_its_checkpoints(yard: Yard, run: Run) -> None:
     supervisor.end("succeeded")
     result = run("delete", "tiny", "--checkpoints", "--yes")
     assert "its checkpoints go now" in result.stdout
-    assert "all of tiny" in run("chores").stdout
+    assert "all of tiny" in run("operations").stdout

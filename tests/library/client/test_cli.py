@@ -28,7 +28,7 @@ def test_help_names_every_command(run: Run) -> None:
     named = set(re.findall(r"^  ([a-z]+)  ", told, re.MULTILINE))
     assert named == {
         *("up", "down", "login", "init", "schema", "plan", "submit", "ps", "show", "watch", "logs"),
-        *("metrics", "compare", "events", "checkpoints", "chores", "export", "sample", "nodes"),
+        *("metrics", "compare", "events", "checkpoints", "operations", "export", "sample", "nodes"),
         *("stop", "cancel", "kill", "resume", "fork", "delete"),
         *("save", "profile", "snapshot"),
     }

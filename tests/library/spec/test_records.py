@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from trainyard.base.ids import is_id, make_id
 from trainyard.base.masks import has_credentials, hide_credentials, is_masked
-from trainyard.protocol.chores import SampleEnd, SampleResult
 from trainyard.protocol.failures import (
     FREE_RETRIES,
     NEVER_RETRIED,
@@ -20,6 +19,7 @@ from trainyard.protocol.failures import (
     Remedy,
 )
 from trainyard.protocol.manifest import checkpoint_id, checkpoint_path, split_checkpoint_id
+from trainyard.protocol.operations import SampleEnd, SampleResult
 from trainyard.protocol.rundir import MetricLine
 from trainyard.protocol.states import (
     ATTEMPT_MOVES,

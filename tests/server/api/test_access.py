@@ -99,7 +99,7 @@ def test_tokens_of_people_open_no_route_of_machines(app: FastAPI, client: TestCl
 
 
 def is_report_of_an_attempt(path: str) -> bool:
-    """Its token stands on the attempt, and no other counts; a chore is reported by its node."""
+    """Its token stands on the attempt, no other counts; an operation is reported by its node."""
     return "/attempts/" in path and path.endswith("/report")
 
 

@@ -29,7 +29,7 @@ ID = "01jd3m6y0000000000000000a7"
 KEYS: dict[str, str | int] = {
     "jobs": ID,
     "requests": ID,
-    "chores": ID,
+    "operations": ID,
     "tokens": ID,
     "attempts": 7,
     "events": 7,

@@ -24,7 +24,7 @@ MODULES = (
     "trainer.parallel.pipeline",
     "trainer.parallel.cp",
     "trainer.hugging_face.export",
-    "trainer.chores.main",
+    "trainer.operations.main",
     "trainyard.planner.plan",
     "torchao.float8",
 )

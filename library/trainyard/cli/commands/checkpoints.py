@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trainyard.cli import formats
-from trainyard.cli.commands.chores import finish
 from trainyard.cli.commands.jobs import confirm
+from trainyard.cli.commands.operations import finish
 from trainyard.cli.options import Json, Limit, Wait, Yes
 from trainyard.cli.output import complain, facts, say, write_json
 from trainyard.cli.table import Listing
@@ -77,14 +77,14 @@ def checkpoints(
             return
         if verb == "delete" and not yes:
             confirm(f"Delete {checkpoint_id} from storage?", flag="--yes")
-        chore = (
+        operation = (
             yard.verify(checkpoint_id)
             if verb == "verify"
             else yard.delete_checkpoint(checkpoint_id)
         )
         if wait:
-            chore = yard.wait_for_chore(chore.id)
-    finish(chore, waited=wait, as_json=json)
+            operation = yard.wait_for_operation(operation.id)
+    finish(operation, waited=wait, as_json=json)
 
 
 def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.commands.chores import finish
+from trainyard.cli.commands.operations import finish
 from trainyard.cli.options import Json, Newest, Wait
 from trainyard.client.references import newest_checkpoint
 from trainyard.client.sdk import Client
-from trainyard.protocol.chores import SHARD_GIB
+from trainyard.protocol.operations import SHARD_GIB
 
 
 def register(app: typer.Typer) -> None:
@@ -44,7 +44,7 @@ def export(
     already is left as it is.
     """
     with Client() as yard:
-        chore = yard.export(
+        operation = yard.export(
             newest_checkpoint(yard, reference),
             dtype=dtype,
             name=name,
@@ -52,5 +52,5 @@ def export(
             shard_gib=shard_gib,
         )
         if wait:
-            chore = yard.wait_for_chore(chore.id)
-    finish(chore, waited=wait, as_json=json)
+            operation = yard.wait_for_operation(operation.id)
+    finish(operation, waited=wait, as_json=json)

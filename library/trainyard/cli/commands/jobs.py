@@ -195,8 +195,8 @@ def delete(
         if not yes:
             what = "and its checkpoints" if checkpoints else "and keep its checkpoints"
             confirm(f"Delete {job.name} {what}?", flag="--yes")
-        chores = yard.delete(job.id, checkpoints="delete" if checkpoints else "keep")
-    going = "; its checkpoints go now, as `trainyard chores` shows" if chores else ""
+        operations = yard.delete(job.id, checkpoints="delete" if checkpoints else "keep")
+    going = "; its checkpoints go now, as `trainyard operations` shows" if operations else ""
     say(f"Deleted {job.name}{going}.")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.commands.chores import finish
+from trainyard.cli.commands.operations import finish
 from trainyard.cli.options import Json, Newest
 from trainyard.client.references import newest_checkpoint
 from trainyard.client.sdk import Client
@@ -34,17 +34,17 @@ def sample(
     A node draws it on its CPU, beside what trains there.
     """
     with Client() as yard:
-        chore = yard.sample(
+        operation = yard.sample(
             newest_checkpoint(yard, reference),
             prompt,
             max_tokens=max_tokens,
             temperature=temperature,
             seed=seed,
         )
-        chore = yard.wait_for_chore(chore.id, poll_seconds=0.2)
-    drawn = chore.outcome.sample if chore.outcome else None
+        operation = yard.wait_for_operation(operation.id, poll_seconds=0.2)
+    drawn = operation.outcome.sample if operation.outcome else None
     if drawn is None or json:
-        finish(chore, waited=True, as_json=json)
+        finish(operation, waited=True, as_json=json)
     else:
         print(_harmless(drawn.text))
 

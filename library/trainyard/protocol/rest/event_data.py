@@ -9,16 +9,16 @@ from pydantic import Field
 
 from trainyard.base.models import RecordModel
 from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.protocol.chores import ChoreKind, ChoreProgress
 from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.failures import Failure, FailureReason
 from trainyard.protocol.manifest import ManifestFile
+from trainyard.protocol.operations import OperationKind, OperationProgress
 from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.rest.nodes import Running as DrainMode
 from trainyard.protocol.resume_parts import CheckpointPart
 from trainyard.protocol.rundir import Phase
-from trainyard.protocol.states import AttemptCause, AttemptOutcome, ChoreState, JobState
+from trainyard.protocol.states import AttemptCause, AttemptOutcome, JobState, OperationState
 from trainyard.spec.layout import Layout
 
 # ---- jobs ---------------------------------------------------------------------------------------
@@ -312,49 +312,49 @@ class CheckpointPinned(EventData):
     """Whether it is kept."""
 
 
-class ChoreData(EventData):
-    """What every event of a chore holds."""
+class OperationData(EventData):
+    """What every event of an operation holds."""
 
-    chore_id: str
-    """The chore."""
-    kind: ChoreKind
+    operation_id: str
+    """The operation."""
+    kind: OperationKind
     """What it does."""
     checkpoint_id: str | None
     """The checkpoint; absent where it is about all of a job."""
 
 
-class ChoreQueued(ChoreData):
-    """A chore waits for a node, for the first time or again."""
+class OperationQueued(OperationData):
+    """An operation waits for a node, for the first time or again."""
 
     reason: str
     """Why."""
 
 
-class ChoreWaiting(ChoreData):
-    """The reason for which a chore waits changed."""
+class OperationWaiting(OperationData):
+    """The reason for which an operation waits changed."""
 
     waiting: str
     """The reason."""
 
 
-class ChoreStarted(ChoreData):
-    """A node took on a chore."""
+class OperationStarted(OperationData):
+    """A node took on an operation."""
 
     fence: int
     """Number of this try."""
 
 
-class ChoreProgressed(ChoreData):
-    """A chore advanced."""
+class OperationProgressed(OperationData):
+    """An operation advanced."""
 
-    progress: ChoreProgress
+    progress: OperationProgress
     """How far it is."""
 
 
-class ChoreEnded(ChoreData):
-    """A chore ended."""
+class OperationEnded(OperationData):
+    """An operation ended."""
 
-    state: ChoreState
+    state: OperationState
     """How."""
     ok: bool | None = None
     """Whether the checkpoint is whole, of a verification."""

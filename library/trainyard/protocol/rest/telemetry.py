@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from trainyard.base.models import RecordModel
-from trainyard.protocol.chores import Verification
 from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.operations import Verification
 from trainyard.protocol.rest.fork import DescendantView
 from trainyard.protocol.states import JobState
 

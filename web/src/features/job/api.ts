@@ -5,7 +5,7 @@ import { allPages, keys } from "@/shared/api/queries";
 import type { components } from "@/shared/api/schema";
 import type { ExportRequest, Metrics } from "@/shared/api/types";
 import type { Extent } from "@/shared/ui/chart/lines";
-import type { CheckpointVerb } from "./checkpoints/chores";
+import type { CheckpointVerb } from "./checkpoints/operations";
 
 export type ResumeRequest = components["schemas"]["ResumeRequest"];
 export type RequestKind = components["schemas"]["JobRequest"]["kind"];
@@ -63,17 +63,17 @@ export const checkpointQuery = (id: string) =>
   });
 
 /** What is and was done to the job's checkpoints, the newest first; older ones are not shown. */
-export const choresQuery = (id: string) =>
+export const operationsQuery = (id: string) =>
   queryOptions({
-    queryKey: keys.jobPart(id, "chores"),
+    queryKey: keys.jobPart(id, "operations"),
     queryFn: async ({ signal }) => {
       const query = { job: id, page_size: 200 };
-      const found = await ask(api.GET("/api/v1/chores", { params: { query }, signal }));
+      const found = await ask(api.GET("/api/v1/operations", { params: { query }, signal }));
       return found.items;
     },
   });
 
-/** Pin and unpin answer with the checkpoint, the others with a chore; events bring what follows. */
+/** Pin and unpin answer with the checkpoint, the others with an operation; events bring what follows. */
 export async function actOnCheckpoint(
   id: string,
   verb: Exclude<CheckpointVerb, "export">,
@@ -97,8 +97,12 @@ export function postFork(
   return ask(api.POST("/api/v1/checkpoints/{checkpoint_id}/fork", { params, body }));
 }
 
-export async function cancelChore(id: string): Promise<void> {
-  await ask(api.POST("/api/v1/chores/{chore_id}/cancel", { params: { path: { chore_id: id } } }));
+export async function cancelOperation(id: string): Promise<void> {
+  await ask(
+    api.POST("/api/v1/operations/{operation_id}/cancel", {
+      params: { path: { operation_id: id } },
+    }),
+  );
 }
 
 export function postExport(id: string, body: ExportRequest) {

@@ -228,7 +228,7 @@ export interface paths {
          * Remove a finished job
          * @description Remove a job and what the server holds of it; 409 while it is not at an end.
          *
-         *     Checkpoints that are to go are deleted on storage by chores, which a 202 names.
+         *     Checkpoints that are to go are deleted on storage by operations, which a 202 names.
          */
         delete: operations["jobs_delete"];
         options?: never;
@@ -582,7 +582,7 @@ export interface paths {
         put?: never;
         /**
          * Draw a text from a checkpoint
-         * @description Queue a text to be drawn on a node; the chore's outcome carries it.
+         * @description Queue a text to be drawn on a node; the operation's outcome carries it.
          */
         post: operations["checkpoints_sample"];
         delete?: never;
@@ -631,7 +631,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/chores": {
+    "/api/v1/operations": {
         parameters: {
             query?: never;
             header?: never;
@@ -640,9 +640,9 @@ export interface paths {
         };
         /**
          * What is done to checkpoints, the newest first
-         * @description List chores, those of deleted jobs too.
+         * @description List operations, those of deleted jobs too.
          */
-        get: operations["chores_list"];
+        get: operations["operations_list"];
         put?: never;
         post?: never;
         delete?: never;
@@ -651,7 +651,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/chores/{chore_id}": {
+    "/api/v1/operations/{operation_id}": {
         parameters: {
             query?: never;
             header?: never;
@@ -659,10 +659,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * One chore
-         * @description Return how far a chore is, and how it ended.
+         * One operation
+         * @description Return how far an operation is, and how it ended.
          */
-        get: operations["chores_get"];
+        get: operations["operations_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -671,7 +671,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/chores/{chore_id}/cancel": {
+    "/api/v1/operations/{operation_id}/cancel": {
         parameters: {
             query?: never;
             header?: never;
@@ -681,10 +681,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Take a chore back
-         * @description End a chore: at once where it waits, else with its node's next report; 409 says why not.
+         * Take an operation back
+         * @description End an operation: at once where it waits, else with its node's next report; else 409.
          */
-        post: operations["chores_cancel"];
+        post: operations["operations_cancel"];
         delete?: never;
         options?: never;
         head?: never;
@@ -926,7 +926,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/workers/chores/{chore_id}/claim": {
+    "/api/v1/workers/operations/{operation_id}/claim": {
         parameters: {
             query?: never;
             header?: never;
@@ -936,17 +936,17 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * A worker takes on a chore
+         * A worker takes on an operation
          * @description Hand out the task and the fence, once; whoever comes second gets 409.
          */
-        post: operations["workers_claim_a_chore"];
+        post: operations["workers_claim_an_operation"];
         delete?: never;
         options?: never;
         head?: never;
         patch?: never;
         trace?: never;
     };
-    "/api/v1/workers/chores/{chore_id}/report": {
+    "/api/v1/workers/operations/{operation_id}/report": {
         parameters: {
             query?: never;
             header?: never;
@@ -956,10 +956,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * How far a chore is, or how it ended
+         * How far an operation is, or how it ended
          * @description Renew the lease; 409 where another claim has outrun this one.
          */
-        post: operations["workers_report_on_a_chore"];
+        post: operations["workers_report_on_an_operation"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1846,395 +1846,6 @@ export interface components {
             deleting: boolean;
         };
         /**
-         * ChoreClaimReply
-         * @description All that a node needs to carry a chore out.
-         */
-        ChoreClaimReply: {
-            /** @description What to do. */
-            task: components["schemas"]["ChoreTask"];
-            /**
-             * Storage
-             * @description UUID of the storage root; any when absent.
-             */
-            storage: string | null;
-            /**
-             * Fence
-             * @description Number of this claim: a report under a lower one counts for nothing.
-             */
-            fence: number;
-            /**
-             * Report Seconds
-             * @description Longest pause between two reports.
-             */
-            report_seconds: number;
-        };
-        /**
-         * ChoreEnded
-         * @description A chore ended.
-         */
-        ChoreEnded: {
-            /**
-             * Chore Id
-             * @description The chore.
-             */
-            chore_id: string;
-            /** @description What it does. */
-            kind: components["schemas"]["ChoreKind"];
-            /**
-             * Checkpoint Id
-             * @description The checkpoint; absent where it is about all of a job.
-             */
-            checkpoint_id: string | null;
-            /** @description How. */
-            state: components["schemas"]["ChoreState"];
-            /**
-             * Ok
-             * @description Whether the checkpoint is whole, of a verification.
-             */
-            ok?: boolean | null;
-        };
-        /**
-         * ChoreKind
-         * @description What is done; also the command of `python -m trainer`.
-         * @enum {string}
-         */
-        ChoreKind: "verify" | "scrub" | "delete" | "export" | "sample" | "recover";
-        /**
-         * ChoreOutcome
-         * @description `outcome.json`: how a chore ended on its node.
-         */
-        ChoreOutcome: {
-            /**
-             * Outcome
-             * @description Whether the work was done; a damaged checkpoint that was looked at is work done.
-             * @enum {string}
-             */
-            outcome: "succeeded" | "failed";
-            /**
-             * Message
-             * @description What was found or done, or why it could not be.
-             */
-            message: string;
-            /** @description What a look at a checkpoint found. */
-            verification: components["schemas"]["Verification"] | null;
-            /**
-             * Files
-             * @description Files that were deleted.
-             * @default 0
-             */
-            files: number;
-            /** @description What was exported. */
-            export: components["schemas"]["ExportResult"] | null;
-            /** @description What was drawn. */
-            sample: components["schemas"]["SampleResult"] | null;
-            /**
-             * Commits
-             * @description Texts of the manifests of commits that were found, the newest first.
-             * @default []
-             */
-            commits: string[];
-        };
-        /**
-         * ChoreOutcome
-         * @description `outcome.json`: how a chore ended on its node.
-         */
-        ChoreOutcomeInput: {
-            /**
-             * Outcome
-             * @description Whether the work was done; a damaged checkpoint that was looked at is work done.
-             * @enum {string}
-             */
-            outcome: "succeeded" | "failed";
-            /**
-             * Message
-             * @description What was found or done, or why it could not be.
-             */
-            message: string;
-            /** @description What a look at a checkpoint found. */
-            verification?: components["schemas"]["VerificationInput"] | null;
-            /**
-             * Files
-             * @description Files that were deleted.
-             * @default 0
-             */
-            files?: number;
-            /** @description What was exported. */
-            export?: components["schemas"]["ExportResult"] | null;
-            /** @description What was drawn. */
-            sample?: components["schemas"]["SampleResult"] | null;
-            /**
-             * Commits
-             * @description Texts of the manifests of commits that were found, the newest first.
-             * @default []
-             */
-            commits?: string[];
-        };
-        /**
-         * ChoreProgress
-         * @description How far a chore is.
-         */
-        ChoreProgress: {
-            /**
-             * Doing
-             * @description What it does now, in a few words.
-             */
-            doing: string;
-            /**
-             * Done
-             * @description Bytes read and written, tokens drawn, or files that were deleted.
-             */
-            done: number;
-            /**
-             * Total
-             * @description How many there are.
-             */
-            total: number;
-        };
-        /**
-         * ChoreProgressed
-         * @description A chore advanced.
-         */
-        ChoreProgressed: {
-            /**
-             * Chore Id
-             * @description The chore.
-             */
-            chore_id: string;
-            /** @description What it does. */
-            kind: components["schemas"]["ChoreKind"];
-            /**
-             * Checkpoint Id
-             * @description The checkpoint; absent where it is about all of a job.
-             */
-            checkpoint_id: string | null;
-            /** @description How far it is. */
-            progress: components["schemas"]["ChoreProgress"];
-        };
-        /**
-         * ChoreQueued
-         * @description A chore waits for a node, for the first time or again.
-         */
-        ChoreQueued: {
-            /**
-             * Chore Id
-             * @description The chore.
-             */
-            chore_id: string;
-            /** @description What it does. */
-            kind: components["schemas"]["ChoreKind"];
-            /**
-             * Checkpoint Id
-             * @description The checkpoint; absent where it is about all of a job.
-             */
-            checkpoint_id: string | null;
-            /**
-             * Reason
-             * @description Why.
-             */
-            reason: string;
-        };
-        /**
-         * ChoreReport
-         * @description What the supervisor of a chore has to say; it renews the lease.
-         */
-        ChoreReport: {
-            /**
-             * Protocol
-             * @description `PROTOCOL` of the sender.
-             */
-            protocol: number;
-            /**
-             * Node
-             * @description Its node.
-             * @example gpu-01
-             */
-            node: string;
-            /**
-             * Fence
-             * @description Number of its claim.
-             */
-            fence: number;
-            /** @description How far the chore is. */
-            progress?: components["schemas"]["ChoreProgress"] | null;
-            /** @description The last report: how it ended. */
-            outcome?: components["schemas"]["ChoreOutcomeInput"] | null;
-        };
-        /**
-         * ChoreReportReply
-         * @description The answer to a chore's report.
-         */
-        ChoreReportReply: {
-            /**
-             * Ended
-             * @description Whether the server has noted the end.
-             */
-            ended: boolean;
-        };
-        /**
-         * ChoreStarted
-         * @description A node took on a chore.
-         */
-        ChoreStarted: {
-            /**
-             * Chore Id
-             * @description The chore.
-             */
-            chore_id: string;
-            /** @description What it does. */
-            kind: components["schemas"]["ChoreKind"];
-            /**
-             * Checkpoint Id
-             * @description The checkpoint; absent where it is about all of a job.
-             */
-            checkpoint_id: string | null;
-            /**
-             * Fence
-             * @description Number of this try.
-             */
-            fence: number;
-        };
-        /**
-         * ChoreState
-         * @description State of background work on a node.
-         * @enum {string}
-         */
-        ChoreState: "queued" | "running" | "succeeded" | "failed" | "cancelled";
-        /**
-         * ChoreTask
-         * @description All that a node needs to know to do a chore.
-         */
-        ChoreTask: {
-            /** @description What to do. */
-            kind: components["schemas"]["ChoreKind"];
-            /**
-             * Job Id
-             * @description Job whose checkpoints are meant.
-             */
-            job_id: string;
-            /**
-             * Root
-             * @description Storage root.
-             */
-            root: string;
-            /**
-             * Paths
-             * @description Folders of the checkpoints, relative to the root.
-             */
-            paths: string[];
-            /**
-             * Whole Job
-             * @description Whether what else the job's folder holds goes too.
-             * @default false
-             */
-            whole_job: boolean;
-            /** @description The checkpoint to read, with the digest that its metadata must have. */
-            checkpoint: components["schemas"]["ResumePoint"] | null;
-            /** @description What to export. */
-            export: components["schemas"]["ExportTask"] | null;
-            /** @description What to draw. */
-            sample: components["schemas"]["SampleTask"] | null;
-            /** @description Whose commits to search for. */
-            recover: components["schemas"]["RecoverTask"] | null;
-        };
-        /**
-         * ChoreView
-         * @description Background work on a node.
-         */
-        ChoreView: {
-            /**
-             * Id
-             * @description Id.
-             */
-            id: string;
-            /** @description What is done. */
-            kind: components["schemas"]["ChoreKind"];
-            /** @description State. */
-            state: components["schemas"]["ChoreState"];
-            /**
-             * Job Id
-             * @description Job whose checkpoints are meant; it may be deleted by now.
-             */
-            job_id: string;
-            /**
-             * Job Name
-             * @description Its name.
-             */
-            job_name: string;
-            /**
-             * Checkpoint Id
-             * @description Checkpoint; absent where all of a job are meant.
-             */
-            checkpoint_id: string | null;
-            /**
-             * Actor
-             * @description Who asked for it: a token's name, `retention` or `scrubbing`.
-             */
-            actor: string;
-            /**
-             * Reason
-             * @description Why.
-             */
-            reason: string;
-            /**
-             * Waiting
-             * @description Why it has not begun; absent where it has, and until the scheduler has looked at it.
-             */
-            waiting: string | null;
-            /**
-             * Node
-             * @description Node that has it, or had it last.
-             */
-            node: string | null;
-            /**
-             * Tries
-             * @description Claims so far.
-             */
-            tries: number;
-            /** @description How far it is. */
-            progress: components["schemas"]["ChoreProgress"] | null;
-            /** @description How it ended on its node. */
-            outcome: components["schemas"]["ChoreOutcome"] | null;
-            /**
-             * Created At
-             * Format: date-time
-             * @description When it was asked for.
-             */
-            created_at: string;
-            /**
-             * Started At
-             * @description When a node last took it on.
-             */
-            started_at: string | null;
-            /**
-             * Ended At
-             * @description When it ended.
-             */
-            ended_at: string | null;
-        };
-        /**
-         * ChoreWaiting
-         * @description The reason for which a chore waits changed.
-         */
-        ChoreWaiting: {
-            /**
-             * Chore Id
-             * @description The chore.
-             */
-            chore_id: string;
-            /** @description What it does. */
-            kind: components["schemas"]["ChoreKind"];
-            /**
-             * Checkpoint Id
-             * @description The checkpoint; absent where it is about all of a job.
-             */
-            checkpoint_id: string | null;
-            /**
-             * Waiting
-             * @description The reason.
-             */
-            waiting: string;
-        };
-        /**
          * Chunk
          * @description Bytes of one file of the run directory; the server stores them once, by their offsets.
          *
@@ -2849,7 +2460,7 @@ export interface components {
              */
             running?: "move" | "finish";
         };
-        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_WAITING__Waiting_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_PHASE__PhaseEntered_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_CHECKPOINT_SETTLED__SaveSettled_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_CHORE_QUEUED__ChoreQueued_"] | components["schemas"]["Event_Literal_CHORE_WAITING__ChoreWaiting_"] | components["schemas"]["Event_Literal_CHORE_STARTED__ChoreStarted_"] | components["schemas"]["Event_Literal_CHORE_PROGRESS__ChoreProgressed_"] | components["schemas"]["Event_Literal_CHORE_ENDED__ChoreEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_METRICS__MetricsStored_"] | components["schemas"]["Event_Literal_LOG__LogStored_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"];
+        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_WAITING__Waiting_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_PHASE__PhaseEntered_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_CHECKPOINT_SETTLED__SaveSettled_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_WAITING__OperationWaiting_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_PROGRESS__OperationProgressed_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_METRICS__MetricsStored_"] | components["schemas"]["Event_Literal_LOG__LogStored_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"];
         /** Event[Literal[<EventKind.ATTEMPT_ENDED: 'attempt_ended'>], AttemptEnded] */
         Event_Literal_ATTEMPT_ENDED__AttemptEnded_: {
             /**
@@ -3125,236 +2736,6 @@ export interface components {
             message: string;
             /** @description Its details. */
             data: components["schemas"]["SaveSettled"];
-        };
-        /** Event[Literal[<EventKind.CHORE_ENDED: 'chore_ended'>], ChoreEnded] */
-        Event_Literal_CHORE_ENDED__ChoreEnded_: {
-            /**
-             * Id
-             * @description Position in the stream of all events.
-             */
-            id: number;
-            /**
-             * At
-             * Format: date-time
-             * @description When.
-             */
-            at: string;
-            /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
-             * @enum {string}
-             */
-            kind: "chore_ended";
-            /**
-             * Job Id
-             * @description Job that it happened to.
-             */
-            job_id: string | null;
-            /**
-             * Attempt
-             * @description Number of the attempt.
-             */
-            attempt: number | null;
-            /**
-             * Node
-             * @description Node.
-             */
-            node: string | null;
-            /**
-             * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
-             */
-            actor: string;
-            /**
-             * Message
-             * @description The event as a sentence.
-             */
-            message: string;
-            /** @description Its details. */
-            data: components["schemas"]["ChoreEnded"];
-        };
-        /** Event[Literal[<EventKind.CHORE_PROGRESS: 'chore_progress'>], ChoreProgressed] */
-        Event_Literal_CHORE_PROGRESS__ChoreProgressed_: {
-            /**
-             * Id
-             * @description Position in the stream of all events.
-             */
-            id: number;
-            /**
-             * At
-             * Format: date-time
-             * @description When.
-             */
-            at: string;
-            /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
-             * @enum {string}
-             */
-            kind: "chore_progress";
-            /**
-             * Job Id
-             * @description Job that it happened to.
-             */
-            job_id: string | null;
-            /**
-             * Attempt
-             * @description Number of the attempt.
-             */
-            attempt: number | null;
-            /**
-             * Node
-             * @description Node.
-             */
-            node: string | null;
-            /**
-             * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
-             */
-            actor: string;
-            /**
-             * Message
-             * @description The event as a sentence.
-             */
-            message: string;
-            /** @description Its details. */
-            data: components["schemas"]["ChoreProgressed"];
-        };
-        /** Event[Literal[<EventKind.CHORE_QUEUED: 'chore_queued'>], ChoreQueued] */
-        Event_Literal_CHORE_QUEUED__ChoreQueued_: {
-            /**
-             * Id
-             * @description Position in the stream of all events.
-             */
-            id: number;
-            /**
-             * At
-             * Format: date-time
-             * @description When.
-             */
-            at: string;
-            /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
-             * @enum {string}
-             */
-            kind: "chore_queued";
-            /**
-             * Job Id
-             * @description Job that it happened to.
-             */
-            job_id: string | null;
-            /**
-             * Attempt
-             * @description Number of the attempt.
-             */
-            attempt: number | null;
-            /**
-             * Node
-             * @description Node.
-             */
-            node: string | null;
-            /**
-             * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
-             */
-            actor: string;
-            /**
-             * Message
-             * @description The event as a sentence.
-             */
-            message: string;
-            /** @description Its details. */
-            data: components["schemas"]["ChoreQueued"];
-        };
-        /** Event[Literal[<EventKind.CHORE_STARTED: 'chore_started'>], ChoreStarted] */
-        Event_Literal_CHORE_STARTED__ChoreStarted_: {
-            /**
-             * Id
-             * @description Position in the stream of all events.
-             */
-            id: number;
-            /**
-             * At
-             * Format: date-time
-             * @description When.
-             */
-            at: string;
-            /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
-             * @enum {string}
-             */
-            kind: "chore_started";
-            /**
-             * Job Id
-             * @description Job that it happened to.
-             */
-            job_id: string | null;
-            /**
-             * Attempt
-             * @description Number of the attempt.
-             */
-            attempt: number | null;
-            /**
-             * Node
-             * @description Node.
-             */
-            node: string | null;
-            /**
-             * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
-             */
-            actor: string;
-            /**
-             * Message
-             * @description The event as a sentence.
-             */
-            message: string;
-            /** @description Its details. */
-            data: components["schemas"]["ChoreStarted"];
-        };
-        /** Event[Literal[<EventKind.CHORE_WAITING: 'chore_waiting'>], ChoreWaiting] */
-        Event_Literal_CHORE_WAITING__ChoreWaiting_: {
-            /**
-             * Id
-             * @description Position in the stream of all events.
-             */
-            id: number;
-            /**
-             * At
-             * Format: date-time
-             * @description When.
-             */
-            at: string;
-            /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
-             * @enum {string}
-             */
-            kind: "chore_waiting";
-            /**
-             * Job Id
-             * @description Job that it happened to.
-             */
-            job_id: string | null;
-            /**
-             * Attempt
-             * @description Number of the attempt.
-             */
-            attempt: number | null;
-            /**
-             * Node
-             * @description Node.
-             */
-            node: string | null;
-            /**
-             * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
-             */
-            actor: string;
-            /**
-             * Message
-             * @description The event as a sentence.
-             */
-            message: string;
-            /** @description Its details. */
-            data: components["schemas"]["ChoreWaiting"];
         };
         /** Event[Literal[<EventKind.CLAIMED: 'claimed'>], Claimed] */
         Event_Literal_CLAIMED__Claimed_: {
@@ -3953,6 +3334,236 @@ export interface components {
             message: string;
             /** @description Its details. */
             data: components["schemas"]["NodeRegistered"];
+        };
+        /** Event[Literal[<EventKind.OPERATION_ENDED: 'operation_ended'>], OperationEnded] */
+        Event_Literal_OPERATION_ENDED__OperationEnded_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "operation_ended";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["OperationEnded"];
+        };
+        /** Event[Literal[<EventKind.OPERATION_PROGRESS: 'operation_progress'>], OperationProgressed] */
+        Event_Literal_OPERATION_PROGRESS__OperationProgressed_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "operation_progress";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["OperationProgressed"];
+        };
+        /** Event[Literal[<EventKind.OPERATION_QUEUED: 'operation_queued'>], OperationQueued] */
+        Event_Literal_OPERATION_QUEUED__OperationQueued_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "operation_queued";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["OperationQueued"];
+        };
+        /** Event[Literal[<EventKind.OPERATION_STARTED: 'operation_started'>], OperationStarted] */
+        Event_Literal_OPERATION_STARTED__OperationStarted_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "operation_started";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["OperationStarted"];
+        };
+        /** Event[Literal[<EventKind.OPERATION_WAITING: 'operation_waiting'>], OperationWaiting] */
+        Event_Literal_OPERATION_WAITING__OperationWaiting_: {
+            /**
+             * Id
+             * @description Position in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description When.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "operation_waiting";
+            /**
+             * Job Id
+             * @description Job that it happened to.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             */
+            actor: string;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Its details. */
+            data: components["schemas"]["OperationWaiting"];
         };
         /** Event[Literal[<EventKind.PHASE: 'phase'>], PhaseEntered] */
         Event_Literal_PHASE__PhaseEntered_: {
@@ -5275,10 +4886,10 @@ export interface components {
          */
         JobDeletedView: {
             /**
-             * Chores
+             * Operations
              * @description What removes them from storage.
              */
-            chores: components["schemas"]["ChoreView"][];
+            operations: components["schemas"]["OperationView"][];
         };
         /**
          * JobEnded
@@ -7096,6 +6707,395 @@ export interface components {
             heartbeat_at: string;
         };
         /**
+         * OperationClaimReply
+         * @description All that a node needs to carry an operation out.
+         */
+        OperationClaimReply: {
+            /** @description What to do. */
+            task: components["schemas"]["OperationTask"];
+            /**
+             * Storage
+             * @description UUID of the storage root; any when absent.
+             */
+            storage: string | null;
+            /**
+             * Fence
+             * @description Number of this claim: a report under a lower one counts for nothing.
+             */
+            fence: number;
+            /**
+             * Report Seconds
+             * @description Longest pause between two reports.
+             */
+            report_seconds: number;
+        };
+        /**
+         * OperationEnded
+         * @description An operation ended.
+         */
+        OperationEnded: {
+            /**
+             * Operation Id
+             * @description The operation.
+             */
+            operation_id: string;
+            /** @description What it does. */
+            kind: components["schemas"]["OperationKind"];
+            /**
+             * Checkpoint Id
+             * @description The checkpoint; absent where it is about all of a job.
+             */
+            checkpoint_id: string | null;
+            /** @description How. */
+            state: components["schemas"]["OperationState"];
+            /**
+             * Ok
+             * @description Whether the checkpoint is whole, of a verification.
+             */
+            ok?: boolean | null;
+        };
+        /**
+         * OperationKind
+         * @description What is done; also the command of `python -m trainer`.
+         * @enum {string}
+         */
+        OperationKind: "verify" | "scrub" | "delete" | "export" | "sample" | "recover";
+        /**
+         * OperationOutcome
+         * @description `outcome.json`: how an operation ended on its node.
+         */
+        OperationOutcome: {
+            /**
+             * Outcome
+             * @description Whether the work was done; a damaged checkpoint that was looked at is work done.
+             * @enum {string}
+             */
+            outcome: "succeeded" | "failed";
+            /**
+             * Message
+             * @description What was found or done, or why it could not be.
+             */
+            message: string;
+            /** @description What a look at a checkpoint found. */
+            verification: components["schemas"]["Verification"] | null;
+            /**
+             * Files
+             * @description Files that were deleted.
+             * @default 0
+             */
+            files: number;
+            /** @description What was exported. */
+            export: components["schemas"]["ExportResult"] | null;
+            /** @description What was drawn. */
+            sample: components["schemas"]["SampleResult"] | null;
+            /**
+             * Commits
+             * @description Texts of the manifests of commits that were found, the newest first.
+             * @default []
+             */
+            commits: string[];
+        };
+        /**
+         * OperationOutcome
+         * @description `outcome.json`: how an operation ended on its node.
+         */
+        OperationOutcomeInput: {
+            /**
+             * Outcome
+             * @description Whether the work was done; a damaged checkpoint that was looked at is work done.
+             * @enum {string}
+             */
+            outcome: "succeeded" | "failed";
+            /**
+             * Message
+             * @description What was found or done, or why it could not be.
+             */
+            message: string;
+            /** @description What a look at a checkpoint found. */
+            verification?: components["schemas"]["VerificationInput"] | null;
+            /**
+             * Files
+             * @description Files that were deleted.
+             * @default 0
+             */
+            files?: number;
+            /** @description What was exported. */
+            export?: components["schemas"]["ExportResult"] | null;
+            /** @description What was drawn. */
+            sample?: components["schemas"]["SampleResult"] | null;
+            /**
+             * Commits
+             * @description Texts of the manifests of commits that were found, the newest first.
+             * @default []
+             */
+            commits?: string[];
+        };
+        /**
+         * OperationProgress
+         * @description How far an operation is.
+         */
+        OperationProgress: {
+            /**
+             * Doing
+             * @description What it does now, in a few words.
+             */
+            doing: string;
+            /**
+             * Done
+             * @description Bytes read and written, tokens drawn, or files that were deleted.
+             */
+            done: number;
+            /**
+             * Total
+             * @description How many there are.
+             */
+            total: number;
+        };
+        /**
+         * OperationProgressed
+         * @description An operation advanced.
+         */
+        OperationProgressed: {
+            /**
+             * Operation Id
+             * @description The operation.
+             */
+            operation_id: string;
+            /** @description What it does. */
+            kind: components["schemas"]["OperationKind"];
+            /**
+             * Checkpoint Id
+             * @description The checkpoint; absent where it is about all of a job.
+             */
+            checkpoint_id: string | null;
+            /** @description How far it is. */
+            progress: components["schemas"]["OperationProgress"];
+        };
+        /**
+         * OperationQueued
+         * @description An operation waits for a node, for the first time or again.
+         */
+        OperationQueued: {
+            /**
+             * Operation Id
+             * @description The operation.
+             */
+            operation_id: string;
+            /** @description What it does. */
+            kind: components["schemas"]["OperationKind"];
+            /**
+             * Checkpoint Id
+             * @description The checkpoint; absent where it is about all of a job.
+             */
+            checkpoint_id: string | null;
+            /**
+             * Reason
+             * @description Why.
+             */
+            reason: string;
+        };
+        /**
+         * OperationReport
+         * @description What the supervisor of an operation has to say; it renews the lease.
+         */
+        OperationReport: {
+            /**
+             * Protocol
+             * @description `PROTOCOL` of the sender.
+             */
+            protocol: number;
+            /**
+             * Node
+             * @description Its node.
+             * @example gpu-01
+             */
+            node: string;
+            /**
+             * Fence
+             * @description Number of its claim.
+             */
+            fence: number;
+            /** @description How far the operation is. */
+            progress?: components["schemas"]["OperationProgress"] | null;
+            /** @description The last report: how it ended. */
+            outcome?: components["schemas"]["OperationOutcomeInput"] | null;
+        };
+        /**
+         * OperationReportReply
+         * @description The answer to an operation's report.
+         */
+        OperationReportReply: {
+            /**
+             * Ended
+             * @description Whether the server has noted the end.
+             */
+            ended: boolean;
+        };
+        /**
+         * OperationStarted
+         * @description A node took on an operation.
+         */
+        OperationStarted: {
+            /**
+             * Operation Id
+             * @description The operation.
+             */
+            operation_id: string;
+            /** @description What it does. */
+            kind: components["schemas"]["OperationKind"];
+            /**
+             * Checkpoint Id
+             * @description The checkpoint; absent where it is about all of a job.
+             */
+            checkpoint_id: string | null;
+            /**
+             * Fence
+             * @description Number of this try.
+             */
+            fence: number;
+        };
+        /**
+         * OperationState
+         * @description State of background work on a node.
+         * @enum {string}
+         */
+        OperationState: "queued" | "running" | "succeeded" | "failed" | "cancelled";
+        /**
+         * OperationTask
+         * @description All that a node needs to know to do an operation.
+         */
+        OperationTask: {
+            /** @description What to do. */
+            kind: components["schemas"]["OperationKind"];
+            /**
+             * Job Id
+             * @description Job whose checkpoints are meant.
+             */
+            job_id: string;
+            /**
+             * Root
+             * @description Storage root.
+             */
+            root: string;
+            /**
+             * Paths
+             * @description Folders of the checkpoints, relative to the root.
+             */
+            paths: string[];
+            /**
+             * Whole Job
+             * @description Whether what else the job's folder holds goes too.
+             * @default false
+             */
+            whole_job: boolean;
+            /** @description The checkpoint to read, with the digest that its metadata must have. */
+            checkpoint: components["schemas"]["ResumePoint"] | null;
+            /** @description What to export. */
+            export: components["schemas"]["ExportTask"] | null;
+            /** @description What to draw. */
+            sample: components["schemas"]["SampleTask"] | null;
+            /** @description Whose commits to search for. */
+            recover: components["schemas"]["RecoverTask"] | null;
+        };
+        /**
+         * OperationView
+         * @description Background work on a node.
+         */
+        OperationView: {
+            /**
+             * Id
+             * @description Id.
+             */
+            id: string;
+            /** @description What is done. */
+            kind: components["schemas"]["OperationKind"];
+            /** @description State. */
+            state: components["schemas"]["OperationState"];
+            /**
+             * Job Id
+             * @description Job whose checkpoints are meant; it may be deleted by now.
+             */
+            job_id: string;
+            /**
+             * Job Name
+             * @description Its name.
+             */
+            job_name: string;
+            /**
+             * Checkpoint Id
+             * @description Checkpoint; absent where all of a job are meant.
+             */
+            checkpoint_id: string | null;
+            /**
+             * Actor
+             * @description Who asked for it: a token's name, `retention` or `scrubbing`.
+             */
+            actor: string;
+            /**
+             * Reason
+             * @description Why.
+             */
+            reason: string;
+            /**
+             * Waiting
+             * @description Why it has not begun; absent where it has, and until the scheduler has looked at it.
+             */
+            waiting: string | null;
+            /**
+             * Node
+             * @description Node that has it, or had it last.
+             */
+            node: string | null;
+            /**
+             * Tries
+             * @description Claims so far.
+             */
+            tries: number;
+            /** @description How far it is. */
+            progress: components["schemas"]["OperationProgress"] | null;
+            /** @description How it ended on its node. */
+            outcome: components["schemas"]["OperationOutcome"] | null;
+            /**
+             * Created At
+             * Format: date-time
+             * @description When it was asked for.
+             */
+            created_at: string;
+            /**
+             * Started At
+             * @description When a node last took it on.
+             */
+            started_at: string | null;
+            /**
+             * Ended At
+             * @description When it ended.
+             */
+            ended_at: string | null;
+        };
+        /**
+         * OperationWaiting
+         * @description The reason for which an operation waits changed.
+         */
+        OperationWaiting: {
+            /**
+             * Operation Id
+             * @description The operation.
+             */
+            operation_id: string;
+            /** @description What it does. */
+            kind: components["schemas"]["OperationKind"];
+            /**
+             * Checkpoint Id
+             * @description The checkpoint; absent where it is about all of a job.
+             */
+            checkpoint_id: string | null;
+            /**
+             * Waiting
+             * @description The reason.
+             */
+            waiting: string;
+        };
+        /**
          * OptimizerSection
          * @description The optimizer.
          */
@@ -7311,19 +7311,6 @@ export interface components {
              */
             next_page_token: string | null;
         };
-        /** Page[ChoreView] */
-        Page_ChoreView_: {
-            /**
-             * Items
-             * @description The rows, in the order of the list.
-             */
-            items: components["schemas"]["ChoreView"][];
-            /**
-             * Next Page Token
-             * @description Token of the next page; absent on the last one.
-             */
-            next_page_token: string | null;
-        };
         /** Page[EventView] */
         Page_EventView_: {
             /**
@@ -7370,6 +7357,19 @@ export interface components {
              * @description The rows, in the order of the list.
              */
             items: components["schemas"]["NodeView"][];
+            /**
+             * Next Page Token
+             * @description Token of the next page; absent on the last one.
+             */
+            next_page_token: string | null;
+        };
+        /** Page[OperationView] */
+        Page_OperationView_: {
+            /**
+             * Items
+             * @description The rows, in the order of the list.
+             */
+            items: components["schemas"]["OperationView"][];
             /**
              * Next Page Token
              * @description Token of the next page; absent on the last one.
@@ -11412,7 +11412,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ChoreView"];
+                    "application/json": components["schemas"]["OperationView"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */
@@ -11489,7 +11489,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ChoreView"];
+                    "application/json": components["schemas"]["OperationView"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */
@@ -11570,7 +11570,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ChoreView"];
+                    "application/json": components["schemas"]["OperationView"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */
@@ -11669,7 +11669,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ChoreView"];
+                    "application/json": components["schemas"]["OperationView"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */
@@ -11900,7 +11900,7 @@ export interface operations {
             };
         };
     };
-    chores_list: {
+    operations_list: {
         parameters: {
             query?: {
                 /** @description For the checkpoints of this job. */
@@ -11926,7 +11926,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Page_ChoreView_"];
+                    "application/json": components["schemas"]["Page_OperationView_"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */
@@ -11967,13 +11967,13 @@ export interface operations {
             };
         };
     };
-    chores_get: {
+    operations_get: {
         parameters: {
             query?: never;
             header?: never;
             path: {
-                /** @description Id of the chore. */
-                chore_id: string;
+                /** @description Id of the operation. */
+                operation_id: string;
             };
             cookie?: never;
         };
@@ -11985,7 +11985,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ChoreView"];
+                    "application/json": components["schemas"]["OperationView"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */
@@ -12035,13 +12035,13 @@ export interface operations {
             };
         };
     };
-    chores_cancel: {
+    operations_cancel: {
         parameters: {
             query?: never;
             header?: never;
             path: {
-                /** @description Id of the chore. */
-                chore_id: string;
+                /** @description Id of the operation. */
+                operation_id: string;
             };
             cookie?: never;
         };
@@ -12053,7 +12053,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ChoreView"];
+                    "application/json": components["schemas"]["OperationView"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */
@@ -13202,13 +13202,13 @@ export interface operations {
             };
         };
     };
-    workers_claim_a_chore: {
+    workers_claim_an_operation: {
         parameters: {
             query?: never;
             header?: never;
             path: {
-                /** @description Id of the chore. */
-                chore_id: string;
+                /** @description Id of the operation. */
+                operation_id: string;
             };
             cookie?: never;
         };
@@ -13224,7 +13224,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ChoreClaimReply"];
+                    "application/json": components["schemas"]["OperationClaimReply"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */
@@ -13301,19 +13301,19 @@ export interface operations {
             };
         };
     };
-    workers_report_on_a_chore: {
+    workers_report_on_an_operation: {
         parameters: {
             query?: never;
             header?: never;
             path: {
-                /** @description Id of the chore. */
-                chore_id: string;
+                /** @description Id of the operation. */
+                operation_id: string;
             };
             cookie?: never;
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["ChoreReport"];
+                "application/json": components["schemas"]["OperationReport"];
             };
         };
         responses: {
@@ -13323,7 +13323,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["ChoreReportReply"];
+                    "application/json": components["schemas"]["OperationReportReply"];
                 };
             };
             /** @description No token, or one that is unknown, expired or revoked */

@@ -24,8 +24,8 @@ const COMPLETE = new Set<EventKind>([
   "log",
   "phase",
   "waiting",
-  "chore_progress",
-  "chore_waiting",
+  "operation_progress",
+  "operation_waiting",
 ]);
 /** Kinds after which the slots of nodes are held or free. */
 const CHANGES_NODES = new Set<EventKind>(["placed", "attempt_ended"]);

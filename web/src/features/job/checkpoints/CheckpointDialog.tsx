@@ -9,7 +9,7 @@ import { Dialog } from "@/shared/ui/Dialog";
 import { InlineError } from "@/shared/ui/Notice";
 import { actOnCheckpoint } from "../api";
 import { checkpointReference, useReference } from "../reference";
-import { CHECKPOINT_VERBS, type CheckpointVerb, verbCommand } from "./chores";
+import { CHECKPOINT_VERBS, type CheckpointVerb, verbCommand } from "./operations";
 
 interface Props {
   job: Job;

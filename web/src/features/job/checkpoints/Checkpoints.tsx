@@ -1,7 +1,7 @@
 // The committed checkpoints of a job, each with what may be done with it.
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import type { CheckpointView, Chore, Job } from "@/shared/api/types";
+import type { CheckpointView, Job, Operation } from "@/shared/api/types";
 import { bytes, count } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
 import { duration, moment } from "@/shared/format/time";
@@ -18,19 +18,19 @@ import { MoreRows } from "../MoreRows";
 import { useReference } from "../reference";
 import { useView } from "../view";
 import { CheckpointDialog } from "./CheckpointDialog";
+import { Details } from "./Details";
+import { ExportDialog } from "./ExportDialog";
+import { Exports } from "./Exports";
+import { ForkDialog } from "./ForkDialog";
 import {
   CHECKPOINT_VERBS,
   type CheckpointVerb,
   exportsOf,
   isOpen,
-  toldChore,
+  toldOperation,
   verbsOf,
-} from "./chores";
-import { Details } from "./Details";
-import { ExportDialog } from "./ExportDialog";
-import { Exports } from "./Exports";
-import { ForkDialog } from "./ForkDialog";
-import { useChores } from "./useChores";
+} from "./operations";
+import { useOperations } from "./useOperations";
 import { Verified } from "./Verified";
 import { Written } from "./Written";
 import "./checkpoints.css";
@@ -51,7 +51,7 @@ const ROW_HEIGHT = 48;
 
 export function Checkpoints({ job }: { job: Job }) {
   const found = useInfiniteQuery(checkpointsQuery(job.id));
-  const chores = useChores(job.id);
+  const operations = useOperations(job.id);
   const [asked, setAsked] = useState<Asked | null>(null);
   const [forked, setForked] = useState<CheckpointView | null>(null);
   const reference = useReference(job);
@@ -76,7 +76,7 @@ export function Checkpoints({ job }: { job: Job }) {
             place={place}
             job={job}
             row={row}
-            chores={chores}
+            operations={operations}
             onAsk={(verb) => setAsked({ row, verb })}
             onFork={() => setForked(row)}
           />
@@ -105,15 +105,15 @@ interface RowProps {
   place: RowPlace;
   job: Job;
   row: CheckpointView;
-  chores: readonly Chore[];
+  operations: readonly Operation[];
   onAsk: (verb: CheckpointVerb) => void;
   onFork: () => void;
 }
 
-function Row({ place, job, row, chores, onAsk, onFork }: RowProps) {
+function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
   const view = useView();
   const verb = goOnVerb(job);
-  const chore = toldChore(chores, row.id);
+  const operation = toldOperation(operations, row.id);
   const name = `step ${row.step} of attempt ${row.attempt}`;
   return (
     <tr {...place} className={row.on_lineage && !row.deleting ? undefined : "job-row-off"}>
@@ -141,13 +141,13 @@ function Row({ place, job, row, chores, onAsk, onFork }: RowProps) {
         <Written row={row} />
       </td>
       <td className="checkpoint-verified">
-        <Verified row={row} chore={chore} />
+        <Verified row={row} operation={operation} />
       </td>
       <td className="number">
         <RelativeTime at={row.created_at} />
       </td>
       <td className="number checkpoint-actions">
-        <Exports of={name} found={exportsOf(chores, row.id)} />
+        <Exports of={name} found={exportsOf(operations, row.id)} />
         {verb && !row.deleting && row.verification?.ok !== false && (
           <Button
             small
@@ -175,7 +175,7 @@ function Row({ place, job, row, chores, onAsk, onFork }: RowProps) {
             small
             look="quiet"
             className={each === "pin" || each === "unpin" ? "checkpoint-pin" : undefined}
-            disabled={chore !== null && isOpen(chore) && chore.kind === each}
+            disabled={operation !== null && isOpen(operation) && operation.kind === each}
             title={CHECKPOINT_VERBS[each].means}
             aria-haspopup="dialog"
             aria-label={`${CHECKPOINT_VERBS[each].label} ${name}`}

@@ -12,7 +12,7 @@ import { Field } from "@/shared/ui/Field";
 import { InlineError } from "@/shared/ui/Notice";
 import { postExport } from "../api";
 import { checkpointReference, useReference } from "../reference";
-import { CHECKPOINT_VERBS, exportCommand } from "./chores";
+import { CHECKPOINT_VERBS, exportCommand } from "./operations";
 
 type Dtype = NonNullable<ExportRequest["dtype"]>;
 const DTYPES: readonly Dtype[] = ["float32", "bfloat16", "float16"];

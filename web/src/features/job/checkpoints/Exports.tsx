@@ -2,7 +2,7 @@
 import { bytes, plural } from "@/shared/format/numbers";
 import { CopyButton } from "@/shared/ui/CommandLine";
 import { Popover } from "@/shared/ui/Popover";
-import type { Exported } from "./chores";
+import type { Exported } from "./operations";
 
 export function Exports({ of, found }: { of: string; found: readonly Exported[] }) {
   if (found.length === 0) return null;

@@ -2,25 +2,25 @@
 
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { keys } from "@/shared/api/queries";
-import type { CheckpointView, Chore } from "@/shared/api/types";
+import type { CheckpointView, Operation } from "@/shared/api/types";
 import { moment } from "@/shared/format/time";
 import { Badge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
 import { InlineError } from "@/shared/ui/Notice";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
-import { cancelChore } from "../api";
-import { choreWords, shareDone } from "./chores";
+import { cancelOperation } from "../api";
+import { operationWords, shareDone } from "./operations";
 
-export function Verified({ row, chore }: { row: CheckpointView; chore: Chore | null }) {
-  if (chore && chore.state !== "failed") return <AtWork chore={chore} />;
+export function Verified({ row, operation }: { row: CheckpointView; operation: Operation | null }) {
+  if (operation && operation.state !== "failed") return <AtWork operation={operation} />;
   return (
     <>
       <Found row={row} />
-      {chore && (
+      {operation && (
         <>
           {" "}
-          <Badge tone="bad" title={chore.outcome?.message}>
-            {choreWords(chore)}
+          <Badge tone="bad" title={operation.outcome?.message}>
+            {operationWords(operation)}
           </Badge>
         </>
       )}
@@ -53,33 +53,33 @@ function Found({ row }: { row: CheckpointView }) {
   );
 }
 
-function AtWork({ chore }: { chore: Chore }) {
-  const share = shareDone(chore);
+function AtWork({ operation }: { operation: Operation }) {
+  const share = shareDone(operation);
   const percent = share === null ? null : Math.floor(100 * share);
   return (
-    <span className="checkpoint-work" title={chore.progress?.doing ?? chore.reason}>
+    <span className="checkpoint-work" title={operation.progress?.doing ?? operation.reason}>
       <span>
-        {choreWords(chore)}
+        {operationWords(operation)}
         {percent !== null && <span className="checkpoint-percent"> {percent} %</span>}
       </span>
-      {chore.waiting && chore.state === "queued" && (
-        <span className="checkpoint-waiting">{chore.waiting}</span>
+      {operation.waiting && operation.state === "queued" && (
+        <span className="checkpoint-waiting">{operation.waiting}</span>
       )}
-      {chore.state === "running" && (
-        <progress aria-label={choreWords(chore)} max={100} value={percent ?? 0} />
+      {operation.state === "running" && (
+        <progress aria-label={operationWords(operation)} max={100} value={percent ?? 0} />
       )}
-      <TakeBack chore={chore} />
+      <TakeBack operation={operation} />
     </span>
   );
 }
 
-function TakeBack({ chore }: { chore: Chore }) {
+function TakeBack({ operation }: { operation: Operation }) {
   const client = useQueryClient();
   const cancel = useMutation({
-    mutationFn: () => cancelChore(chore.id),
-    onSuccess: () => client.invalidateQueries({ queryKey: keys.job(chore.job_id) }),
+    mutationFn: () => cancelOperation(operation.id),
+    onSuccess: () => client.invalidateQueries({ queryKey: keys.job(operation.job_id) }),
   });
-  if (chore.kind === "delete" && chore.tries > 0) return null; // it has begun: no way back
+  if (operation.kind === "delete" && operation.tries > 0) return null; // it has begun: no way back
   return (
     <>
       <Button
@@ -87,7 +87,7 @@ function TakeBack({ chore }: { chore: Chore }) {
         look="quiet"
         busy={cancel.isPending}
         title="Ends it; the checkpoint stays as it is"
-        aria-label={`Cancel: ${choreWords(chore)}`}
+        aria-label={`Cancel: ${operationWords(operation)}`}
         onClick={() => cancel.mutate()}
       >
         Cancel

@@ -100,7 +100,7 @@ function toneOf(event: EventView): Tone {
     case "attempt_ended":
       return ENDS[event.data.outcome] ?? "neutral";
     case "job_ended":
-    case "chore_ended":
+    case "operation_ended":
       return ENDS[event.data.state] ?? "neutral";
     case "continuity_checked":
     case "request_answered":

@@ -1,0 +1,175 @@
+"""`operations`: what is and was done to checkpoints, how far it is, and how it ended."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from trainyard.base.ids import is_id
+from trainyard.cli import formats
+from trainyard.cli.options import Json, Limit
+from trainyard.cli.output import complain, say, write_json
+from trainyard.cli.table import Listing
+from trainyard.cli.tables import SHORT_ID
+from trainyard.client.errors import UnknownReferenceError
+from trainyard.client.references import resolve
+from trainyard.client.sdk import Client
+from trainyard.protocol.operations import OperationKind
+from trainyard.protocol.rest.operations import OperationView
+from trainyard.protocol.states import OperationState
+
+FAILED, USAGE = 1, 2
+SIGNS = {
+    OperationState.QUEUED: ("○", "blue"),
+    OperationState.RUNNING: ("●", "green"),
+    OperationState.SUCCEEDED: ("✓", "green"),
+    OperationState.FAILED: ("✗", "red"),
+    OperationState.CANCELLED: ("⊘", "dim"),
+}
+DONE = {
+    OperationKind.VERIFY: "Verified",
+    OperationKind.SCRUB: "Scrubbed",
+    OperationKind.DELETE: "Deleted",
+    OperationKind.EXPORT: "Exported",
+    OperationKind.SAMPLE: "Drew from",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(short_help="Show what is done to checkpoints; take it back.")(operations)
+
+
+def operations(
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[JOB | CHECKPOINT] | cancel OPERATION",
+            help="Only its; all of them without. Or an operation to take back, by its id.",
+        ),
+    ] = None,
+    open_only: Annotated[
+        bool, typer.Option("--open", help="Only those that have not ended.")
+    ] = False,
+    limit: Limit = 20,
+    json: Json = False,
+) -> None:
+    """Show what is and was done to checkpoints: verifications, exports, deletions and so on.
+
+    `cancel` takes one back: at once where it waits, else its node ends it within seconds. A
+    deletion that has begun cannot be taken back.
+    """
+    words_given = given or []
+    with Client() as yard:
+        if len(words_given) == 2 and words_given[0] == "cancel":
+            view = yard.cancel_operation(_operation(yard, words_given[1]))
+            write_json(view) if json else say(operation_line(view))
+            return
+        if len(words_given) > 1:
+            complain(
+                f"{' '.join(words_given)!r} is neither a job nor an operation to cancel.",
+                remedy="Write `trainyard operations [JOB]`, or `... operations cancel OPERATION`.",
+            )
+            raise typer.Exit(USAGE)
+        target = resolve(yard, words_given[0]) if words_given else None
+        found = yard.operations(
+            job_id=target.job_id if target else None,
+            checkpoint_id=target.checkpoint_id if target else None,
+            open_only=open_only,
+        )
+        shown = list(itertools.islice(found, limit))
+    write_json(shown) if json else say(draw_operations(shown))
+
+
+def _operation(yard: Client, reference: str) -> str:
+    """Return the id of the open operation whose id begins so; a whole id is returned as it is."""
+    if is_id(reference):
+        return reference
+    fitting = [
+        operation.id
+        for operation in yard.operations(open_only=True)
+        if operation.id.startswith(reference)
+    ]
+    if len(fitting) != 1:
+        how = "no open operation has" if not fitting else f"{len(fitting)} open operations have"
+        raise UnknownReferenceError(f"{how} an id that begins with {reference!r}.")
+    return fitting[0]
+
+
+def finish(operation: OperationView, *, waited: bool, as_json: bool) -> None:
+    """Say what became of an operation, or where to look for it.
+
+    Raises:
+        typer.Exit: with 1, where it was waited for and has not ended well.
+    """
+    write_json(operation) if as_json else say(operation_line(operation))
+    if waited and not is_well(operation):
+        raise typer.Exit(FAILED)
+
+
+def draw_operations(shown: Sequence[OperationView]) -> RenderableType:
+    """Return operations, the newest first."""
+    if not shown:
+        return Text("Nothing is being done, and nothing was.")
+    rows = Listing("ID", "WHAT", "CHECKPOINT", "STATE", "DONE", "NODE", "BY", "AGE", "RESULT",
+                   right=("DONE", "AGE"), spare=("BY", "NODE", "AGE", "ID"),
+                   elastic="RESULT")  # fmt: skip
+    for operation in shown:
+        sign, style = SIGNS[operation.state]
+        rows.add(
+            operation.id[:SHORT_ID],
+            operation.kind,
+            _what(operation),
+            Text(f"{sign} {operation.state}", style=style),
+            _share(operation),
+            operation.node or formats.DASH,
+            operation.actor,
+            formats.age(operation.created_at),
+            Text(_result(operation), style="dim"),
+        )
+    return rows
+
+
+def _what(operation: OperationView) -> str:
+    if operation.checkpoint_id is None:
+        return f"all of {operation.job_name}"
+    return f"{operation.job_name}@{operation.checkpoint_id.split('.', 1)[1]}"
+
+
+def _share(operation: OperationView) -> str:
+    progress = operation.progress
+    if operation.state != OperationState.RUNNING or progress is None or not progress.total:
+        return formats.DASH
+    return formats.share(progress.done / progress.total)
+
+
+def _result(operation: OperationView) -> str:
+    return operation.outcome.message if operation.outcome else operation.waiting or operation.reason
+
+
+def is_well(operation: OperationView) -> bool:
+    found = operation.outcome.verification if operation.outcome else None
+    return operation.state == OperationState.SUCCEEDED and (found is None or found.ok)
+
+
+def operation_line(operation: OperationView) -> Text:
+    well = is_well(operation)
+    if operation.state in {OperationState.QUEUED, OperationState.RUNNING}:
+        why = f": {operation.waiting}" if operation.waiting else ""
+        where = "`trainyard operations` shows it"
+        return Text(f"{operation.kind} of {_what(operation)} is {operation.state}{why}; {where}")
+    if operation.state == OperationState.CANCELLED:
+        return Text(f"⊘ {operation.kind} of {_what(operation)} is taken back")
+    message = operation.outcome.message if operation.outcome else ""
+    sign = Text("✓ ", style="green") if well else Text("✗ ", style="red")
+    title = (
+        f"{DONE[operation.kind]} {_what(operation)}"
+        if well
+        else f"{operation.kind} of {_what(operation)}"
+    )
+    return Text.assemble(sign, f"{title}: {message}")

@@ -1,0 +1,247 @@
+"""Operations: background work on checkpoints, as server, worker and trainer agree on it.
+
+```
+<data>/operations/<id>/<fence>/    fresh for each claim; can be read with cat
+  task.json       the OperationTask and the paths of the roots here
+  progress.json   the OperationProgress; written by the command, replaced again and again
+  outcome.json    the OperationOutcome; the command's last word
+```
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainyard.base.models import Message, RecordModel, Seed, SpecModel, Text, cut_to
+from trainyard.base.names import NAME
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.spec.job import JobSpec
+from trainyard.spec.storage_uri import Place, RootName, split_place
+
+TASK, PROGRESS, OUTCOME = "task.json", "progress.json", "outcome.json"
+
+MAX_TRIES = 3
+"""Claims of an operation whose lease may expire before it has failed."""
+
+
+class OperationKind(StrEnum):
+    """What is done; also the command of `python -m trainer`."""
+
+    VERIFY = "verify"
+    """Compare every file with its checksum, then load every tensor."""
+    SCRUB = "scrub"
+    """Compare every file with its checksum."""
+    DELETE = "delete"
+    """Remove checkpoints from storage, the marker first."""
+    EXPORT = "export"
+    """Write the weights as Hugging Face's libraries read them."""
+    SAMPLE = "sample"
+    """Draw a text from it."""
+    RECOVER = "recover"
+    """Fence off a lost attempt, and find its unreported commits."""
+
+
+LOOKS = frozenset({OperationKind.VERIFY, OperationKind.SCRUB, OperationKind.RECOVER})
+"""Looks at checkpoints, which are taken back when these are to be deleted."""
+USES = frozenset({OperationKind.EXPORT, OperationKind.SAMPLE})
+"""What somebody wants of a checkpoint: it stays until that has ended."""
+
+EXPORTS = "exports"
+"""Folder of a storage root beneath which exports are written."""
+SHARD_GIB = 4.0
+MAX_RECOVERED_BYTES = 512 * 1024
+"""Manifests that one report of a search carries, in all."""
+SAMPLE_SECONDS = 120.0
+"""Time after which a sample ends with what it has."""
+
+WeightsType = Literal["float32", "bfloat16", "float16"]
+ExportName = Annotated[str, Field(pattern=NAME, max_length=150)]
+ShardGib = Annotated[float, Field(ge=0.01, le=1000, json_schema_extra={"unit": "GiB"})]
+
+
+class Verification(RecordModel):
+    """What the last look at a checkpoint found."""
+
+    ok: bool
+    """Whether it is whole."""
+    at: datetime
+    """When the look ended."""
+    loaded_at: datetime | None = None
+    """When all of its tensors were last loaded; absent where only checksums were compared."""
+    loaded_on: int | None = None
+    """Ranks on which they were loaded."""
+    tensors: int | None = None
+    """Tensors that were loaded."""
+    fault: CheckpointFault | None = None
+    """What is wrong, by name."""
+    message: Message | None = None
+    """What is wrong, as a sentence."""
+
+
+Prompt = Annotated[Text, Field(max_length=4000)]
+DrawnTokens = Annotated[int, Field(ge=1, le=1000, json_schema_extra={"unit": "tokens"})]
+Temperature = Annotated[float, Field(ge=0, le=10)]
+
+
+class ExportTask(SpecModel):
+    """What is written of a checkpoint's weights, and where."""
+
+    root: RootName
+    """Storage root that gets it."""
+    name: ExportName
+    """Its folder, in `exports` beneath that root."""
+    dtype: WeightsType
+    """Type of the written weights."""
+    shard_gib: ShardGib = SHARD_GIB
+    """Most of tensors in one file; a larger tensor has a file of its own."""
+    tokenizer: Place | None = None
+    """The Hugging Face tokenizer that goes with them; absent for the byte tokenizer."""
+
+    @property
+    def place(self) -> str:
+        """Return where it is written, as `<root>:<relative path>`."""
+        return f"{self.root}:{EXPORTS}/{self.name}"
+
+
+class ExportResult(RecordModel):
+    """What an export has written."""
+
+    place: str
+    """Its folder, as `<root>:<relative path>`."""
+    path: str
+    """The same as the node sees it."""
+    dtype: WeightsType
+    """Type of the weights."""
+    files: int
+    """Files in the folder."""
+    size: int
+    """Bytes of all of them."""
+
+
+class SampleTask(SpecModel):
+    """A text to draw."""
+
+    spec: JobSpec
+    """Spec of the job, without its environment: its model and its tokenizer are needed."""
+    prompt: Prompt
+    """Text to begin with."""
+    max_tokens: DrawnTokens
+    """Most tokens to draw."""
+    temperature: Temperature
+    """Divides the logits; 0 takes the likeliest token every time."""
+    seed: Seed
+    """Of the draws."""
+
+
+class SampleEnd(StrEnum):
+    """Why a sample goes no further."""
+
+    END_OF_TEXT = "end_of_text"
+    """The model ended the text."""
+    MAX_TOKENS = "max_tokens"
+    """All tokens that were asked for are drawn."""
+    TIME = "time"
+    """It took too long."""
+
+
+class SampleResult(RecordModel):
+    """A text that was drawn."""
+
+    text: Annotated[str, Field(max_length=200_000), cut_to(200_000)]
+    """The prompt and what the model wrote after it."""
+    tokens: int
+    """Tokens that were drawn."""
+    ended: SampleEnd
+    """Why it goes no further."""
+
+
+class RecoverTask(SpecModel):
+    """A lost attempt whose commits are searched for."""
+
+    attempt: Annotated[int, Field(ge=1)]
+    """Its number."""
+    fence: Annotated[int, Field(ge=1)]
+    """Number to which the storage's fence is raised first: that of the next attempt."""
+    after_step: Annotated[int, Field(ge=-1)]
+    """Newest step of it that the catalog holds; -1 without."""
+
+
+class OperationTask(RecordModel):
+    """All that a node needs to know to do an operation."""
+
+    kind: OperationKind
+    """What to do."""
+    job_id: str
+    """Job whose checkpoints are meant."""
+    root: str
+    """Storage root."""
+    paths: tuple[str, ...]
+    """Folders of the checkpoints, relative to the root."""
+    whole_job: bool = False
+    """Whether what else the job's folder holds goes too."""
+    checkpoint: ResumePoint | None = None
+    """The checkpoint to read, with the digest that its metadata must have."""
+    export: ExportTask | None = None
+    """What to export."""
+    sample: SampleTask | None = None
+    """What to draw."""
+    recover: RecoverTask | None = None
+    """Whose commits to search for."""
+
+    @property
+    def other_roots(self) -> frozenset[str]:
+        """Return the storage roots that the node must see beside `root`."""
+        places: list[str | None] = []
+        if self.export is not None:
+            places += [self.export.place, self.export.tokenizer]
+        if self.sample is not None:
+            places += [self.sample.spec.data.tokenizer_path, self.sample.spec.model.code]
+        return frozenset(split_place(place)[0] for place in places if place) - {self.root}
+
+
+class OperationOrder(RecordModel):
+    """`task.json`: an operation as a node carries it out."""
+
+    task: OperationTask
+    """What to do."""
+    root_path: str
+    """Folder or URL of the storage root here."""
+    root_id: str | None = None
+    """UUID that the root must hold; any when absent."""
+    roots: dict[str, str] = Field(default_factory=dict)
+    """Path of every storage root here."""
+
+
+class OperationProgress(RecordModel):
+    """How far an operation is."""
+
+    doing: Annotated[str, Field(max_length=200), cut_to(200)]
+    """What it does now, in a few words."""
+    done: Annotated[int, Field(ge=0, lt=2**62)]
+    """Bytes read and written, tokens drawn, or files that were deleted."""
+    total: Annotated[int, Field(ge=0, lt=2**62)]
+    """How many there are."""
+
+
+class OperationOutcome(RecordModel):
+    """`outcome.json`: how an operation ended on its node."""
+
+    outcome: Literal["succeeded", "failed"]
+    """Whether the work was done; a damaged checkpoint that was looked at is work done."""
+    message: Message
+    """What was found or done, or why it could not be."""
+    verification: Verification | None = None
+    """What a look at a checkpoint found."""
+    files: Annotated[int, Field(ge=0, lt=2**62)] = 0
+    """Files that were deleted."""
+    export: ExportResult | None = None
+    """What was exported."""
+    sample: SampleResult | None = None
+    """What was drawn."""
+    commits: tuple[str, ...] = ()
+    """Texts of the manifests of commits that were found, the newest first."""

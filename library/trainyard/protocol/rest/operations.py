@@ -1,0 +1,91 @@
+"""Views of operations: background work on checkpoints."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from trainyard.base.models import RecordModel, Seed, SpecModel
+from trainyard.protocol.operations import (
+    SHARD_GIB,
+    DrawnTokens,
+    ExportName,
+    OperationKind,
+    OperationOutcome,
+    OperationProgress,
+    Prompt,
+    ShardGib,
+    Temperature,
+    WeightsType,
+)
+from trainyard.protocol.states import OperationState
+from trainyard.spec.storage_uri import RootName
+
+
+class ExportRequest(SpecModel):
+    """Body of export: all of it may be left out."""
+
+    dtype: WeightsType | None = None
+    """Type of the written weights; that of the stored ones when absent."""
+    root: RootName | None = None
+    """Storage root that gets it; the checkpoint's own when absent."""
+    name: ExportName | None = None
+    """Its folder, in `exports` beneath the root; the checkpoint's id and the type when absent."""
+    shard_gib: ShardGib = SHARD_GIB
+    """Most of tensors in one file; a larger tensor has a file of its own."""
+
+
+class SampleRequest(SpecModel):
+    """Body of sample: all of it may be left out."""
+
+    prompt: Prompt = ""
+    """Text to begin with."""
+    max_tokens: DrawnTokens = 200
+    """Most tokens to draw; fewer where the model ends the text."""
+    temperature: Temperature = 0.7
+    """Divides the logits; 0 takes the likeliest token every time."""
+    seed: Seed = 0
+    """Of the draws: the same text again with the same seed."""
+
+
+class OperationView(RecordModel):
+    """Background work on a node."""
+
+    id: str
+    """Id."""
+    kind: OperationKind
+    """What is done."""
+    state: OperationState
+    """State."""
+    job_id: str
+    """Job whose checkpoints are meant; it may be deleted by now."""
+    job_name: str
+    """Its name."""
+    checkpoint_id: str | None
+    """Checkpoint; absent where all of a job are meant."""
+    actor: str
+    """Who asked for it: a token's name, `retention` or `scrubbing`."""
+    reason: str
+    """Why."""
+    waiting: str | None
+    """Why it has not begun; absent where it has, and until the scheduler has looked at it."""
+    node: str | None
+    """Node that has it, or had it last."""
+    tries: int
+    """Claims so far."""
+    progress: OperationProgress | None
+    """How far it is."""
+    outcome: OperationOutcome | None
+    """How it ended on its node."""
+    created_at: datetime
+    """When it was asked for."""
+    started_at: datetime | None
+    """When a node last took it on."""
+    ended_at: datetime | None
+    """When it ended."""
+
+
+class JobDeletedView(RecordModel):
+    """The answer to the deletion of a job with its checkpoints."""
+
+    operations: list[OperationView]
+    """What removes them from storage."""

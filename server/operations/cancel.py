@@ -1,0 +1,90 @@
+"""Operations that somebody takes back, and ended ones that nobody looks at any more."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import Connection, delete, exists, select, update
+
+from server.context import Context
+from server.database.rows import Operation
+from server.database.tables import checkpoints, operations
+from server.errors import ConflictError
+from server.operations.store import end_operation
+from server.operations.worker_api import lock_operation
+from server.subject import Actor
+from trainyard.protocol.operations import OperationKind
+from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
+
+PRUNED_AT_ONCE = 1000
+
+
+def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
+    """Take an operation back; where it runs, the answer to its next report ends its command.
+
+    A deletion can be taken back until a node has taken it on: then the checkpoint is usable again.
+
+    Raises:
+        NotFoundError: there is no such operation.
+        ConflictError: it has ended, or files may be gone already.
+    """
+    with context.database.write() as connection:
+        operation = lock_operation(connection, operation_id)
+        if operation.state not in OPEN_OPERATION_STATES:
+            raise ConflictError(f"operation {operation_id} is {operation.state} already")
+        if operation.kind == OperationKind.DELETE:
+            _take_back_deletion(connection, operation)
+        end_operation(
+            context,
+            connection,
+            operation,
+            OperationState.CANCELLED,
+            message=f"taken back by {actor.name}",
+            actor=actor,
+        )
+
+
+def prune_ended(context: Context) -> int:
+    """Delete operations that ended long ago, at most a thousand, and return how many there were.
+
+    Those of a checkpoint that is being deleted stay: one that failed tells that files are gone.
+    """
+    if not context.settings.operations_kept_days:
+        return 0
+    limit = context.now() - timedelta(days=context.settings.operations_kept_days)
+    ended = sorted(frozenset(OperationState) - OPEN_OPERATION_STATES)
+    being_deleted = exists().where(
+        checkpoints.c.id == operations.c.checkpoint_id, checkpoints.c.deleting_since.is_not(None)
+    )
+    old = (
+        select(operations.c.id)
+        .where(operations.c.state.in_(ended), operations.c.ended_at < limit, ~being_deleted)
+        .order_by(operations.c.id)
+        .limit(PRUNED_AT_ONCE)
+    )
+    with context.database.write() as connection:
+        return connection.execute(delete(operations).where(operations.c.id.in_(old))).rowcount
+
+
+def _take_back_deletion(connection: Connection, operation: Operation) -> None:
+    if operation.checkpoint_id is None:
+        raise ConflictError(
+            f"{operation.job_name} is no longer in the catalog: without this operation its "
+            "checkpoints "
+            "would lie on storage and nobody would know of them"
+        )
+    begun = exists().where(
+        operations.c.checkpoint_id == operation.checkpoint_id,
+        operations.c.kind == OperationKind.DELETE,
+        operations.c.fence > 0,  # of this operation, or of one that failed before it
+    )
+    if connection.scalar(select(begun)):
+        raise ConflictError(
+            f"a node has begun to delete {operation.checkpoint_id}: what is left of it is no "
+            "checkpoint any more"
+        )
+    connection.execute(
+        update(checkpoints)
+        .where(checkpoints.c.id == operation.checkpoint_id)
+        .values(deleting_since=None)
+    )

@@ -1,0 +1,201 @@
+"""What nodes say of operations: claim, report how far, report the end."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, delete, select, update
+
+from server.context import Context
+from server.database.rows import Operation
+from server.database.tables import checkpoints, operations
+from server.errors import ConflictError, NotFoundError
+from server.events.store import append_event
+from server.leases import OPERATION_LEASES, check_fence
+from server.lifecycle import lock_job, move, operation_to
+from server.nodes.workers import check_worker
+from server.operations.recovery import enter_recovered
+from server.operations.store import describe, end_operation, identity
+from server.subject import Actor, Subject
+from trainyard.protocol.operations import (
+    OperationKind,
+    OperationOutcome,
+    OperationProgress,
+    Verification,
+)
+from trainyard.protocol.rest.event_data import OperationProgressed, OperationStarted
+from trainyard.protocol.states import OperationState
+from trainyard.protocol.worker_messages import (
+    OperationClaimReply,
+    OperationReport,
+    OperationReportReply,
+    WorkerIdentity,
+)
+
+REPORT_SECONDS = 1.0
+"""Shortest pause between two reports of an operation: nobody needs to see more."""
+
+
+def claim_operation(
+    context: Context, operation_id: str, *, node: str, worker: WorkerIdentity | None = None
+) -> OperationClaimReply:
+    """Take on an operation that was given to this node; only the first of several claims succeeds.
+
+    Raises:
+        NotFoundError: there is no such operation.
+        ConflictError: it was given to another node, runs already, or has ended; or another worker
+            serves the node.
+    """
+    with context.database.write() as connection:
+        operation = lock_operation(connection, operation_id)
+        check_worker(connection, node, worker)
+        if operation.state != OperationState.QUEUED or operation.node != node:
+            raise ConflictError(
+                f"operation {operation_id} is {operation.state} and not for {node} to begin"
+            )
+        fence = operation.fence + 1
+        move(
+            context,
+            connection,
+            operation_to(
+                operation_id,
+                OperationState.RUNNING,
+                fence=fence,
+                progress=None,
+                **OPERATION_LEASES.claim(context.now()),
+            ),
+            event=OperationStarted(
+                **identity(operation_id, operation.kind, operation.checkpoint_id), fence=fence
+            ),
+            message=f"{node} begins to {describe(operation.kind, operation.checkpoint_id)}",
+            actor=Actor(node),
+            subject=Subject(operation.job_id, node=node),
+        )
+    return OperationClaimReply(
+        task=operation.task,
+        storage=operation.storage,
+        fence=fence,
+        report_seconds=max(context.settings.report_seconds, REPORT_SECONDS),
+    )
+
+
+def report_operation(
+    context: Context, operation_id: str, report: OperationReport
+) -> OperationReportReply:
+    """Renew the lease of an operation and note how far it is, or how it ended.
+
+    Raises:
+        NotFoundError: there is no such operation.
+        ConflictError: another claim has outrun this one, or the operation has ended.
+    """
+    with context.database.write() as connection:
+        operation = lock_operation(connection, operation_id)
+        check_fence(
+            (operation.state, operation.node, operation.fence),
+            (OperationState.RUNNING, report.node, report.fence),
+            refusal=f"operation {operation_id} is no longer this node's: it is {operation.state}",
+        )
+        if report.outcome is not None:
+            _end(context, connection, operation, report.outcome, node=report.node)
+        else:
+            _note(context, connection, operation, report.progress, node=report.node)
+    return OperationReportReply(ended=report.outcome is not None)
+
+
+def lock_operation(connection: Connection, operation_id: str) -> Operation:
+    """Lock an operation's job, where it is still there, and the operation; return its row.
+
+    Raises:
+        NotFoundError: there is no such operation.
+    """
+    job_id = connection.scalar(select(operations.c.job_id).where(operations.c.id == operation_id))
+    if job_id is None:
+        raise NotFoundError(f"no operation has the id {operation_id!r}")
+    lock_job_if_there(connection, job_id)
+    query = Operation.select().where(operations.c.id == operation_id).with_for_update()
+    return Operation.one(connection, query)
+
+
+def lock_job_if_there(connection: Connection, job_id: str) -> None:
+    """Lock the job of an operation, which outlives it."""
+    try:
+        lock_job(connection, job_id)
+    except NotFoundError:
+        return
+
+
+def _note(
+    context: Context,
+    connection: Connection,
+    operation: Operation,
+    progress: OperationProgress | None,
+    *,
+    node: str,
+) -> None:
+    changed = progress is not None and progress != operation.progress
+    values = OPERATION_LEASES.renewal(context.now()) | ({"progress": progress} if changed else {})
+    connection.execute(update(operations).where(operations.c.id == operation.id).values(values))
+    if progress is not None and changed:
+        append_event(
+            context,
+            connection,
+            OperationProgressed(
+                **identity(operation.id, operation.kind, operation.checkpoint_id),
+                progress=progress,
+            ),
+            message=f"{operation.kind}: {progress.doing}",
+            actor=Actor(node),
+            subject=Subject(operation.job_id, node=node),
+        )
+
+
+def _end(
+    context: Context,
+    connection: Connection,
+    operation: Operation,
+    outcome: OperationOutcome,
+    *,
+    node: str,
+) -> None:
+    ok = None
+    state = OperationState(outcome.outcome)
+    if state == OperationState.SUCCEEDED and operation.checkpoint_id is not None:
+        if operation.kind == OperationKind.DELETE:
+            connection.execute(
+                delete(checkpoints).where(
+                    checkpoints.c.id == operation.checkpoint_id,
+                    checkpoints.c.deleting_since.is_not(None),
+                )
+            )
+        elif outcome.verification is not None:
+            _note_verification(context, connection, operation.checkpoint_id, outcome.verification)
+            ok = outcome.verification.ok
+    if state == OperationState.SUCCEEDED and operation.kind == OperationKind.RECOVER:
+        enter_recovered(context, connection, operation, outcome.commits)
+        outcome = outcome.model_copy(update={"commits": ()})  # the catalog holds them now
+    end_operation(
+        context,
+        connection,
+        operation,
+        state,
+        message=outcome.message,
+        actor=Actor(node),
+        ok=ok,
+        outcome=outcome,
+        **OPERATION_LEASES.renewal(context.now()),
+    )
+
+
+def _note_verification(
+    context: Context, connection: Connection, checkpoint_id: str, found: Verification
+) -> None:
+    """Keep what was found; that all was loaded once stays known after a scrub without a fault."""
+    before = connection.scalar(
+        select(checkpoints.c.verification).where(checkpoints.c.id == checkpoint_id)
+    )
+    if found.ok and found.loaded_at is None and before is not None and before.ok:
+        loads = ("loaded_at", "loaded_on", "tensors")
+        found = found.model_copy(update={name: getattr(before, name) for name in loads})
+    connection.execute(
+        update(checkpoints)
+        .where(checkpoints.c.id == checkpoint_id)
+        .values(verified=found.ok, verification=found, checked_at=context.now())
+    )

@@ -1,0 +1,96 @@
+"""Which node gets which queued operation, and why the others wait: pure (docs/lifecycle.md, 32)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from server.nodes.placement import Offer
+from trainyard.protocol.operations import OperationKind
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A queued operation as far as choosing a node needs to know it."""
+
+    id: str
+    kind: OperationKind
+    root: str
+    storage: str | None
+    others: frozenset[str] = frozenset()
+    """Roots that the node must see beside it."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What becomes of each operation."""
+
+    given: Mapping[str, str]
+    """Node of each operation that can begin now, by operation id."""
+    waiting: Mapping[str, str]
+    """Why each other one waits, by operation id."""
+
+
+def choose(queue: Sequence[Wanted], offers: Sequence[Offer], busy: frozenset[str]) -> Choices:
+    """Give each operation, in turn, to the quietest node that can do it: one at a time per node.
+
+    Args:
+        queue: operations in the order of their turn.
+        offers: nodes that are online and not draining.
+        busy: nodes that have an operation.
+    """
+    given: dict[str, str] = {}
+    waiting: dict[str, str] = {}
+    for operation in queue:
+        able = [offer for offer in offers if _sees_all(operation, offer)]
+        quiet = [
+            offer for offer in able if operation.kind != OperationKind.SCRUB or not _held(offer)
+        ]
+        fit = [o for o in quiet if o.node not in busy and o.node not in given.values()]
+        if fit:
+            given[operation.id] = min(fit, key=lambda offer: (_held(offer), offer.node)).node
+        else:
+            waiting[operation.id] = _reason(operation, offers, able, quiet)
+    return Choices(given, waiting)
+
+
+def _sees_all(operation: Wanted, offer: Offer) -> bool:
+    seen = offer.roots.get(operation.root)
+    if seen is None or operation.storage not in {None, seen}:
+        return False
+    return operation.others <= offer.roots.keys()
+
+
+def _held(offer: Offer) -> int:
+    return offer.slots - len(offer.free)
+
+
+def _reason(
+    operation: Wanted, offers: Sequence[Offer], able: Sequence[Offer], quiet: Sequence[Offer]
+) -> str:
+    """Say why an operation waits, as in `waits for node-1, which has another operation`."""
+    if not offers:
+        return "no node is online that takes new work"
+    if not able:
+        roots = sorted({operation.root, *operation.others})
+        unseen = [root for root in roots if all(root not in offer.roots for offer in offers)]
+        if unseen:
+            return f"no node that is online sees the root{_s(unseen)} {', '.join(unseen)}"
+        beside = f" and {', '.join(sorted(operation.others))}" if operation.others else ""
+        return f"no node that is online sees the storage of its checkpoints{beside}"
+    if not quiet:
+        return f"waits until no slot is held on {_names(able)}"
+    return (
+        f"waits for {_names(quiet)}, which ha{'s' if len(quiet) == 1 else 've'} another operation"
+    )
+
+
+def _names(offers: Sequence[Offer], most: int = 3) -> str:
+    names = sorted(offer.node for offer in offers)
+    more = [f"{len(names) - most} others"] if len(names) > most else []
+    listed = [*names[:most], *more]
+    return f"{', '.join(listed[:-1])} or {listed[-1]}" if len(listed) > 1 else listed[0]
+
+
+def _s(items: Sequence[object]) -> str:
+    return "" if len(items) == 1 else "s"

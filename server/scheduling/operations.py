@@ -1,0 +1,270 @@
+"""Gives operations to nodes, one each at a time, expires leases, and scrubs (lifecycle, 32-39)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, ClassVar
+
+from sqlalchemy import Connection, Table, case, func, select, update
+
+from server.context import Context
+from server.database.rows import CheckpointHead, JobHead, Operation, TypedRow
+from server.database.tables import checkpoints, jobs, operations
+from server.events.store import append_event
+from server.leases import OPERATION_LEASES
+from server.lifecycle import lock_job, move, operation_to
+from server.liveness import hearing
+from server.nodes.capacity import read_offers
+from server.operations.service import queue_look
+from server.operations.store import describe, end_operation, identity
+from server.operations.worker_api import lock_job_if_there
+from server.scheduling.dispatch import Dispatcher
+from server.scheduling.operation_placement import Wanted, choose
+from server.subject import SCHEDULER, SCRUBBING, Subject
+from trainyard.protocol.operations import MAX_TRIES, OperationKind, OperationTask
+from trainyard.protocol.rest.event_data import OperationQueued, OperationWaiting
+from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
+from trainyard.protocol.worker_messages import OperationMessage
+
+logger = logging.getLogger(__name__)
+
+LOOKED_AT = 1000
+"""Queued operations that are looked at in one round."""
+SCRUB_EVERY = timedelta(minutes=1)
+"""Pause between two looks for a checkpoint to scrub."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedOperation(TypedRow):
+    """An operation that has not begun."""
+
+    table: ClassVar[Table] = operations
+    id: str
+    kind: OperationKind
+    task: OperationTask
+    storage: str | None
+    node: str | None
+    given_at: datetime | None
+    sent_at: datetime | None
+    fence: int
+    waiting: str | None
+    job_id: str
+    checkpoint_id: str | None
+
+    def is_given(self, *, since: datetime) -> bool:
+        """Return whether a node has had it since a time."""
+        return self.node is not None and self.given_at is not None and self.given_at > since
+
+
+@dataclass(frozen=True, slots=True)
+class SilentOperation(TypedRow):
+    """An operation whose lease may have run out."""
+
+    table: ClassVar[Table] = operations
+    id: str
+    job_id: str
+    heard_at: Annotated[datetime, OPERATION_LEASES.heard_at]
+
+
+class OperationKeeper:
+    """Sees to the operations, round by round."""
+
+    def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
+        self._context = context
+        self._dispatcher = dispatcher
+        self._scrubbed_at: datetime | None = None
+
+    def run(self) -> None:
+        """Judge, give and send once."""
+        now = self._context.now()
+        self._judge(now)
+        self._scrub(now)
+        for message in self._give(now):
+            self._dispatcher.send(message)
+
+    # ---- giving ---------------------------------------------------------------------------------
+
+    def _give(self, now: datetime) -> list[OperationMessage]:
+        settings = self._context.settings
+        resend = now - timedelta(seconds=settings.resend_seconds)
+        claim_by = now - timedelta(seconds=settings.claim_seconds)
+        with self._context.database.read() as connection:
+            queue = self._queue(connection)
+            if not queue:
+                return []
+            given = [row for row in queue if row.is_given(since=claim_by)]
+            due = [row for row in given if row.sent_at is not None and row.sent_at <= resend]
+            waiting = [row for row in queue if row not in given]
+            running = connection.scalars(
+                select(operations.c.node).where(operations.c.state == OperationState.RUNNING)
+            )
+            busy = frozenset(running) | {row.node for row in given if row.node is not None}
+            choices = choose([_wanted(row) for row in waiting], read_offers(connection), busy)
+        given_to = {row.id: f"was given to {row.node}, which has not begun it yet" for row in given}
+        reasons = {**given_to, **choices.waiting}
+        unexplained = [row for row in queue if row.id in reasons and row.waiting != reasons[row.id]]
+        if not choices.given and not due and not unexplained:
+            return []
+        with self._context.database.write() as connection:
+            still = [row for row in due if _mark(connection, row, sent_at=now)]
+            messages = [
+                OperationMessage(operation_id=row.id, node=row.node) for row in still if row.node
+            ]
+            for row in waiting:
+                node = choices.given.get(row.id)
+                if node and _mark(connection, row, node=node, sent_at=now, given_at=now):
+                    messages.append(OperationMessage(operation_id=row.id, node=node))
+            self._explain(connection, unexplained, reasons)
+        return messages
+
+    def _explain(
+        self, connection: Connection, rows: Sequence[QueuedOperation], reasons: Mapping[str, str]
+    ) -> None:
+        """Store the reasons that changed: first on the operations, in one order, then as events."""
+        stored = [
+            row
+            for row in sorted(rows, key=lambda row: str(row.id))
+            if _mark(connection, row, waiting=reasons[row.id])
+        ]
+        for row in stored:
+            append_event(
+                self._context,
+                connection,
+                OperationWaiting(
+                    **identity(row.id, row.kind, row.checkpoint_id), waiting=reasons[row.id]
+                ),
+                message=f"{describe(row.kind, row.checkpoint_id)} {reasons[row.id]}",
+                actor=SCHEDULER,
+                subject=Subject(row.job_id),
+            )
+
+    def _queue(self, connection: Connection) -> Sequence[QueuedOperation]:
+        """Return the queued operations: first those that a job or person waits for, scrubs last."""
+        kind = operations.c.kind
+        turn = case(
+            *((kind == OperationKind.RECOVER, 0), (kind == OperationKind.SAMPLE, 1)),
+            (kind == OperationKind.SCRUB, 3),
+            else_=2,
+        )
+        queued = QueuedOperation.select().where(operations.c.state == OperationState.QUEUED)
+        return QueuedOperation.all(
+            connection, queued.order_by(turn, operations.c.id).limit(LOOKED_AT)
+        )
+
+    # ---- leases ---------------------------------------------------------------------------------
+
+    def _judge(self, now: datetime) -> None:
+        seconds = self._context.settings.lease_seconds
+        with self._context.database.read() as connection:
+            heard = hearing(connection, now)
+            if heard is None:
+                return
+            expired = OPERATION_LEASES.expired(heard, seconds=seconds)
+            silent = SilentOperation.all(connection, SilentOperation.select().where(expired))
+        for row in silent:
+            self._take_back(row)
+
+    def _take_back(self, row: SilentOperation) -> None:
+        """Queue an operation whose node is silent again, or let it fail."""
+        context = self._context
+        with context.database.write() as connection:
+            lock_job_if_there(connection, row.job_id)
+            query = Operation.select().where(OPERATION_LEASES.unheard_since(row)).with_for_update()
+            operation = Operation.one_or_none(connection, query)
+            if operation is None:
+                return  # it has reported or ended meanwhile
+            reason = f"{operation.node} has been silent for {context.settings.lease_seconds:g} s"
+            if operation.fence >= MAX_TRIES:
+                message = f"{reason}; given up after {operation.fence} tries"
+                end_operation(
+                    context,
+                    connection,
+                    operation,
+                    OperationState.FAILED,
+                    message=message,
+                    actor=SCHEDULER,
+                )
+                return
+            move(
+                context,
+                connection,
+                operation_to(
+                    operation.id,
+                    OperationState.QUEUED,
+                    node=None,
+                    sent_at=None,
+                    given_at=None,
+                    waiting=None,
+                ),
+                event=OperationQueued(
+                    **identity(operation.id, operation.kind, operation.checkpoint_id), reason=reason
+                ),
+                message=f"{describe(operation.kind, operation.checkpoint_id)} again: {reason}",
+                actor=SCHEDULER,
+                subject=Subject(operation.job_id, node=operation.node),
+            )
+
+    # ---- scrubbing ------------------------------------------------------------------------------
+
+    def _scrub(self, now: datetime) -> None:
+        """Queue a scrub of the checkpoint that nobody has looked at for longest, one at a time."""
+        days = self._context.settings.scrub_interval_days
+        if days == 0 or (self._scrubbed_at is not None and now - self._scrubbed_at < SCRUB_EVERY):
+            return
+        self._scrubbed_at = now
+        seen_at = func.coalesce(checkpoints.c.checked_at, checkpoints.c.created_at)
+        oldest = (
+            select(checkpoints.c.id, checkpoints.c.job_id)
+            .where(
+                checkpoints.c.deleting_since.is_(None),
+                checkpoints.c.verified.is_not(False),  # nothing more can be learned of the others
+                seen_at < now - timedelta(days=days),
+            )
+            .order_by(seen_at, checkpoints.c.id)
+            .limit(1)
+        )
+        scrubbing = select(operations.c.id).where(
+            operations.c.kind == OperationKind.SCRUB,
+            operations.c.state.in_(sorted(OPEN_OPERATION_STATES)),
+        )
+        with self._context.database.read() as connection:
+            found = connection.execute(oldest).one_or_none()
+            if found is None or connection.execute(scrubbing.limit(1)).one_or_none():
+                return
+        self._queue_scrub(found.id, found.job_id)
+
+    def _queue_scrub(self, checkpoint_id: str, job_id: str) -> None:
+        context = self._context
+        with context.database.write() as connection:
+            lock_job(connection, job_id)
+            staying = CheckpointHead.select().where(
+                checkpoints.c.id == checkpoint_id, checkpoints.c.deleting_since.is_(None)
+            )
+            row = CheckpointHead.one_or_none(connection, staying)
+            job = JobHead.one(connection, JobHead.select().where(jobs.c.id == job_id))
+            if row is not None:
+                reason = f"not looked at for {context.settings.scrub_interval_days:g} days"
+                queue_look(
+                    context,
+                    connection,
+                    job,
+                    row,
+                    OperationKind.SCRUB,
+                    actor=SCRUBBING,
+                    reason=reason,
+                )
+
+
+def _wanted(row: QueuedOperation) -> Wanted:
+    task = row.task
+    return Wanted(row.id, task.kind, task.root, row.storage, task.other_roots)
+
+
+def _mark(connection: Connection, row: QueuedOperation, **values: object) -> bool:
+    """Store values of a queued operation, unless it was claimed or taken back meanwhile."""
+    unchanged = (operations.c.state == OperationState.QUEUED) & (operations.c.fence == row.fence)
+    stored = update(operations).where(operations.c.id == row.id, unchanged).values(**values)
+    return connection.execute(stored).rowcount == 1

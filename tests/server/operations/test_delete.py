@@ -1,0 +1,184 @@
+"""Deletion: its guards, the mark, the operation, and jobs that go with all they saved."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import select
+
+from server.context import Context
+from server.database.tables import checkpoints, jobs
+from server.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.jobs.fork import fork
+from server.jobs.resume import resume
+from server.jobs.service import delete as delete_job
+from server.jobs.service import stop
+from server.operations import service
+from tests.actors import ADA, EVE
+from tests.server.operations.conftest import Yard
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.operations import OperationKind, OperationOutcome
+from trainyard.protocol.rest.fork import ForkRequest
+from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.protocol.states import OperationState
+
+
+def stopped(yard: Yard, *steps: int, outcome: str = "stopped") -> tuple[str, list[str]]:
+    """Return a job that has ended, and the ids of its checkpoints."""
+    job_id, (supervisor,) = yard.harness.running(step=9)
+    found = [yard.harness.commit_checkpoint(job_id, step) for step in steps]
+    if outcome == "stopped":
+        stop(yard.harness.context, job_id, actor=ADA, reason="")
+    supervisor.end(outcome)
+    return job_id, found
+
+
+def refused(context: Context, checkpoint: str, match: str) -> None:
+    with pytest.raises(ConflictError, match=match):
+        service.delete(context, checkpoint, actor=ADA)
+
+
+def test_a_checkpoint_goes_mark_first_row_last(yard: Yard, context: Context) -> None:
+    job_id, (older, newer) = stopped(yard, 4, 8)
+    operation_id = service.delete(context, newer, actor=ADA)
+    assert yard.kept(job_id) == ["a1.step-4"]
+    assert service.delete(context, newer, actor=EVE) == operation_id
+    with pytest.raises(InvalidRequestError, match="is being deleted"):
+        resume(context, job_id, ResumeRequest(checkpoint_id=newer), actor=ADA)
+    for act in (service.verify, lambda *a, **k: service.set_pin(*a, pinned=True, **k)):
+        with pytest.raises(ConflictError, match="is being deleted"):
+            act(context, newer, actor=ADA)
+    assert yard.operations()[0].task.paths == (f"{job_id}/a1/step-8",)
+    yard.do(operation_id)
+    assert list(yard.checkpoints(job_id)) == [older]
+    with pytest.raises(NotFoundError):
+        service.delete(context, newer, actor=ADA)
+
+
+def test_a_deletion_that_failed_is_queued_again_and_the_mark_stays(
+    yard: Yard, context: Context
+) -> None:
+    job_id, (_, newer) = stopped(yard, 4, 8)
+    operation_id = service.delete(context, newer, actor=ADA)
+    yard.give()
+    yard.claim(operation_id)
+    yard.report(
+        operation_id, outcome=OperationOutcome(outcome="failed", message="permission denied")
+    )
+    assert yard.operation(operation_id).state == OperationState.FAILED
+    assert yard.kept(job_id) == ["a1.step-4"]
+    again = service.delete(context, newer, actor=ADA)
+    assert again != operation_id
+    yard.do(again)
+    assert newer not in yard.checkpoints(job_id)
+
+
+def test_an_open_verification_is_taken_back(yard: Yard, context: Context) -> None:
+    _, (_, newer) = stopped(yard, 4, 8)
+    look = service.verify(context, newer, actor=ADA)
+    yard.give()
+    yard.claim(look)
+    service.delete(context, newer, actor=ADA)
+    assert yard.operation(look).state == OperationState.CANCELLED
+    with pytest.raises(ConflictError, match="cancelled"):
+        yard.report(look)
+
+
+def test_a_pinned_one_stays_until_it_is_unpinned(yard: Yard, context: Context) -> None:
+    job_id, (older, _) = stopped(yard, 4, 8)
+    for _ in range(2):
+        service.set_pin(context, older, pinned=True, actor=ADA)
+    assert len(yard.said(job_id, "checkpoint_pinned")) == 1
+    refused(context, older, "was pinned by ada; unpin it first")
+    with pytest.raises(ConflictError, match="is pinned"):
+        delete_job(context, job_id, actor=ADA, checkpoints="delete")
+    service.set_pin(context, older, pinned=False, actor=ADA)
+    service.delete(context, older, actor=ADA)
+
+
+def test_one_that_is_being_loaded_stays_until_the_first_step(yard: Yard, context: Context) -> None:
+    job_id, (older, _) = stopped(yard, 4, 8)
+    resume(context, job_id, ResumeRequest(checkpoint_id=older), actor=ADA)
+    refused(context, older, "goes on from just now")  # the launch is pending
+    yard.harness.place()
+    refused(context, older, "goes on from just now")
+    (supervisor,) = yard.harness.claim_all(job_id)
+    supervisor.train(4)
+    refused(context, older, "goes on from just now")
+    supervisor.train(5)
+    service.delete(context, older, actor=ADA)
+
+
+def test_one_that_another_job_needs_stays(yard: Yard, context: Context) -> None:
+    source, (older, _) = stopped(yard, 4, 8)
+    yard.harness.clock.advance(1)
+    _, job_id = fork(context, older, ForkRequest(), actor=ADA)
+    refused(context, older, "goes on from just now")  # the launch is pending
+    yard.harness.place()
+    (supervisor,) = yard.harness.claim_all(job_id)
+    supervisor.train(12)
+    refused(context, older, "tiny-fork came from .*step-4 and has saved nothing")
+    with pytest.raises(ConflictError, match=r"tiny-fork came from .*step-4"):
+        delete_job(context, source, actor=ADA, checkpoints="keep")
+    yard.harness.commit_checkpoint(job_id, 12)
+    service.delete(context, older, actor=ADA)
+
+
+def test_the_last_one_of_an_unfinished_job_stays(yard: Yard, context: Context) -> None:
+    _, (older, newer) = stopped(yard, 4, 8)
+    service.delete(context, older, actor=ADA)
+    refused(context, newer, "is all that is left of tiny, which is stopped; delete the job")
+
+
+def test_a_damaged_one_may_go_and_counts_for_nothing(yard: Yard, context: Context) -> None:
+    _, (older, newer) = stopped(yard, 4, 8)
+    yard.do(service.verify(context, newer, actor=ADA), fault=CheckpointFault.FILE_SIZE)
+    refused(context, older, "is all that is left")
+    service.delete(context, newer, actor=ADA)
+
+
+def test_the_only_verified_one_stays(yard: Yard, context: Context) -> None:
+    _, (older, newer) = stopped(yard, 4, 8)
+    yard.do(service.verify(context, older, actor=ADA))
+    refused(context, older, "the only verified checkpoint of tiny; verify another")
+    yard.do(service.verify(context, newer, actor=ADA))
+    service.delete(context, older, actor=ADA)
+
+
+def test_all_of_a_finished_job_may_go(yard: Yard, context: Context) -> None:
+    job_id, found = stopped(yard, 4, 8, outcome="succeeded")
+    for checkpoint in found:
+        service.delete(context, checkpoint, actor=ADA)
+    assert yard.kept(job_id) == []
+
+
+def test_a_resume_does_not_take_a_damaged_one(yard: Yard, context: Context) -> None:
+    job_id, (_, newer) = stopped(yard, 4, 8)
+    yard.do(service.verify(context, newer, actor=ADA), fault=CheckpointFault.FILE_DAMAGED)
+    with pytest.raises(InvalidRequestError, match="is damaged: file_damaged: model-0"):
+        resume(context, job_id, ResumeRequest(checkpoint_id=newer), actor=ADA)
+    preview = resume(context, job_id, ResumeRequest(), actor=ADA)
+    assert (preview.step, preview.branch) == (4, False)
+
+
+def test_a_job_goes_with_its_checkpoints_and_its_operation_outlives_it(
+    yard: Yard, context: Context
+) -> None:
+    job_id, (older, _) = stopped(yard, 4, 8)
+    look = service.verify(context, older, actor=ADA)
+    (operation_id,) = delete_job(context, job_id, actor=ADA, checkpoints="delete")
+    with context.database.read() as connection:
+        assert connection.scalars(select(jobs.c.id)).all() == []
+        assert connection.scalars(select(checkpoints.c.id)).all() == []
+    assert yard.operation(look).state == OperationState.CANCELLED
+    task = yard.operations(id=operation_id)[0].task
+    assert (task.kind, task.whole_job) == (OperationKind.DELETE, True)
+    assert task.paths == (f"{job_id}/a1/step-4", f"{job_id}/a1/step-8")
+    yard.do(operation_id)
+    view = yard.operation(operation_id)
+    assert (view.state, view.job_name) == (OperationState.SUCCEEDED, "tiny")
+    assert view.reason == "tiny was deleted"
+
+
+def test_a_job_without_checkpoints_needs_no_operation(yard: Yard, context: Context) -> None:
+    job_id, _ = stopped(yard)
+    assert delete_job(context, job_id, actor=ADA, checkpoints="delete") == []

@@ -1,0 +1,296 @@
+"""The life of an operation: given to one node at a time, claimed once, outrun after a silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.attempts.parent import parent_checkpoint
+from server.context import Context
+from server.errors import ConflictError, NotFoundError
+from server.liveness import beat
+from server.nodes.placement import Offer
+from server.operations import exports, service
+from server.scheduling.operation_placement import Wanted, choose
+from tests.actors import ADA, EVE
+from tests.server.harness import Harness
+from tests.server.operations.conftest import Yard
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.operations import OperationKind, OperationOutcome
+from trainyard.protocol.rest.operations import SampleRequest
+from trainyard.protocol.states import OperationState
+
+DONE = OperationOutcome(outcome="succeeded", message="done")
+
+
+def saved(yard: Yard, *steps: int) -> tuple[str, list[str]]:
+    """Return a running job and the ids of its checkpoints."""
+    job_id, _ = yard.harness.running(step=9)
+    return job_id, [yard.harness.commit_checkpoint(job_id, step) for step in steps]
+
+
+def test_a_verification_from_the_request_to_the_catalog(yard: Yard, context: Context) -> None:
+    job_id, (checkpoint,) = saved(yard, 4)
+    operation_id = service.verify(context, checkpoint, actor=ADA)
+    assert yard.give() == [(operation_id, "node-1")]
+    reply = yard.claim(operation_id)
+    assert reply.task.kind == OperationKind.VERIFY
+    assert reply.task.checkpoint is not None
+    assert reply.task.checkpoint.metadata_digest == "m" * 32
+    assert (reply.storage, reply.fence) == ("root-1", 1)
+    yard.report(operation_id, done=5)
+    progress = yard.operation(operation_id).progress
+    assert progress is not None
+    assert progress.done == 5
+    yard.report(operation_id, done=5)  # which is nothing new, and makes no event
+    assert len(yard.said(job_id, "operation_progress")) == 1
+    assert yard.said(job_id, "operation_progress")[0].transient
+
+    assert yard.report(operation_id, outcome=DONE).ended
+    view = yard.operation(operation_id)
+    assert (view.state, view.tries, view.actor) == (OperationState.SUCCEEDED, 1, "ada")
+    assert yard.harness.kinds(job_id)[-3:] == [
+        "operation_queued",
+        "operation_started",
+        "operation_ended",
+    ]
+
+
+def test_what_was_found_stands_in_the_catalog(yard: Yard, context: Context) -> None:
+    job_id, (checkpoint,) = saved(yard, 4)
+    yard.do(service.verify(context, checkpoint, actor=ADA))
+    row = yard.checkpoints(job_id)[checkpoint]
+    assert row.verified is True
+    assert (row.verification.loaded_on, row.checked_at) == (2, context.now())
+
+
+def test_a_damaged_checkpoint_is_named_and_passed_over(yard: Yard, context: Context) -> None:
+    job_id, (older, newer) = saved(yard, 4, 8)
+    yard.do(service.verify(context, newer, actor=ADA), fault=CheckpointFault.FILE_DAMAGED)
+    found = yard.checkpoints(job_id)[newer].verification
+    assert (found.ok, found.fault) == (False, CheckpointFault.FILE_DAMAGED)
+    assert yard.said(job_id, "operation_ended")[-1].data["ok"] is False
+    with context.database.read() as connection:
+        newest = parent_checkpoint(connection, job_id)
+    assert newest.id == older
+
+
+def test_a_repeat_is_the_same_operation_until_it_has_ended(yard: Yard, context: Context) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    first = service.verify(context, checkpoint, actor=ADA)
+    assert service.verify(context, checkpoint, actor=EVE) == first
+    yard.do(first)
+    assert service.verify(context, checkpoint, actor=EVE) != first
+
+
+def test_a_node_has_one_operation_at_a_time(yard: Yard, context: Context) -> None:
+    _, (one, two) = saved(yard, 4, 8)
+    first = service.verify(context, one, actor=ADA)
+    yard.harness.clock.advance(1)
+    second = service.verify(context, two, actor=ADA)
+    assert yard.give() == [(first, "node-1")]
+    assert yard.give() == []  # the first is not claimed yet
+    yard.claim(first)
+    assert yard.give() == []
+    yard.report(first, outcome=DONE)
+    assert yard.give() == [(second, "node-1")]
+
+
+def test_a_message_is_sent_again_then_another_node_is_tried(yard: Yard, context: Context) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    operation_id = service.verify(context, checkpoint, actor=ADA)
+    assert yard.give() == [(operation_id, "node-1")]
+    yard.harness.clock.advance(context.settings.resend_seconds)
+    assert yard.give() == [(operation_id, "node-1")]
+    yard.harness.clock.advance(context.settings.claim_seconds)
+    yard.harness.add_node("node-2")  # holds no slots, so it is the quieter one
+    assert yard.give() == [(operation_id, "node-2")]
+    with pytest.raises(ConflictError, match="not for node-1"):
+        yard.claim(operation_id, "node-1")
+    assert yard.claim(operation_id, "node-2").fence == 1
+
+
+def test_only_the_first_claim_counts(yard: Yard, context: Context) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    operation_id = service.verify(context, checkpoint, actor=ADA)
+    with pytest.raises(ConflictError, match="not for node-1"):
+        yard.claim(operation_id)  # a message that somebody wrote by hand
+    yard.give()
+    yard.claim(operation_id)
+    with pytest.raises(ConflictError, match="is running"):
+        yard.claim(operation_id)
+    with pytest.raises(NotFoundError):
+        yard.claim("0" * 26)
+
+
+def test_a_silent_node_is_outrun_by_the_next_claim(yard: Yard, context: Context) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    operation_id = service.verify(context, checkpoint, actor=ADA)
+    for fence in (1, 2, 3):
+        assert yard.give() == [(operation_id, "node-1")]
+        assert yard.claim(operation_id).fence == fence
+        silence(yard.harness)
+        if fence < 3:
+            yard.harness.keeper._judge(context.now())
+            assert yard.operation(operation_id).state == OperationState.QUEUED
+            with pytest.raises(ConflictError, match="no longer"):
+                yard.report(operation_id, fence=fence, outcome=DONE)
+    yard.give()
+    view = yard.operation(operation_id)
+    assert (view.state, view.tries) == (OperationState.FAILED, 3)
+    with pytest.raises(ConflictError, match="no longer"):
+        yard.report(operation_id, fence=3, outcome=DONE)
+
+
+def test_an_outrun_supervisor_is_told_while_the_next_one_works(
+    yard: Yard, context: Context
+) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    operation_id = service.verify(context, checkpoint, actor=ADA)
+    yard.give()
+    yard.claim(operation_id)
+    silence(yard.harness)
+    assert yard.give() == [(operation_id, "node-1")]
+    yard.claim(operation_id)
+    with pytest.raises(ConflictError):
+        yard.report(operation_id, fence=1, done=1)
+    yard.report(operation_id, fence=2, outcome=DONE)
+
+
+def test_nothing_is_judged_while_no_server_could_hear(yard: Yard, context: Context) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    operation_id = service.verify(context, checkpoint, actor=ADA)
+    yard.give()
+    yard.claim(operation_id)
+    yard.harness.clock.advance(10 * context.settings.lease_seconds)
+    yard.give()
+    beat(context)  # after a gap: every lease has a full period again
+    yard.give()
+    assert yard.operation(operation_id).state == OperationState.RUNNING
+
+
+def test_a_report_renews_the_lease(yard: Yard, context: Context) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    operation_id = service.verify(context, checkpoint, actor=ADA)
+    yard.give()
+    yard.claim(operation_id)
+    for _ in range(4):
+        silence(yard.harness, share=0.5)
+        yard.report(operation_id)
+        yard.give()
+    assert yard.operation(operation_id).state == OperationState.RUNNING
+
+
+def silence(harness: Harness, *, share: float = 1.1) -> None:
+    """Let a lease's time, or a share of it, pass while servers are up."""
+    for _ in range(int(harness.context.settings.lease_seconds * share)):
+        harness.clock.advance(1)
+        beat(harness.context)
+
+
+# ---- the choice of a node -----------------------------------------------------------------------
+
+
+def offer(node: str, *, free: int = 4, **roots: str) -> Offer:
+    return Offer(
+        node=node,
+        device="cpu",
+        slots=4,
+        free=tuple(range(free)),
+        roots=roots or {"checkpoints": "one"},
+        holders={},
+    )
+
+
+def wanted(
+    name: str, kind: OperationKind = OperationKind.VERIFY, storage: str | None = "one"
+) -> Wanted:
+    return Wanted(name, kind, "checkpoints", storage)
+
+
+def test_the_quietest_node_that_sees_the_storage_is_chosen() -> None:
+    offers = [
+        offer("busy", free=0),
+        offer("stranger", checkpoints="two"),
+        offer("bare", data="one"),
+        offer("quiet"),
+    ]
+    two = choose([wanted("a"), wanted("b")], offers, frozenset())
+    assert two.given == {"a": "quiet", "b": "busy"}
+    assert choose([wanted("a")], offers, frozenset({"quiet", "busy"})).given == {}
+    any_storage = choose([wanted("a", storage=None)], offers, frozenset({"quiet"}))
+    assert any_storage.given == {"a": "stranger"}
+
+
+def test_a_sample_goes_first_and_a_scrub_last(yard: Yard, context: Context) -> None:
+    _, (checkpoint,) = saved(yard, 4)
+    order = []
+    for kind in (OperationKind.SCRUB, OperationKind.VERIFY):
+        with context.database.write() as connection:
+            job, row = service.locked_to_stay(connection, checkpoint)
+            order.append(service.queue_look(context, connection, job, row, kind, actor=ADA))
+        yard.harness.clock.advance(1)
+    order.append(exports.sample(context, checkpoint, SampleRequest(), actor=ADA))
+    with context.database.read() as connection:
+        queue = yard.harness.keeper._queue(connection)
+    scrub, verify, sample = order
+    assert [row.id for row in queue] == [sample, verify, scrub]
+
+
+def test_a_scrub_waits_for_an_idle_node_and_holds_nobody_back() -> None:
+    queue = [wanted("scrub", OperationKind.SCRUB), wanted("verify")]
+    assert choose(queue, [offer("half", free=2)], frozenset()).given == {"verify": "half"}
+    assert choose(queue, [offer("idle")], frozenset()).given == {"scrub": "idle"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "offers", "reason"),
+    [
+        (wanted("a"), [], "no node is online that takes new work"),
+        (
+            wanted("a"),
+            [offer("a", data="one")],
+            "no node that is online sees the root checkpoints",
+        ),
+        (
+            wanted("a"),
+            [offer("a", checkpoints="two")],
+            "no node that is online sees the storage of its checkpoints",
+        ),
+        (
+            Wanted("a", OperationKind.EXPORT, "checkpoints", "one", frozenset({"data", "out"})),
+            [offer("a"), offer("b", data="x", out="y")],
+            "no node that is online sees the storage of its checkpoints and data, out",
+        ),
+        (
+            wanted("a", OperationKind.SCRUB),
+            [offer("a", free=2)],
+            "waits until no slot is held on a",
+        ),
+        (wanted("a"), [offer("a")], "waits for a, which has another operation"),
+        (
+            wanted("a"),
+            [offer(node) for node in "edcba"],
+            "waits for a, b, c or 2 others, which have another operation",
+        ),
+    ],
+)
+def test_what_waits_says_why(operation: Wanted, offers: list[Offer], reason: str) -> None:
+    busy = frozenset(offer.node for offer in offers)
+    assert choose([operation], offers, busy).waiting == {"a": reason}
+
+
+def test_the_reason_is_stored_once_and_ends_with_the_waiting(yard: Yard, context: Context) -> None:
+    job_id, (one, two) = saved(yard, 4, 8)
+    first = service.verify(context, one, actor=ADA)
+    yard.harness.clock.advance(1)
+    second = service.verify(context, two, actor=ADA)
+    assert yard.operation(second).waiting is None, "nobody has looked at it yet"
+    yard.give()
+    yard.give()
+    assert yard.operation(first).waiting == "was given to node-1, which has not begun it yet"
+    assert yard.operation(second).waiting == "waits for node-1, which has another operation"
+    told = yard.said(job_id, "operation_waiting")
+    assert [event.data["operation_id"] for event in told] == [second, first]
+    assert all(event.transient for event in told)
+    yard.claim(first)
+    assert yard.operation(first).waiting is None

@@ -1,0 +1,203 @@
+"""Operations on a node: claimed once, run detached by the real commands, reported to the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.worker.conftest import NODE, Place, environment, wait_for
+from tests.worker.fake_server import NODE_TOKEN, FakeOperation, FakeServer
+from trainyard.base.ids import make_id
+from trainyard.protocol.operations import (
+    TASK,
+    OperationKind,
+    OperationOrder,
+    OperationTask,
+    SampleTask,
+)
+from trainyard.protocol.worker_messages import OperationClaimReply, OperationMessage
+from trainyard.run.atomic import replace_file
+from trainyard.spec.job import parse_job_spec
+from worker.api import WorkerApi
+from worker.operations import OperationFolder, OperationStarter
+
+SLOW = """
+import json, os, pathlib, sys, time
+folder = pathlib.Path(sys.argv[2])
+(folder / "pid").write_text(str(os.getpid()))
+for done in range(1, 1000):
+    part = folder / "part"
+    part.write_text(json.dumps({"doing": "waits", "done": done, "total": 1000}))
+    part.replace(folder / "progress.json")
+    time.sleep(0.05)
+"""
+WORDLESS = "import sys; print('no room here'); sys.exit(3)"
+
+
+@pytest.fixture
+def starter(place: Place) -> OperationStarter:
+    """A node that has joined."""
+    replace_file(place.node.token, NODE_TOKEN)
+    return OperationStarter(place.node, NODE, place.launcher.roots)
+
+
+@pytest.fixture
+def api(server: FakeServer) -> Iterator[WorkerApi]:
+    with WorkerApi(server.url, NODE_TOKEN) as connection:
+        yield connection
+
+
+def given(
+    server: FakeServer,
+    *paths: str,
+    root: str = "checkpoints",
+    fence: int = 1,
+    kind: OperationKind = OperationKind.DELETE,
+    sample: SampleTask | None = None,
+) -> str:
+    """Have the server give an operation to the node; return its id."""
+    operation_id = make_id(milliseconds=1, entropy=os.urandom(10))
+    task = OperationTask(kind=kind, job_id="job1", root=root, paths=paths, sample=sample)
+    claim = OperationClaimReply(task=task, storage=None, fence=fence, report_seconds=0.05)
+    server.operations[operation_id] = FakeOperation(claim)
+    return operation_id
+
+
+def supervise(folder: OperationFolder, *, script: str, tmp_path: Path) -> subprocess.Popen[bytes]:
+    """Supervise an operation whose command is a script of the test."""
+    path = tmp_path / f"{uuid.uuid4().hex}.py"
+    path.write_text(script)
+    code = (
+        "from pathlib import Path; "
+        "from worker.operations import OperationFolder, OperationSupervisor; "
+        f"OperationSupervisor(OperationFolder(Path({str(folder.root)!r})), "
+        f"command=[{sys.executable!r}, {str(path)!r}]).supervise()"
+    )
+    return subprocess.Popen([sys.executable, "-c", code], env=environment())
+
+
+def is_alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_an_operation_is_done_by_the_real_command(
+    place: Place, server: FakeServer, starter: OperationStarter, api: WorkerApi
+) -> None:
+    checkpoint = place.folder / "checkpoints" / "job1" / "a1" / "step-4"
+    checkpoint.mkdir(parents=True)
+    for name in ("COMMITTED", "manifest.json", "__0_0.distcp"):
+        (checkpoint / name).write_text("x")
+    operation_id = given(server, "job1/a1/step-4")
+    assert starter.start(OperationMessage(operation_id=operation_id, node=NODE), api)
+    assert not starter.start(OperationMessage(operation_id=operation_id, node=NODE), api)  # doubled
+    outcome = wait_for(lambda: server.operations[operation_id].outcome, "outcome")
+    assert (outcome.outcome, outcome.files) == ("succeeded", 3)
+    assert not checkpoint.exists()
+    folder = place.node.data_dir / "operations" / operation_id
+    wait_for(lambda: not folder.exists(), "end of the operation's folder")
+
+
+def test_what_is_not_meant_for_it_is_dropped(
+    server: FakeServer, starter: OperationStarter, api: WorkerApi
+) -> None:
+    operation_id = given(server, "job1/a1/step-4")
+    assert not starter.start(OperationMessage(operation_id=operation_id, node="node-2"), api)
+    assert not starter.start(OperationMessage(operation_id="../up", node=NODE), api)
+    assert not server.operations[operation_id].claimed
+
+
+def test_a_root_that_is_not_here_is_said_at_once(
+    server: FakeServer, starter: OperationStarter, api: WorkerApi
+) -> None:
+    operation_id = given(server, "job1/a1/step-4", root="elsewhere")
+    assert not starter.start(OperationMessage(operation_id=operation_id, node=NODE), api)
+    outcome = server.operations[operation_id].outcome
+    assert outcome is not None
+    assert outcome.message == "node-1: root 'elsewhere' is not defined on node node-1"
+
+
+def test_code_of_a_job_runs_only_where_the_node_allows_it(
+    place: Place, server: FakeServer, starter: OperationStarter, api: WorkerApi
+) -> None:
+    own = parse_job_spec({"model": {"factory": "gpt:build", "code": "data:own"}})
+    asked = SampleTask(spec=own, prompt="", max_tokens=1, temperature=0, seed=0)
+    operation_id = given(server, "job1/a1/step-4", kind=OperationKind.SAMPLE, sample=asked)
+    assert not starter.start(OperationMessage(operation_id=operation_id, node=NODE), api)
+    outcome = server.operations[operation_id].outcome
+    assert outcome is not None
+    assert "this node runs no code that a job brings" in outcome.message
+    allowing = replace(starter, allow_code=True)
+    folder = allowing.prepare(operation_id, server.operations[operation_id].claim)
+    order = OperationOrder.model_validate_json((folder.root / TASK).read_bytes())
+    assert order.roots == {name: str(path) for name, path in place.launcher.roots.items()}
+
+
+def test_a_command_without_a_word_is_a_failure_with_its_output(
+    server: FakeServer, starter: OperationStarter, tmp_path: Path
+) -> None:
+    operation_id = given(server, "job1/a1/step-4")
+    folder = starter.prepare(operation_id, server.operations[operation_id].claim)
+    supervise(folder, script=WORDLESS, tmp_path=tmp_path).wait()
+    outcome = server.operations[operation_id].outcome
+    assert outcome is not None
+    assert outcome.outcome == "failed"
+    assert outcome.message == "the command ended with status 3 without a word: no room here"
+    assert folder.log.exists()
+
+
+def test_progress_goes_on_through_an_outage(
+    server: FakeServer, starter: OperationStarter, tmp_path: Path
+) -> None:
+    operation_id = given(server, "job1/a1/step-4")
+    folder = starter.prepare(operation_id, server.operations[operation_id].claim)
+    supervisor = supervise(folder, script=SLOW, tmp_path=tmp_path)
+    reports = server.operations[operation_id].reports
+    try:
+        wait_for(lambda: reports and reports[-1].progress, "progress")
+        server.close()
+        before = len(reports)
+        server.open()
+        wait_for(lambda: len(reports) > before + 1, "reports after the outage")
+        assert reports[-1].progress is not None
+        assert reports[-1].progress.done > 1
+    finally:
+        server.operations[operation_id].current = False
+        supervisor.wait(timeout=30)
+
+
+def test_one_that_is_outrun_ends_its_command(
+    server: FakeServer, starter: OperationStarter, tmp_path: Path
+) -> None:
+    operation_id = given(server, "job1/a1/step-4")
+    folder = starter.prepare(operation_id, server.operations[operation_id].claim)
+    supervisor = supervise(folder, script=SLOW, tmp_path=tmp_path)
+    wait_for(lambda: server.operations[operation_id].reports, "a report")
+    pid = int(wait_for(lambda: _text(folder.root / "pid"), "pid of the command"))
+    server.operations[operation_id].current = False
+    assert supervisor.wait(timeout=30) == 0
+    assert not is_alive(pid)
+
+
+def test_a_killed_supervisor_takes_its_command_along(
+    server: FakeServer, starter: OperationStarter, tmp_path: Path
+) -> None:
+    operation_id = given(server, "job1/a1/step-4")
+    folder = starter.prepare(operation_id, server.operations[operation_id].claim)
+    supervisor = supervise(folder, script=SLOW, tmp_path=tmp_path)
+    pid = int(wait_for(lambda: _text(folder.root / "pid"), "pid of the command"))
+    supervisor.send_signal(signal.SIGKILL)
+    supervisor.wait()
+    wait_for(lambda: not is_alive(pid), "end of the command")
+
+
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""

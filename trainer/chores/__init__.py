@@ -1,1 +1,0 @@
-"""Chores: what is done to checkpoints when nobody trains with them; one command each."""

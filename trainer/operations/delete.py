@@ -1,0 +1,82 @@
+"""Deletes checkpoints from storage: the marker first, durably; what is gone already is done."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+from trainer.checkpoint.store import storage_errors
+from trainer.objects.path import ObjectPath
+from trainer.operations.main import Progress, folders_of
+from trainer.storage import StoragePath, storage_root
+from trainyard.protocol.manifest import COMMITTED
+from trainyard.protocol.operations import OperationOrder, OperationOutcome
+from trainyard.run.atomic import sync_folder
+
+
+def delete_all(order: OperationOrder, operation: Path) -> OperationOutcome:
+    """Delete the checkpoints of a task, and with a whole job what else its folder holds.
+
+    Raises:
+        LaunchError: a path leads out of the job's folder; nothing was deleted.
+        CheckpointError: storage refuses; a checkpoint whose deletion has begun is none any more.
+    """
+    folders = folders_of(order)
+    with storage_errors("read", storage_root(order.root_path)):
+        names = {folder: _files(folder) for folder in folders}
+    progress = Progress(operation, total=sum(map(len, names.values())))
+    for folder, files in names.items():
+        progress.begin(f"deletes {folder.parent.name}/{folder.name}")
+        delete_checkpoint(folder)
+        progress.advance(len(files))
+    if order.task.whole_job:
+        _delete_rest(storage_root(order.root_path) / order.task.job_id)
+    count = sum(map(len, names.values()))
+    return OperationOutcome(
+        outcome="succeeded",
+        message=f"{len(folders)} checkpoint{'' if len(folders) == 1 else 's'}, {count} files",
+        files=count,
+    )
+
+
+def delete_checkpoint(folder: StoragePath) -> None:
+    """Delete one checkpoint; may be repeated, and be ended at any moment.
+
+    Raises:
+        CheckpointError: storage refuses.
+    """
+    with storage_errors("delete", folder):
+        if isinstance(folder, ObjectPath):
+            (folder / COMMITTED).unlink(missing_ok=True)
+            return folder.remove_all()
+        if not folder.exists():
+            return None
+        (folder / COMMITTED).unlink(missing_ok=True)
+        # From here on, power cut or not, nobody takes what is left for a checkpoint.
+        sync_folder(folder)
+        _remove(folder)
+        return sync_folder(folder.parent)
+
+
+def _delete_rest(job: StoragePath) -> None:
+    """Delete the folder of a job that is gone: fence, attempts, what was half-written."""
+    with storage_errors("delete", job):
+        if isinstance(job, ObjectPath):
+            return job.remove_all()
+        if not job.exists() or job.is_symlink():
+            return None
+        _remove(job)
+        return sync_folder(job.parent)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a tree without following links; another deletion of the same may be at work."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+def _files(folder: StoragePath) -> list[StoragePath]:
+    if isinstance(folder, ObjectPath):
+        return list(folder.beneath())
+    return [path for path in folder.glob("**/*") if not path.is_dir()]

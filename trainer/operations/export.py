@@ -1,0 +1,78 @@
+"""Exports the weights of a checkpoint, with its tokenizer, beneath a storage root."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainer.checkpoint.store import storage_errors
+from trainer.errors import LaunchError
+from trainer.hugging_face.export import export
+from trainer.hugging_face.tokenizer import ByteFiles, PlaceFiles
+from trainer.operations.main import Progress, check_root, checkpoint_of
+from trainer.storage import storage_root
+from trainyard.protocol.operations import (
+    EXPORTS,
+    ExportResult,
+    ExportTask,
+    OperationOrder,
+    OperationOutcome,
+)
+
+
+def export_weights(order: OperationOrder, operation: Path) -> OperationOutcome:
+    """Write what the task names, where it says.
+
+    Raises:
+        LaunchError: the task names nothing to export, its folder is taken, or leads elsewhere.
+        DataError: there is no such tokenizer.
+        CheckpointError: the checkpoint is damaged, or storage refuses.
+    """
+    asked = order.task.export
+    if asked is None:
+        raise LaunchError("the task does not say what to export")
+    checkpoint, point = checkpoint_of(order)
+    tokenizer = ByteFiles() if asked.tokenizer is None else PlaceFiles(asked.tokenizer, order.roots)
+    to = _destination(order, asked)
+    written = export(
+        checkpoint,
+        to,
+        dtype=asked.dtype,
+        tokenizer=tokenizer,
+        shard_bytes=int(asked.shard_gib * 2**30),
+        point=point,
+        watch=lambda total: Progress(operation, total=total),
+    )
+    result = ExportResult(
+        place=asked.place,
+        path=str(to),
+        dtype=asked.dtype,
+        files=len(written.files),
+        size=written.size,
+    )
+    return OperationOutcome(
+        outcome="succeeded",
+        message=f"{result.files} files, {result.size:,} bytes in {to} ({asked.place})",
+        export=result,
+    )
+
+
+def _destination(order: OperationOrder, asked: ExportTask) -> Path:
+    """Return the folder to write, which lies beneath its root whatever links say."""
+    if asked.root not in order.roots:
+        known = ", ".join(sorted(order.roots)) or "none"
+        raise LaunchError(f"root {asked.root!r} is not defined on this node (defined: {known})")
+    root = storage_root(order.roots[asked.root])
+    if not isinstance(root, Path):
+        raise LaunchError(
+            f"root {asked.root!r} is {root} on this node: give another root, since exports are "
+            "written into folders",
+            path=str(root),
+        )
+    check_root(root, order.root_id if asked.root == order.task.root else None)
+    folder = root / EXPORTS
+    with storage_errors("create", folder):
+        folder.mkdir(exist_ok=True)
+        real = root.resolve()
+    if folder.resolve() != real / EXPORTS:
+        raise LaunchError(f"{folder} leads out of the root {root}", path=str(folder))
+    return folder / asked.name

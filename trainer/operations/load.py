@@ -1,0 +1,174 @@
+"""Loads every tensor of a checkpoint, a part at a time, on one rank or shared out over several."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.distributed.tensor as sharded
+import torch.multiprocessing as mp
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from trainer.checkpoint.comparison import kinds_of
+from trainer.checkpoint.cover import check_cover
+from trainer.checkpoint.load_planner import LoadPlanner
+from trainer.checkpoint.reader import CheckedReader
+from trainer.checkpoint.unpickler import load_metadata
+from trainer.errors import CheckpointError
+from trainer.operations.main import Progress
+from trainer.storage import StoragePath
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.manifest import DCP_METADATA
+
+PART_BYTES = 512 * 2**20
+"""Bytes of tensors that are in memory at once; a larger tensor is a part of its own."""
+
+Entries = dict[str, TensorStorageMetadata]
+
+
+def load_everything(
+    folder: StoragePath, point: ResumePoint, *, ranks: int, progress: Progress, operation: Path
+) -> int:
+    """Load all tensors of a checkpoint whose checksums are right; return how many there are.
+
+    Args:
+        folder: folder of the checkpoint.
+        point: which checkpoint it must be.
+        ranks: ranks to share the tensors out over; 1 loads each whole.
+        progress: told of what was read.
+        operation: folder for the meeting of the ranks.
+
+    Raises:
+        CheckpointError: the metadata is refused, a tensor is incomplete, or one cannot be loaded;
+            without a fault where storage refuses or a rank was ended, which proves nothing.
+    """
+    entries = _entries(folder, point)
+    _open(folder, point, entries)
+    try:
+        if ranks == 1:
+            _load_alone(folder, point, entries, progress)
+        else:
+            progress.begin(f"loads {len(entries)} tensors on {ranks} ranks")
+            arguments = (ranks, folder, point, operation / "rendezvous")
+            mp.spawn(_load_share, arguments, nprocs=ranks)
+    except CheckpointError:
+        raise
+    except mp.ProcessExitedException as error:
+        raise CheckpointError(
+            f"{error} before it had loaded its share; the operation's log may say why",
+            path=str(folder),
+        ) from error
+    # DCP's own exception is no `Exception`.
+    except (Exception, dcp.api.CheckpointException) as error:
+        if refusal := _refusal(error):
+            raise refusal from error
+        message = str(error).strip().splitlines() or [repr(error)]
+        raise CheckpointError(
+            message[-1], path=str(folder), fault=CheckpointFault.LOAD_FAILED
+        ) from error
+    return len(entries)
+
+
+def _refusal(error: BaseException) -> CheckpointError | None:
+    """Return what storage said, where that is why a load failed on a rank."""
+    failures = error.failures.values() if isinstance(error, dcp.api.CheckpointException) else ()
+    causes = [error, *(cause for cause, _ in failures)]
+    found = (one for one in causes if isinstance(one, CheckpointError) and one.of_storage)
+    return next(found, None)
+
+
+def _entries(folder: StoragePath, point: ResumePoint) -> Entries:
+    """Return what the metadata says of each tensor, all of which must be whole."""
+    path = folder / DCP_METADATA
+    metadata = load_metadata(path, expected_digest=point.metadata_digest)
+    check_cover(metadata, path)
+    found: Entries = {}
+    for name, entry in metadata.state_dict_metadata.items():
+        if not isinstance(entry, TensorStorageMetadata):
+            raise CheckpointError(
+                f"{path}: {name} is no tensor",
+                path=str(path),
+                fault=CheckpointFault.METADATA_REFUSED,
+            )
+        found[name] = entry
+    return found
+
+
+def _open(folder: StoragePath, point: ResumePoint, entries: Entries) -> CheckedReader:
+    reader = CheckedReader(folder)
+    shapes = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype, device="meta")
+        for name, entry in entries.items()
+    }
+    reader.open(point, kinds_of(shapes))
+    return reader
+
+
+def _load_alone(
+    folder: StoragePath, point: ResumePoint, entries: Entries, progress: Progress
+) -> None:
+    reader = _open(folder, point, entries)
+    for part in _parts(entries):
+        progress.begin(f"loads {next(iter(part))}")
+        reader.read_alone(
+            {name: torch.empty(e.size, dtype=e.properties.dtype) for name, e in part.items()}
+        )
+        progress.advance(sum(_bytes(entry) for entry in part.values()))
+
+
+def _load_share(
+    rank: int, ranks: int, folder: StoragePath, point: ResumePoint, meeting: Path
+) -> None:
+    """Load one rank's share of every tensor; runs in a process of its own."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the ranks are all on this machine
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
+    try:
+        mesh = init_device_mesh("cpu", (ranks,))
+        entries = _entries(folder, point)
+        reader = _open(folder, point, entries)
+        for part in _parts(entries):
+            tensors = {name: _share(entry, mesh) for name, entry in part.items()}
+            dcp.load({}, storage_reader=reader, planner=LoadPlanner(tensors))
+    except (Exception, dcp.api.CheckpointException) as error:
+        if refusal := _refusal(error):
+            sys.exit(str(refusal))  # and not as an error, which would be one of the checkpoint
+        raise
+    finally:
+        dist.destroy_process_group()
+
+
+def _share(entry: TensorStorageMetadata, mesh: DeviceMesh) -> Tensor:
+    """Return this rank's rows of a tensor, still empty; a scalar is everybody's."""
+    if not entry.size:
+        return torch.empty((), dtype=entry.properties.dtype)
+    return sharded.empty(
+        *entry.size,
+        dtype=entry.properties.dtype,
+        device_mesh=mesh,
+        placements=[sharded.Shard(0)],
+    )
+
+
+def _parts(entries: Mapping[str, TensorStorageMetadata]) -> Iterator[Entries]:
+    """Yield the tensors in parts that fit into memory, in order of their names."""
+    part: Entries = {}
+    for name in sorted(entries):
+        if part and sum(map(_bytes, part.values())) + _bytes(entries[name]) > PART_BYTES:
+            yield part
+            part = {}
+        part[name] = entries[name]
+    if part:
+        yield part
+
+
+def _bytes(entry: TensorStorageMetadata) -> int:
+    return prod(entry.size) * entry.properties.dtype.itemsize

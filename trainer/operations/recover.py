@@ -1,0 +1,92 @@
+"""Fences off a lost attempt, and reads the manifests of its unreported commits."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from trainer.checkpoint.fence import raised_fence
+from trainer.checkpoint.store import (
+    check_content,
+    check_counters,
+    check_links,
+    check_sizes,
+    committed,
+    metadata_digest,
+    storage_errors,
+)
+from trainer.errors import CheckpointError, LaunchError, OutrunError
+from trainer.operations.main import JOB_ID, Progress, check_root
+from trainer.storage import StoragePath, storage_root
+from trainyard.protocol.manifest import DCP_METADATA, MANIFEST, Manifest, checkpoint_path
+from trainyard.protocol.operations import (
+    MAX_RECOVERED_BYTES,
+    OperationOrder,
+    OperationOutcome,
+    RecoverTask,
+)
+
+
+def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
+    """Raise the fence above a lost attempt, and return the commits that the catalog does not hold.
+
+    The newest come first, as many as one report has room for. Their checksums are compared when
+    they are loaded: here only what costs no reading of tensors is.
+
+    Raises:
+        LaunchError: the task does not say which attempt.
+        CheckpointError: storage refuses.
+    """
+    task, job_id = order.task.recover, order.task.job_id
+    if task is None or not JOB_ID.fullmatch(job_id):
+        raise LaunchError("the task names no attempt to recover")
+    root = storage_root(order.root_path)
+    check_root(root, order.root_id)
+    # A later attempt may have raised it further: this one is fenced off all the same.
+    with suppress(OutrunError), raised_fence(root / job_id, task.fence):
+        pass
+    unreported = [
+        m for m in committed(root, job_id, attempt=task.attempt) if _is_unreported(m, task)
+    ]
+    progress = Progress(operation, total=len(unreported))
+    texts: list[str] = []
+    damaged, room = 0, MAX_RECOVERED_BYTES
+    for manifest in reversed(unreported):
+        progress.begin(f"reads step-{manifest.train_state.step}")
+        progress.advance(1)
+        text = _manifest_if_whole(root, manifest)
+        damaged += text is None
+        if text is not None and (room := room - len(text)) >= 0:
+            texts.append(text)
+    left = len(unreported) - damaged - len(texts)
+    return OperationOutcome(
+        outcome="succeeded",
+        message=f"{len(texts)} found of attempt {task.attempt} after step {task.after_step}, "
+        f"{damaged} damaged, {left} without room in the report",
+        commits=tuple(texts),
+    )
+
+
+def _is_unreported(manifest: Manifest, task: RecoverTask) -> bool:
+    return manifest.train_state.step > task.after_step
+
+
+def _manifest_if_whole(root: StoragePath, manifest: Manifest) -> str | None:
+    """Return the manifest's text; None where sizes, links, counters or metadata are wrong.
+
+    Raises:
+        CheckpointError: storage refuses, which says nothing of the checkpoint.
+    """
+    state = manifest.train_state
+    folder = root / checkpoint_path(manifest.job_id, manifest.attempt, state.step)
+    try:
+        check_links(folder, (MANIFEST, *(file.path for file in manifest.files)), root)
+        check_counters(manifest, folder)
+        check_sizes(folder, manifest.files)
+        check_content(folder / DCP_METADATA, metadata_digest(manifest))
+        with storage_errors("read", folder / MANIFEST):
+            return (folder / MANIFEST).read_bytes().decode()
+    except CheckpointError as error:
+        if error.of_storage:
+            raise
+        return None

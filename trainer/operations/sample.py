@@ -1,0 +1,76 @@
+"""Draws a text from a checkpoint, on the CPU, within a time and the memory that is free."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from trainer.data.tokenizer import open_tokenizer
+from trainer.errors import LaunchError
+from trainer.model.build import build_model
+from trainer.operations.main import Progress, checkpoint_of
+from trainer.sample import generate, load_weights
+from trainyard.protocol.operations import (
+    SAMPLE_SECONDS,
+    OperationOrder,
+    OperationOutcome,
+    SampleTask,
+)
+
+MEMORY = Path("/proc/meminfo")
+
+
+def draw(
+    order: OperationOrder, operation: Path, *, clock: Callable[[], float] = time.monotonic
+) -> OperationOutcome:
+    """Draw what the task asks for.
+
+    Raises:
+        LaunchError: the task asks for nothing, or the model has no room here.
+        DataError: the tokenizer cannot be had.
+        CheckpointError: the checkpoint is damaged, or storage refuses.
+    """
+    asked = order.task.sample
+    if asked is None:
+        raise LaunchError("the task does not say what to draw")
+    folder, point = checkpoint_of(order)
+    tokenizer = open_tokenizer(asked.spec, order.roots)
+    _check_room(asked, order)
+    progress = Progress(operation, total=asked.max_tokens)
+    progress.begin("loads the weights")
+    model = load_weights(asked.spec, folder, order.roots, point=point)
+    until = clock() + SAMPLE_SECONDS
+
+    def watch(drawn: int) -> bool:
+        progress.advance(min(drawn, 1))
+        progress.begin("draws")
+        return clock() < until
+
+    result = generate(
+        model,
+        tokenizer,
+        asked.prompt,
+        tokens=asked.max_tokens,
+        temperature=asked.temperature,
+        seed=asked.seed,
+        watch=watch,
+    )
+    ended = result.ended.value.replace("_", " ")
+    return OperationOutcome(
+        outcome="succeeded", message=f"{result.tokens} tokens ({ended})", sample=result
+    )
+
+
+def _check_room(asked: SampleTask, order: OperationOrder) -> None:
+    """Refuse a model that would take the memory of those who train here."""
+    model = build_model(asked.spec, order.roots)  # without memory
+    needed = sum(p.numel() * p.element_size() for p in model.parameters())
+    lines = MEMORY.read_text(encoding="ascii").splitlines()
+    free = next(int(line.split()[1]) * 2**10 for line in lines if line.startswith("MemAvailable"))
+    if 2 * needed > free:
+        raise LaunchError(
+            f"the weights take {needed / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB are free on "
+            "this node, of which a sample takes at most half; export the checkpoint and draw "
+            "elsewhere"
+        )

@@ -1,0 +1,120 @@
+// What a row says of its operations, and what may be asked of it.
+import { describe, expect, it } from "vitest";
+import type { CheckpointView, EventView, Job, Operation } from "@/shared/api/types";
+import {
+  exportCommand,
+  exportsOf,
+  operationWords,
+  shareDone,
+  toldOperation,
+  verbCommand,
+  verbsOf,
+  withEvent,
+} from "./operations";
+
+const operation = (part: Partial<Operation>): Operation => ({
+  id: "c1",
+  kind: "verify",
+  state: "queued",
+  job_id: "j",
+  job_name: "tiny",
+  checkpoint_id: "k",
+  actor: "ada",
+  reason: "",
+  waiting: null,
+  node: null,
+  tries: 0,
+  progress: null,
+  outcome: null,
+  created_at: "2026-01-01T00:00:00Z",
+  started_at: null,
+  ended_at: null,
+  ...part,
+});
+
+const row = (part: Partial<CheckpointView>) =>
+  ({ deleting: false, pinned_at: null, ...part }) as CheckpointView;
+
+const job = (factory: string | null = null) => ({ spec: { model: { factory } } }) as Job;
+
+describe("what may be asked", () => {
+  it("offers the other of pin and unpin", () => {
+    expect(verbsOf(row({}), job())).toEqual(["verify", "export", "pin", "delete"]);
+    expect(verbsOf(row({ pinned_at: "2026-01-01T00:00:00Z" }), job())).toContain("unpin");
+  });
+
+  it("lets a deletion that failed be asked for again, and nothing else", () => {
+    expect(verbsOf(row({ deleting: true }), job())).toEqual(["delete"]);
+  });
+
+  it("offers no export of a damaged one, nor of an own model", () => {
+    const damaged = { verification: { ok: false } } as Partial<CheckpointView>;
+    expect(verbsOf(row(damaged), job())).not.toContain("export");
+    expect(verbsOf(row({}), job("gpt:build"))).not.toContain("export");
+  });
+
+  it("names the command that exports as the dialog says", () => {
+    const reference = "tiny@a1.step-4";
+    expect(exportCommand(reference, {})).toBe("trainyard export tiny@a1.step-4 --wait");
+    expect(exportCommand(reference, { dtype: "float16", name: "mine" })).toBe(
+      "trainyard export tiny@a1.step-4 --dtype float16 --name mine --wait",
+    );
+  });
+
+  it("names the command that does the same", () => {
+    expect(verbCommand("pin", "tiny@a1.step-4")).toBe("trainyard checkpoints pin tiny@a1.step-4");
+  });
+});
+
+describe("what a row tells", () => {
+  it("prefers what is open, then a failure that nothing followed", () => {
+    const failed = operation({ id: "c2", state: "failed" });
+    const open = operation({ id: "c3", state: "running" });
+    expect(toldOperation([failed, open], "k")).toBe(open);
+    expect(toldOperation([failed], "k")).toBe(failed);
+    expect(toldOperation([operation({ state: "succeeded" }), failed], "k")).toBeNull();
+    expect(toldOperation([open], "another")).toBeNull();
+  });
+
+  it("has words for each state", () => {
+    expect(operationWords(operation({}))).toBe("verify queued");
+    expect(operationWords(operation({ kind: "delete", state: "running" }))).toBe("deleting");
+    expect(operationWords(operation({ state: "failed" }))).toBe("verify failed");
+  });
+
+  it("counts only while a node is at it", () => {
+    const progress = { doing: "reads", done: 3, total: 12 };
+    expect(shareDone(operation({ state: "running", progress }))).toBe(0.25);
+    expect(shareDone(operation({ state: "queued", progress }))).toBeNull();
+    expect(shareDone(operation({ state: "running" }))).toBeNull();
+  });
+
+  it("lists each folder that an export has written once", () => {
+    const written = (place: string) => ({ export: { place, path: "/", size: 1 } });
+    const done = (place: string, part: Partial<Operation> = {}) =>
+      operation({ kind: "export", outcome: written(place) as Operation["outcome"], ...part });
+    const other = done("c:exports/z", { checkpoint_id: "another" });
+    const found = exportsOf(
+      [done("c:exports/a"), done("c:exports/b"), done("c:exports/a"), other, operation({})],
+      "k",
+    );
+    expect(found.map((one) => one.place)).toEqual(["c:exports/a", "c:exports/b"]);
+  });
+
+  it("moves on by events, its own alone", () => {
+    const progress = { doing: "reads", done: 3, total: 12 };
+    const event = {
+      kind: "operation_progress",
+      data: { operation_id: "c1", progress },
+    } as unknown as EventView;
+    const [own, other] = withEvent([operation({}), operation({ id: "c9" })], event);
+    expect(own).toMatchObject({ state: "running", progress });
+    expect(other?.progress).toBeNull();
+    const waits = {
+      kind: "operation_waiting",
+      data: { operation_id: "c9", waiting: "waits for gpu-1" },
+    } as unknown as EventView;
+    const found = withEvent([operation({}), operation({ id: "c9" })], waits);
+    expect(found.map(({ waiting }) => waiting)).toEqual([null, "waits for gpu-1"]);
+  });
+});

@@ -1,0 +1,120 @@
+// What is being done to checkpoints, and the words for it.
+import type { CheckpointView, EventView, ExportRequest, Job, Operation } from "@/shared/api/types";
+import { command } from "@/shared/format/shell";
+
+export type CheckpointVerb = "verify" | "export" | "pin" | "unpin" | "delete";
+
+export type Exported = NonNullable<NonNullable<Operation["outcome"]>["export"]>;
+
+interface VerbWords {
+  label: string;
+  /** What it does, in a sentence. */
+  means: string;
+}
+
+export const CHECKPOINT_VERBS: Record<CheckpointVerb, VerbWords> = {
+  verify: {
+    label: "Verify",
+    means: "Compares every file with its checksum, then loads every tensor on other ranks.",
+  },
+  export: {
+    label: "Export",
+    means: "Writes weights, config and tokenizer to a folder on storage that transformers loads.",
+  },
+  pin: { label: "Pin", means: "Keeps it, whatever retention says, until it is unpinned." },
+  unpin: { label: "Unpin", means: "Leaves it to retention again." },
+  delete: {
+    label: "Delete",
+    means: "Removes its files from storage. Refused while something needs it.",
+  },
+};
+
+/** What may be asked of a checkpoint now; other programs know only models of the families. */
+export function verbsOf(row: CheckpointView, job: Pick<Job, "spec">): CheckpointVerb[] {
+  if (row.deleting) return ["delete"];
+  const canExport = row.verification?.ok !== false && !job.spec.model.factory;
+  const pin = row.pinned_at === null ? "pin" : "unpin";
+  return ["verify", ...(canExport ? (["export"] as const) : []), pin, "delete"];
+}
+
+/** The same by command line. */
+export function verbCommand(verb: CheckpointVerb, reference: string): string {
+  return command("checkpoints", verb, reference);
+}
+
+export function exportCommand(reference: string, { dtype, name }: ExportRequest): string {
+  const options = [...(dtype ? ["--dtype", dtype] : []), ...(name ? ["--name", name] : [])];
+  return command("export", reference, ...options, "--wait");
+}
+
+export function isOpen(operation: Operation): boolean {
+  return operation.state === "queued" || operation.state === "running";
+}
+
+/** The operation that a row tells of: one that is open, else a newest one that failed. */
+export function toldOperation(
+  operations: readonly Operation[],
+  checkpointId: string,
+): Operation | null {
+  const own = operations.filter((operation) => operation.checkpoint_id === checkpointId);
+  const open = own.find(isOpen);
+  if (open) return open;
+  const [newest] = own;
+  return newest?.state === "failed" ? newest : null;
+}
+
+/** Exports that were written, the newest of each folder first; somebody may have moved them since. */
+export function exportsOf(operations: readonly Operation[], checkpointId: string): Exported[] {
+  const found = new Map<string, Exported>();
+  for (const { checkpoint_id, outcome } of operations) {
+    const written = outcome?.export;
+    if (checkpoint_id !== checkpointId || !written) continue;
+    if (!found.has(written.place)) found.set(written.place, written);
+  }
+  return [...found.values()];
+}
+
+/** Done of all, from 0 to 1; null before the node has said. */
+export function shareDone(operation: Operation): number | null {
+  const { progress } = operation;
+  if (operation.state !== "running" || !progress || progress.total === 0) return null;
+  return Math.min(progress.done / progress.total, 1);
+}
+
+const DOING: Record<Operation["kind"], string> = {
+  verify: "verifying",
+  scrub: "scrubbing",
+  delete: "deleting",
+  export: "exporting",
+  sample: "sampling",
+  recover: "searching",
+};
+
+export function operationWords(operation: Operation): string {
+  if (operation.state === "failed") return `${operation.kind} failed`;
+  return operation.state === "queued" ? `${operation.kind} queued` : DOING[operation.kind];
+}
+
+/** The fields of an operation that an event changes, with its id; null where the list must be read anew. */
+function toldBy(event: EventView): Partial<Operation> | null {
+  switch (event.kind) {
+    case "operation_progress":
+      return { id: event.data.operation_id, state: "running", progress: event.data.progress };
+    case "operation_waiting":
+      return { id: event.data.operation_id, waiting: event.data.waiting };
+    default:
+      return null;
+  }
+}
+
+/** Bring a list forward by an event that tells all its news. */
+export function withEvent(
+  operations: readonly Operation[],
+  event: EventView,
+): readonly Operation[] {
+  const told = toldBy(event);
+  if (!told) return operations;
+  return operations.map((operation) =>
+    operation.id === told.id ? { ...operation, ...told } : operation,
+  );
+}

@@ -1,0 +1,311 @@
+"""Carries out operations: claims one, and starts a detached supervisor that runs its command.
+
+``` <data_dir>/operations/<id>/<fence>/    task.json and what the command leaves
+(protocol.operations), and
+  launch.json   the OperationLaunch
+  operation.log     output of the supervisor and of the command
+``` A folder goes when the server knows that the operation succeeded; after a failure it stays to be
+read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.base.ids import is_id
+from trainyard.base.models import RecordModel
+from trainyard.base.retry import Retries
+from trainyard.protocol.operations import (
+    OUTCOME,
+    PROGRESS,
+    TASK,
+    OperationKind,
+    OperationOrder,
+    OperationOutcome,
+    OperationProgress,
+)
+from trainyard.protocol.rest.errors import ApiError
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    OperationClaimReply,
+    OperationMessage,
+    OperationReport,
+)
+from trainyard.run.atomic import create_file
+from worker.api import BACKOFF, ServerAway, WorkerApi, persist
+from worker.files import read_record
+from worker.node import Node
+from worker.processes import become_subreaper, end_descendants, end_user, reap, spawn_tied
+from worker.register import own_token
+from worker.torchrun import TRAINER, code_of, hidden_from_ranks, tail
+from worker.users import RankUser, RunAs, user_environment
+
+logger = logging.getLogger(__name__)
+
+CLAIM_SECONDS = 30.0
+DETACH_SECONDS = 60.0
+AWAY_SECONDS = 120.0
+"""Time without an answer after which an operation is left to its next claim: a new start is safe,
+and nothing must run for ever on a node whose server is gone for good."""
+LOOK_SECONDS = 0.05
+NICENESS = 10
+OVER = frozenset({404, 409})
+RUN_CODE = frozenset({OperationKind.SAMPLE})
+"""Kinds whose command builds the model of a job, which may be code of its own."""
+
+
+class OperationLaunch(RecordModel):
+    """`launch.json`: what the supervisor of an operation needs to know beside the task."""
+
+    operation_id: str
+    """Id of the operation."""
+    node: str
+    """Name of this node."""
+    fence: int
+    """Number of the claim."""
+    report_seconds: float
+    """Longest pause between two reports."""
+    data_dir: str
+    """The node's folder."""
+    user: RankUser | None = None
+    """As whom the command runs; as the worker when absent."""
+
+
+@dataclass(frozen=True)
+class OperationFolder:
+    """The folder of one claim of an operation."""
+
+    root: Path
+
+    @property
+    def launch(self) -> Path:
+        """The `OperationLaunch`; written last: with it the folder is complete."""
+        return self.root / "launch.json"
+
+    @property
+    def log(self) -> Path:
+        """Output of the supervisor and of the command."""
+        return self.root / "operation.log"
+
+
+@dataclass(frozen=True)
+class OperationStarter:
+    """What starting an operation needs to know of the node."""
+
+    node: Node
+    """The node's files."""
+    name: str
+    """The node's name."""
+    roots: Mapping[str, str]
+    """Folder or URL of each storage root."""
+    allow_code: bool = False
+    """Whether code that jobs bring may run here."""
+    run_as: RunAs | None = None
+    """As whom code of a job runs; as the worker when absent."""
+
+    def start(self, message: OperationMessage, api: WorkerApi) -> bool:
+        """Claim an operation and start its supervisor; say whether that was done.
+
+        Raises:
+            ServerAway: the server could not be asked; the message will come again.
+        """
+        if message.node != self.name or not is_id(message.operation_id):
+            logger.warning(
+                "a message for operation %r of node %s", message.operation_id, message.node
+            )
+            return False
+        try:
+            claim = persist(
+                lambda: api.claim_operation(message.operation_id, node=self.name),
+                for_seconds=CLAIM_SECONDS,
+            )
+        except ApiError as refusal:
+            logger.info("no claim to operation %s: %s", message.operation_id, refusal)
+            return False
+        try:
+            start_supervisor(self.prepare(message.operation_id, claim))
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            logger.exception("operation %s cannot be started", message.operation_id)
+            self._refuse(message.operation_id, claim.fence, str(error), api)
+            return False
+        return True
+
+    def _refuse(self, operation_id: str, fence: int, why: str, api: WorkerApi) -> None:
+        """Say at once that an operation cannot be done here, instead of by silence."""
+        outcome = OperationOutcome(outcome="failed", message=f"{self.name}: {why}"[:4000])
+        report = OperationReport(protocol=PROTOCOL, node=self.name, fence=fence, outcome=outcome)
+        try:
+            api.report_operation(operation_id, report)
+        except ApiError as refusal:
+            logger.warning("operation %s: %s", operation_id, refusal)
+
+    def prepare(self, operation_id: str, claim: OperationClaimReply) -> OperationFolder:
+        """Write the folder of a claim, which must not be there yet.
+
+        Raises:
+            ValueError: the root is not defined here, or code of the job would have to run.
+        """
+        sample = claim.task.sample
+        if sample is not None and not self.allow_code and (refused := code_of(sample.spec)):
+            raise ValueError(refused)
+        root = self.roots.get(claim.task.root)
+        if root is None:
+            raise ValueError(f"root {claim.task.root!r} is not defined on node {self.name}")
+        folder = OperationFolder(
+            self.node.data_dir / "operations" / operation_id / str(claim.fence)
+        )
+        folder.root.mkdir(parents=True)
+        user = None
+        if self.run_as is not None and claim.task.kind in RUN_CODE:
+            user = self.run_as.for_operations()
+            user.give(folder.root, 0o1770)
+        order = OperationOrder(
+            task=claim.task, root_path=root, root_id=claim.storage, roots=dict(self.roots)
+        )
+        launch = OperationLaunch(
+            operation_id=operation_id,
+            node=self.name,
+            fence=claim.fence,
+            report_seconds=claim.report_seconds,
+            data_dir=str(self.node.data_dir),
+            user=user,
+        )
+        create_file(folder.root / TASK, order.model_dump_json(indent=1) + "\n")
+        create_file(folder.launch, launch.model_dump_json(indent=1) + "\n")
+        return folder
+
+
+def start_supervisor(folder: OperationFolder) -> None:
+    """Start the supervisor of an operation, detached as that of an attempt."""
+    with folder.log.open("ab") as log:
+        subprocess.run(
+            [sys.executable, "-m", "worker", "operation", str(folder.root)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=_environment(),
+            cwd=folder.root,
+            timeout=DETACH_SECONDS,
+            check=True,
+        )
+
+
+class OperationSupervisor:
+    """The parent of an operation's command: a process of its own, a subreaper that ends all."""
+
+    def __init__(self, folder: OperationFolder, *, command: Sequence[str] = TRAINER) -> None:
+        launch = read_record(folder.launch, OperationLaunch)
+        order = read_record(folder.root / TASK, OperationOrder)
+        if launch is None or order is None:
+            raise ValueError(f"{folder.root} is no folder of an operation")
+        self._folder = folder
+        self._launch = launch
+        self._owner = launch.user.uid if launch.user else None
+        self._node = Node(Path(launch.data_dir))
+        self._words = [*command, order.task.kind.value, str(folder.root)]
+        self._statuses: dict[int, int] = {}
+
+    def supervise(self) -> bool:
+        """Run the command to its end and report it; say whether the server heard the end."""
+        become_subreaper()
+        os.nice(NICENESS)  # whoever trains here goes first
+        user = self._launch.user
+        environment = _environment()
+        if user is not None:
+            end_user(user)  # an operation whose claim is over: one at a time runs on a node
+            environment |= user_environment(self._launch.operation_id, self._folder.root)
+        pid = spawn_tied(self._words, environment=environment, output=self._folder.log, user=user)
+        try:
+            heard = self._report_until_over(pid)
+        finally:
+            end_descendants()
+            end_user(user)
+        outcome = read_record(self._folder.root / OUTCOME, OperationOutcome, owner=self._owner)
+        if heard and outcome is not None and outcome.outcome == "succeeded":
+            shutil.rmtree(self._folder.root.parent, ignore_errors=True)
+        return heard
+
+    def _report_until_over(self, pid: int) -> bool:
+        retries = Retries(BACKOFF, for_seconds=AWAY_SECONDS)
+        with WorkerApi(self._node.server_url or "", own_token(self._node)) as api:
+            while True:
+                ended = self._has_ended(pid)
+                try:
+                    report = self._report(pid if ended else None)
+                    if api.report_operation(self._launch.operation_id, report).ended:
+                        return True
+                    retries.succeeded()
+                    pause: float | None = self._launch.report_seconds
+                except ApiError as refusal:
+                    if refusal.status in OVER:
+                        logger.warning("the server wants no more of this claim: %s", refusal)
+                        return False
+                    pause = self._note_outage(api, refusal, retries)
+                except ServerAway as error:
+                    pause = self._note_outage(api, error, retries)
+                if pause is None:
+                    logger.warning("no answer for %.0f s: left to the next claim", AWAY_SECONDS)
+                    return False
+                self._wait(pid, pause, ended=ended)
+
+    def _report(self, ended_pid: int | None) -> OperationReport:
+        return OperationReport(
+            protocol=PROTOCOL,
+            node=self._launch.node,
+            fence=self._launch.fence,
+            progress=read_record(
+                self._folder.root / PROGRESS, OperationProgress, owner=self._owner
+            ),
+            outcome=None if ended_pid is None else self._outcome(self._statuses[ended_pid]),
+        )
+
+    def _outcome(self, status: int) -> OperationOutcome:
+        """Return the command's last word, or what can be said of one that had none."""
+        outcome = read_record(self._folder.root / OUTCOME, OperationOutcome, owner=self._owner)
+        if outcome is not None:
+            return outcome
+        how = f"by signal {-status}" if status < 0 else f"with status {status}"
+        message = f"the command ended {how} without a word: {tail(self._folder.log)}"
+        return OperationOutcome(outcome="failed", message=message[:4000])
+
+    def _note_outage(self, api: WorkerApi, error: Exception, retries: Retries) -> float | None:
+        """Read the server's URL and the token anew; return the pause, None when none follows."""
+        logger.info("no report: %s", error)
+        api.url = self._node.server_url or api.url
+        api.token = own_token(self._node)
+        return retries.failed()
+
+    def _wait(self, pid: int, seconds: float, *, ended: bool) -> None:
+        """Wait for the next report; the end of the command is worth one at once."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and (ended or not self._has_ended(pid)):
+            time.sleep(LOOK_SECONDS)
+
+    def _has_ended(self, pid: int) -> bool:
+        self._statuses |= reap()
+        return pid in self._statuses
+
+
+def see_to_operation(folder: Path) -> int:
+    """Supervise the operation of a folder; returns the exit code of this process."""
+    try:
+        OperationSupervisor(OperationFolder(folder)).supervise()
+    except (OSError, ValueError):
+        logger.exception("the operation cannot be done")
+        return 1
+    return 0
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of an operation: no secrets of the worker, no GPUs, one thread."""
+    kept = {name: value for name, value in os.environ.items() if not hidden_from_ranks(name)}
+    return {**kept, "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
