@@ -1,4 +1,4 @@
-"""The time of day as a seam: whoever judges leases or writes `*_at` asks a clock."""
+"""The time of day as a seam: leases are judged and `*_at` is written by a clock that tests move."""
 
 from __future__ import annotations
 

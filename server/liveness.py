@@ -1,4 +1,4 @@
-"""Beats of the API servers: the time in which nobody could report counts against nobody."""
+"""Beats of the API servers: a time in which no report could arrive counts against no lease."""
 
 from __future__ import annotations
 

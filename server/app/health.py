@@ -1,4 +1,4 @@
-"""Health checks, the only routes besides the dashboard's files that ask for no token."""
+"""Health checks, the only routes apart from the dashboard's files that need no token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/metrics` for Prometheus: what the database says at that moment, and how requests fare."""
+"""`/metrics` for Prometheus: the state of the database at that moment, and counts of requests."""
 
 from __future__ import annotations
 

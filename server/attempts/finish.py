@@ -87,7 +87,7 @@ def order(
     goes_on: bool = False,
     lost: str | None = None,
 ) -> None:
-    """Order an attempt's nodes to end, and end at once the shares that nobody has claimed.
+    """Order an attempt's nodes to end, and end at once the shares that are unclaimed.
 
     While a share is unclaimed no rank trains, so there is nothing to save: what was claimed is
     then cancelled.
@@ -164,7 +164,7 @@ def _end_node(
     actor: Actor,
     exit_record: ExitRecord | None,
 ) -> None:
-    # The end of the attempt is told with its first failure in full; here only further ones are.
+    # The attempt's own event has its first failure in full; this one has only further failures.
     detail = f": {end.failure.reason}" if end.failure else ""
     if end.failure and launch.attempt.failure:
         detail += f": {end.failure.message}"
@@ -252,7 +252,7 @@ def _follow_up(
             actor=SERVER.name,
             overrides=attempt.overrides,
             layout=attempt.layout,
-            # Of what it has saved itself nobody chose the checkpoint, nor allowed other code.
+            # Its own saves were chosen by no person, and no other code was allowed for them.
             allow_code_change=attempt.allow_code_change and not saved,
             parent_named=attempt.parent_named and not saved,
         ),

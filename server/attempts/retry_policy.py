@@ -25,7 +25,7 @@ class NodeEnd:
 
 @dataclass(frozen=True)
 class Rollback:
-    """What a guard that asks for a rollback leads to."""
+    """The rollback that a guard requires."""
 
     window: tuple[int, int]
     """Positions to leave out."""
@@ -108,7 +108,7 @@ def verdict(
     Args:
         ends: how each node ended.
         first_failure: what failed the attempt, by the time at which the server heard of it.
-        desired: what a person wants of the job.
+        desired: state to which a person ordered the job.
         preempted: why the server had it save and leave although the job is to run on.
     """
     failures = [end.failure for end in ends if end.failure is not None]
@@ -148,8 +148,8 @@ def follow_up(
     Args:
         outcome: how the attempt ended.
         failure: why it failed.
-        desired: what a person wants of the job.
-        resize: launch that was asked for while the attempt ran.
+        desired: state to which a person ordered the job.
+        resize: launch that was requested while the attempt ran.
         again: launch of the same once more.
         rollback: where a guard sends the job back to.
         fallback: what replaces a checkpoint that could not be loaded.
@@ -166,7 +166,7 @@ def follow_up(
     if desired != DesiredState.RUN and resize is None:
         return FollowUp(JobState.FAILED, reason=f"{what} (on the way to its end)")
     if resize is not None and resize.checkpoint_id is not None:
-        rollback = None  # somebody has chosen where to go on
+        rollback = None  # a person has chosen the checkpoint
     if fallback is not None and fallback.damaged is not None:
         return _fall_back(fallback, resize or again, failure)
     hopeless = _why_hopeless(failure, rollback, retry, retries_used, passing=fallback is not None)
@@ -224,7 +224,7 @@ def _why_hopeless(
 
 
 def _why_not_back(rollback: Rollback, retry: RetrySection, retries_used: int) -> str | None:
-    # The guard asked for it: `retry.on` need not name the reason.
+    # The guard requires it: `retry.on` need not name the reason.
     if rollback.repeated:
         return "These sequences were left out before, so a rollback would only repeat."
     if rollback.checkpoint_id is None:

@@ -23,7 +23,7 @@ Windows = tuple[tuple[int, int], ...]
 def find_rollback(
     connection: Connection, launch: Launch, failure: Failure | None
 ) -> Rollback | None:
-    """Return where a failure sends its job back to; None when no guard asks for that."""
+    """Return where a failure sends its job back to; None when no guard requires a rollback."""
     if failure is None or failure.bad_window is None:
         return None
     bad = failure.bad_window

@@ -1,1 +1,1 @@
-"""Who may do what: tokens, browser sessions, and the dependencies that ask for them."""
+"""Authentication: tokens, browser sessions, and the dependencies that require them."""

@@ -103,7 +103,7 @@ def _of_kind(
 def check_origin(context: Context, request: Request) -> None:
     """Refuse what a page of another site sends with the cookie of this one.
 
-    Without `public_url` the `Host` header says what the server is called, and another site can give
+    Without `public_url` the `Host` header names the server, and another site can give
     a name of its own the server's address (DNS rebinding): then only loopback is believed.
 
     Raises:

@@ -55,7 +55,7 @@ class SessionToken(Token):
 
 @dataclass(frozen=True)
 class NewSession:
-    """A browser session; `cookie` is told once, its hash is stored."""
+    """A browser session; `cookie` is returned once, its hash is stored."""
 
     principal: Principal
     cookie: str
@@ -197,7 +197,7 @@ def revoke_token(context: Context, token_id: str) -> None:
 
     Raises:
         NotFoundError: no token that is not revoked has this id.
-        ConflictError: it is the admin token, without which nobody could make another.
+        ConflictError: it is the admin token, without which no other one could be made.
     """
     with context.database.write() as connection:
         row = connection.execute(

@@ -35,7 +35,7 @@ class FailedLogins:
         """Let an address try.
 
         Raises:
-            TooManyError: it has failed too often; the answer says when it may try again.
+            TooManyError: it has failed too often; the answer carries the time until the next try.
         """
         with self._lock:
             window = self._windows.get(counted_as(host))

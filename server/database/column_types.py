@@ -20,7 +20,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse a naive time: nobody could say what it means."""
+        """Refuse a naive time, whose zone is unknown."""
         if value is None:
             return None
         assert value.tzinfo is not None, "naive time"
@@ -77,7 +77,7 @@ class Typed(TypeDecorator[Any]):
 
 
 class Record(TypeDecorator[Model]):
-    """A pydantic model as JSON text; NaN and infinity survive where the model says so."""
+    """A pydantic model as JSON text; NaN and infinity survive where the model is configured so."""
 
     impl = Text
     cache_ok = True

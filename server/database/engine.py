@@ -84,7 +84,7 @@ def _keep_private(path: Path) -> None:
     """Let only the owner read an SQLite database, what belongs to it, and its folder.
 
     SQLite gives `-wal` and `-shm` the mode of the database. A folder that others share on purpose
-    (the sticky bit, as in `/tmp`) or that belongs to somebody else stays as it is.
+    (the sticky bit, as in `/tmp`) or that belongs to another user stays as it is.
     """
     if path.name in {"", ":memory:"}:
         return
@@ -98,7 +98,7 @@ def _keep_private(path: Path) -> None:
         found = folder.stat()
         if found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX:
             folder.chmod(0o700)
-    except OSError as error:  # SQLite says better what cannot be opened
+    except OSError as error:  # SQLite's own error names what cannot be opened
         logger.warning("others may be able to read %s: %s", path, error)
 
 

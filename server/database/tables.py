@@ -1,4 +1,4 @@
-"""The database: every table, in SQLAlchemy Core. Queries speak SQL; there is no ORM."""
+"""The database: every table, in SQLAlchemy Core. Queries are SQL; there is no ORM."""
 
 from __future__ import annotations
 
@@ -234,8 +234,8 @@ nodes = Table(
     Column("roots", Json, nullable=False),  # name -> UUID
     Column("version", String(50), nullable=False),
     Column("worker", Record(WorkerIdentity)),  # that registered; the others get 409
-    Column("drain", Record(Drain)),  # nothing new is placed while somebody wants it drained
-    Column("notice", Text),  # nor while it says that it is about to go away
+    Column("drain", Record(Drain)),  # nothing new is placed while this is set
+    Column("notice", Text),  # nor while this is set: the machine is about to go away
     Column("registered_at", UtcDateTime, nullable=False),
     Column("heartbeat_at", UtcDateTime, nullable=False),
     Column("offline_since", UtcDateTime),
@@ -282,7 +282,7 @@ checkpoints = Table(
     Column("metadata_digest", String(32), nullable=False),
     Column("manifest", Record(Manifest), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
-    Column("verified", Boolean),  # null until somebody looked
+    Column("verified", Boolean),  # null until it was checked
     Column("checked_at", UtcDateTime),
     Column("verification", Record(Verification)),
     Column("pinned_at", UtcDateTime),

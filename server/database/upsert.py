@@ -17,6 +17,6 @@ def insert_absent(connection: Connection, table: Table, rows: Sequence[Mapping[s
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     values = [dict(row) for row in rows]
     statement = dialect.insert(table).values(values).on_conflict_do_nothing()
-    # Unless it is asked for, the count of an INSERT is gone once psycopg's cursor is closed.
+    # Without this option the count of an INSERT is gone once psycopg's cursor is closed.
     counted = statement.execution_options(preserve_rowcount=True)
     return connection.execute(counted).rowcount

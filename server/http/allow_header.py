@@ -1,4 +1,4 @@
-"""Which methods each path takes: OPTIONS and 405 say so in `Allow`, merged over all routes."""
+"""The methods of each path, merged over all routes: OPTIONS and 405 list them in `Allow`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What endpoints ask for: the context of the server that answers."""
+"""Dependencies of endpoints: the context of the server that answers."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ logger = logging.getLogger("server.requests")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 API_PREFIX = "/api/"
 
-# The dashboard loads nothing from elsewhere, and nobody may put it into a frame.
+# The dashboard loads nothing from elsewhere, and no page may put it into a frame.
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",

@@ -1,4 +1,4 @@
-"""Keyset pages: a token says after which key the next page begins."""
+"""Keyset pages: a token holds the key after which the next page begins."""
 
 # Annotations stay objects here: FastAPI cannot resolve names that are local to `page_by`.
 
@@ -31,7 +31,7 @@ class PageRequest(Generic[Key]):
 
     @property
     def limit(self) -> int:
-        """One row more than the page has, which tells whether another page follows."""
+        """One row more than the page has, which shows whether another page follows."""
         return self.size + 1
 
     def cut(

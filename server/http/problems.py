@@ -1,4 +1,4 @@
-"""Refusals as RFC 9457 problem documents: ours, the framework's, and what nobody foresaw."""
+"""Refusals as RFC 9457 problem documents: ours, the framework's, and unexpected errors."""
 
 from __future__ import annotations
 

@@ -43,17 +43,17 @@ class JsonBody(Generic[Model]):
         self.default = default
 
     def __call__(self, content: Annotated[bytes, Depends(_read)]) -> Model:
-        """Return what the body says, or refuse it."""
+        """Return the body as the model, or refuse it."""
         if not content and self.default is not None:
             return self.default
         return parse_json(self.model, content)
 
 
 def parse_json(model: type[Model], content: bytes) -> Model:
-    """Return the model that the text says.
+    """Return the model that the text holds.
 
     Raises:
-        InvalidRequestError: it is no JSON, or not what the model wants; every problem is named.
+        InvalidRequestError: it is no JSON, or not what the model accepts; every problem is named.
     """
     problem = json_problem(content)
     if problem is not None:

@@ -14,7 +14,7 @@ JSON = "application/json"
 def reply(
     model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Answer with a model; NaN and infinity leave as it says."""
+    """Answer with a model; NaN and infinity leave as it is configured."""
     return Response(model.model_dump_json(), status, dict(headers or {}), JSON)
 
 

@@ -112,7 +112,7 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
 
 
 def _source(connection: Connection, attempt_id: str, *, node: str, token_hash: str) -> ReportSource:
-    """Return where a report comes from; whether it may come is asked again under the job's lock."""
+    """Return where a report comes from; its token is checked again under the job's lock."""
     share, attempt = attempt_nodes.c, attempts.c
     row = connection.execute(
         select(share.slots, share.node_rank, attempt.job_id, attempt.number, attempt.layout)

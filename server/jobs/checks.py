@@ -1,4 +1,4 @@
-"""What a spec must be beside well formed: it can run, here."""
+"""Checks of a well-formed spec: whether it can run on this server and its nodes."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def plan_job(context: Context, spec: JobSpec) -> Plan:
     """Return the plan of a job.
 
     One that is larger than all nodes here is planned with a warning: what it amounts to does not
-    depend on them, and is asked before machines are bought.
+    depend on them, and is needed before machines are bought.
 
     Raises:
         InvalidRequestError: a submission would be refused.

@@ -1,4 +1,4 @@
-"""What a resume request asks for, worked out: overrides and plan of the next attempt. Pure."""
+"""Overrides and plan of the attempt that a resume request leads to. Pure."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _own_layout(spec: JobSpec, world_size: int) -> Layout | None:
 def _micro_batch_size(
     spec: JobSpec, request: ResumeRequest, layout: Layout, before: Baseline
 ) -> int:
-    """Return the size asked for, else the old one, else one below it that idles less."""
+    """Return the requested size, else the old one, else one below it that idles less."""
     size = spec.training.micro_batch_size
     if request.overrides.micro_batch_size is not None:
         return size

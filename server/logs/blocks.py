@@ -10,7 +10,7 @@ from dataclasses import dataclass
 BLOCK_BYTES = 64 * 1024
 """A block takes lines until it holds so many bytes; only the last one holds fewer."""
 LINE_BYTES = 64 * 1024
-"""A longer line is cut, and says so."""
+"""A longer line is cut, and marked as cut."""
 
 ERROR = re.compile(
     r"Traceback \(most recent call last\)|Error:|Exception:|CUDA error|NCCL error"

@@ -30,7 +30,7 @@ MAX_PAGE_BYTES = 4 * 1024 * 1024
 """Text of one page: with long lines it holds fewer."""
 PAGE_BLOCKS = 64
 SEARCHED_BLOCKS = 128
-"""Blocks that one search unpacks, at least 8 MiB of text; it then says where to go on."""
+"""Blocks that one search unpacks, at least 8 MiB of text; the answer holds the next line."""
 DROPPED_AT_ONCE = 512
 
 
@@ -159,7 +159,7 @@ def search(
 ) -> LogMatches:
     """Return lines that hold `text`, in any case, from line `from_line` on.
 
-    One call looks at `SEARCHED_BLOCKS` blocks; `next_line` says where to go on.
+    One call looks at `SEARCHED_BLOCKS` blocks; `next_line` is where to continue.
 
     Raises:
         NotFoundError: there is no such job or attempt.

@@ -28,7 +28,7 @@ from trainyard.protocol.rest.telemetry import (
 from trainyard.protocol.states import JobState
 
 MAX_JOBS = 8
-"""Jobs of one comparison: so many colours and dashes can be told apart."""
+"""Jobs of one comparison: as many colours and dashes as a reader can distinguish."""
 END = 1e15
 """A place after the end of every axis."""
 
@@ -63,7 +63,7 @@ def compare(
     Args:
         context: the server's surroundings.
         job_ids: the jobs, `MAX_JOBS` at most.
-        names: series; without any, the answer tells only which there are.
+        names: series; without any, the answer only lists them.
         max_points: buckets of a line, up to `MAX_POINTS`; fewer when there are many lines.
         axis: what `low` and `high` count.
         low: start of the stretch that is drawn.

@@ -37,7 +37,7 @@ def csv_rows(
         attempt: number of an attempt.
 
     Raises:
-        NotFoundError: there is no such job or attempt (raised before the first row is asked for).
+        NotFoundError: there is no such job or attempt (raised before the first row is read).
     """
     with context.database.read() as connection:
         keys = attempts_of(connection, job_id)

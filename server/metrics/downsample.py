@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from server.metrics.points import Floats, Integers
 
 WIDEST = 2
-"""A chunk of up to so many bucket widths is kept whole, and moves the borders beside it; a wider
+"""A chunk of up to so many bucket widths is kept whole, and moves the borders next to it; a wider
 one must be decoded."""
 
 
@@ -90,7 +90,7 @@ def bucketed(spans: Spans, *, first: int, last: int, limit: int) -> Spans:
 
     The steps `first..last` are cut into `limit` equal cells, and a span belongs to the cell of its
     middle. So a bucket is exact over the steps that it names, and its borders lie at most half a
-    span beside those of its cell.
+    span in addition to those of its cell.
     """
     if len(spans) <= limit:
         return spans

@@ -92,7 +92,7 @@ def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, P
     decoded = {}
     for start in range(0, len(first_steps), STEPS_AT_ONCE):
         # Not pairs: SQLite reads the whole table for `(a, b) IN (...)`. Series of one attempt are
-        # cut at the same steps, so hardly a chunk comes in vain.
+        # cut at the same steps, so few chunks are fetched twice.
         some = first_steps[start : start + STEPS_AT_ONCE]
         for row in connection.execute(query.where(columns.first_step.in_(some))):
             series_id, first_step, last_step, count, steps, times, numbers = row

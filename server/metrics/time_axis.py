@@ -18,7 +18,7 @@ from server.metrics.series import decode
 from server.metrics.store import read_tails
 
 TOKENS = "train/tokens"
-"""Series whose points tell time and tokens; the trainer writes it with every line of metrics."""
+"""Series whose points carry time and tokens; the trainer writes it with every line of metrics."""
 LOSS = "train/loss"
 FLOAT_BYTES = 8
 
@@ -50,7 +50,7 @@ class StepTimes:
     """
 
     points: Points
-    """Steps that are known, in rising order; the values are tokens, NaN where nothing tells."""
+    """Steps that are known, in rising order; the values are tokens, NaN where unknown."""
     closed: tuple[_Closed, ...]
 
     @property
@@ -93,7 +93,7 @@ class StepTimes:
         rough = self.steps_between(axis, low, high)
         if rough is None or axis == "step":
             return self, rough
-        # The steps beside the two found lie within the chunks that hold the ends.
+        # The steps next to the two found lie within the chunks that hold the ends.
         sharp = self.refined(connection, np.sort([rough[0] + 1, rough[1] - 1]))
         return sharp, sharp.steps_between(axis, low, high)
 
@@ -122,11 +122,11 @@ def read_step_times(
 ) -> StepTimes:
     """Return the step times of a lineage; a fixed number of queries.
 
-    An attempt that told no tokens is timed by its loss, else by the first of `names` that it has.
+    An attempt without tokens is timed by its loss, else by the first of `names` that it has.
     """
-    told = (TOKENS, LOSS, *names)
-    ids = series_ids(connection, [Line(name, "lineage", tuple(segments)) for name in told])
-    chosen = list(_chosen(segments, told, ids))
+    candidates = (TOKENS, LOSS, *names)
+    ids = series_ids(connection, [Line(name, "lineage", tuple(segments)) for name in candidates])
+    chosen = list(_chosen(segments, candidates, ids))
     wanted = [series_id for _, series_id, _ in chosen]
     tails = read_tails(connection, wanted, first=0, last=NEVER)  # before the chunks
     chunks = _ends(connection, wanted)

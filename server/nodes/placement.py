@@ -21,7 +21,7 @@ class Offer:
     device: Literal["cpu", "cuda"]
     slots: int
     free: tuple[int, ...]
-    """Indices of the slots that nobody holds."""
+    """Indices of the slots that are free."""
     roots: Mapping[str, str]
     """UUID of each storage root that it sees, by name."""
     holders: Mapping[str, int] = field(default_factory=dict)

@@ -37,7 +37,7 @@ ADDRESS = re.compile(r"[A-Za-z0-9._:-]{1,255}")
 
 
 def check_protocol(protocol: int) -> None:
-    """Refuse what speaks another language: this version and the one before are understood.
+    """Reject unsupported protocol versions: this one and the one before are accepted.
 
     Raises:
         InvalidRequestError: it is older or newer.

@@ -1,4 +1,4 @@
-"""One scheduler leads: an advisory lock on PostgreSQL, a file lock beside SQLite."""
+"""One scheduler leads: an advisory lock on PostgreSQL, a file lock next to the file of SQLite."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Leadership(Protocol):
     """The claim to be the one scheduler."""
 
     def held(self) -> bool:
-        """Return whether this process leads, trying to lead when nobody does."""
+        """Return whether this process leads, taking the lead when it is free."""
 
     def release(self) -> None:
         """Let another one lead."""
@@ -36,7 +36,7 @@ def leadership(context: Context) -> Leadership:
 
 
 def lock_of(database: Path) -> Path:
-    """Return the lock file beside a database: whoever opens the one contends for the other."""
+    """Return the lock file next to a database, so that each database has exactly one."""
     return database.with_name(f"{database.name}.scheduler")
 
 
@@ -48,7 +48,7 @@ class FileLeadership:
         self._descriptor: int | None = None
 
     def held(self) -> bool:
-        """Return whether this process leads, trying to lead when nobody does."""
+        """Return whether this process leads, taking the lead when it is free."""
         if self._descriptor is not None:
             return True
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -75,7 +75,7 @@ class SessionLeadership:
         self._connection: Connection | None = None
 
     def held(self) -> bool:
-        """Return whether this process leads, trying to lead when nobody does."""
+        """Return whether this process leads, taking the lead when it is free."""
         try:
             return self._still_held() or self._take()
         except SQLAlchemyError:

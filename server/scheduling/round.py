@@ -111,7 +111,7 @@ def place_job(
 
 
 def rendezvous_port(attempt_id: str) -> int:
-    """Return the port at which the nodes of an attempt meet, the same whoever asks."""
+    """Return the port at which the nodes of an attempt meet, the same for each of them."""
     digest = hashlib.sha256(attempt_id.encode()).digest()
     return PORTS[int.from_bytes(digest[:8]) % len(PORTS)]
 
