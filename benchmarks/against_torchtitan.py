@@ -27,6 +27,7 @@ import numpy as np
 
 from benchmarks.report import emit
 from benchmarks.trainer import COMPILED, DEBUG, TORCHTITAN
+from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import MetricLine, RunDirectory
 
 EVERY = 5
@@ -106,7 +107,7 @@ def train_ours(folder: Path, ranks: int, steps: int, sections: dict[str, Any]) -
         (run / "spec.json").write_text(json.dumps(spec | sections))
         _torchrun(Path(sys.executable), ranks, ["-m", "trainer", name], Path.cwd())
         lines = Path(RunDirectory(run).metrics).read_text().splitlines()
-    values = [MetricLine.model_validate_json(line).values for line in lines]
+    values = [parse_record(MetricLine, line).values for line in lines]
     rates = [v["perf/tokens_per_second_per_device"] for v in values if v]
     return middle(rates)
 

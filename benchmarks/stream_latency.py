@@ -22,6 +22,7 @@ from benchmarks.report import emit, percentile
 from benchmarks.stack import PACKAGES, Running, stack
 from trainyard.client.sdk import Client
 from trainyard.client.stream import Resync
+from trainyard.protocol.records import parse_record
 from trainyard.protocol.rest.event_data import MetricsStored
 from trainyard.protocol.rundir import MetricLine
 
@@ -90,7 +91,7 @@ def measure(running: Running, *, pace: str, steps: int) -> bool:
     running.succeed(job, timeout=JOB_SECONDS)
     listener.wait()
     text = Path(running.run(job).metrics).read_text(encoding="utf-8")
-    lines = [MetricLine.model_validate_json(line) for line in text.splitlines()]
+    lines = [parse_record(MetricLine, line) for line in text.splitlines()]
     latencies = [listener.received(line.step) - line.time for line in lines]
     assert len(latencies) == steps, f"{len(latencies)} lines of {steps} steps"
     return emit(

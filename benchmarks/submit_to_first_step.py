@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks.report import emit
 from benchmarks.stack import PACKAGES, Running, stack
+from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import EventLine, MetricLine
 from worker.files import read_record
 from worker.node import LaunchRecord, WorkerRun
@@ -141,7 +142,7 @@ def told_by_trainer(run: WorkerRun) -> tuple[dict[str, float], EventLine]:
     phases: dict[str, float] = {}
     committed: EventLine | None = None
     for text in Path(run.events).read_text(encoding="utf-8").splitlines():
-        line = EventLine.model_validate_json(text)
+        line = parse_record(EventLine, text)
         if line.kind == "phase":
             phases.setdefault(str(line.data["phase"]), line.time)
         elif line.kind == "checkpoint_committed" and committed is None:
@@ -153,7 +154,7 @@ def told_by_trainer(run: WorkerRun) -> tuple[dict[str, float], EventLine]:
 def first_line(run: WorkerRun) -> MetricLine:
     """Return the line of the first step."""
     with Path(run.metrics).open(encoding="utf-8") as file:
-        return MetricLine.model_validate_json(file.readline())
+        return parse_record(MetricLine, file.readline())
 
 
 def born(path: Path) -> float:

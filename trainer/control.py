@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from trainer.record import Recorder
 from trainer.recording import Asked
 from trainyard.base.problems import spec_error
+from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import Request, RequestAnswer, RunDirectory
 
 ANSWER_SUFFIX = ".answer.json"
@@ -158,7 +159,7 @@ class Control:
         text = b""
         try:
             text = path.read_bytes()
-            request = Request.model_validate_json(text)
+            request = parse_record(Request, text)
         except (OSError, ValidationError) as error:
             why = spec_error(error, text) if isinstance(error, ValidationError) else error
             self._answer(path.stem, ok=False, message=f"no request that can be read: {why}")

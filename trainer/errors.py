@@ -15,8 +15,7 @@ RunError
 from __future__ import annotations
 
 from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.protocol.failures import FailureReason, LoadFailure, MemoryUse
-from trainyard.training.stream import BadWindow
+from trainyard.protocol.failures import BadWindow, FailureReason, LoadFailure, MemoryUse
 
 MEMORY_RAN_OUT = (
     "DefaultCPUAllocator: can't allocate memory",

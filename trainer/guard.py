@@ -12,9 +12,9 @@ from collections import deque
 from enum import IntEnum
 
 from trainer.errors import GuardError, LossSpikeError, NonFiniteError
+from trainyard.protocol.failures import BadWindow
 from trainyard.protocol.manifest import TrainState
 from trainyard.spec.job import JobSpec
-from trainyard.training.stream import BadWindow
 
 COURSE = 50
 """Logged losses that make up the recent course."""

@@ -6,6 +6,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path, PurePath
 
 from trainer.errors import (
@@ -15,8 +16,8 @@ from trainer.errors import (
     RunError,
     is_out_of_memory,
 )
-from trainyard.base.models import RecordModel
 from trainyard.protocol.failures import REMEDIES, Failure, FailureReason, Remedy
+from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import (
     EventLine,
     Heartbeat,
@@ -29,6 +30,7 @@ from trainyard.protocol.rundir import (
     RunEventKind,
 )
 from trainyard.run.atomic import create_file, replace_file
+from trainyard.run.record_base import RunRecord, to_json, to_plain
 
 HEARTBEAT_SECONDS = 1.0
 TRACEBACK_CHARACTERS = 20_000
@@ -92,9 +94,7 @@ class Recorder:
         """Answer a request, beside it."""
         if self._leads:
             _replace(self._directory.requests / f"{request_id}.answer.json", answer)
-            self.event(
-                "request_answered", {"request_id": request_id, **answer.model_dump(mode="json")}
-            )
+            self.event("request_answered", {"request_id": request_id, **to_plain(answer)})
 
     def provenance(self, describe: Callable[[], Provenance]) -> None:
         """Say what this node runs."""
@@ -116,10 +116,10 @@ class Recorder:
         """
         own = failure = failure_of(error, rank=self._rank, step=self.step)
         if own.reason == FailureReason.HANG and Path(self._directory.logs).is_dir():
-            own = failure = own.model_copy(update={"path": str(self._directory.logs)})
+            own = failure = replace(own, path=str(self._directory.logs))
         if not _write_once(self._directory.error, failure):
             # Whoever was first may be ended before its second file: both must be there by now.
-            failure = Failure.model_validate_json(Path(self._directory.error).read_bytes())
+            failure = parse_record(Failure, Path(self._directory.error).read_bytes())
         outcome = Outcome(
             outcome="failed", step=self.step, checkpoint_id=self.checkpoint_id, failure=failure
         )
@@ -160,12 +160,12 @@ def _reason(error: BaseException) -> FailureReason:
 def _remedy(error: BaseException, reason: FailureReason) -> Remedy:
     text = error.remedy if isinstance(error, RunError) else None
     usual = REMEDIES[reason]
-    return usual if text is None else usual.model_copy(update={"text": text})
+    return usual if text is None else replace(usual, text=text)
 
 
-def _append(path: PurePath, record: RecordModel) -> None:
+def _append(path: PurePath, record: RunRecord) -> None:
     """Append one whole line with one write."""
-    line = record.model_dump_json().encode() + b"\n"
+    line = to_json(record).encode() + b"\n"
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         written = os.write(fd, line)
@@ -175,10 +175,10 @@ def _append(path: PurePath, record: RecordModel) -> None:
         raise OSError(f"{path}: only {written} of {len(line)} bytes could be appended")
 
 
-def _replace(path: PurePath, record: RecordModel) -> None:
+def _replace(path: PurePath, record: RunRecord) -> None:
     # Not synced: it is replaced every second, and after a power cut the attempt is over anyway.
-    replace_file(path, record.model_dump_json() + "\n", durable=False)
+    replace_file(path, to_json(record) + "\n", durable=False)
 
 
-def _write_once(path: PurePath, record: RecordModel) -> bool:
-    return create_file(path, record.model_dump_json(indent=1) + "\n")
+def _write_once(path: PurePath, record: RunRecord) -> bool:
+    return create_file(path, to_json(record, indent=1) + "\n")

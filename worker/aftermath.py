@@ -12,6 +12,7 @@ from trainyard.protocol.failures import Failure, FailureReason
 from trainyard.protocol.rundir import ExitRecord
 from trainyard.protocol.worker_messages import Identity
 from trainyard.run.atomic import replace_file
+from trainyard.run.record_base import to_json
 from worker.cgroup import end_cgroup, make_cgroup, remove_cgroup
 from worker.files import read_record
 from worker.identity import identify
@@ -86,7 +87,7 @@ def _exit_record(
         error=error,
     )
     record = judge(findings, time=time.time())
-    replace_file(Path(run.exit), record.model_dump_json(indent=1) + "\n")
+    replace_file(Path(run.exit), to_json(record, indent=1) + "\n")
     return record
 
 

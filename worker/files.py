@@ -10,9 +10,9 @@ from typing import BinaryIO, TypeVar
 
 from pydantic import ValidationError
 
-from trainyard.base.models import RecordModel
+from trainyard.protocol.records import parse_record
 
-Record = TypeVar("Record", bound=RecordModel)
+Record = TypeVar("Record")
 
 LARGEST_RECORD = 16 * 1024 * 1024
 
@@ -22,11 +22,11 @@ def read_record(path: Path, kind: type[Record], *, owner: int | None = None) -> 
 
     Args:
         path: the file.
-        kind: model of the record.
+        kind: class of the record.
         owner: user who writes it; this process's own when absent.
     """
     try:
-        return kind.model_validate_json(read_small(path, owner=owner))
+        return parse_record(kind, read_small(path, owner=owner))
     except (OSError, ValidationError):
         return None
 

@@ -10,6 +10,7 @@ from trainyard.base.ids import is_id
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import PendingRequest, ReportReply
 from trainyard.run.atomic import create_file
+from trainyard.run.record_base import to_json
 from worker.node import WorkerRun
 
 logger = logging.getLogger(__name__)
@@ -81,4 +82,4 @@ class Orders:
         if self._leads and is_id(pending.id):
             folder = Path(self._run.requests)
             folder.mkdir(exist_ok=True)
-            create_file(folder / f"{pending.id}.json", pending.request.model_dump_json() + "\n")
+            create_file(folder / f"{pending.id}.json", to_json(pending.request) + "\n")

@@ -12,8 +12,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trainyard.base.models import Message, Number, RecordModel
+from trainyard.base.models import RecordModel
 from trainyard.protocol.rundir import STACKS_SIGNAL, RankExit
+from trainyard.run.limits import Message, Number
 from worker.files import read_record
 from worker.identity import has_ended, open_started_at
 from worker.node import WorkerRun

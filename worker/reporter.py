@@ -11,6 +11,7 @@ from pathlib import Path
 from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.rundir import ExitRecord, Heartbeat, Provenance, RequestAnswer
 from trainyard.protocol.worker_messages import PROTOCOL, Identity, Report, ReportReply
+from trainyard.run.record_base import to_plain
 from worker.api import BACKOFF, ServerAway, WorkerApi
 from worker.files import read_record
 from worker.node import LaunchRecord, Node, WorkerRun
@@ -190,7 +191,7 @@ class Reporter:
             return None
         path = Path(self._run.provenance)
         found = read_record(path, Provenance, owner=self._run.writer)
-        return None if found is None else found.model_dump(mode="json")
+        return None if found is None else to_plain(found)
 
     def _answers(self) -> dict[str, RequestAnswer]:
         """Return the answers that the server does not have yet, at most a report's worth."""

@@ -9,12 +9,14 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.protocol.failures import Failure, FailureReason
 from trainyard.protocol.rundir import ExitRecord
 from trainyard.run.atomic import replace_file
+from trainyard.run.record_base import to_json
 from trainyard.spec.job import parse_job_spec
 from worker.cgroup import end_cgroup, make_cgroup, remove_cgroup
 from worker.files import read_record
@@ -148,7 +150,7 @@ class Supervisor:
         record = judge(findings, time=time.time())
         logger.info("%s: %s", record.outcome, record.failure.message if record.failure else "")
         try:
-            replace_file(Path(self._run.exit), record.model_dump_json(indent=1) + "\n")
+            replace_file(Path(self._run.exit), to_json(record, indent=1) + "\n")
         except OSError:
             logger.exception("%s could not be written", self._run.exit)
         return record
@@ -188,7 +190,7 @@ class Supervisor:
             return None
         _, error = last_words(self._run)
         if error is not None:
-            return error.model_copy(update={"rank": None, "node": self._launch.node})
+            return replace(error, rank=None, node=self._launch.node)
         message = f"the check of spec and input ended with status {status}"
         return self._fault(FailureReason.DATA_ERROR, message, said=tail(log))
 
@@ -241,7 +243,7 @@ class Supervisor:
         time.sleep(STACKS_SECONDS)
         message = f"{silence}; the logs of ranks {asked} end with what their threads were doing"
         fault = self._fault(FailureReason.HANG, message)
-        return fault.model_copy(update={"path": str(self._run.logs)})
+        return replace(fault, path=str(self._run.logs))
 
     def _ask_who_is_stuck(self) -> None:
         """Have the others say where they are when a rank has failed by waiting for them."""
@@ -257,7 +259,7 @@ class Supervisor:
         if self._share.nodes > 1 and self._share.node_rank == 0 and port_is_taken(self._launch):
             message = f"{self._launch.rendezvous} is taken; the next attempt meets at another port"
             fault = self._fault(FailureReason.LAUNCH_ERROR, message, said=said)
-            return fault.model_copy(update={"free_retry": True})
+            return replace(fault, free_retry=True)
         message = f"torchrun ended (status {status}) before any rank began"
         return self._fault(FailureReason.LAUNCH_ERROR, message, said=said)
 
@@ -273,7 +275,7 @@ class Supervisor:
         message = f"torchrun itself (pid {pid}) was ended by {name}, and its ranks with it"
         said = tail(self._run.torchrun_log)
         fault = self._fault(FailureReason.LAUNCH_ERROR, message, said=said)
-        return fault.model_copy(update={"signal": name})
+        return replace(fault, signal=name)
 
     def _has_ended(self, pid: int) -> bool:
         self._statuses |= reap()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -110,7 +110,7 @@ def _failure_of_ranks(found: Findings) -> Failure:
     # raise, the first has written the error.
     if first.exit_code is not None and found.error is not None:
         exit_code = first.exit_code if found.error.rank == first.rank else None
-        return found.error.model_copy(update={"node": found.node, "exit_code": exit_code})
+        return replace(found.error, node=found.node, exit_code=exit_code)
     return _failure_of(first, found)
 
 

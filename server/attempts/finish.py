@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -334,4 +335,4 @@ def _answer_what_is_left(connection: Connection, attempt_id: str, step: int) -> 
 
 def _brief(failure: Failure | None) -> Failure | None:
     """The failure without its traceback, which the attempt keeps."""
-    return failure.model_copy(update={"traceback": None}) if failure else None
+    return replace(failure, traceback=None) if failure else None

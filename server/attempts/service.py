@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import Connection, select, update
@@ -223,7 +223,7 @@ def record_exit(
             reason=FailureReason.TRAINER_ERROR, message="the supervisor named no reason"
         )
     if failure is not None and failure.node is None:
-        failure = failure.model_copy(update={"node": row.node})
+        failure = replace(failure, node=row.node)
     end = NodeEnd(row.node, AttemptOutcome(record.outcome), failure)
     end_nodes(context, connection, row.attempt_id, [end], actor=Actor(row.node), exit_record=record)
 

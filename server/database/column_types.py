@@ -1,4 +1,4 @@
-"""Column types: UTC times, and pydantic records kept as JSON text."""
+"""Column types: UTC times, and records kept as JSON text."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import orjson
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from sqlalchemy import DateTime, Dialect, Text
 from sqlalchemy.types import TypeDecorator
 
-Model = TypeVar("Model", bound=BaseModel)
+from trainyard.protocol.records import adapter, parse_record
+
+Model = TypeVar("Model")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -77,7 +79,7 @@ class Typed(TypeDecorator[Any]):
 
 
 class Record(TypeDecorator[Model]):
-    """A pydantic model as JSON text; NaN and infinity survive where the model is configured so."""
+    """A model or a record as JSON text; NaN and infinity are kept where its class allows them."""
 
     impl = Text
     cache_ok = True
@@ -89,9 +91,9 @@ class Record(TypeDecorator[Model]):
     def process_bind_param(self, value: Model | None, dialect: Dialect) -> str | None:
         """Write the model."""
         del dialect
-        return None if value is None else value.model_dump_json()
+        return None if value is None else adapter(self.model).dump_json(value).decode()
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> Model | None:
         """Read the model."""
         del dialect
-        return None if value is None else self.model.model_validate_json(value)
+        return None if value is None else parse_record(self.model, value)

@@ -21,11 +21,13 @@ from server.checkpoints.manifests import DIGEST, check_manifest, check_moment
 from server.errors import InvalidRequestError
 from server.ingest.offsets import SpoolBytes
 from trainyard.base.ids import is_id
+from trainyard.base.problems import UNKNOWN_FIELD
 from trainyard.protocol.manifest import (
     Manifest,
     SaveFailed,
     SaveSettled,
 )
+from trainyard.protocol.records import check_record, parse_record
 from trainyard.protocol.rest.event_data import PhaseEntered, Resumed, StopAgreed, WeightsLoaded
 from trainyard.protocol.rundir import EventLine, MetricLine, RequestAnswer, RunEventKind
 
@@ -113,7 +115,7 @@ def metric_line(text: bytes) -> MetricLine:
     Raises:
         ValueError: it is none, or holds a number or a name that the store cannot keep.
     """
-    line = MetricLine.model_validate_json(text)
+    line = parse_record(MetricLine, text)
     check_moment(line.step, line.time)
     for name in line.values:
         _check_name(name)
@@ -128,7 +130,7 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
     Raises:
         ValueError: it is none, or announces a commit of another attempt.
     """
-    line = EventLine.model_validate_json(text)
+    line = parse_record(EventLine, text)
     check_moment(line.step, line.time)
     if line.kind == "checkpoint_committed":
         return RunEvent(line, manifest=_manifest(line, job_id=job_id, attempt=attempt))
@@ -141,7 +143,7 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
         request_id = str(data.pop("request_id", ""))
         if not is_id(request_id):
             raise ValueError(f"request_id {request_id[:40]!r} is no id")
-        return RunEvent(line, request_id=request_id, answer=RequestAnswer.model_validate(data))
+        return RunEvent(line, request_id=request_id, answer=check_record(RequestAnswer, data))
     data = {**line.data, "step": line.step, "time": line.time}
     # A newer trainer may add fields.
     return RunEvent(line, event=TRAINER_EVENTS[line.kind].model_validate(data, extra="ignore"))
@@ -164,4 +166,5 @@ def _reason(error: ValueError) -> str:
         return str(error)
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"]))
-    return f"{place}: {first['msg']}" if place else first["msg"]
+    detail = "unknown field" if first["type"] in UNKNOWN_FIELD else first["msg"]
+    return f"{place}: {detail}" if place else detail

@@ -24,6 +24,7 @@ from tests.e2e.control_plane import (
 )
 from trainyard.client.sdk import Client
 from trainyard.protocol.failures import REMEDIES, FailureReason
+from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import ExitRecord
 
 pytestmark = pytest.mark.timeout(400)
@@ -50,7 +51,7 @@ def assert_named_and_gone(plane: ControlPlane, run: Run, *, killed_at: float) ->
     wait_for(path.exists, "exit record")
     mark = f"TRAINYARD_ATTEMPT_ID={attempt_id(run)}"
     assert processes_with(mark, f"TRAINYARD_NODE={plane.node}") == []
-    record = ExitRecord.model_validate_json(path.read_bytes())
+    record = parse_record(ExitRecord, path.read_bytes())
     assert record.time - killed_at < SOON
     assert record.failure is not None
     assert (record.failure.rank, record.failure.signal) == (1, "SIGKILL")

@@ -32,13 +32,13 @@ from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer
 from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
-from trainyard.protocol.failures import Failure, FailureReason, LoadFailure
+from trainyard.protocol.failures import BadWindow, Failure, FailureReason, LoadFailure
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter, checkpoint_path
+from trainyard.protocol.records import check_record
 from trainyard.protocol.rundir import ExitRecord, Heartbeat, Phase
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import PROTOCOL, Hardware, Identity, Report, WorkerIdentity
 from trainyard.spec.job import parse_job_spec
-from trainyard.training.stream import BadWindow
 
 AnyRow = Row[*tuple[Any, ...]]
 
@@ -303,12 +303,13 @@ class Supervisor:
             if reason
             else None
         )
-        record = ExitRecord.model_validate(
+        record = check_record(
+            ExitRecord,
             {
                 "outcome": outcome,
                 "failure": failure,
                 "ranks": (),
                 "time": self.harness.context.now().timestamp(),
-            }
+            },
         )
         self.report(exit_record=record)

@@ -89,7 +89,7 @@ def follow(
 
 
 def test_a_failure_that_says_so_costs_no_retry() -> None:
-    taken = failure(FailureReason.LAUNCH_ERROR).model_copy(update={"free_retry": True})
+    taken = replace(failure(FailureReason.LAUNCH_ERROR), free_retry=True)
     spent = RetrySection(max_retries=0)
     ended = follow(taken, retry=spent)
     assert (ended.state, ended.uses_retry) == (JobState.QUEUED, False)

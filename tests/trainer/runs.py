@@ -19,15 +19,16 @@ from trainer.data.dataset import Dataset, open_dataset
 from trainer.record import Recorder
 from trainer.run import open_run
 from trainer.storage import StoragePath
-from trainyard.base.models import RecordModel
 from trainyard.protocol.attempt import AttemptSpec, Overrides, ResumePoint
 from trainyard.protocol.failures import Failure
 from trainyard.protocol.manifest import Manifest, checkpoint_path
+from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import EventLine, MetricLine, Outcome, RunDirectory
+from trainyard.run.record_base import to_json
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 
-Record = TypeVar("Record", bound=RecordModel)
+Record = TypeVar("Record")
 
 JOB = "job-1"
 # About 700 windows: 60 steps of 16 sequences see the end of an epoch.
@@ -145,7 +146,7 @@ def train_rank(run_directory: str, meddling: Meddling) -> str:
     except BaseException as error:
         recorder.fail(error)
         raise
-    return outcome.model_dump_json()
+    return to_json(outcome)
 
 
 @dataclass(frozen=True)
@@ -156,11 +157,11 @@ class Attempt:
 
     @property
     def outcome(self) -> Outcome:
-        return Outcome.model_validate_json((self.run / "outcome.json").read_text())
+        return parse_record(Outcome, (self.run / "outcome.json").read_text())
 
     @property
     def error(self) -> Failure:
-        return Failure.model_validate_json((self.run / "error.json").read_text())
+        return parse_record(Failure, (self.run / "error.json").read_text())
 
     @property
     def lines(self) -> dict[int, MetricLine]:
@@ -281,4 +282,4 @@ class SmallJob:
 
 
 def _read_lines(path: Path, kind: type[Record]) -> list[Record]:
-    return [kind.model_validate_json(line) for line in path.read_text().splitlines()]
+    return [parse_record(kind, line) for line in path.read_text().splitlines()]

@@ -30,6 +30,7 @@ from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import store
 from trainer.checkpoint.points import Point
 from trainyard.protocol.manifest import Manifest, checkpoint_path
+from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import Heartbeat, MetricLine
 from trainyard.spec.layout import Layout
 
@@ -259,7 +260,7 @@ def _doing(run: Path, rank: int) -> str:
     if Point.BEGUN in passed and passed[-1] != Point.TOLD:
         return f"save: {passed[-1]}"
     if heartbeat.exists():
-        return str(Heartbeat.model_validate_json(heartbeat.read_bytes()).phase)
+        return str(parse_record(Heartbeat, heartbeat.read_bytes()).phase)
     return "collecting" if passed else "starting"
 
 

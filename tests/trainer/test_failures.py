@@ -28,6 +28,7 @@ from trainer.record import Recorder, failure_of
 from trainer.run import open_run
 from trainer.step import TrainStep
 from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import Heartbeat, Outcome, Phase, RunDirectory
 from trainyard.spec.layout import Layout
 from worker.hang import PHASE_SECONDS
@@ -288,7 +289,7 @@ def _phase_and_timeout_in_each_step(run: str) -> list[tuple[Phase, float]]:
     step_of = TrainStep.__call__
 
     def noting(self: TrainStep, step: int, micro_batches: Any) -> Any:
-        phase = Heartbeat.model_validate_json(heartbeat.read_bytes()).phase
+        phase = parse_record(Heartbeat, heartbeat.read_bytes()).phase
         found.append((phase, _timeout(dist.group.WORLD)))
         return step_of(self, step, micro_batches)
 

@@ -12,11 +12,10 @@ from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from trainer.errors import GuardError, LossSpikeError, NonFiniteError
 from trainer.guard import COURSE, WARM_UP, Guard, Verdict
-from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.failures import BadWindow, Failure, FailureReason
 from trainyard.protocol.manifest import DataState, TrainState
 from trainyard.spec.job import parse_job_spec
 from trainyard.spec.layout import Layout
-from trainyard.training.stream import BadWindow
 
 START = TrainState(step=40, tokens=0, data=DataState(position=640, dataset_digest="d"))
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from trainer.errors import DataError
 from trainer.record import Recorder
 from trainyard.protocol.failures import Failure, FailureReason
+from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import Outcome, RunDirectory
 
 
 def words(run: Path) -> tuple[Failure, Outcome]:
-    error = Failure.model_validate_json((run / "error.json").read_bytes())
-    return error, Outcome.model_validate_json((run / "outcome.json").read_bytes())
+    error = parse_record(Failure, (run / "error.json").read_bytes())
+    return error, parse_record(Outcome, (run / "outcome.json").read_bytes())
 
 
 def test_the_first_failure_is_the_cause(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from trainer.errors import LaunchError
 from trainer.run import Run, open_run, refuse_used
 from trainyard.protocol.attempt import AttemptSpec, Overrides
+from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import Outcome, RunDirectory
 from trainyard.spec.auto import auto_values
 from trainyard.spec.layout import Layout
@@ -205,7 +206,7 @@ def test_an_empty_corpus_fails_the_check_without_torch(tmp_path: Path) -> None:
     run = write(tmp_path / "run", {"data": {"source": "text", "path": "data:empty"}})
     done = check(run, "--root", f"data={tmp_path / 'texts'}")
     assert done.returncode == 1, done.stderr
-    outcome = Outcome.model_validate_json((run / "outcome.json").read_text())
+    outcome = parse_record(Outcome, (run / "outcome.json").read_text())
     assert outcome.failure is not None
     assert (outcome.outcome, outcome.failure.reason) == ("failed", "data_error")
     assert outcome.failure.path == str(tmp_path / "texts" / "empty")

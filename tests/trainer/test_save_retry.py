@@ -21,6 +21,7 @@ from trainer.checkpoint.points import Point
 from trainyard.base.retry import Backoff
 from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.manifest import SaveFailed
+from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import Heartbeat, Phase
 from trainyard.spec.layout import Layout
 
@@ -156,7 +157,7 @@ def _wait_for_failures(run: Path, count: int) -> Phase:
     while not events.exists() or events.read_text().count("save_failed") < count:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return Heartbeat.model_validate_json((run / "heartbeat.json").read_text()).phase
+    return parse_record(Heartbeat, (run / "heartbeat.json").read_text()).phase
 
 
 @needs_root

@@ -16,6 +16,7 @@ import pytest
 
 from tests.trainer.runs import JOB, Attempt, SmallJob
 from trainyard.protocol.attempt import Overrides
+from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import Heartbeat, Phase, Provenance
 from trainyard.spec.layout import Layout
 
@@ -70,14 +71,14 @@ def test_a_launch_is_stopped_and_resumed_on_another_world_size(tmp_path: Path) -
     run = job.prepare(1, Layout(dp_shard=2))
     with torchrun(run, 2) as process:
         until(lambda: trains(run), "the first steps")
-        heartbeat = Heartbeat.model_validate_json((run / "heartbeat.json").read_text())
+        heartbeat = parse_record(Heartbeat, (run / "heartbeat.json").read_text())
         assert heartbeat.phase in (Phase.TRAINING, Phase.SAVING)
         (run / "stop").touch()
         assert process.wait(SECONDS) == 0, "a clean stop is no failure"
     first = Attempt(run)
     assert first.outcome.outcome == "stopped"
     stopped_at = first.outcome.step
-    provenance = Provenance.model_validate_json((run / "provenance.json").read_text())
+    provenance = parse_record(Provenance, (run / "provenance.json").read_text())
     assert "torch" in provenance.packages
     phases = [event.data["phase"] for event in first.events if event.kind == "phase"]
     assert phases == ["starting", "building_cache", "loading", "training", "ending"]

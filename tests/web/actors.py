@@ -24,6 +24,7 @@ from tests.manifests import make_manifest, state_at
 from tests.server.harness import FakeClock, Harness, Supervisor
 from trainyard.protocol.failures import Failure
 from trainyard.protocol.manifest import DCP_METADATA, ManifestFile, ManifestWriter, SaveSettled
+from trainyard.protocol.records import check_record
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.rundir import (
@@ -42,6 +43,7 @@ from trainyard.protocol.worker_messages import (
     Report,
     ReportReply,
 )
+from trainyard.run.record_base import to_json
 from trainyard.spec.job import JobSpec
 
 CHUNK_LINES = 2000
@@ -170,7 +172,7 @@ class Run:
             self.step = steps[-1]
             self.report(
                 Phase.TRAINING,
-                {"metrics": "".join(line.model_dump_json() + "\n" for line in lines).encode()},
+                {"metrics": "".join(to_json(line) + "\n" for line in lines).encode()},
             )
             for step in steps:
                 if save_every and step % save_every == 0:
@@ -216,8 +218,8 @@ class Run:
         """Report an event of the trainer."""
         time = self._stage.clock.now().timestamp()
         step = self.step if at is None else at
-        line = EventLine.model_validate({"time": time, "kind": kind, "step": step, "data": data})
-        self.report(None, {"events": line.model_dump_json().encode() + b"\n"})
+        line = check_record(EventLine, {"time": time, "kind": kind, "step": step, "data": data})
+        self.report(None, {"events": to_json(line).encode() + b"\n"})
 
     def answer_requests(self, message: str) -> bool:
         """Answer what was asked, as the reply to a report names it; return whether anything was."""
@@ -235,13 +237,14 @@ class Run:
     def end(self, outcome: str, failure: Failure | None = None) -> None:
         """Report the end on every node."""
         self._stage.clock.advance(4)
-        record = ExitRecord.model_validate(
+        record = check_record(
+            ExitRecord,
             {
                 "outcome": outcome,
                 "failure": failure,
                 "ranks": (),
                 "time": self._stage.clock.now().timestamp(),
-            }
+            },
         )
         for supervisor in self._supervisors:
             self._send(supervisor, Report(**_sender(supervisor), exit=record))

@@ -12,6 +12,7 @@ from trainyard.protocol.failures import Failure, FailureReason
 from trainyard.protocol.rundir import Phase
 from trainyard.protocol.worker_messages import Identity
 from trainyard.run.atomic import replace_file
+from trainyard.run.record_base import to_json
 from worker.adopt import adopt, prove_gone
 from worker.node import identity_of
 
@@ -84,7 +85,7 @@ def test_what_ends_with_its_machine_or_container_is_a_lost_node(
     attempt.phase(Phase.TRAINING)
     before = kill_supervisor(attempt)
     error = Failure(reason=FailureReason.TRAINER_ERROR, message="a peer left", rank=0)
-    replace_file(attempt.run.root / "error.json", error.model_dump_json())
+    replace_file(attempt.run.root / "error.json", to_json(error))
     replace_file(attempt.run.identity, before.model_copy(update=changed).model_dump_json())
     adopt(place.node)
     record = attempt.exit()

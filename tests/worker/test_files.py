@@ -12,6 +12,7 @@ import pytest
 
 from trainyard.protocol.rundir import Heartbeat, Outcome, RequestAnswer
 from trainyard.run.atomic import replace_file
+from trainyard.run.record_base import to_json
 from worker.files import LARGEST_RECORD, open_regular, read_record
 from worker.hang import HangWatch
 from worker.node import WorkerRun
@@ -22,7 +23,7 @@ from worker.torchrun import tail
 from worker.verdict import last_words
 
 TOKEN = "ty_node_secret"
-OUTCOME = Outcome(outcome="succeeded", step=3).model_dump_json()
+OUTCOME = to_json(Outcome(outcome="succeeded", step=3))
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_a_regular_file_is_served(run: WorkerRun) -> None:
 
 def test_a_record_has_a_largest_size(tmp_path: Path) -> None:
     path = tmp_path / "answer.json"
-    path.write_text(RequestAnswer(ok=True, message="", step=1).model_dump_json())
+    path.write_text(to_json(RequestAnswer(ok=True, message="", step=1)))
     assert read_record(path, RequestAnswer) is not None
     with path.open("r+b") as file:
         file.truncate(LARGEST_RECORD + 1)

@@ -16,6 +16,7 @@ from trainyard.base.ids import make_id
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.protocol.rest.errors import UnauthenticatedError
 from trainyard.protocol.rundir import Heartbeat, Phase
+from trainyard.run.record_base import to_json
 from trainyard.spec.auto import DeviceKind
 from trainyard.spec.storage_uri import ROOT_FILE
 from worker.api import WorkerApi
@@ -217,7 +218,7 @@ def test_each_phase_has_its_own_limit_of_silence(tmp_path: Path) -> None:
     watch = HangWatch(path, hang_seconds=30, clock=lambda: now)
 
     def beat(phase: Phase, step: int) -> None:
-        path.write_text(Heartbeat(phase=phase, step=step, time=0).model_dump_json())
+        path.write_text(to_json(Heartbeat(phase=phase, step=step, time=0)))
         assert watch.silence() is None
 
     now = 599

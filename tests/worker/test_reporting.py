@@ -14,9 +14,11 @@ import pytest
 from server.http.request_body import parse_json
 from tests.worker.conftest import Attempt, Place, wait_for
 from trainyard.base.ids import make_id
+from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import ExitRecord, Phase, Provenance, Request
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES, PendingRequest, Report, ReportReply
+from trainyard.run.record_base import to_plain
 from worker import reporter
 from worker.aftermath import own_identity
 from worker.files import read_record
@@ -204,14 +206,14 @@ METRIC = b'{"step": 1, "time": 1.0, "values": {"train/loss": 1.0}}\n'
 
 def test_a_refused_provenance_is_left_out_and_costs_no_metrics(place: Place) -> None:
     place.server.refuse_provenance = True
-    attempt = report_all(place, PROVENANCE.model_dump())
+    attempt = report_all(place, to_plain(PROVENANCE))
     assert attempt.seen.files["metrics"] == METRIC
     assert not any(report.provenance for report in attempt.seen.reports)
 
 
 def test_a_provenance_is_made_storable_and_fits_into_a_report(place: Place) -> None:
     diff = "a\0b" + "x" * 8_000_000
-    attempt = report_all(place, PROVENANCE.model_dump() | {"git_diff": diff})
+    attempt = report_all(place, to_plain(PROVENANCE) | {"git_diff": diff})
     assert attempt.seen.files["metrics"] == METRIC
     (report,) = (report for report in attempt.seen.reports if report.provenance)
     body = report.model_dump_json().encode()
@@ -228,7 +230,7 @@ def test_requests_are_passed_on_and_answered_once(place: Place) -> None:
     wait_for(lambda: attempt.seen.answers, "answer")
     answer = attempt.seen.answers[request_id]
     assert answer.ok
-    assert Request.model_validate_json(answer.message).kind == "save"
+    assert parse_record(Request, answer.message).kind == "save"
     count = sum(request_id in report.answers for report in attempt.seen.reports)
     attempt.seen.desired = DesiredState.STOP
     attempt.exit()

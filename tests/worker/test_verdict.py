@@ -77,7 +77,7 @@ def test_the_first_end_is_the_cause() -> None:
 
 def test_an_error_keeps_what_the_trainer_said() -> None:
     failure = verdict(ranks=(end(1, code=1), end(0, code=1)), error=NAN).failure
-    assert failure == NAN.model_copy(update={"node": "n", "exit_code": 1})
+    assert failure == replace(NAN, node="n", exit_code=1)
 
 
 def test_an_abort_with_a_flight_record_is_a_hang() -> None:

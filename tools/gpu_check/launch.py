@@ -18,6 +18,7 @@ from trainer.checkpoint.store import metadata_digest
 from trainer.process import prefer_growing_segments
 from trainyard.protocol.attempt import AttemptSpec, Overrides, ResumePoint
 from trainyard.protocol.manifest import Manifest, checkpoint_path
+from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import EventLine, MetricLine, RequestAnswer
 from trainyard.spec.job import parse_job_spec
 from trainyard.spec.layout import Layout
@@ -59,12 +60,12 @@ class Attempt:
     def committed(self) -> list[Manifest]:
         """Return what it has committed so far, in order."""
         events = (e for e in self._read("events.jsonl") if '"checkpoint_committed"' in e)
-        return [Manifest.of_event(EventLine.model_validate_json(e).data) for e in events]
+        return [Manifest.of_event(parse_record(EventLine, e).data) for e in events]
 
     def answer(self, request: str) -> RequestAnswer | None:
         """Return what became of a request, once it is known."""
         path = self.run / "requests" / f"{request}.answer.json"
-        return RequestAnswer.model_validate_json(path.read_text()) if path.exists() else None
+        return parse_record(RequestAnswer, path.read_text()) if path.exists() else None
 
     def document(self, name: str) -> dict[str, Any]:
         """Return a file of JSON that the attempt left."""
@@ -72,7 +73,7 @@ class Attempt:
         return found
 
     def _lines(self) -> dict[int, MetricLine]:
-        lines = map(MetricLine.model_validate_json, self._read("metrics.jsonl"))
+        lines = (parse_record(MetricLine, line) for line in self._read("metrics.jsonl"))
         return {line.step: line for line in lines}
 
     def _read(self, name: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 
 class SpecModel(BaseModel):
@@ -51,36 +51,6 @@ def _no_control_characters(text: str) -> str:
 Text = Annotated[str, AfterValidator(_no_control_characters)]
 """Free text: line breaks and tabs are its only control characters."""
 
-
-def cut_to(limit: int, *, keep_end: bool = False) -> BeforeValidator:
-    """Return the validator of a text that a program wrote, of whatever content and length.
-
-    An error quotes data, paths and output of other programs. Its record must be kept all the same,
-    so the text is made storable instead of refused: PostgreSQL stores no NUL, UTF-8 has no half of
-    a surrogate pair, and a report has a largest size.
-
-    Args:
-        limit: most characters; `...` stands for what is left out.
-        keep_end: whether the end is kept instead of the beginning.
-    """
-
-    def storable(text: object) -> object:
-        if not isinstance(text, str):
-            return text
-        clean = text.encode("utf-8", errors="backslashreplace").decode().replace("\0", "\ufffd")
-        if len(clean) <= limit:
-            return clean
-        return f"...{clean[3 - limit :]}" if keep_end else f"{clean[: limit - 3]}..."
-
-    return BeforeValidator(storable)
-
-
-Message = Annotated[str, Field(max_length=4000), cut_to(4000)]
-"""One or two sentences of a program: an error, an outcome, an answer."""
-WrittenPath = Annotated[str, Field(max_length=4096), cut_to(4096)]
-"""A path as a program names it, whatever bytes it holds."""
-Number = Annotated[int, Field(gt=-(2**62), lt=2**62)]
-"""A whole number of a record; both databases and JSON hold it."""
 
 Steps = Annotated[int, Field(ge=0, le=10**9, json_schema_extra={"unit": "steps"})]
 PositiveSteps = Annotated[int, Field(ge=1, le=10**9, json_schema_extra={"unit": "steps"})]

@@ -15,6 +15,9 @@ from trainyard.base.masks import hide_credentials
 from trainyard.base.models import RecordModel
 from trainyard.base.names import LEGAL
 
+UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
+"""pydantic's names for a field that a model, and a dataclass, does not have."""
+
 
 class Problem(RecordModel):
     """One thing that is wrong with an input."""
@@ -133,7 +136,7 @@ def problems_of(error: ValidationError, document: Any) -> list[Problem]:
     for item in error.errors(include_url=False):
         pointer = pointer_to(_resolvable(item["loc"], document))
         detail = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
+        if item["type"] in UNKNOWN_FIELD:
             detail = "unknown field"
         elif legal := LEGAL.get(item.get("ctx", {}).get("pattern", "")):
             detail = f"{_cut(repr(item['input']))} is no name; legal: {legal}"

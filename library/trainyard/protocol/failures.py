@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
-
-from trainyard.base.models import Message, Number, RecordModel, WrittenPath, cut_to
 from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.training.stream import BadWindow
+from trainyard.run.limits import Bounds, Cut, Message, Number, WrittenPath
+from trainyard.run.record_base import RunRecord
 
 
 class FailureReason(StrEnum):
@@ -37,7 +36,8 @@ NEVER_RETRIED = frozenset(
 """Reasons that would only fail again: they end with a remedy instead."""
 
 
-class Remedy(RecordModel):
+@dataclass(frozen=True, kw_only=True)
+class Remedy(RunRecord):
     """What helps against a failure."""
 
     text: Message
@@ -91,7 +91,8 @@ REMEDIES: dict[FailureReason, Remedy] = {
 """What usually helps; a failure whose cause is known better brings a remedy of its own."""
 
 
-class MemoryUse(RecordModel):
+@dataclass(frozen=True, kw_only=True)
+class MemoryUse(RunRecord):
     """What a rank held on its device when memory ran out, in bytes."""
 
     device: Message
@@ -112,7 +113,8 @@ class MemoryUse(RecordModel):
     """All that is left: activations, what is gathered, buffers; on a CPU the program too."""
 
 
-class LoadFailure(RecordModel):
+@dataclass(frozen=True, kw_only=True)
+class LoadFailure(RunRecord):
     """The checkpoint that an attempt could not load."""
 
     checkpoint_id: Message
@@ -121,18 +123,40 @@ class LoadFailure(RecordModel):
     """What proves that it cannot be used; absent where storage refused, which may pass."""
 
 
-def _usual_remedy(fields: dict[str, Any]) -> Remedy:
-    return REMEDIES[fields["reason"]]
+@dataclass(frozen=True, kw_only=True)
+class BadWindow(RunRecord):
+    """The sequences that may have done damage: those of all steps since the last good value."""
+
+    start: Annotated[int, Bounds(ge=0, lt=2**63)]
+    """Position of the first one."""
+    end: Annotated[int, Bounds(ge=0, lt=2**63)]
+    """Position after the last one."""
+    first_step: Annotated[int, Bounds(ge=1)]
+    """Step that began with the first one: only a checkpoint from before it is without damage."""
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """The positions alone."""
+        return self.start, self.end
 
 
-class Failure(RecordModel):
+_USUAL = Remedy(text="the usual remedy for the reason")
+
+
+def _usual_remedy() -> Remedy:
+    # A factory of a dataclass does not see the reason: Failure puts the remedy in place.
+    return _USUAL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure(RunRecord):
     """The first failure of an attempt, as `error.json` and the server keep it."""
 
     reason: FailureReason
     """What kind of failure it is."""
     message: Message
     """One or two sentences: what was given, what was needed, which path or field."""
-    remedy: Remedy = Field(default_factory=_usual_remedy)
+    remedy: Remedy = field(default_factory=_usual_remedy)
     """What helps; the usual remedy for the reason where the writer named none."""
     rank: Number | None = None
     """Global rank that failed first; absent when no rank did."""
@@ -148,7 +172,7 @@ class Failure(RecordModel):
     """File or folder that was at fault."""
     metric: Message | None = None
     """Metric that a guard found bad, such as `train/grad_norm`."""
-    traceback: Annotated[str, Field(max_length=20_000), cut_to(20_000, keep_end=True)] | None = None
+    traceback: Annotated[str, Cut(20_000, keep_end=True)] | None = None
     """Python traceback of the rank."""
     bad_window: BadWindow | None = None
     """Sequences to be left out by the attempt that follows, where the guard asks for a rollback."""
@@ -159,6 +183,12 @@ class Failure(RecordModel):
     """What took the memory, where it ran out."""
     load: LoadFailure | None = None
     """The checkpoint that could not be loaded, where the failure says something of it."""
+
+    def __post_init__(self) -> None:
+        """Cut the texts, and take the usual remedy where none is named."""
+        super().__post_init__()
+        if self.remedy is _USUAL:
+            object.__setattr__(self, "remedy", REMEDIES[self.reason])
 
     @property
     def is_free(self) -> bool:

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import AwareDatetime, Field
 
-from trainyard.base.models import RecordModel, Text, cut_to
+from trainyard.base.models import RecordModel, Text
 from trainyard.protocol.event_kinds import EventData
+from trainyard.run.limits import Cut
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.model import ModelSection
@@ -115,7 +116,7 @@ class SaveFailed(EventData):
 
     kind: str
     """Why it was saved: `interval`, `request`, `stop` or `final`."""
-    message: Annotated[str, Field(max_length=2_000), cut_to(2_000)]
+    message: Annotated[str, Cut(2_000)]
     """What failed, with rank, path and cause."""
     tries: Annotated[int, Field(ge=1)]
     """Saves that failed since the last one that did not."""

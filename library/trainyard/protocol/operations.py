@@ -16,10 +16,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainyard.base.models import Message, RecordModel, Seed, SpecModel, Text, cut_to
+from trainyard.base.models import RecordModel, Seed, SpecModel, Text
 from trainyard.base.names import NAME
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.run.limits import Cut, Message
 from trainyard.spec.job import JobSpec
 from trainyard.spec.storage_uri import Place, RootName, split_place
 
@@ -152,7 +153,7 @@ class SampleEnd(StrEnum):
 class SampleResult(RecordModel):
     """A text that was drawn."""
 
-    text: Annotated[str, Field(max_length=200_000), cut_to(200_000)]
+    text: Annotated[str, Cut(200_000)]
     """The prompt and what the model wrote after it."""
     tokens: int
     """Tokens that were drawn."""
@@ -220,7 +221,7 @@ class OperationOrder(RecordModel):
 class OperationProgress(RecordModel):
     """How far an operation is."""
 
-    doing: Annotated[str, Field(max_length=200), cut_to(200)]
+    doing: Annotated[str, Cut(200)]
     """What it does now, in a few words."""
     done: Annotated[int, Field(ge=0, lt=2**62)]
     """Bytes read and written, tokens drawn, or files that were deleted."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Annotated, Literal
 
-from pydantic import Field
-
-from trainyard.base.models import Message, Number, RecordModel, cut_to
 from trainyard.protocol.failures import Failure
+from trainyard.run.limits import Bounds, Cut, MaxItems, Message, Number
+from trainyard.run.record_base import RunRecord
 
 STACKS_SIGNAL = signal.SIGUSR1
 """On it a rank writes the Python stacks of all its threads into its log, and goes on."""
@@ -130,18 +129,20 @@ class Phase(StrEnum):
     ENDING = "ending"
 
 
-class Heartbeat(RecordModel):
+@dataclass(frozen=True, kw_only=True)
+class Heartbeat(RunRecord):
     """`heartbeat.json`: that the trainer lives, and what it does."""
 
     phase: Phase
     """What it is busy with."""
-    step: Annotated[int, Field(ge=0, le=10**9)]
+    step: Annotated[int, Bounds(ge=0, le=10**9)]
     """Completed optimizer steps."""
     time: float
     """Unix time, seconds."""
 
 
-class MetricLine(RecordModel):
+@dataclass(frozen=True, kw_only=True)
+class MetricLine(RunRecord):
     """One line of `metrics.jsonl`: the values of one completed step."""
 
     step: int
@@ -166,7 +167,8 @@ RunEventKind = Literal[
 ]
 
 
-class EventLine(RecordModel):
+@dataclass(frozen=True, kw_only=True)
+class EventLine(RunRecord):
     """One line of `events.jsonl`: something that happened to the attempt."""
 
     time: float
@@ -175,12 +177,13 @@ class EventLine(RecordModel):
     """What happened."""
     step: int
     """Completed optimizer steps at that moment."""
-    data: dict[str, object] = Field(default_factory=dict)
+    data: dict[str, object] = field(default_factory=dict)
     """What belongs to it: a `Manifest` for a commit, a `SaveSettled` when its end is taken note of,
     a `SaveFailed` for a save that is tried again, a phase name, a request's id."""
 
 
-class Outcome(RecordModel):
+@dataclass(frozen=True, kw_only=True)
+class Outcome(RunRecord):
     """`outcome.json`: the trainer's last word."""
 
     outcome: Literal["succeeded", "stopped", "failed"]
@@ -197,38 +200,41 @@ RequestKind = Literal["save", "profile", "memory_snapshot"]
 RecordingRanks = Literal["first", "all"]
 
 
-class Request(RecordModel):
+@dataclass(frozen=True, kw_only=True)
+class Request(RunRecord):
     """`requests/<id>.json`: something asked of a running trainer."""
 
     kind: RequestKind
     """What is asked for."""
-    steps: Annotated[int, Field(ge=1, le=100)] = 3
+    steps: Annotated[int, Bounds(ge=1, le=100)] = 3
     """Steps that a profile or the history of a memory snapshot holds."""
     ranks: RecordingRanks = "first"
     """Who records them: global rank 0, or every rank."""
 
 
-class RequestAnswer(RecordModel):
+@dataclass(frozen=True, kw_only=True)
+class RequestAnswer(RunRecord):
     """`requests/<id>.answer.json`: what became of a request."""
 
     ok: bool
     """Whether it was done."""
     message: Message
     """What was done, or why not."""
-    step: Annotated[int, Field(ge=0)]
+    step: Annotated[int, Bounds(ge=0)]
     """Completed optimizer steps at that moment."""
 
 
-class Provenance(RecordModel):
+@dataclass(frozen=True, kw_only=True)
+class Provenance(RunRecord):
     """`provenance.json`: which code ran on which software and hardware of one node."""
 
     git_commit: Message | None
     """Commit of the trainer's source tree; absent when it lies in no repository."""
-    git_diff: Annotated[str, cut_to(DIFF_LIMIT_BYTES)] | None
+    git_diff: Annotated[str, Cut(DIFF_LIMIT_BYTES)] | None
     """What tracked files had changed against that commit; empty when nothing had."""
     git_diff_truncated: bool
     """Whether `git_diff` was cut at its limit."""
-    packages: Annotated[dict[Message, Message], Field(max_length=4000)]
+    packages: Annotated[dict[Message, Message], MaxItems(4000)]
     """Version of every installed package."""
     python: Message
     """Version of Python."""
@@ -246,11 +252,12 @@ class Provenance(RecordModel):
     """Kernel and architecture."""
     cpu_count: Number
     """CPU cores that the trainer may use."""
-    gpus: Annotated[tuple[Message, ...], Field(max_length=1024)]
+    gpus: Annotated[tuple[Message, ...], MaxItems(1024)]
     """Names of the GPUs that it sees, by index."""
 
 
-class RankExit(RecordModel):
+@dataclass(frozen=True, kw_only=True)
+class RankExit(RunRecord):
     """How one rank ended."""
 
     rank: Number
@@ -265,7 +272,8 @@ class RankExit(RecordModel):
     """Unix time, seconds."""
 
 
-class ExitRecord(RecordModel):
+@dataclass(frozen=True, kw_only=True)
+class ExitRecord(RunRecord):
     """`exit.json`: the supervisor's record of how the node's share of the attempt ended."""
 
     outcome: Literal["succeeded", "stopped", "failed", "cancelled"]

@@ -11,8 +11,6 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from trainyard.base.models import RecordModel
-
 Position = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -38,22 +36,6 @@ Window = Annotated[
 ]
 """Positions of the stream: the first one, and the one after the last."""
 Windows = Annotated[tuple[Window, ...], Field(strict=False, max_length=10_000)]
-
-
-class BadWindow(RecordModel):
-    """The sequences that may have done damage: those of all steps since the last good value."""
-
-    start: Position
-    """Position of the first one."""
-    end: Position
-    """Position after the last one."""
-    first_step: Annotated[int, Field(ge=1)]
-    """Step that began with the first one: only a checkpoint from before it is without damage."""
-
-    @property
-    def window(self) -> tuple[int, int]:
-        """The positions alone."""
-        return self.start, self.end
 
 
 def merged(windows: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

@@ -15,13 +15,12 @@ from server.metrics.continuity import Past, compare
 from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
 from tests.server.telemetry.reports import chunk, json_lines, metric_lines, send
-from trainyard.protocol.failures import FailureReason
+from trainyard.protocol.failures import BadWindow, FailureReason
 from trainyard.protocol.manifest import DataState, TrainState
 from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.rundir import MetricLine
 from trainyard.spec.job import JobSpec, parse_job_spec
-from trainyard.training.stream import BadWindow
 
 SPEC = parse_job_spec({"training": {"steps": 100, "global_batch_size": 16, "seq_len": 128}})
 PARENT = TrainState(

@@ -1,0 +1,78 @@
+"""Limits of texts and numbers in records, as annotations that pydantic applies where it parses.
+
+A record cuts its own texts when it is constructed. Bounds of numbers are checked by the program
+that parses a record: who writes one has counted it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A text that a program wrote, of whatever content and length.
+
+    An error quotes data, paths and output of other programs. Its record must be kept all the same,
+    so the text is made storable instead of refused: PostgreSQL stores no NUL, UTF-8 has no half of
+    a surrogate pair, and a report has a largest size.
+    """
+
+    limit: int
+    """Most characters; `...` stands for what is left out."""
+    keep_end: bool = False
+    """Whether the end is kept instead of the beginning."""
+
+    def apply(self, text: str) -> str:
+        """Return the text as it can be stored."""
+        clean = text.encode("utf-8", errors="backslashreplace").decode().replace("\0", "\ufffd")
+        if len(clean) <= self.limit:
+            return clean
+        return f"...{clean[3 - self.limit :]}" if self.keep_end else f"{clean[: self.limit - 3]}..."
+
+    def _before(self, value: object) -> object:
+        return self.apply(value) if isinstance(value, str) else value
+
+    # Called by pydantic; a core schema is a plain dict, so that nothing is imported here.
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Schema]) -> Schema:
+        return {
+            "type": "function-before",
+            "function": {"type": "no-info", "function": self._before},
+            "schema": handler(source) | {"max_length": self.limit},
+        }
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The numbers that a field can hold."""
+
+    ge: int | None = None
+    gt: int | None = None
+    le: int | None = None
+    lt: int | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Schema]) -> Schema:
+        given = {name: bound for name, bound in vars(self).items() if bound is not None}
+        return handler(source) | given
+
+
+@dataclass(frozen=True)
+class MaxItems:
+    """Most items of a tuple or a dict."""
+
+    limit: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Schema]) -> Schema:
+        return handler(source) | {"max_length": self.limit}
+
+
+Message = Annotated[str, Cut(4000)]
+"""One or two sentences of a program: an error, an outcome, an answer."""
+WrittenPath = Annotated[str, Cut(4096)]
+"""A path as a program names it, whatever bytes it holds."""
+Number = Annotated[int, Bounds(gt=-(2**62), lt=2**62)]
+"""A whole number of a record; both databases and JSON hold it."""
