@@ -32,12 +32,12 @@ import torch.multiprocessing as multiprocessing
 from torch import Tensor
 
 from benchmarks.report import emit
-from trainer.assembly import Assembly, assemble
-from trainer.checkpoint.checkpoint_writer import CheckpointOwner
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.pending_save import PendingSave
 from trainer.checkpoint.state import train_tensors
 from trainer.checkpoint.store import metadata_digest
+from trainer.checkpoint.writer.checkpoint_writer import CheckpointOwner
+from trainer.loop.build import Assembly, assemble
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import DataState, Manifest, TrainState, checkpoint_path
 from trainyard.spec.auto import resolved

@@ -142,8 +142,8 @@ def measure_share(steps: int) -> bool:
     # Not for the processes that build caches, which import this module too.
     import torch
 
-    from trainer.loop import train
-    from trainer.record import Recorder
+    from trainer.loop.train import train
+    from trainer.metrics.run_writer import Recorder
     from trainer.run import open_run
 
     torch.set_num_threads(1)

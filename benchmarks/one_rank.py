@@ -28,13 +28,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from trainer.data.batches import MicroBatch
-from trainer.forward_backward import ForwardBackward, MicroBatchLoop
-from trainer.model.build import build_model
-from trainer.optimizer import build_optimizer, materialize_state
+from trainer.loop.optimizer import build_optimizer, materialize_state
+from trainer.loop.step import TrainStep
+from trainer.models.families import build_model
+from trainer.parallel.forward_backward import ForwardBackward, MicroBatchLoop
 from trainer.parallel.mesh import build_mesh
-from trainer.parallelize import parallelize
-from trainer.quantize import keep_scales_fresh, refresh_scales
-from trainer.step import TrainStep
+from trainer.parallel.parallelize import parallelize
+from trainer.parallel.quantize import keep_scales_fresh, refresh_scales
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.parallelism import CompileSection

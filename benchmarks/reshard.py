@@ -23,8 +23,8 @@ import torch.distributed as dist
 
 from benchmarks.one_rank import Collectives, StepCost, costs_of_a_step, micro_batches
 from benchmarks.report import emit, run_and_relay
-from trainer.assembly import assemble
-from trainer.step import TrainStep
+from trainer.loop.build import assemble
+from trainer.loop.step import TrainStep
 from trainyard.planner.parameters import count_parameters
 from trainyard.spec.job import JobSpec, parse_job_spec
 

@@ -27,11 +27,11 @@ import torch.distributed as dist
 
 from benchmarks.bare_llama import BareLlama
 from benchmarks.report import Line, emit, run_and_relay
-from trainer.assembly import assemble
 from trainer.data.batches import MicroBatch
+from trainer.loop.build import assemble
+from trainer.loop.step import TrainStep
 from trainer.process import prefer_growing_segments
 from trainer.provenance import provenance
-from trainer.step import TrainStep
 from trainyard.planner.plan import plan
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.training.devices import peak_flops

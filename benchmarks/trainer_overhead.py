@@ -23,8 +23,8 @@ from torch import Tensor
 
 from benchmarks.bare_llama import BareLlama
 from benchmarks.report import emit
-from trainer.loop import train
-from trainer.record import Recorder
+from trainer.loop.train import train
+from trainer.metrics.run_writer import Recorder
 from trainer.run import open_run
 from trainyard.protocol.rundir import RunDirectory
 from trainyard.spec.job import JobSpec, parse_job_spec

@@ -27,7 +27,7 @@ PARTS = ("server", "worker", "trainer", "embedded", "migrations")
 LIBRARY = "trainyard"
 BESIDE = {"trainer": ("s3",)}
 """Extras that a part imports from only where somebody asks for what they bring."""
-UNPICKLER = "trainer/checkpoint/unpickler.py"
+UNPICKLER = "trainer/checkpoint/reader/metadata.py"
 PICKLE_MODULES = {"pickle", "_pickle", "cloudpickle", "dill", "joblib"}
 PICKLE_READERS = {"load", "loads", "Unpickler"}
 # Written in pieces, so that this file keeps its own rule.

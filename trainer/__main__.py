@@ -18,6 +18,7 @@ from pathlib import Path
 
 from trainer.check import check_run
 from trainer.errors import LaunchError, RunError
+from trainer.metrics.run_writer import Recorder
 from trainer.operations.main import main as do_operation
 from trainer.process import (
     collector_resting,
@@ -28,7 +29,6 @@ from trainer.process import (
     show_stacks_when_asked,
     stop_on_sigterm,
 )
-from trainer.record import Recorder
 from trainer.run import forget_check, named_root, open_run, refuse_used
 from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.operations import TASK, OperationKind
@@ -171,7 +171,7 @@ def _train(folder: Path, roots: Mapping[str, str], recorder: Recorder) -> None:
     with collector_resting():
         import torch._dynamo  # noqa: F401 (the model's or the optimizer's first call would)
 
-        from trainer.loop import train
+        from trainer.loop.train import train
 
     outcome = train(run, recorder)
     logger.info("%s at step %d", outcome.outcome, outcome.step)

@@ -34,11 +34,11 @@ def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
 
 def _try_own_model(run: Run) -> None:
     """Build an own model without memory and read its plans: only its code knows what it has."""
-    from trainer.model.build import build_model  # with torch, which other checks do without
-    from trainer.model.own import OwnModel
-    from trainer.optimizer import refuse_unknown_matrices
+    from trainer.loop.optimizer import refuse_unknown_matrices
+    from trainer.models.families import build_model  # with torch, which other checks do without
+    from trainer.models.own import OwnModel
+    from trainer.parallel.quantize import refuse_uneven_layers, refuse_unknown_names
     from trainer.parallel.stages import try_stages
-    from trainer.quantize import refuse_uneven_layers, refuse_unknown_names
 
     os.environ.update(run.spec.env)
     spec = run.spec.on_layout(run.attempt.layout)

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trainer.checkpoint.comparison import Comparison, TensorKind, compare, kinds_of
-from trainer.checkpoint.reader import CheckedReader, point_at
+from trainer.checkpoint.reader.checked_reader import CheckedReader, point_at
 from trainer.checkpoint.state import tied_weights, train_tensors
 from trainer.checkpoint.store import read_manifest
 from trainer.errors import RunError
-from trainer.model.base import Model
-from trainer.model.build import build_model
-from trainer.optimizer import build_optimizer, materialize_state
+from trainer.loop.optimizer import build_optimizer, materialize_state
+from trainer.models.base import Model
+from trainer.models.families import build_model
 from trainer.run import named_root, open_run
 from trainyard.spec.job import JobSpec
 

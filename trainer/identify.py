@@ -11,8 +11,8 @@ from contextlib import suppress
 
 from trainer.checkpoint.store import storage_errors
 from trainer.errors import RunError
-from trainer.objects.path import ObjectPath
-from trainer.storage import storage_root
+from trainer.storage.object_path import ObjectPath
+from trainer.storage.root import storage_root
 from trainyard.spec.storage_uri import ROOT_FILE
 
 

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from trainer.devices import device_kind
 from trainer.errors import LaunchError
-from trainer.storage import StoragePath, storage_root
-from trainer.tensorboard import refuse_without_tensorboard
+from trainer.metrics.tensorboard import refuse_without_tensorboard
+from trainer.storage.root import StoragePath, storage_root
 from trainyard.base.problems import spec_error
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.protocol.rundir import RunDirectory

@@ -10,15 +10,15 @@ from pathlib import Path
 import torch
 
 from trainer.checkpoint.comparison import kinds_of
-from trainer.checkpoint.reader import CheckedReader, point_at
+from trainer.checkpoint.reader.checked_reader import CheckedReader, point_at
 from trainer.checkpoint.state import WEIGHTS, tied_weights, weight_tensors
 from trainer.checkpoint.store import read_manifest
 from trainer.data.tokenizer import Tokenizer, open_tokenizer
 from trainer.errors import RunError
-from trainer.model.base import Model
-from trainer.model.build import build_model
+from trainer.models.base import Model
+from trainer.models.families import build_model
 from trainer.run import named_root, open_run
-from trainer.storage import StoragePath
+from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.operations import SampleEnd, SampleResult
 from trainyard.spec.job import JobSpec

@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 if TYPE_CHECKING:
-    from trainer.model.noise import Noise
+    from trainer.models.stateless_rng import Noise
 
 
 def build(

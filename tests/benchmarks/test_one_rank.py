@@ -11,8 +11,8 @@ from torch.distributed import get_world_size
 from benchmarks.one_rank import Collectives, costs_of_a_step, micro_batches
 from tests.library.planner.test_memory_of_the_trainer import peak_of_a_step
 from tests.trainer.ranks import run_ranks
-from trainer.assembly import assemble
-from trainer.step import TrainStep
+from trainer.loop.build import assemble
+from trainer.loop.step import TrainStep
 from trainyard.planner.parameters import count_parameters
 from trainyard.spec.job import JobSpec, parse_job_spec
 

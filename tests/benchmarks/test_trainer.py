@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.report import Line
 from benchmarks.trainer import FLOAT8_GAIN, ON_CUDA, float8_gain, spec_of
-from trainer.model.build import build_model
+from trainer.models.families import build_model
 from trainyard.planner.plan import plan
 from trainyard.spec.rules import check_job_spec
 from trainyard.training.devices import Slot

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.control_plane import ControlPlane, assert_each_once, finished, spec, wait_for
 from tests.objects.store import Server, serving
 from trainer.checkpoint import store
-from trainer.objects.path import ObjectPath
+from trainer.storage.object_path import ObjectPath
 from trainyard.client.sdk import Client
 from trainyard.protocol.operations import OperationKind
 from trainyard.protocol.rest.operations import OperationView

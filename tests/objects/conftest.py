@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.objects.store import Server, serving
-from trainer.objects import client
-from trainer.objects.path import ObjectPath
+from trainer.storage import s3_client
+from trainer.storage.object_path import ObjectPath
 
 _numbers = itertools.count()
 
@@ -19,7 +19,8 @@ def running() -> Iterator[Server]:
     with serving() as server, pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment.items():
             patch.setenv(name, value)
-        client._system.cache_clear()  # an earlier run of tests in this process had another server
+        # An earlier run of tests in this process had another server.
+        s3_client._system.cache_clear()
         yield server
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.objects.path import ObjectPath
+from trainer.storage.object_path import ObjectPath
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ from tests.trainer.checkpoint.toy import (
 )
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import store
-from trainer.checkpoint.room import check_room
-from trainer.checkpoint.storage_kind import is_shared
+from trainer.checkpoint.writer.disk_space import check_room
+from trainer.checkpoint.writer.storage_kind import is_shared
 from trainer.errors import CheckpointError, RunError
 from trainer.identify import identity
-from trainer.objects import client
-from trainer.objects.path import ObjectPath
 from trainer.operations.main import main
+from trainer.storage import s3_client
+from trainer.storage.object_path import ObjectPath
 from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.manifest import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
 from trainyard.protocol.operations import (
@@ -171,7 +171,7 @@ def test_leftovers_of_attempts_that_are_over_are_collected(
     job = bucket / JOB
     begun = [job / "a1/step-4/__0_0.distcp", job / "a2/step-6/__0_0.distcp"]
     for path in begun:
-        client.call("create_multipart_upload", str(path), Bucket=path.bucket, Key=path.key)
+        s3_client.call("create_multipart_upload", str(path), Bucket=path.bucket, Key=path.key)
     (job / "a1/step-6/__0_0.distcp").put(b"half of it")
     (job / "a3/step-6/__0_0.distcp").put(b"of a newer attempt")
     gone = store.collect(bucket, JOB, attempt=2)
@@ -323,7 +323,7 @@ def _begin_with_nothing_there() -> list[str]:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in changes.items():
                 patch.setenv(name, value)
-            client._system.cache_clear()
+            s3_client._system.cache_clear()
             with pytest.raises(CheckpointError) as refused:
                 manager(ObjectPath("nowhere"), LAYOUT).raise_fence()
         told.append(str(refused.value))

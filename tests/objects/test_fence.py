@@ -7,7 +7,7 @@ import pytest
 from tests.trainer.checkpoint.toy import JOB
 from trainer.checkpoint.fence import raised_fence, read_fence
 from trainer.errors import CheckpointError, OutrunError
-from trainer.objects.path import ObjectPath
+from trainer.storage.object_path import ObjectPath
 from trainyard.protocol.manifest import FENCE
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.objects.store import Server
-from trainer.data.places import resolve
+from trainer.data.files.places import resolve
 from trainer.errors import DataError, LaunchError
 from trainer.identify import identity
-from trainer.objects.path import ObjectPath
-from trainer.storage import is_beneath, storage_root
+from trainer.storage.object_path import ObjectPath
+from trainer.storage.root import is_beneath, storage_root
 from trainyard.spec.job import JobSpec
 from worker.roots import identify_roots
 from worker.torchrun import hidden_from_ranks

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.objects.store import Server
-from trainer.checkpoint.hashed_file import HashedFile
 from trainer.checkpoint.store import digest, file_digest, storage_errors
+from trainer.checkpoint.writer.hashed_file import HashedFile
 from trainer.errors import CheckpointError
-from trainer.objects import client, upload
-from trainer.objects.path import ObjectPath
-from trainer.objects.upload import MOST_PARTS, PART, Upload, part_bytes
+from trainer.storage import s3_client, upload
+from trainer.storage.object_path import ObjectPath
+from trainer.storage.upload import MOST_PARTS, PART, Upload, part_bytes
 
 SMALL = 5 * 2**20  # the least that S3 takes as a part that is not the last
 BLOCKS = [bytes([number]) * 2**20 for number in range(12)]
@@ -145,7 +145,7 @@ def test_all_of_a_folder_goes_and_nothing_beside_it(bucket: ObjectPath) -> None:
     for name in ("job/a1/x", "job/a1/y", "job/a10/x", "jobs/z"):
         (bucket / name).put(b"content")
     begun = bucket / "job/a1/z"
-    client.call("create_multipart_upload", str(begun), Bucket=bucket.bucket, Key=begun.key)
+    s3_client.call("create_multipart_upload", str(begun), Bucket=bucket.bucket, Key=begun.key)
     (bucket / "job/a1").remove_all()
     assert bucket.uploads() == []
     assert [path.key for path in bucket.beneath()] == ["job/a10/x", "jobs/z"]
@@ -198,11 +198,11 @@ def test_nobody_to_ask_is_said(
     for name, value in changes.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
-    client._system.cache_clear()
+    s3_client._system.cache_clear()
     try:
         with pytest.raises(CheckpointError) as refused, storage_errors("read", bucket):
             list(bucket.beneath())
     finally:
-        client._system.cache_clear()
+        s3_client._system.cache_clear()
     assert words in str(refused.value)
     assert "shown-nowhere" not in str(refused.value)

@@ -11,8 +11,8 @@ from tests.trainer.points import at_points
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import save_retry, store
-from trainer.checkpoint.points import Point
-from trainer.objects.path import ObjectPath
+from trainer.checkpoint.save_phases import Point
+from trainer.storage.object_path import ObjectPath
 from trainyard.base.retry import Backoff
 from trainyard.protocol.manifest import SaveFailed
 from trainyard.spec.layout import Layout

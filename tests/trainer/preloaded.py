@@ -12,9 +12,9 @@ import torch.profiler
 import torch.utils.data
 
 import tests.trainer.runs
-import trainer.loop
+import trainer.loop.train
 
-LOADED = (numpy.ma, pytest, torch, tests.trainer.runs, trainer.loop)
+LOADED = (numpy.ma, pytest, torch, tests.trainer.runs, trainer.loop.train)
 
 gc.collect()
 gc.freeze()  # a rank that collects would walk all of this, and get pages of its own for it

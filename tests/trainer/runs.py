@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import store
 from trainer.data.dataset import Dataset, open_dataset
-from trainer.record import Recorder
+from trainer.metrics.run_writer import Recorder
 from trainer.run import open_run
-from trainer.storage import StoragePath
+from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import AttemptSpec, Overrides, ResumePoint
 from trainyard.protocol.failures import Failure
 from trainyard.protocol.manifest import Manifest, checkpoint_path
@@ -103,7 +103,7 @@ def _break_weights(position: int, factor: float) -> None:
     """Have the weights suffer from the sequence at a position, as from one that is damaged."""
     import torch
 
-    from trainer.step import TrainStep
+    from trainer.loop.step import TrainStep
 
     step_of = TrainStep.__call__
 
@@ -119,7 +119,7 @@ def _break_weights(position: int, factor: float) -> None:
 
 def train_rank(run_directory: str, meddling: Meddling) -> str:
     """Run one rank as `python -m trainer` does; returns the outcome, as JSON."""
-    from trainer.loop import train  # here, so that tests of the run directory need no torch
+    from trainer.loop.train import train  # here, so that tests of the run directory need no torch
 
     def open_meddled(spec: JobSpec, **places: Any) -> Dataset:
         dataset = open_dataset(spec, **places)

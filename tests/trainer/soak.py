@@ -28,7 +28,7 @@ from tests.trainer.points import at_points
 from tests.trainer.ranks import StartedRanks, run_ranks, started_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import store
-from trainer.checkpoint.points import Point
+from trainer.checkpoint.save_phases import Point
 from trainyard.protocol.manifest import Manifest, checkpoint_path
 from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import Heartbeat, MetricLine

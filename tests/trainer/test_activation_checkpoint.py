@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainer.activation_checkpoint import KEPT, checkpoint_activations
-from trainer.compile import compile_blocks
-from trainer.model.base import Model
-from trainer.model.build import build_model
-from trainer.model.init import init_weights
-from trainer.model.noise import sequence_keys
+from trainer.models.base import Model
+from trainer.models.families import build_model
+from trainer.models.init import init_weights
+from trainer.models.stateless_rng import sequence_keys
+from trainer.parallel.activation_checkpoint import KEPT, checkpoint_activations
+from trainer.parallel.compile import compile_blocks
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.sections.parallelism import ActivationCheckpointSection, CompileSection
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.compile import compile_blocks
 from trainer.errors import LaunchError
+from trainer.parallel.compile import compile_blocks
 from trainyard.spec.sections.parallelism import CompileSection
 
 INDUCTOR = CompileSection(enabled=True)

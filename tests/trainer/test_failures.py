@@ -21,12 +21,12 @@ from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.distributed import collective_timeout
 from trainer.errors import DataError, LaunchError
-from trainer.loop import train
-from trainer.memory_report import HISTORY, start_history
+from trainer.loop.step import TrainStep
+from trainer.loop.train import train
+from trainer.metrics.memory_report import HISTORY, start_history
+from trainer.metrics.run_writer import Recorder, failure_of
 from trainer.parallel.mesh import build_mesh, fsdp_mesh, set_timeouts
-from trainer.record import Recorder, failure_of
 from trainer.run import open_run
-from trainer.step import TrainStep
 from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import Heartbeat, Outcome, Phase, RunDirectory

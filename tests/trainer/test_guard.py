@@ -11,7 +11,7 @@ import pytest
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from trainer.errors import GuardError, LossSpikeError, NonFiniteError
-from trainer.guard import COURSE, WARM_UP, Guard, Verdict
+from trainer.metrics.loss_guard import COURSE, WARM_UP, Guard, Verdict
 from trainyard.protocol.failures import BadWindow, Failure, FailureReason
 from trainyard.protocol.manifest import DataState, TrainState
 from trainyard.spec.job import parse_job_spec

@@ -11,8 +11,9 @@ import pytest
 from tests.trainer.points import Moment, dying_at
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
-from trainer.checkpoint import hashed_file, store
-from trainer.checkpoint.points import Point
+from trainer.checkpoint import store
+from trainer.checkpoint.save_phases import Point
+from trainer.checkpoint.writer import hashed_file
 from trainer.errors import CheckpointError
 from trainyard.protocol.manifest import (
     COMMITTED,

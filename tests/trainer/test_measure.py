@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from tests.trainer.ranks import run_ranks
-from trainer.measure import (
+from trainer.metrics.measure import (
     HardwareUse,
     compile_seconds,
     device_name,

@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import Adam, AdamW, Optimizer
 
 from tests.trainer.ranks import run_ranks
-from trainer import optimizer as module
-from trainer.optimizer import ShardAdamW, build_optimizer, materialize_state
+from trainer.loop import optimizer as module
+from trainer.loop.optimizer import ShardAdamW, build_optimizer, materialize_state
 from trainyard.spec.job import JobSpec, parse_job_spec
 
 STEPS = 4

@@ -15,13 +15,13 @@ from torch.distributed.tensor import DTensor
 
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import SmallJob
-from trainer.assembly import allocate
 from trainer.check import check_run
 from trainer.errors import LaunchError
-from trainer.model.build import build_model
-from trainer.model.init import init_weights
+from trainer.loop.build import allocate
+from trainer.models.families import build_model
+from trainer.models.init import init_weights
 from trainer.parallel.mesh import build_mesh
-from trainer.parallelize import parallelize
+from trainer.parallel.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.spec.rules import check_new_job

@@ -16,10 +16,10 @@ from tests.trainer.numerics.measure import LOSS_TOLERANCE, NORM_TOLERANCE, Cours
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob, train_rank
 from trainer.check import check_run
-from trainer.compile import compile_blocks
 from trainer.errors import LaunchError
-from trainer.model.build import build_model
-from trainer.model.init import init_weights
+from trainer.models.families import build_model
+from trainer.models.init import init_weights
+from trainer.parallel.compile import compile_blocks
 from trainyard.spec.job import parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.parallelism import CompileSection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.pace import Pace
+from trainer.metrics.timers import Pace
 
 
 class Clock:

@@ -14,15 +14,15 @@ from torch.distributed.tensor import DTensor
 
 from tests.trainer.ranks import run_ranks
 from trainer.data.batches import MicroBatch
-from trainer.forward_backward import MicroBatchLoop
-from trainer.gradients import clip_grad_norm
-from trainer.model.base import Model
-from trainer.model.build import build_model
-from trainer.model.init import init_weights
-from trainer.model.llama import Llama
-from trainer.optimizer import build_optimizer
+from trainer.loop.gradients import clip_grad_norm
+from trainer.loop.optimizer import build_optimizer
+from trainer.models.base import Model
+from trainer.models.families import build_model
+from trainer.models.init import init_weights
+from trainer.models.llama import Llama
+from trainer.parallel.forward_backward import MicroBatchLoop
 from trainer.parallel.mesh import Place, build_mesh
-from trainer.parallelize import parallelize
+from trainer.parallel.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.training.batch_partition import BatchDeal

@@ -13,14 +13,14 @@ from torch import nn
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from trainer.checkpoint.state import train_tensors
-from trainer.compile import compile_blocks
 from trainer.errors import LaunchError
-from trainer.model.build import build_model
-from trainer.model.init import init_weights
-from trainer.optimizer import build_optimizer, materialize_state
+from trainer.loop.optimizer import build_optimizer, materialize_state
+from trainer.models.families import build_model
+from trainer.models.init import init_weights
+from trainer.parallel.compile import compile_blocks
 from trainer.parallel.mesh import build_mesh
-from trainer.parallelize import parallelize
-from trainer.quantize import (
+from trainer.parallel.parallelize import parallelize
+from trainer.parallel.quantize import (
     keep_scales_fresh,
     quantize_linear_layers,
     refresh_scales,

@@ -29,7 +29,7 @@ def test_results_come_by_rank() -> None:
 
 
 def _what_was_loaded() -> tuple[bool, bool]:
-    return "trainer.loop" in sys.modules, gc.get_freeze_count() > 0
+    return "trainer.loop.train" in sys.modules, gc.get_freeze_count() > 0
 
 
 def test_a_rank_starts_with_the_trainer_loaded() -> None:

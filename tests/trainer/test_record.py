@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainer.errors import DataError
-from trainer.record import Recorder
+from trainer.metrics.run_writer import Recorder
 from trainyard.protocol.failures import Failure, FailureReason
 from trainyard.protocol.records import parse_record
 from trainyard.protocol.rundir import Outcome, RunDirectory

@@ -12,11 +12,11 @@ from torch.overrides import TorchFunctionMode
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, SmallJob
 from trainer.errors import LaunchError
-from trainer.loop import train
-from trainer.record import Recorder
-from trainer.report import Losses, share_of
+from trainer.loop.step import StepResult
+from trainer.loop.train import train
+from trainer.metrics.metrics_logger import Losses, share_of
+from trainer.metrics.run_writer import Recorder
 from trainer.run import open_run
-from trainer.step import StepResult
 from trainyard.protocol.rundir import RunDirectory
 from trainyard.spec.layout import Layout
 from trainyard.training.batch_partition import BatchDeal
@@ -188,6 +188,6 @@ def test_a_node_without_the_package_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = short_job(tmp_path, tensorboard=True).prepare(1, Layout())
-    monkeypatch.setattr("trainer.tensorboard.find_spec", lambda name: None)
+    monkeypatch.setattr("trainer.metrics.tensorboard.find_spec", lambda name: None)
     with pytest.raises(LaunchError, match=r"training.tensorboard=true.*pip install 'trainyard"):
         open_run(run, world_size=1, roots={})

@@ -184,7 +184,7 @@ import sys
 from trainer.__main__ import main
 sys.argv[1:1] = ["check"]
 code = main()
-assert not {"torch", "trainer.loop"} & set(sys.modules), "the check needs no torch"
+assert not {"torch", "trainer.loop.train"} & set(sys.modules), "the check needs no torch"
 sys.exit(code)
 """
 

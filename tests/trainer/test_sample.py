@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from trainer.data.tokenizer import ByteTokenizer
-from trainer.model.base import Model
-from trainer.model.build import build_model
-from trainer.model.init import init_weights
+from trainer.models.base import Model
+from trainer.models.families import build_model
+from trainer.models.init import init_weights
 from trainer.sample import generate
 from trainyard.spec.job import parse_job_spec
 

@@ -17,7 +17,7 @@ from tests.trainer.points import at_points
 from tests.trainer.ranks import RankError, run_ranks, started_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import save_retry, store
-from trainer.checkpoint.points import Point
+from trainer.checkpoint.save_phases import Point
 from trainyard.base.retry import Backoff
 from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.manifest import SaveFailed

@@ -11,9 +11,9 @@ import pytest
 from tests.trainer.points import at_points
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob
-from trainer.checkpoint.points import Point
-from trainer.loop import train
-from trainer.record import Recorder
+from trainer.checkpoint.save_phases import Point
+from trainer.loop.train import train
+from trainer.metrics.run_writer import Recorder
 from trainer.run import open_run
 from trainyard.protocol.rundir import RunDirectory
 from trainyard.spec.layout import Layout

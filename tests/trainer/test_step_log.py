@@ -12,8 +12,8 @@ from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt
 from trainer.data.digest import step_digest
 from trainer.distributed import Ranks
-from trainer.record import Recorder
-from trainer.step_log import FLUSH_STEPS, StepLog
+from trainer.metrics.run_writer import Recorder
+from trainer.metrics.step_log import FLUSH_STEPS, StepLog
 from trainyard.protocol.rundir import RunDirectory
 from trainyard.spec.layout import Layout
 from trainyard.training.batch_partition import BatchDeal

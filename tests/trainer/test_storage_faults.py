@@ -18,7 +18,7 @@ from tests.trainer.points import at_points
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import store
-from trainer.checkpoint.points import Point
+from trainer.checkpoint.save_phases import Point
 from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.manifest import checkpoint_path
 from trainyard.spec.layout import Layout

@@ -12,8 +12,8 @@ from tests.trainer.runs import Attempt, SmallJob
 from tests.trainer.test_own_model import gpt
 from trainer.checkpoint import store
 from trainer.errors import DataError, MismatchError
+from trainer.loop.resume_checks import OF_OLDER_VERSIONS, Takeover, check_takeover
 from trainer.run import Run, open_run
-from trainer.takeover import OF_OLDER_VERSIONS, Takeover, check_takeover
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.failures import LoadFailure

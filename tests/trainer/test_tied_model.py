@@ -17,11 +17,11 @@ from torch.distributed.checkpoint.metadata import (
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, SmallJob
 from tests.trainer.stored import stored_tensors
-from trainer.assembly import allocate
 from trainer.check import check_run
 from trainer.checkpoint.comparison import drop_aliases
 from trainer.errors import LaunchError
-from trainer.model.build import build_model
+from trainer.loop.build import allocate
+from trainer.models.families import build_model
 from trainer.run import open_run
 from trainyard.spec.layout import Layout
 

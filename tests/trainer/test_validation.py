@@ -13,8 +13,8 @@ import torch
 
 from tests.trainer.runs import JOB, SPEC, Meddling, SmallJob
 from trainer.data.dataset import open_dataset
-from trainer.model.build import build_model
-from trainer.model.init import init_weights
+from trainer.models.families import build_model
+from trainer.models.init import init_weights
 from trainer.run import open_run
 from trainyard.spec.layout import Layout
 

@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+from trainer.metrics.run_writer import Recorder
 from trainer.process import show_stacks_when_asked
-from trainer.record import Recorder
 from trainyard.protocol.rundir import RunDirectory
 
 

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 
 from tools.gpu_check.check import DeviceKind
-from trainer.assembly import assemble
 from trainer.data.batches import MicroBatch
+from trainer.loop.build import assemble
+from trainer.loop.step import TrainStep
 from trainer.process import prefer_growing_segments
-from trainer.step import TrainStep
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 

@@ -10,7 +10,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 
 from trainer.checkpoint.state import OPTIMIZER, WEIGHTS
 from trainer.errors import MismatchError
-from trainer.storage import StoragePath
+from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import Manifest
 
 SHOWN = 8

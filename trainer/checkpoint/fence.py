@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
-from trainer.checkpoint.points import Point, reached
+from trainer.checkpoint.save_phases import Point, reached
 from trainer.checkpoint.store import storage_errors, write_durably
 from trainer.errors import CheckpointError, OutrunError
-from trainer.objects.path import ObjectPath
-from trainer.storage import StoragePath
+from trainer.storage.object_path import ObjectPath
+from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import FENCE
 
 LOCK = "FENCE.lock"

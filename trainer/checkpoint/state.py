@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from trainer.model.ties import aliases
-from trainer.quantize import high_precision
+from trainer.models.ties import aliases
+from trainer.parallel.quantize import high_precision
 
 WEIGHTS = "model."
 OPTIMIZER = "optimizer."

@@ -13,10 +13,10 @@ from pathlib import Path, PurePosixPath
 import xxhash
 from pydantic import ValidationError
 
-from trainer.checkpoint.points import Point, reached
+from trainer.checkpoint.save_phases import Point, reached
 from trainer.errors import CheckpointError
-from trainer.objects.path import ObjectPath
-from trainer.storage import StoragePath, is_beneath
+from trainer.storage.object_path import ObjectPath
+from trainer.storage.root import StoragePath, is_beneath
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.manifest import (

@@ -13,12 +13,13 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from trainer.data import reading, token_cache
-from trainer.data.places import shown
-from trainer.data.producer import InputTokens
-from trainer.data.sources import open_source
+from trainer.data.cache import token_cache
+from trainer.data.cache.producer import InputTokens
+from trainer.data.cache.token_cache import TokenCache
+from trainer.data.files import reading
+from trainer.data.files.places import shown
+from trainer.data.files.sources import open_source
 from trainer.data.survey import refuse_short, survey
-from trainer.data.token_cache import TokenCache
 from trainer.data.tokenizer import open_tokenizer
 from trainer.data.windows import HeldOutOrder, Order, TrainingOrder
 from trainyard.spec.job import JobSpec

@@ -12,7 +12,7 @@ import tokenizers
 import xxhash
 from numpy.typing import NDArray
 
-from trainer.data.places import resolve, shown
+from trainer.data.files.places import resolve, shown
 from trainer.data.tokenizer import dtype_of
 from trainer.errors import DataError
 from trainyard.spec.job import JobSpec

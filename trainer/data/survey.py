@@ -7,8 +7,8 @@ from itertools import islice
 
 import xxhash
 
-from trainer.data.places import shown
-from trainer.data.sources import Source, open_source
+from trainer.data.files.places import shown
+from trainer.data.files.sources import Source, open_source
 from trainer.data.tokenizer import TOKENS_PER_BOUNDARY, ByteTokenizer, Tokenizer, open_tokenizer
 from trainer.data.windows import split_windows
 from trainer.errors import DataError

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from trainer.checkpoint.comparison import kinds_of
-from trainer.checkpoint.reader import CheckedReader, point_at
+from trainer.checkpoint.reader.checked_reader import CheckedReader, point_at
 from trainer.checkpoint.state import WEIGHTS
 from trainer.checkpoint.store import check_contents, metadata_digest, read_manifest
 from trainer.errors import CheckpointError, RunError
@@ -25,7 +25,7 @@ from trainer.hugging_face.export_record import ExportRecord, export_folder, foun
 from trainer.hugging_face.folder import CONFIG, INDEX, SINGLE
 from trainer.hugging_face.names import published_name, shapes_of
 from trainer.hugging_face.tokenizer import TokenizerSource, tokenizer_of, write_json
-from trainer.storage import StoragePath
+from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.operations import SHARD_GIB, WeightsType

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from trainer.checkpoint.store import file_digest
-from trainer.data.places import resolve
+from trainer.data.files.places import resolve
 from trainer.errors import DataError
 from trainer.hugging_face.config import differences
 from trainer.hugging_face.names import published_name, shapes_of

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from safetensors import safe_open
 from torch import nn
 
-from trainer.checkpoint.together import on_every_rank
+from trainer.checkpoint.collective_errors import on_every_rank
 from trainer.errors import DataError
 from trainer.hugging_face.folder import WeightsFolder
 from trainer.hugging_face.names import published_name
-from trainer.model.init import local_part
+from trainer.models.init import local_part
 from trainyard.protocol.manifest import ManifestFile
 from trainyard.spec.job import JobSpec
 

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 from trainer.checkpoint.store import storage_errors
-from trainer.objects.path import ObjectPath
 from trainer.operations.main import Progress, folders_of
-from trainer.storage import StoragePath, storage_root
+from trainer.storage.object_path import ObjectPath
+from trainer.storage.root import StoragePath, storage_root
 from trainyard.protocol.manifest import COMMITTED
 from trainyard.protocol.operations import OperationOrder, OperationOutcome
 from trainyard.run.atomic import sync_folder

@@ -9,7 +9,7 @@ from trainer.errors import LaunchError
 from trainer.hugging_face.export import export
 from trainer.hugging_face.tokenizer import ByteFiles, PlaceFiles
 from trainer.operations.main import Progress, check_root, checkpoint_of
-from trainer.storage import storage_root
+from trainer.storage.root import storage_root
 from trainyard.protocol.operations import (
     EXPORTS,
     ExportResult,

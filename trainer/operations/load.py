@@ -18,13 +18,13 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainer.checkpoint.comparison import kinds_of
-from trainer.checkpoint.cover import check_cover
-from trainer.checkpoint.load_planner import LoadPlanner
-from trainer.checkpoint.reader import CheckedReader
-from trainer.checkpoint.unpickler import load_metadata
+from trainer.checkpoint.reader.checked_reader import CheckedReader
+from trainer.checkpoint.reader.cover import check_cover
+from trainer.checkpoint.reader.load_plan import LoadPlanner
+from trainer.checkpoint.reader.metadata import load_metadata
 from trainer.errors import CheckpointError
 from trainer.operations.main import Progress
-from trainer.storage import StoragePath
+from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.manifest import DCP_METADATA

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from trainer.checkpoint.store import storage_errors
 from trainer.errors import CheckpointError, LaunchError, RunError
-from trainer.storage import StoragePath, storage_root
+from trainer.storage.root import StoragePath, storage_root
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import checkpoint_path
 from trainyard.protocol.operations import (

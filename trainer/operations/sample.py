@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainer.data.tokenizer import open_tokenizer
 from trainer.errors import LaunchError
-from trainer.model.build import build_model
+from trainer.models.families import build_model
 from trainer.operations.main import Progress, checkpoint_of
 from trainer.sample import generate, load_weights
 from trainyard.protocol.operations import (

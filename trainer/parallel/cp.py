@@ -23,9 +23,9 @@ from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.attention.bias import causal_lower_right
 
-from trainer.model.attention import CausalAttention
-from trainer.model.base import Model
-from trainer.model.documents import Mask, attend_within_documents
+from trainer.models.attention import CausalAttention
+from trainer.models.base import Model
+from trainer.models.documents import Mask, attend_within_documents
 from trainer.torch_versions import all_gather_single_autograd
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout

@@ -15,8 +15,8 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from trainer.model.base import Model
-from trainer.model.ties import tied_outside
+from trainer.models.base import Model
+from trainer.models.ties import tied_outside
 from trainer.parallel.mesh import fsdp_mesh
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout

@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import parallelize_module
 
 from trainer.errors import LaunchError
-from trainer.model.head import gradient_of_logits
-from trainer.model.own import LogitsLoss, OwnModel
+from trainer.models.head import gradient_of_logits
+from trainer.models.own import LogitsLoss, OwnModel
 from trainer.parallel.split_loss import SplitTokenLoss
 from trainyard.spec.sections.parallelism import ParallelismSection
 

@@ -19,9 +19,9 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
 from trainer.data.batches import MicroBatch
-from trainer.inputs import InputMaker
-from trainer.model.base import Model
+from trainer.models.base import Model
 from trainer.parallel.fsdp import reshard
+from trainer.parallel.inputs import InputMaker
 from trainer.parallel.stages import Stages
 from trainer.torch_versions import allocate_buffers, refuse_split_backward, release_buffers
 from trainyard.axes.pp import microbatches_of, stages_of

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.placement_types import Placement
 
-from trainer.model.head import TokenLoss, rows_of_labels
+from trainer.models.head import TokenLoss, rows_of_labels
 from trainyard.training.loss import NO_LABEL
 
 

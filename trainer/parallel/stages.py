@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch.distributed.device_mesh import DeviceMesh
 
-from trainer.model.base import Model
-from trainer.model.own import OwnModel
+from trainer.models.base import Model
+from trainer.models.own import OwnModel
 from trainyard.axes.pp import stages_of
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainer.model.base import Model
+from trainer.models.base import Model
 from trainer.parallel.mesh import Place
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout

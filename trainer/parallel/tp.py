@@ -31,10 +31,10 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.placement_types import Placement
 
 from trainer.errors import LaunchError
-from trainer.model.base import Model
-from trainer.model.decoder import Block
-from trainer.model.head import Head
-from trainer.model.own import OwnModel
+from trainer.models.base import Model
+from trainer.models.decoder import Block
+from trainer.models.head import Head
+from trainer.models.own import OwnModel
 from trainer.parallel.own_model import split_by_plan
 from trainer.parallel.split_loss import GatheredTokenLoss, SplitTokenLoss
 from trainyard.spec.job import JobSpec

@@ -112,9 +112,9 @@ import json
 import torch
 from torch.testing._internal.distributed.fake_pg import FakeStore
 import torch.distributed as dist
-from trainer.model.build import build_model
+from trainer.models.families import build_model
 from trainer.parallel.mesh import build_mesh
-from trainer.parallelize import parallelize
+from trainer.parallel.parallelize import parallelize
 from trainyard.spec.job import parse_job_spec
 
 spec = parse_job_spec({"model": {"size": "debug"}, "resources": {"world_size": 4, "device": "cpu"},

@@ -16,12 +16,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.library.planner.specs_for_tests import job
 from tests.trainer.ranks import run_ranks
-from trainer.model.build import build_model
-from trainer.model.noise import sequence_keys
-from trainer.optimizer import build_optimizer, materialize_state
+from trainer.loop.optimizer import build_optimizer, materialize_state
+from trainer.models.families import build_model
+from trainer.models.stateless_rng import sequence_keys
 from trainer.parallel.fsdp import set_gradient_sync
 from trainer.parallel.mesh import build_mesh
-from trainer.parallelize import parallelize
+from trainer.parallel.parallelize import parallelize
 from trainyard.planner.memory import estimate_memory
 from trainyard.spec.job import JobSpec
 from trainyard.training.batch_partition import BatchDeal

@@ -29,8 +29,8 @@ from tests.trainer.checkpoint.toy import (
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import store
 from trainer.checkpoint.pending_save import SaveObserver
-from trainer.checkpoint.staging import Staging
 from trainer.checkpoint.store import committed
+from trainer.checkpoint.writer.staging import Staging
 from trainer.errors import LaunchError, RunError
 from trainyard.protocol.manifest import COMMITTED, Manifest
 from trainyard.spec.layout import Layout

@@ -23,11 +23,12 @@ from tests.trainer.checkpoint.toy import (
     train,
 )
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint import transfer, writer
+from trainer.checkpoint import transfer
+from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.checkpoint.store import check_contents, read_manifest
 from trainer.checkpoint.transfer import BUFFERS, Receiver
-from trainer.checkpoint.unpickler import read_metadata
-from trainer.checkpoint.writers import Writers
+from trainer.checkpoint.writer import storage_writer
+from trainer.checkpoint.writer.writing_ranks import Writers
 from trainer.errors import RunError
 from trainyard.protocol.manifest import Manifest
 from trainyard.spec.layout import Layout
@@ -151,7 +152,7 @@ class _Counted(Receiver):
 
 def _save_counted(root: Path, section: CheckpointSection) -> tuple[int, Manifest]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer, "Receiver", _Counted)
+        patch.setattr(storage_writer, "Receiver", _Counted)
         manifest, _ = _save(root, FSDP4, section, WIDTH)
     return _Counted.largest, manifest
 
@@ -178,7 +179,7 @@ def _save_with_failure(root: Path, failing: int) -> Refusal:
 
     with pytest.MonkeyPatch.context() as patch:
         if dist.get_rank() == failing:
-            patch.setattr(writer, "_on_host", fail)
+            patch.setattr(storage_writer, "_on_host", fail)
         with pytest.raises(RunError) as caught:
             saver.save(model, optimizer, state_at(0), kind="preflight")
     return refusal(caught.value)

@@ -14,7 +14,7 @@ from tests.trainer.checkpoint.toy import (
 from tests.trainer.points import at_points
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint.fence import raised_fence
-from trainer.checkpoint.points import Point
+from trainer.checkpoint.save_phases import Point
 from trainer.checkpoint.store import check_contents, committed, read_manifest
 from trainer.errors import RunError
 from trainyard.protocol.manifest import COMMITTED, FENCE, MANIFEST, Manifest

@@ -20,8 +20,8 @@ from tests.trainer.checkpoint.toy import (
 )
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import store
+from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.checkpoint.store import read_manifest
-from trainer.checkpoint.unpickler import read_metadata
 from trainer.errors import RunError
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import (

@@ -8,9 +8,9 @@ import pytest
 import torch
 import xxhash
 
-from trainer.checkpoint import hashed_file
-from trainer.checkpoint.frames import frame_of, without_zip_checksums
-from trainer.checkpoint.hashed_file import HashedFile
+from trainer.checkpoint.torch_save_format import frame_of, without_zip_checksums
+from trainer.checkpoint.writer import hashed_file
+from trainer.checkpoint.writer.hashed_file import HashedFile
 from trainer.errors import CheckpointError
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from trainer.checkpoint.loader import _what_failed
+from trainer.checkpoint.reader.load import _what_failed
 from trainer.checkpoint.store import storage_errors
 from trainer.errors import CheckpointError, MismatchError
-from trainer.record import failure_of
+from trainer.metrics.run_writer import failure_of
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.failures import LoadFailure

@@ -19,9 +19,9 @@ from tests.trainer.checkpoint.toy import (
     state_at,
 )
 from tests.trainer.ranks import run_ranks
-from trainer.assembly import assemble
 from trainer.checkpoint.state import train_tensors
 from trainer.errors import RunError
+from trainer.loop.build import assemble
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import DCP_METADATA, Manifest
 from trainyard.spec.job import JobSpec, parse_job_spec

@@ -10,7 +10,7 @@ from trainer.checkpoint import store
 from trainer.checkpoint.pending_save import PendingSave
 from trainer.checkpoint.save_retry import BACKOFF, SaveRetry
 from trainer.errors import CheckpointError
-from trainer.storage import StoragePath
+from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import DataState, SaveFailed, TrainState
 
 

@@ -14,10 +14,10 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from tests.trainer.ranks import run_ranks
-from trainer.assembly import assemble
 from trainer.checkpoint.state import train_tensors
-from trainer.optimizer import materialize_state
-from trainer.quantize import high_precision
+from trainer.loop.build import assemble
+from trainer.loop.optimizer import materialize_state
+from trainer.parallel.quantize import high_precision
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 

@@ -16,8 +16,8 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from trainer.checkpoint.reader.metadata import load_metadata, read_metadata
 from trainer.checkpoint.store import digest
-from trainer.checkpoint.unpickler import load_metadata, read_metadata
 from trainer.errors import CheckpointError
 
 PATH = Path("somewhere/.metadata")

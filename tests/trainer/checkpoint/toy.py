@@ -10,13 +10,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 
-from trainer.checkpoint.checkpoint_writer import CheckpointOwner
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.state import train_tensors
 from trainer.checkpoint.store import metadata_digest
+from trainer.checkpoint.writer.checkpoint_writer import CheckpointOwner
 from trainer.errors import RunError
-from trainer.optimizer import materialize_state
-from trainer.storage import StoragePath
+from trainer.loop.optimizer import materialize_state
+from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import DataState, Manifest, TrainState, checkpoint_path
 from trainyard.spec.auto import resolved

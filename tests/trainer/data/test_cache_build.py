@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import xxhash
 
-from trainer.data.producer import Piece
-from trainer.data.token_cache import TokenCache, open_token_cache
+from trainer.data.cache.producer import Piece
+from trainer.data.cache.token_cache import TokenCache, open_token_cache
 from trainer.errors import DataError
 
 PARTS = 6

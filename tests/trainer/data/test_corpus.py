@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.data.helpers import text_spec
-from trainer.data.corpus import Corpus, InputFile
-from trainer.data.sources import open_source
+from trainer.data.files.corpus import Corpus, InputFile
+from trainer.data.files.sources import open_source
 from trainer.data.survey import check_input
 from trainer.errors import DataError
 from trainyard.spec.job import JobSpec, parse_job_spec

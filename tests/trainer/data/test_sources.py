@@ -22,9 +22,9 @@ from tests.trainer.data.inputs import (
     write_saved_folder,
     write_saved_split,
 )
+from trainer.data.cache.producer import InputTokens
 from trainer.data.dataset import open_dataset
-from trainer.data.producer import InputTokens
-from trainer.data.sources import open_source
+from trainer.data.files.sources import open_source
 from trainer.data.survey import check_input, survey
 from trainer.data.tokenizer import BOS, EOS, ByteTokenizer
 from trainer.errors import DataError
@@ -83,7 +83,7 @@ def refusal(root: Path, data: dict[str, Any]) -> str:
 def test_every_kind_of_input_gives_the_same_documents_in_any_parts(
     root: Path, monkeypatch: pytest.MonkeyPatch, kind: str, part_bytes: int
 ) -> None:
-    monkeypatch.setattr("trainer.data.reading.PART_BYTES", part_bytes)
+    monkeypatch.setattr("trainer.data.files.reading.PART_BYTES", part_bytes)
     tokens, starts, parts = documents(root, WRITERS[kind](root, DOCUMENTS))
     assert tokens == STREAM
     assert starts == [place for place, token in enumerate(STREAM) if token == BOS]
@@ -95,9 +95,9 @@ def test_a_text_is_the_same_however_it_is_read(
     root: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     """Blocks of a few bytes end within characters, lines and line breaks."""
-    monkeypatch.setattr("trainer.data.lines.BLOCK_BYTES", block)
-    monkeypatch.setattr("trainer.data.reading.PART_BYTES", 11)
-    monkeypatch.setattr("trainer.data.reading.PIECE_BYTES", 5)
+    monkeypatch.setattr("trainer.data.files.lines.BLOCK_BYTES", block)
+    monkeypatch.setattr("trainer.data.files.reading.PART_BYTES", 11)
+    monkeypatch.setattr("trainer.data.files.reading.PIECE_BYTES", 5)
     text = "ünï\n漢字漢字漢字\n\n\nlast 漢"
     (root / "text").write_text(text)
     tokens, starts, _ = documents(root, {"source": "text", "path": "data:text"})
@@ -221,7 +221,7 @@ def test_a_bad_line_is_named_with_its_number_and_content(
     message: str,
     part_bytes: int,
 ) -> None:
-    monkeypatch.setattr("trainer.data.reading.PART_BYTES", part_bytes)
+    monkeypatch.setattr("trainer.data.files.reading.PART_BYTES", part_bytes)
     bad = line if isinstance(line, bytes) else line.encode()
     (root / "input.jsonl").write_bytes(GOOD.encode() * 4 + bad + b"\n" + GOOD.encode())
     told = refusal(root, {"source": "jsonl", "path": "data:."})
@@ -256,7 +256,7 @@ def test_a_damaged_compressed_file_is_refused(root: Path, name: str, damage: str
 def test_a_line_longer_than_the_limit_is_refused(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.data.lines.LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("trainer.data.files.lines.LINE_BYTES", 1 << 20)
     (root / "input.jsonl").write_text(GOOD + json.dumps({"text": "x" * 2_000_000}))
     assert "line 2 is longer than 1 MiB" in refusal(root, {"source": "jsonl", "path": "data:."})
 

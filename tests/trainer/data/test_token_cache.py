@@ -18,13 +18,8 @@ import pytest
 import xxhash
 from numpy.typing import NDArray
 
-from trainer.data.producer import Piece
-from trainer.data.token_cache import (
-    BLOCK_BYTES,
-    CHECKED_BLOCKS,
-    TokenCache,
-    open_token_cache,
-)
+from trainer.data.cache.producer import Piece
+from trainer.data.cache.token_cache import BLOCK_BYTES, CHECKED_BLOCKS, TokenCache, open_token_cache
 from trainer.errors import DataError
 
 DTYPE = np.dtype("<u2")
@@ -204,8 +199,8 @@ def test_a_damaged_cache_is_built_again(tmp_path: Path, damage: Callable[[Path],
 def test_of_a_huge_file_evenly_spaced_blocks_are_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.data.token_cache.BLOCK_BYTES", 100)
-    monkeypatch.setattr("trainer.data.token_cache.CHECKED_BLOCKS", 10)
+    monkeypatch.setattr("trainer.data.cache.token_cache.BLOCK_BYTES", 100)
+    monkeypatch.setattr("trainer.data.cache.token_cache.CHECKED_BLOCKS", 10)
     open_cache(tmp_path)
     open_cache(tmp_path, never)
     for place, noticed in ((0, True), (9999, True), (150, False)):

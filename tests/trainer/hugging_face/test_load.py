@@ -17,9 +17,9 @@ from trainer.checkpoint.store import file_digest
 from trainer.hugging_face.folder import WeightsFolder
 from trainer.hugging_face.load import read_weights
 from trainer.hugging_face.names import published_name
-from trainer.model.build import build_model
+from trainer.models.families import build_model
 from trainer.parallel.mesh import build_mesh
-from trainer.parallelize import parallelize
+from trainer.parallel.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 

@@ -14,7 +14,7 @@ from tests.trainer.runs import JOB, SmallJob
 from trainer.hugging_face.export import export
 from trainer.hugging_face.folder import WeightsFolder
 from trainer.hugging_face.load import read_weights
-from trainer.model.decoder import Transformer
+from trainer.models.decoder import Transformer
 from trainyard.protocol.manifest import checkpoint_path
 from trainyard.spec.layout import Layout
 

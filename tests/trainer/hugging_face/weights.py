@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.model.build import FAMILIES
-from trainer.model.decoder import Transformer
+from trainer.models.decoder import Transformer
+from trainer.models.families import FAMILIES
 from trainyard.training.architectures import Architecture, RopeScaling
 
 SEQ_LEN = 48

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.model.attention import CausalAttention, Positions
-from trainer.model.documents import BLOCK, attend_within_documents, block_mask, dense_mask
-from trainer.model.init import init_weights
-from trainer.model.llama import Llama
+from trainer.models.attention import CausalAttention, Positions
+from trainer.models.documents import BLOCK, attend_within_documents, block_mask, dense_mask
+from trainer.models.init import init_weights
+from trainer.models.llama import Llama
 from trainyard.training.architectures import ARCHITECTURES
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trainer.errors import DataError, LaunchError
-from trainer.model import code
-from trainer.model.code import code_digest
+from trainer.models import code
+from trainer.models.code import code_digest
 from trainyard.spec.job import JobSpec, parse_job_spec
 
 SPEC = parse_job_spec({"model": {"factory": "net:build", "code": "models:mine"}})

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from trainer.model.attention import frequencies
-from trainer.model.build import FAMILIES, build_model
-from trainer.model.init import init_weights
-from trainer.model.qwen3 import NormedAttention, Qwen3
+from trainer.models.attention import frequencies
+from trainer.models.families import FAMILIES, build_model
+from trainer.models.init import init_weights
+from trainer.models.qwen3 import NormedAttention, Qwen3
 from trainyard.planner.parameters import count_parameters
 from trainyard.spec.job import parse_job_spec
 from trainyard.training.architectures import ARCHITECTURES, Architecture, RopeScaling

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer.model.head import TokenLoss
+from trainer.models.head import TokenLoss
 from trainyard.training import loss as specs_loss
 
 B, S, D, V = 2, 5, 8, 11

@@ -10,13 +10,13 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 from tests.trainer.ranks import run_ranks
-from trainer.model import init
-from trainer.model.base import Model
-from trainer.model.build import build_model
-from trainer.model.init import init_weights
-from trainer.model.llama import Llama
+from trainer.models import init
+from trainer.models.base import Model
+from trainer.models.families import build_model
+from trainer.models.init import init_weights
+from trainer.models.llama import Llama
 from trainer.parallel.mesh import build_mesh
-from trainer.parallelize import parallelize
+from trainer.parallel.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.training.architectures import Architecture

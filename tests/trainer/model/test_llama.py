@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from trainer.model.attention import CausalAttention, Positions, rotate
-from trainer.model.init import init_weights
-from trainer.model.llama import Llama
-from trainer.model.noise import sequence_keys
+from trainer.models.attention import CausalAttention, Positions, rotate
+from trainer.models.init import init_weights
+from trainer.models.llama import Llama
+from trainer.models.stateless_rng import sequence_keys
 from trainyard.training.architectures import Architecture
 
 TINY = Architecture(32, 2, 4, 2, 48, 64, rope_theta=10_000.0)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from trainer.model import noise
-from trainer.model.noise import Noise, dropout, keys_of_sites, random_bits, sequence_keys
+from trainer.models import stateless_rng
+from trainer.models.stateless_rng import Noise, dropout, keys_of_sites, random_bits, sequence_keys
 
 S, D = 64, 96
 
@@ -120,7 +120,7 @@ def test_the_hash_is_that_of_unsigned_arithmetic() -> None:
         return (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
 
     positions, site = [3, 2**50], "layers.2.feed_forward"
-    key, place = (np.int64(noise._key(text)).astype(np.uint64) for text in ("11:5", site))
+    key, place = (np.int64(stateless_rng._key(text)).astype(np.uint64) for text in ("11:5", site))
     keys_B = splitmix64(np.array(positions, np.uint64) ^ key)
     tokens_S = np.arange(S, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     keys_BS = splitmix64((keys_B ^ place)[:, None] + tokens_S)

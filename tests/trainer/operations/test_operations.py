@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 from tests.trainer.checkpoint.toy import JOB, resume_point, save_trained
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import store
-from trainer.checkpoint.unpickler import read_metadata
+from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.operations import delete
 from trainer.operations.main import Progress, main
 from trainyard.protocol.attempt import ResumePoint

@@ -14,14 +14,14 @@ from torch import Tensor
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from tests.trainer.test_parallelize import Course, train
-from trainer.model.attention import CausalAttention
-from trainer.model.build import build_model
-from trainer.model.documents import document_mask
-from trainer.model.init import init_weights
+from trainer.models.attention import CausalAttention
+from trainer.models.documents import document_mask
+from trainer.models.families import build_model
+from trainer.models.init import init_weights
 from trainer.parallel.cp import AllGatherAttention, UlyssesAttention
 from trainer.parallel.mesh import Place, build_mesh, fsdp_mesh
+from trainer.parallel.parallelize import parallelize
 from trainer.parallel.tokens import attended_tokens, stream_tokens
-from trainer.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.training.batch_partition import BatchDeal

@@ -17,16 +17,16 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from tests.trainer.test_parallelize import Course, make_spec, train
-from trainer.compile import compile_blocks
-from trainer.model import init
-from trainer.model.attention import Attention
-from trainer.model.base import Model
-from trainer.model.build import build_model
-from trainer.model.head import TokenLoss
-from trainer.model.init import init_weights
+from trainer.models import init
+from trainer.models.attention import Attention
+from trainer.models.base import Model
+from trainer.models.families import build_model
+from trainer.models.head import TokenLoss
+from trainer.models.init import init_weights
+from trainer.parallel.compile import compile_blocks
 from trainer.parallel.mesh import Place, build_mesh
+from trainer.parallel.parallelize import parallelize
 from trainer.parallel.split_loss import GatheredTokenLoss, SplitTokenLoss
-from trainer.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.parallelism import CompileSection

@@ -15,8 +15,8 @@ import torch
 from tools.gpu_check.check import Figure, Here, at_least, at_most, equal, reported
 from tools.gpu_check.launch import Attempt, Job
 from trainer.errors import OutOfMemoryError
-from trainer.loop import train
-from trainer.record import Recorder
+from trainer.loop.train import train
+from trainer.metrics.run_writer import Recorder
 from trainer.run import open_run
 from trainyard.protocol.rundir import RequestAnswer, RunDirectory
 

@@ -20,7 +20,7 @@ from trainyard.training.devices import known_device
 
 ROOT = Path(__file__).resolve().parents[3]
 MODULES = (
-    "trainer.loop",
+    "trainer.loop.train",
     "trainer.parallel.pipeline",
     "trainer.parallel.cp",
     "trainer.hugging_face.export",

@@ -1,0 +1,217 @@
+"""DCP's file reader, for a checkpoint that was checked before a byte of it is used."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
+from torch.distributed.checkpoint.planner import LoadPlanner as Planner
+from torch.futures import Future
+
+from trainer.checkpoint.comparison import TensorKind, compare, drop_aliases, refuse_unless_it_fits
+from trainer.checkpoint.reader.cover import check_cover
+from trainer.checkpoint.reader.load_plan import LoadPlanner
+from trainer.checkpoint.reader.metadata import load_metadata
+from trainer.checkpoint.reader.read_assignment import share_out
+from trainer.checkpoint.reader.tensor_reads import Piece, read_pieces
+from trainer.checkpoint.store import (
+    check_contents,
+    check_sizes,
+    metadata_digest,
+    read_checked,
+)
+from trainer.errors import CheckpointError
+from trainer.storage.root import StoragePath
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.manifest import DCP_METADATA, Manifest, ManifestFile
+
+
+class CheckedReader(FileSystemReader):
+    """Reads a checkpoint's tensors; `open` comes first and decides whether it may be read."""
+
+    manifest: Manifest
+    """Manifest of the opened checkpoint."""
+    metadata: Metadata
+    """DCP metadata of the opened checkpoint."""
+
+    def __init__(
+        self,
+        folder: StoragePath,
+        *,
+        root: StoragePath | None = None,
+        tied: Mapping[str, str] | None = None,
+        verifies: bool = False,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            folder: the checkpoint's.
+            root: the storage root, which no file may lead out of; the folder when absent.
+            tied: further names of tied weights, each with the one that is read, if
+                there are such.
+            verifies: whether this rank reads its share of the files whole while it loads, and
+                compares their checksums; together, the ranks that do so compare all of them.
+        """
+        super().__init__(".")  # DCP's own reading of it is not used
+        self.folder = folder
+        self._root = folder if root is None else root
+        self.bytes_read = 0
+        """Bytes of the data files that this rank has read."""
+        self._verifies, self._tied = verifies, tied or {}
+        self._wanted: dict[str, list[Piece]] = {}
+
+    def open(
+        self,
+        resume: ResumePoint,
+        wanted: Mapping[str, TensorKind],
+        *,
+        parts: tuple[str, ...] = ("",),
+    ) -> None:
+        """Check all but the contents of the data files.
+
+        Args:
+            resume: which checkpoint it must be.
+            wanted: what all ranks will read together.
+            parts: beginnings of the names that are read, such as `model.`; all without.
+
+        Raises:
+            MismatchError: it does not hold exactly what will be read in these parts.
+            CheckpointError: it is not committed, not the one of `resume`, or damaged.
+        """
+        self.look(resume)
+        self.fit(wanted, parts=parts)
+
+    def fit(self, wanted: Mapping[str, TensorKind], *, parts: tuple[str, ...] = ("",)) -> None:
+        """Check that the checkpoint holds what will be read; arguments are those of `open`.
+
+        Raises:
+            MismatchError: it does not hold exactly what will be read in these parts.
+            CheckpointError: its chunks do not cover each tensor once, or lie where nothing is.
+        """
+        path = self.folder / DCP_METADATA
+        comparison = compare(self.metadata, wanted, parts=parts)
+        refuse_unless_it_fits(comparison, self.manifest, path)
+        _check_places(self.metadata, self.manifest.files, path)
+        check_cover(self.metadata, path)
+
+    def look(self, resume: ResumePoint) -> None:
+        """Read manifest and metadata, and check that they agree and are those of `resume`.
+
+        Raises:
+            CheckpointError: it is not committed, not the one of `resume`, or damaged.
+        """
+        self.manifest = read_checked(self.folder, resume, root=self._root)
+        check_sizes(self.folder, self.manifest.files)
+        self.metadata = load_metadata(
+            self.folder / DCP_METADATA, expected_digest=resume.metadata_digest
+        )
+        drop_aliases(self.metadata, self._tied)
+
+    def check_share(self, rank: int, world_size: int) -> None:
+        """Check the contents of a rank's share of the files, before anything of them is read.
+
+        Raises:
+            CheckpointError: a byte differs.
+        """
+        by_size = sorted(self.manifest.files, key=lambda file: (-file.size, file.path))
+        check_contents(self.folder, by_size[rank::world_size])
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Keep what is wanted of each file, and tell rank 0 only how much that is."""
+        self._wanted = self._by_file(plan)
+        needs = {
+            name: sum(piece.bytes_to_read for piece in pieces)
+            for name, pieces in self._wanted.items()
+        }
+        return LoadPlan([], storage_data=needs if self._verifies else None)
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Give each file to one rank, which compares its checksum while it reads from it."""
+        needs = [plan.storage_data for plan in plans]
+        if not any(need is not None for need in needs):
+            return plans
+        data = [file for file in self.manifest.files if file.path != DCP_METADATA]  # it was checked
+        shares = share_out({file.path: file.size for file in data}, needs)
+        return [LoadPlan([], storage_data=share) for share in shares]
+
+    def read_data(self, plan: LoadPlan, planner: Planner) -> Future[None]:
+        """Read what this rank wants, and check its share of the files.
+
+        Raises:
+            CheckpointError: a byte of the share differs; what was read is of no use then.
+        """
+        share = set(plan.storage_data or ())
+        digests = {file.path: file.xxh3_128 for file in self.manifest.files}
+        for name in sorted(self._wanted.keys() | share):
+            path, pieces = self.folder / name, self._wanted.get(name, [])
+            self.bytes_read += read_pieces(
+                path, pieces, planner, digest=digests[name], verifies=name in share
+            )
+        read: Future[None] = Future()
+        read.set_result(None)
+        return read
+
+    def _by_file(self, plan: LoadPlan) -> dict[str, list[Piece]]:
+        requests: dict[MetadataIndex, list[ReadItem]] = {}
+        for request in plan.items:
+            requests.setdefault(request.storage_index, []).append(request)
+        by_file: dict[str, list[Piece]] = {}
+        for index, wanted in requests.items():
+            place = self.metadata.storage_data[index]
+            piece = Piece(place, *self._chunk(index), wanted)
+            by_file.setdefault(place.relative_path, []).append(piece)
+        return by_file
+
+    def _chunk(self, index: MetadataIndex) -> tuple[ChunkStorageMetadata, torch.dtype]:
+        entry = self.metadata.state_dict_metadata[index.fqn]
+        assert isinstance(entry, TensorStorageMetadata)
+        assert index.index is not None, "DCP says which of the chunks it wants"
+        return entry.chunks[index.index], entry.properties.dtype
+
+    def read_alone(self, tensors: Mapping[str, Tensor]) -> None:
+        """Fill tensors of the opened checkpoint in this process, which is no rank of any launch."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            dcp.load({}, storage_reader=self, planner=LoadPlanner(tensors), no_dist=True)
+
+    def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
+        """Return the metadata that `open` checked: DCP's own version unpickles anything."""
+        return self.metadata
+
+
+def point_at(manifest: Manifest, folder: StoragePath) -> ResumePoint:
+    """Return the resume point of a checkpoint whose manifest was just read."""
+    return ResumePoint(
+        checkpoint_id=manifest.checkpoint_id,
+        path=str(folder),
+        step=manifest.train_state.step,
+        metadata_digest=metadata_digest(manifest),
+    )
+
+
+def _check_places(metadata: Metadata, files: Iterable[ManifestFile], path: StoragePath) -> None:
+    """Refuse entries that lie outside the files of the manifest, or are transformed."""
+    sizes = {file.path: file.size for file in files}
+    for place in metadata.storage_data.values():
+        inside = (
+            0 <= place.offset <= place.offset + place.length <= sizes.get(place.relative_path, -1)
+        )
+        if not inside or place.transform_descriptors:
+            raise CheckpointError(
+                f"{path} names a place that is not there: {place}",
+                path=str(path),
+                fault=CheckpointFault.METADATA_REFUSED,
+            )

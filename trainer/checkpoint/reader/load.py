@@ -1,0 +1,159 @@
+"""Loads a checkpoint of any layout and world size: all ranks together, checked before it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+
+from trainer.checkpoint.collective_errors import on_every_rank, shared_error
+from trainer.checkpoint.comparison import TensorKind, kinds_of
+from trainer.checkpoint.reader.checked_reader import CheckedReader
+from trainer.checkpoint.reader.load_plan import LoadPlanner
+from trainer.checkpoint.reader.replicas import broadcast, in_first_replica
+from trainer.checkpoint.state import OPTIMIZER, WEIGHTS
+from trainer.errors import CheckpointError
+from trainer.parallel.mesh import Place
+from trainer.storage.root import StoragePath, is_beneath
+from trainyard.protocol.attempt import ResumePoint
+from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.protocol.failures import LoadFailure
+from trainyard.protocol.manifest import Manifest
+from trainyard.protocol.resume_parts import CheckpointPart
+from trainyard.spec.layout import Layout
+from trainyard.spec.storage_uri import ROOT_FILE
+
+PREFIXES = {CheckpointPart.MODEL: WEIGHTS, CheckpointPart.OPTIMIZER: OPTIMIZER}
+"""Beginnings of the names of the parts that are tensors."""
+
+
+MISSING = (CheckpointFault.NOT_COMMITTED, CheckpointFault.FILE_MISSING)
+
+
+class Loaded(NamedTuple):
+    """What a rank read."""
+
+    manifest: Manifest
+    bytes_read: int
+    """Bytes of the files with tensors that this rank read."""
+
+
+def load(
+    tensors: Mapping[str, Tensor],
+    resume: ResumePoint,
+    *,
+    tied: Mapping[str, str],
+    root: StoragePath,
+    group: dist.ProcessGroup,
+    layout: Layout,
+    admit: Callable[[Manifest], object] = lambda _manifest: None,
+) -> Loaded:
+    """Fill this rank's tensors in place from a checkpoint.
+
+    Of the parts that `resume` leaves out nothing is read, and their tensors stay as they are. All
+    ranks call it together; what fails on one rank is raised on every rank.
+
+    Args:
+        tensors: what this rank holds, by the names of the whole.
+        tied: further names of tied weights that this rank holds, each with the one in `tensors`.
+        resume: which checkpoint, and which parts of it.
+        root: storage root that its path is relative to.
+        group: CPU group of all ranks.
+        layout: layout of these ranks.
+        admit: called on each rank with the manifest before the metadata is compared; raises a
+            `RunError` for a checkpoint that this attempt must not load.
+
+    Raises:
+        MismatchError: it does not hold exactly what the ranks hold together; all differences are
+            counted, and the first of each kind are named.
+        CheckpointError: it is missing, not committed, damaged, or not the one of `resume`.
+    """
+    parts = tuple(PREFIXES[part] for part in resume.parts if part in PREFIXES)
+    tensors = {name: tensor for name, tensor in tensors.items() if name.startswith(parts)}
+    wanted, tied = _wanted_together(tensors, tied, group, layout)
+    reads = in_first_replica(dist.get_rank(group), layout)
+    reader = CheckedReader(root / resume.path, root=root, tied=tied, verifies=reads)
+
+    def check() -> None:
+        _check_beneath(root, resume.path)
+        reader.look(resume)
+        admit(reader.manifest)
+        reader.fit(wanted, parts=parts)
+
+    try:
+        return _load(tensors, reader, check, group=group, layout=layout, reads=reads)
+    except CheckpointError as error:
+        error.load = _what_failed(error, resume, root)
+        raise
+
+
+def _load(
+    tensors: Mapping[str, Tensor],
+    reader: CheckedReader,
+    check: Callable[[], None],
+    *,
+    group: dist.ProcessGroup,
+    layout: Layout,
+    reads: bool,
+) -> Loaded:
+    on_every_rank(group, check)
+    try:
+        planner = LoadPlanner(tensors if reads else {})
+        dcp.load({}, storage_reader=reader, planner=planner, process_group=group)
+    except CheckpointException as error:
+        raise shared_error(error, str(reader.folder)) from error
+    if layout.dp_replicate > 1:
+        broadcast(tensors, layout, group)
+    return Loaded(reader.manifest, reader.bytes_read)
+
+
+def _what_failed(
+    error: CheckpointError, resume: ResumePoint, root: StoragePath
+) -> LoadFailure | None:
+    """Return what a failed load says of its checkpoint; None where it says nothing of it.
+
+    What is missing proves something only where the storage itself is there: a folder on which it is
+    not mounted holds nothing either.
+    """
+    fault = error.fault
+    if fault in MISSING and not _is_storage(root):
+        fault = None
+    elif fault is None and not (error.of_storage or error.transient):
+        return None
+    return LoadFailure(checkpoint_id=resume.checkpoint_id, fault=fault)
+
+
+def _is_storage(root: StoragePath) -> bool:
+    try:
+        return (root / ROOT_FILE).exists()
+    except OSError:
+        return False
+
+
+def _wanted_together(
+    tensors: Mapping[str, Tensor],
+    tied: Mapping[str, str],
+    group: dist.ProcessGroup,
+    layout: Layout,
+) -> tuple[dict[str, TensorKind], dict[str, str]]:
+    """Return what all ranks hold, and their ties; one rank of each pipeline stage lists its own."""
+    place = Place.of(dist.get_rank(group), layout)
+    tells = (place.dp, place.cp, place.tp) == (0, 0, 0)
+    told = on_every_rank(group, lambda: (kinds_of(tensors), dict(tied)) if tells else ({}, {}))
+    wanted = {name: kind for kinds, _ in told for name, kind in kinds.items()}
+    return wanted, {name: first for _, ties in told for name, first in ties.items()}
+
+
+def _check_beneath(root: StoragePath, relative: str) -> None:
+    inside = is_beneath(root / relative, root)
+    if PurePosixPath(relative).is_absolute() or not inside:
+        raise CheckpointError(
+            f"{relative!r} lies outside the storage root {root}",
+            path=relative,
+            fault=CheckpointFault.LINKED_OUTSIDE,
+        )

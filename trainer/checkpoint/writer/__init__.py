@@ -1,0 +1,1 @@
+"""Write checkpoints: who writes which tensors, staged, hashed, synced and committed."""

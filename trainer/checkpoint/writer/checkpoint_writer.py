@@ -1,0 +1,244 @@
+"""The phases of a save, in their order, by all ranks together: docs/checkpoints.md tells them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+
+from trainer.checkpoint import store
+from trainer.checkpoint.collective_errors import on_every_rank, on_rank_0, shared_error
+from trainer.checkpoint.fence import raised_fence
+from trainer.checkpoint.pending_save import PendingSave
+from trainer.checkpoint.save_phases import Point, reached
+from trainer.checkpoint.writer.disk_space import check_room
+from trainer.checkpoint.writer.save_plan import SavePlanner
+from trainer.checkpoint.writer.staging import Staging
+from trainer.checkpoint.writer.storage_kind import is_shared
+from trainer.checkpoint.writer.storage_writer import ChecksumWriter, Stage
+from trainer.checkpoint.writer.writing_ranks import writing_ranks
+from trainer.errors import CheckpointError, RunError
+from trainer.storage.root import StoragePath
+from trainyard.protocol.manifest import (
+    COMMITTED,
+    Manifest,
+    ManifestFile,
+    ManifestWriter,
+    TrainState,
+    checkpoint_id,
+    checkpoint_path,
+)
+from trainyard.spec.job import JobSpec
+from trainyard.spec.layout import Layout
+
+PREFLIGHT = "preflight"
+
+
+@dataclass(frozen=True)
+class CheckpointOwner:
+    """Whose checkpoints they are; all of it goes into the manifest."""
+
+    root: StoragePath
+    """Storage root; every rank sees the same one."""
+    job_id: str
+    """Id of the job, and name of its folder below the root."""
+    attempt: int
+    """Number of the attempt, which is also its fencing number."""
+    spec: JobSpec
+    """The job's spec as submitted."""
+    settings: JobSpec
+    """The spec with the attempt's overrides: how it trains and saves now."""
+    layout: Layout
+    """Layout of this attempt."""
+    parent: str | None
+    """Id of the checkpoint from which the attempt goes on."""
+    code_digest: str | None = None
+    """Digest of the own model's code, where the job names a folder of it."""
+
+    @property
+    def job_folder(self) -> StoragePath:
+        """Folder of the job below the root."""
+        return self.root / self.job_id
+
+
+class CheckpointWriter:
+    """Writes and commits checkpoints, one after the other, in whichever thread `run` is called."""
+
+    def __init__(
+        self, owner: CheckpointOwner, *, group: dist.ProcessGroup, staging: Staging | None
+    ) -> None:
+        """Touch nothing yet.
+
+        Args:
+            owner: whose checkpoints.
+            group: gloo group of all ranks, used by nobody else while a save runs.
+            staging: where tensors are copied before they are written; written as they lie if None.
+        """
+        self._owner = owner
+        self._group = group
+        self._staging = staging
+        self._planner: SavePlanner | None = None
+        self.start: TrainState | None = None
+        """Counters with which the attempt begins, once they are known."""
+        self.folder: StoragePath = Path()
+        """Folder of the save that runs, or of the last one."""
+
+    @property
+    def plan_seconds(self) -> float:
+        """Time that the last save took to plan, on this rank."""
+        return self._planner.seconds if self._planner else 0.0
+
+    def run(
+        self, save: PendingSave, tensors: dict[str, Tensor], *, dtype: torch.dtype, started: float
+    ) -> Manifest:
+        """Prepare, stage, write, describe and commit; return the manifest on every rank.
+
+        Args:
+            save: what is saved; it is marked as staged once the tensors may change.
+            tensors: what is written; the same dictionary as before means that nothing has moved.
+            dtype: type of the weights.
+            started: when the step ended that is saved, by `time.monotonic`.
+
+        Raises:
+            OutrunError: a newer attempt has raised the fence; nothing is committed.
+            CheckpointError: a rank could not write; the text names path and cause.
+        """
+        owner = self._owner
+        path = checkpoint_path(owner.job_id, owner.attempt, save.state.step)
+        self.folder = owner.root / path
+        reached(Point.BEGUN, self.folder)
+        if existing := on_rank_0(self._group, partial(self._prepare, save.state)):
+            return existing
+        try:
+            manifest = self._write(save, tensors, dtype=dtype, started=started)
+            return on_rank_0(self._group, partial(self._commit, manifest))
+        except RunError:
+            if dist.get_rank(self._group) == 0:
+                store.discard(self.folder)
+            raise
+
+    def _prepare(self, state: TrainState) -> Manifest | None:
+        """Return what this attempt has committed at this step before, or make the folder."""
+        folder = self.folder
+        # Before the data too: an outrun attempt need not write it.
+        with raised_fence(self._owner.job_folder, self._owner.attempt):
+            pass
+        with store.storage_errors("read", folder):
+            committed = (folder / COMMITTED).exists()
+        if not committed:
+            store.create(folder)
+            return None
+        existing = store.read_manifest(folder)
+        mine = (state, self._owner.spec.digest, self._owner.parent)
+        if (existing.train_state, existing.spec_digest, existing.parent) != mine:
+            raise CheckpointError(
+                f"{folder} is a checkpoint of another run with the same job id and attempt",
+                path=str(folder),
+            )
+        return existing
+
+    def _write(
+        self, save: PendingSave, tensors: dict[str, Tensor], *, dtype: torch.dtype, started: float
+    ) -> Manifest:
+        """Write the data files beside; return the manifest of what all ranks wrote."""
+        self._planner = self._planner or SavePlanner(self._writers())
+        writer = ChecksumWriter(
+            self.folder,
+            group=self._group,
+            ceiling=int(self._owner.settings.checkpoint.staging_gib * 2**30),
+            stage=self._stage(save),
+        )
+        try:
+            dcp.save(
+                tensors,
+                storage_writer=writer,
+                planner=self._planner,
+                process_group=self._group,
+            )
+        except CheckpointException as error:
+            raise shared_error(error, str(self.folder)) from error
+        written = on_every_rank(self._group, lambda: (writer.files, writer.record))
+        reached(Point.PARTS_KNOWN, self.folder)
+        files = chain.from_iterable(files for files, _ in written)
+        return self._describe(
+            save,
+            dtype=dtype,
+            save_seconds=time.monotonic() - started,
+            files=tuple(sorted(files, key=lambda file: file.path)),
+            writers=tuple(chain.from_iterable(record for _, record in written)),
+        )
+
+    def _writers(self) -> tuple[int, ...]:
+        """Return the ranks that write; storage counts as shared where a rank sees it as such."""
+        writers, shared = self._owner.settings.checkpoint.writers, False
+        if writers == "auto":
+            shared = any(on_every_rank(self._group, lambda: is_shared(self._owner.root)))
+        return writing_ranks(writers, self._owner.layout, shared=shared)
+
+    def _stage(self, save: PendingSave) -> Stage:
+        staging = self._staging
+        if staging is None:
+            return dict
+
+        def copy_and_mark(*arguments: object) -> dict[object, Tensor]:
+            copies = staging.copy(*arguments)  # type: ignore[arg-type]
+            save.mark_staged()
+            return copies  # type: ignore[return-value]
+
+        return copy_and_mark  # type: ignore[return-value]
+
+    def _describe(
+        self,
+        save: PendingSave,
+        *,
+        dtype: torch.dtype,
+        save_seconds: float,
+        files: tuple[ManifestFile, ...],
+        writers: tuple[ManifestWriter, ...],
+    ) -> Manifest:
+        owner = self._owner
+        return Manifest(
+            checkpoint_id=checkpoint_id(owner.job_id, owner.attempt, save.state.step),
+            job_id=owner.job_id,
+            attempt=owner.attempt,
+            created_at=datetime.now(UTC),
+            train_state=save.state,
+            start=self.start,
+            layout=owner.layout,
+            seed=owner.spec.training.seed,
+            spec_digest=owner.spec.digest,
+            spec=owner.settings.model_copy(update={"env": {}}),
+            code_digest=owner.code_digest,
+            parent=owner.parent,
+            kind=save.kind,
+            param_dtype=str(dtype).removeprefix("torch."),
+            model=owner.spec.model,
+            seq_len=owner.spec.training.seq_len,
+            torch_version=torch.__version__,
+            save_seconds=save_seconds,
+            files=files,
+            writers=writers,
+        )
+
+    def _commit(self, manifest: Manifest) -> Manifest:
+        if manifest.kind == PREFLIGHT:
+            check_room(
+                self.folder,
+                size=manifest.size,
+                state=manifest.train_state,
+                spec=self._owner.settings,
+            )
+        store.write_manifest(self.folder, manifest)
+        with raised_fence(self._owner.job_folder, self._owner.attempt):
+            store.commit(self.folder)
+        reached(Point.COMMITTED, self.folder)
+        return manifest

@@ -1,0 +1,148 @@
+"""A new file that is written from start to end and hashed meanwhile, by a thread of its own."""
+
+from __future__ import annotations
+
+import io
+import os
+import queue
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+import xxhash
+
+from trainer.checkpoint.save_phases import Point, reached
+from trainer.checkpoint.store import storage_errors
+from trainer.storage.object_path import ObjectPath
+from trainer.storage.root import StoragePath
+from trainer.storage.upload import Upload
+from trainyard.protocol.manifest import ManifestFile
+
+PIECE = 8 * 2**20
+"""Bytes that are written and hashed at once: few calls, and still in the cache for the hash."""
+PIECES_WAITING = 4
+"""Pieces that the hash may lag behind."""
+
+Job = tuple[memoryview | bytes, Callable[[], None]]
+
+
+class HashedFile:
+    """Created exclusively; small writes are gathered, large ones go to the system as they lie.
+
+    What is written must stay as it is until `close`, or until `release` is called.
+    """
+
+    def __init__(self, path: StoragePath, *, expected: int = 0, ceiling: int = 2**40) -> None:
+        """Create the file; in an object store it is there when it is closed.
+
+        Args:
+            path: the new file.
+            expected: bytes that it will have, about.
+            ceiling: bytes of memory for parts on their way to an object store.
+
+        Raises:
+            CheckpointError: it cannot be created, for example because it exists.
+        """
+        self._path = path
+        self._file: io.FileIO | Upload
+        with storage_errors("write", path):
+            if isinstance(path, ObjectPath):
+                self._file = Upload(path, expected=expected, ceiling=ceiling)
+            else:
+                self._file = path.open("xb", buffering=0)
+        reached(Point.FILE_MADE, path)
+        self._gathered = bytearray()
+        self._written = 0
+        self._hash = xxhash.xxh3_128()
+        self._jobs: queue.Queue[Job | None] = queue.Queue(PIECES_WAITING)
+        self._hashing = threading.Thread(target=self._hash_all, name="checksum", daemon=True)
+        self._hashing.start()
+
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return self._written + len(self._gathered)
+
+    def write(
+        self, data: memoryview | bytes, *, release: Callable[[], None] = lambda: None
+    ) -> None:
+        """Append bytes.
+
+        Args:
+            data: a flat view of bytes.
+            release: called, in another thread, when they may change again.
+
+        Raises:
+            CheckpointError: the system refuses.
+        """
+        if len(data) < PIECE // 8:
+            self._gathered += data
+            release()
+            if len(self._gathered) >= PIECE:
+                self._flush()
+            return
+        self._flush()
+        try:
+            for start in range(0, len(data), PIECE):
+                self._put(data[start : start + PIECE], _nothing)
+        finally:
+            self._jobs.put((b"", release))
+
+    def close(self) -> ManifestFile:
+        """Make the file durable and return its size and checksum.
+
+        Raises:
+            CheckpointError: the system refuses.
+        """
+        self._flush()
+        with storage_errors("write", self._path):
+            if isinstance(self._file, Upload):
+                self._file.complete()
+            else:
+                os.fsync(self._file.fileno())
+        reached(Point.FILE_SYNCED, self._path)
+        self._end()
+        return ManifestFile(
+            path=self._path.name, size=self._written, xxh3_128=self._hash.hexdigest()
+        )
+
+    def __enter__(self) -> HashedFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _flush(self) -> None:
+        if self._gathered:
+            gathered, self._gathered = bytes(self._gathered), bytearray()
+            self._put(gathered, _nothing)
+
+    def _put(self, data: memoryview | bytes, release: Callable[[], None]) -> None:
+        with storage_errors("write", self._path):
+            left = memoryview(data)
+            while left:
+                left = left[self._file.write(left) :]
+        self._written += len(data)
+        reached(Point.PIECE_WRITTEN, self._path)
+        self._jobs.put((data, release))
+
+    def _hash_all(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            data, release = job
+            self._hash.update(data)
+            release()
+
+    def _end(self) -> None:
+        if not self._file.closed:
+            self._jobs.put(None)
+            self._hashing.join()
+            self._file.close()
+
+
+def _nothing() -> None:
+    pass

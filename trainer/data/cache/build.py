@@ -1,0 +1,237 @@
+"""Builds the files of a token cache: parts by several processes, joined in order as they come.
+
+<key>.parts/<n>.{tokens,starts,json}    finished parts; whoever starts again finds them
+<key>.{tokens,documents}.building       the parts that are joined so far
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from trainer.data.cache.part_files import START, PartFiles, PartRecord, blocks
+from trainer.data.cache.part_workers import Here, Pool
+from trainer.data.cache.producer import Producer
+from trainer.errors import DataError
+
+MAX_PROCESSES = 64
+
+
+def build(
+    folder: Path,
+    key: str,
+    producer: Producer,
+    *,
+    processes: int | None,
+    lock_fd: int,
+    on_progress: Callable[[], None],
+) -> Joined:
+    """Build the tokens and the starts of documents; what an earlier try has finished is used.
+
+    The result depends on the producer alone, and not on the number of processes.
+
+    Args:
+        folder: where the cache lies.
+        key: its name.
+        producer: says what the tokens are.
+        processes: how many work at once; None: one for each core that this process may use.
+        lock_fd: the lock of the build: the processes hold it too, so that nobody begins anew while
+            one of them still writes.
+        on_progress: called as the work goes on, and only then.
+
+    Raises:
+        DataError: the input is not what it should be; nothing is kept.
+        OSError: a file cannot be written; what is finished stays.
+    """
+    processes = processes or min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
+    try:
+        joined = Joined(folder, key, producer, on_progress)
+        _build_parts(joined, producer, processes, lock_fd, on_progress)
+        joined.finish()
+    except DataError:
+        remove_unfinished(folder, key)
+        raise
+    return joined
+
+
+def remove_unfinished(folder: Path, key: str) -> None:
+    """Remove what a build leaves behind."""
+    for path in _building(folder, key):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(_parts(folder, key), ignore_errors=True)
+
+
+def _build_parts(
+    joined: Joined,
+    producer: Producer,
+    processes: int,
+    lock_fd: int,
+    on_progress: Callable[[], None],
+) -> None:
+    parts = producer.parts()
+    first = list(islice(parts, 2))
+    several = processes > 1 and len(first) > 1
+    waiting: deque[tuple[PartFiles, Any]] = deque()
+    with (
+        Pool(producer, processes, lock_fd, on_progress) if several else Here(producer, on_progress)
+    ) as workers:
+
+        def join_next() -> None:
+            files, part = waiting.popleft()
+            workers.wait(files)
+            if not joined.add(files):  # it was damaged since
+                files.write(producer.pieces(part), producer.limit, on_progress)
+                assert joined.add(files)
+
+        # All parts are gone through, also those that are not needed: only then is it known that
+        # they are those of this cache.
+        for number, part in enumerate(chain(first, parts)):
+            if number < joined.parts or joined.is_full:
+                continue
+            files = joined.files(number)
+            if files.record() is None:
+                workers.start(files, part)
+            waiting.append((files, part))
+            if len(waiting) > workers.ahead:
+                join_next()
+        while waiting and not joined.is_full:
+            join_next()
+
+
+class Joined:
+    """The parts that are joined: their tokens one after another, and where documents begin."""
+
+    def __init__(
+        self, folder: Path, key: str, producer: Producer, on_progress: Callable[[], None]
+    ) -> None:
+        self.tokens_path, self.starts_path = _building(folder, key)
+        self._folder = _parts(folder, key)
+        self._dtype, self._limit = producer.dtype, producer.limit
+        self._on_progress = on_progress
+        self._begin()
+        while (files := self.files(self.parts)).is_joined():
+            record = files.record()
+            if record is None or not self._holds(record):
+                remove_unfinished(folder, key)
+                self._begin()
+                break
+
+    def _begin(self) -> None:
+        self._folder.mkdir(exist_ok=True)
+        for path in (self.tokens_path, self.starts_path):
+            path.touch()
+        self.parts = self.tokens = self.documents = 0
+        self._content, self._starts = xxhash.xxh3_128(), xxhash.xxh3_128()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more tokens are wanted."""
+        return self._limit is not None and self.tokens >= self._limit
+
+    @property
+    def content_digest(self) -> str:
+        """XXH3-128 of all tokens."""
+        return self._content.hexdigest()
+
+    @property
+    def starts_digest(self) -> str:
+        """XXH3-128 of where the documents begin."""
+        return self._starts.hexdigest()
+
+    def files(self, number: int) -> PartFiles:
+        """Return the files of a part."""
+        return PartFiles(self._folder, number, self._dtype)
+
+    def add(self, files: PartFiles) -> bool:
+        """Append a finished part and remove its files; False, and nothing, if it is damaged."""
+        record = files.record()
+        if record is None:
+            return False
+        left = record.tokens if self._limit is None else self._limit - self.tokens
+        tokens_hash, content = xxhash.xxh3_128(), self._content.copy()
+        tokens = 0
+        with self.tokens_path.open("r+b") as file:
+            file.seek(self.tokens * self._dtype.itemsize)
+            file.truncate()
+            for block in blocks(files.tokens, self._dtype, 0, record.tokens):
+                tokens_hash.update(block.data)
+                wanted = block[: left - tokens]
+                content.update(wanted.data)
+                file.write(wanted.data)
+                tokens += wanted.size
+                self._on_progress()
+        starts_hash, starts = xxhash.xxh3_128(), self._starts.copy()
+        documents = 0
+        with self.starts_path.open("r+b") as file:
+            file.seek(self.documents * START.itemsize)
+            file.truncate()
+            for block in blocks(files.starts, START, 0, record.documents):
+                starts_hash.update(block.data)
+                wanted = (block[block < left] + self.tokens).astype(START)
+                starts.update(wanted.data)
+                file.write(wanted.data)
+                documents += wanted.size
+        if not _is(record, tokens_hash, starts_hash):
+            return False
+        files.remove_content()
+        self._count(tokens, documents, content, starts)
+        return True
+
+    def finish(self) -> None:
+        """Have both files on the disk.
+
+        Raises:
+            DataError: there is no token.
+        """
+        if not self.tokens:
+            raise DataError("the input holds no text: every document is empty")
+        for path in (self.tokens_path, self.starts_path):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def _holds(self, record: PartRecord) -> bool:
+        """Count a part that an earlier try has joined, if it is there; False if it is not."""
+        tokens_hash, content = xxhash.xxh3_128(), self._content.copy()
+        for block in blocks(self.tokens_path, self._dtype, self.tokens, record.tokens):
+            tokens_hash.update(block.data)
+            content.update(block.data)
+            self._on_progress()
+        starts_hash, starts = xxhash.xxh3_128(), self._starts.copy()
+        for block in blocks(self.starts_path, START, self.documents, record.documents):
+            starts_hash.update(np.ascontiguousarray(block - self.tokens).data)
+            starts.update(block.data)
+        if not _is(record, tokens_hash, starts_hash):
+            return False
+        self._count(record.tokens, record.documents, content, starts)
+        return True
+
+    def _count(
+        self, tokens: int, documents: int, content: xxhash.xxh3_128, starts: xxhash.xxh3_128
+    ) -> None:
+        self.parts += 1
+        self.tokens += tokens
+        self.documents += documents
+        self._content, self._starts = content, starts
+
+
+def _is(record: PartRecord, tokens: xxhash.xxh3_128, starts: xxhash.xxh3_128) -> bool:
+    return (tokens.hexdigest(), starts.hexdigest()) == (
+        record.tokens_xxh3_128,
+        record.starts_xxh3_128,
+    )
+
+
+def _building(folder: Path, key: str) -> tuple[Path, Path]:
+    return folder / f"{key}.tokens.building", folder / f"{key}.documents.building"
+
+
+def _parts(folder: Path, key: str) -> Path:
+    return folder / f"{key}.parts"

@@ -1,0 +1,124 @@
+"""One part of a token cache on disk: what a process has finished, for whoever joins the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from trainer.data.cache.producer import Piece
+from trainyard.base.models import RecordModel
+from trainyard.run.atomic import replace_file
+
+START = np.dtype("<i8")
+WRITE_BUFFER_BYTES = 1 << 20
+READ_BYTES = 4 << 20
+
+
+class PartRecord(RecordModel):
+    """`<number>.json`: what a finished part holds."""
+
+    tokens: Annotated[int, Field(ge=0)]
+    """Its tokens."""
+    documents: Annotated[int, Field(ge=0)]
+    """Documents that begin in it."""
+    tokens_xxh3_128: str
+    """Digest of its tokens."""
+    starts_xxh3_128: str
+    """Digest of where documents begin, counted from its first token."""
+
+
+@dataclass(frozen=True)
+class PartFiles:
+    """The files of one part; the record is written last, so that it vouches for the others."""
+
+    folder: Path
+    number: int
+    dtype: np.dtype[Any]
+
+    @property
+    def tokens(self) -> Path:
+        """Its tokens; gone once they are joined."""
+        return self.folder / f"{self.number}.tokens"
+
+    @property
+    def starts(self) -> Path:
+        """Which of its tokens begin a document; gone once they are joined."""
+        return self.folder / f"{self.number}.starts"
+
+    def record(self) -> PartRecord | None:
+        """Return the record of a finished part; None when there is none."""
+        try:
+            return PartRecord.model_validate_json(self._record.read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return None
+
+    def is_joined(self) -> bool:
+        """Return whether the part was finished, and its tokens have gone to where they belong."""
+        return self._record.exists() and not self.tokens.exists()
+
+    def write(self, pieces: Iterator[Piece], limit: int | None, beat: Callable[[], None]) -> None:
+        """Write a part of at most `limit` tokens; `beat` is called for each piece."""
+        tokens_hash, starts_hash = xxhash.xxh3_128(), xxhash.xxh3_128()
+        tokens = documents = 0
+        # Half-written files need no other name: without a record they do not count.
+        self._record.unlink(missing_ok=True)
+        with (
+            self.tokens.open("wb", buffering=WRITE_BUFFER_BYTES) as tokens_file,
+            self.starts.open("wb", buffering=WRITE_BUFFER_BYTES) as starts_file,
+        ):
+            for piece in cut(pieces, limit):
+                assert piece.tokens.dtype == self.dtype
+                starts = (piece.starts + tokens).astype(START)
+                tokens_file.write(piece.tokens.data)
+                starts_file.write(starts.data)
+                tokens_hash.update(piece.tokens.data)
+                starts_hash.update(starts.data)
+                tokens += piece.tokens.size
+                documents += starts.size
+                beat()
+        record = PartRecord(
+            tokens=tokens,
+            documents=documents,
+            tokens_xxh3_128=tokens_hash.hexdigest(),
+            starts_xxh3_128=starts_hash.hexdigest(),
+        )
+        replace_file(self._record, record.model_dump_json(), durable=False)
+
+    def remove_content(self) -> None:
+        """Remove tokens and starts; the record stays. The tokens go last: they tell `is_joined`."""
+        self.starts.unlink(missing_ok=True)
+        self.tokens.unlink(missing_ok=True)
+
+    @property
+    def _record(self) -> Path:
+        return self.folder / f"{self.number}.json"
+
+
+def cut(pieces: Iterator[Piece], limit: int | None) -> Iterator[Piece]:
+    """Yield pieces up to `limit` tokens."""
+    left = limit
+    for piece in pieces:
+        if left is None:
+            yield piece
+            continue
+        yield Piece(piece.tokens[:left], piece.starts[piece.starts < left])
+        left -= piece.tokens.size
+        if left <= 0:
+            return
+
+
+def blocks(path: Path, dtype: np.dtype[Any], start: int, count: int) -> Iterator[NDArray[Any]]:
+    """Yield `count` values of a file, from value `start` on, in blocks; fewer when it is short."""
+    with path.open("rb") as file:
+        file.seek(start * dtype.itemsize)
+        left = count * dtype.itemsize
+        while left and (data := file.read(min(left, READ_BYTES))):
+            left -= len(data)
+            yield np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype=dtype)

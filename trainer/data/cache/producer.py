@@ -1,0 +1,120 @@
+"""The tokens of an input, part by part: what a token cache is built of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from trainer.data.files.corpus import InputFile
+from trainer.data.files.places import shown
+from trainer.data.files.reading import Part, Text, gathered
+from trainer.data.files.sources import Source
+from trainer.data.tokenizer import Tokenizer, dtype_of
+from trainer.errors import DataError
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive tokens of a part."""
+
+    tokens: NDArray[Any]
+    """Token ids `[n]`."""
+    starts: NDArray[np.int64]
+    """Which of them begin a document, in ascending order."""
+
+
+class Producer(Protocol):
+    """Says what the tokens of a cache are. It crosses to other processes."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of a token."""
+        ...
+
+    @property
+    def limit(self) -> int | None:
+        """Tokens after which the cache ends; None: no limit."""
+        ...
+
+    def parts(self) -> Iterator[Any]:
+        """Yield the parts of the work: the same ones, in the same order, whenever it is called.
+
+        Raises:
+            DataError: while iterating, or at the end: the parts are not those of this cache.
+        """
+        ...
+
+    def pieces(self, part: Any) -> Iterator[Piece]:
+        """Yield the tokens of a part; they depend on the part alone.
+
+        Raises:
+            DataError: the input is not what it should be.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class InputTokens:
+    """The tokens of an input: each document between the marks of its tokenizer."""
+
+    source: Source
+    tokenizer: Tokenizer
+    limit: int | None
+    identity: str
+    """Digest of the files that were seen when the cache got its name."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of a token."""
+        return dtype_of(self.tokenizer)
+
+    def parts(self) -> Iterator[Part]:
+        """Yield parts of the input.
+
+        Raises:
+            DataError: a file is not what it should be, or the files are others than before.
+        """
+        seen = xxhash.xxh3_128()
+
+        def see(file: InputFile) -> None:
+            seen.update(file.identity)
+
+        yield from self.source.parts(on_file=see)
+        if seen.hexdigest() != self.identity:
+            # Under the name that the former files gave it, it would mislead every later job.
+            corpus = self.source.corpus
+            raise DataError(
+                f"{corpus.field}: files below {shown(corpus.top)} came, went or were written to "
+                "while they were read; start again when the input is complete",
+                path=shown(corpus.top),
+            )
+
+    def pieces(self, part: Part) -> Iterator[Piece]:
+        """Yield the tokens of a part, about a MiB of text at a time."""
+        for texts in gathered(self.source.texts(part)):
+            yield self._piece(texts)
+
+    def _piece(self, texts: list[Text]) -> Piece:
+        bos, eos = self.tokenizer.bos, self.tokenizer.eos
+        before = np.array([] if bos is None else [bos], dtype=self.dtype)
+        after = np.array([eos], dtype=self.dtype)
+        tokens: list[NDArray[Any]] = []
+        starts: list[int] = []
+        size = 0
+        encoded = self.tokenizer.encode_batch([text.data for text in texts])
+        for text, body in zip(texts, encoded, strict=True):
+            if text.begins:
+                starts.append(size)
+                tokens.append(before)
+                size += before.size
+            tokens.append(body)
+            size += body.size
+            if text.ends:
+                tokens.append(after)
+                size += 1
+        return Piece(np.concatenate(tokens), np.array(starts, dtype=np.int64))

@@ -1,0 +1,239 @@
+"""Readers of text files and of JSON lines: a file is cut behind line breaks and read in slices."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import io
+import json
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, NoReturn
+
+from trainer.data.files import reading
+from trainer.data.files.corpus import Corpus, InputFile
+from trainer.data.files.reading import Slice, Text
+
+# In the standard library under one name, before Python 3.14 in a package under another.
+zstd = importlib.import_module(
+    "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+)
+
+BLOCK_BYTES = 1 << 20
+LINE_BYTES = 256 << 20
+"""The longest line of JSON lines: it must fit into memory several times."""
+SHOWN_CHARACTERS = 60
+SHOWN_NAMES = 20
+BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError)
+COMPRESSED = (".gz", ".zst")
+
+
+@dataclass(frozen=True)
+class TextFiles:
+    """Reads text files: each is one document, however many slices read it."""
+
+    corpus: Corpus
+    utf8: bool
+    """Whether bytes that are no UTF-8 are refused."""
+
+    def slices(self, file: InputFile) -> Iterator[Slice]:
+        """Yield ranges of bytes; a range holds the lines that begin in it."""
+        return _byte_ranges(file)
+
+    def texts(self, part: Slice) -> Iterator[Text]:
+        """Yield pieces of the document, cut behind line breaks where there are any."""
+        with self.corpus.open(part.file) as file:
+            place, end = _line_start(file, part.start), _line_start(file, part.stop)
+            file.seek(place)
+            rest = b""
+            while place + len(rest) < end:
+                block = file.read(min(BLOCK_BYTES, end - place - len(rest)))
+                if not block:
+                    return  # it was cut short, which the corpus notices
+                rest += block
+                cut = len(rest) if place + len(rest) == end else _cut(rest)
+                self._check(part.file, rest[:cut], place)
+                yield Text(rest[:cut], place == 0, place + cut == part.file.size)
+                place, rest = place + cut, rest[cut:]
+
+    def _check(self, file: InputFile, text: bytes, place: int) -> None:
+        nul = text.find(b"\0")
+        if nul >= 0:
+            self.corpus.refuse(
+                file.path,
+                f"holds a NUL byte at offset {place + nul}, so it is no text; "
+                "legal are text files in UTF-8 or another encoding without NUL",
+            )
+        try:
+            if self.utf8:
+                text.decode()
+        except UnicodeDecodeError as error:
+            self.corpus.refuse(
+                file.path,
+                f"is no UTF-8 at offset {place + error.start}: byte {text[error.start]:#04x}; "
+                "data.tokenizer='huggingface' needs UTF-8, 'byte' takes any encoding",
+            )
+
+
+@dataclass(frozen=True)
+class JsonLines:
+    """Reads JSON lines, plain or compressed: each line is an object, one field of it the text."""
+
+    corpus: Corpus
+    text_field: str
+
+    def slices(self, file: InputFile) -> Iterator[Slice]:
+        """Yield ranges of bytes; a compressed file can be read from its beginning only."""
+        if file.name.endswith(COMPRESSED):
+            return iter([Slice(file, 0, file.size, file.size)])
+        return _byte_ranges(file)
+
+    def texts(self, part: Slice) -> Iterator[Text]:
+        """Yield the text of each line; empty ones are left out."""
+        with self.corpus.open(part.file) as file:
+            if part.file.name.endswith(COMPRESSED):
+                with self._decompressed(part.file, file) as lines:
+                    yield from self._texts(part.file, lines, 0, sys.maxsize)
+            else:
+                place, end = _line_start(file, part.start), _line_start(file, part.stop)
+                file.seek(place)
+                lines = io.BufferedReader(file, BLOCK_BYTES)
+                yield from self._texts(part.file, lines, place, end)
+                lines.detach()  # the corpus still looks at the file
+
+    @contextmanager
+    def _decompressed(self, file: InputFile, opened: io.FileIO) -> Iterator[IO[bytes]]:
+        gzipped = file.name.endswith(".gz")
+        try:
+            with gzip.GzipFile(fileobj=opened) if gzipped else zstd.ZstdFile(opened) as content:
+                yield io.BufferedReader(content, BLOCK_BYTES)
+        except BROKEN as error:
+            self.corpus.refuse(file.path, f"is cut short or damaged: {error}")
+
+    def _texts(self, file: InputFile, lines: IO[bytes], place: int, end: int) -> Iterator[Text]:
+        first = place
+        number = 0  # of the line, counted from the first one read here
+        while place < end and (line := lines.readline(LINE_BYTES + 1)):
+            number += 1
+            data = self._text(_Line(self.corpus, file, line, number, first, at_start=place == 0))
+            place += len(line)
+            if data:
+                yield Text(data)
+
+    def _text(self, line: _Line) -> bytes:
+        if len(line.data) > LINE_BYTES:
+            line.refuse(f"is longer than {LINE_BYTES >> 20} MiB")
+        record = line.record()
+        if record is None:
+            return b""
+        if self.text_field not in record:
+            line.refuse(
+                f"has no field {self.text_field!r} (data.text_field); its fields: {listed(record)}"
+            )
+        text = record[self.text_field]
+        if not isinstance(text, str):
+            line.refuse(
+                f"holds no string in field {self.text_field!r} (data.text_field) but "
+                f"{_excerpt(json.dumps(text))}"
+            )
+        try:
+            return text.encode()
+        except UnicodeEncodeError as error:
+            line.refuse(
+                f"holds half a surrogate pair in field {self.text_field!r} at character "
+                f"{error.start}, which is no text"
+            )
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One line, and where it stands."""
+
+    corpus: Corpus
+    file: InputFile
+    data: bytes
+    number: int
+    """Counted from the first line of the slice."""
+    slice_start: int
+    """Bytes of the file before the slice."""
+    at_start: bool
+    """Whether it is the file's first line."""
+
+    def record(self) -> dict[str, Any] | None:
+        """Return the object, or None of a blank line."""
+        try:
+            text = self.data.decode("utf-8-sig" if self.at_start else "utf-8").strip()
+            record = json.loads(text) if text else None
+        except UnicodeDecodeError as error:
+            self.refuse(f"is no UTF-8 at byte {error.start}: {_excerpt(repr(self.data))}")
+        except (ValueError, RecursionError) as error:
+            self.refuse(f"is no JSON ({error}): {_excerpt(text)!r}")
+        if record is not None and not isinstance(record, dict):
+            self.refuse(f"is no JSON object but {_excerpt(text)!r}")
+        return record
+
+    def refuse(self, what: str) -> NoReturn:
+        """Refuse the input because of this line.
+
+        Raises:
+            DataError: naming file and line.
+        """
+        number = self.number
+        if self.slice_start:  # counting lines beforehand would cost every reader a pass
+            with self.corpus.open(self.file) as file:
+                number += _line_breaks(file, self.slice_start)
+        self.corpus.refuse(self.file.path, f"line {number} {what}")
+
+
+def _byte_ranges(file: InputFile) -> Iterator[Slice]:
+    size = reading.PART_BYTES
+    for start in range(0, file.size, size):
+        stop = min(start + size, file.size)
+        yield Slice(file, start, stop, stop - start)
+
+
+def _line_start(file: io.FileIO, place: int) -> int:
+    """Return where the first line at or behind a place begins; the file's size if none does."""
+    if place == 0:
+        return 0
+    place = file.seek(place - 1)
+    while block := file.read(64 << 10):
+        found = block.find(b"\n")
+        if found >= 0:
+            return place + found + 1
+        place += len(block)
+    return place
+
+
+def _cut(data: bytes) -> int:
+    """Return where to cut: behind the last line break, or else between two characters."""
+    cut = data.rfind(b"\n") + 1
+    if cut:
+        return cut
+    for back in range(1, min(4, len(data))):
+        if data[-back] & 0xC0 != 0x80:  # not the inside of a character
+            return len(data) - back
+    return len(data)
+
+
+def _line_breaks(file: io.FileIO, end: int) -> int:
+    file.seek(0)
+    count = 0
+    while end > 0 and (block := file.read(min(BLOCK_BYTES, end))):
+        count += block.count(b"\n")
+        end -= len(block)
+    return count
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names for a message: the first of them, and how many more there are."""
+    every = [repr(_excerpt(name)) for name in names]
+    more = len(every) - SHOWN_NAMES
+    return ", ".join(every[:SHOWN_NAMES]) + (f" and {more:,} more" if more > 0 else "") or "none"
+
+
+def _excerpt(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."

@@ -1,0 +1,160 @@
+"""Opens the input of a spec: which files it is made of, and who reads them."""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trainer.data.files.corpus import Corpus, InputFile
+from trainer.data.files.lines import JsonLines, TextFiles
+from trainer.data.files.places import real, resolve
+from trainer.data.files.reading import Part, Reader, Text, grouped
+from trainer.data.files.splits import split_names
+from trainyard.spec.sections.model import DataSection
+
+JSON_LINES = tuple(
+    f".{kind}{c}" for kind in ("jsonl", "ndjson", "json") for c in ("", ".gz", ".zst")
+)
+
+# Left out of the standard library: what is not the library's own (packages, build configuration),
+# and the tests, which many distributions of Python do not carry.
+NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+MACHINE_SPECIFIC = ("_sysconfigdata", "sitecustomize", "usercustomize", "config-")
+
+
+@dataclass(frozen=True)
+class Source:
+    """The documents of one input. It crosses to other processes."""
+
+    corpus: Corpus
+    data: DataSection
+
+    def parts(self, on_file: Callable[[InputFile], None] = lambda _file: None) -> Iterator[Part]:
+        """Yield the work of reading all documents, in parts that depend on the files alone.
+
+        Args:
+            on_file: called with each file.
+
+        Raises:
+            DataError: a file cannot be read or is not what it should be.
+        """
+
+        def files() -> Iterator[InputFile]:
+            for file in self.corpus.files():
+                on_file(file)
+                yield file
+
+        return grouped(s for file in files() for s in self._reader(file).slices(file))
+
+    def texts(self, part: Part) -> Iterator[Text]:
+        """Yield the texts of a part, in the order of the input.
+
+        Raises:
+            DataError: naming the file, the line or row, and what is there.
+        """
+        for piece in part:
+            yield from self._reader(piece.file).texts(piece)
+
+    def _reader(self, file: InputFile) -> Reader:
+        kind = self.data.source
+        if kind in {"corpus", "text"}:
+            return TextFiles(self.corpus, utf8=self.data.tokenizer != "byte")
+        if kind == "jsonl" or file.name.endswith(JSON_LINES):
+            return JsonLines(self.corpus, self.data.text_field)
+        # Imported by those who need it: it takes longer than all the rest.
+        from trainer.data.files import tables
+
+        table = tables.Arrow if file.name.endswith(".arrow") else tables.Parquet
+        return table(self.corpus, self.data.text_field)
+
+
+def open_source(data: DataSection, roots: Mapping[str, str]) -> Source:
+    """Find the input of a spec; only its place is checked, and which splits there are.
+
+    Args:
+        data: the spec's section.
+        roots: absolute path on this node of each named root.
+
+    Raises:
+        DataError: the place is outside its root or missing, or its root is unknown here; the data
+            set has no such split.
+    """
+    if data.source == "corpus":
+        field = f"data.corpus={data.corpus!r}"
+        library = real(Path(sysconfig.get_paths()["stdlib"]), field)
+        return Source(Corpus(field, root=library, top=library, wanted=_is_library), data)
+    assert data.path is not None  # a rule of the spec
+    field = f"data.path={data.path!r}"
+    root, top = resolve(data.path, field, roots)
+    corpus = Corpus(
+        field, root=root, top=top, wanted=WANTED[data.source], name=Path(data.path).name
+    )
+    if data.source == "huggingface":
+        corpus = replace(corpus, names=_names_of_split(corpus, data.split))
+    return Source(corpus, data)
+
+
+def _names_of_split(corpus: Corpus, split: str) -> frozenset[str]:
+    files = list(corpus.files())
+    lists: dict[Path, frozenset[str]] = {}
+    for file in files:
+        if Path(file.name).name == "state.json":
+            with corpus.open(file) as opened:
+                lists[Path(file.name).parent] = _listed(corpus, file, opened.read())
+    by_split = split_names([file.name for file in files if _is_data(file, lists)])
+    if by_split and split not in by_split:
+        corpus.refuse(
+            corpus.top,
+            f"has no data.split={split!r}; legal: {', '.join(sorted(by_split))}",
+        )
+    return frozenset(by_split.get(split, ()))
+
+
+def _listed(corpus: Corpus, file: InputFile, content: bytes) -> frozenset[str]:
+    """Return the files that belong to a saved data set; others beside them are leftovers."""
+    try:
+        return frozenset(entry["filename"] for entry in json.loads(content)["_data_files"])
+    except (ValueError, TypeError, KeyError):
+        corpus.refuse(file.path, "is no state.json of a data set: it lists no '_data_files'")
+
+
+def _is_data(file: InputFile, lists: Mapping[Path, frozenset[str]]) -> bool:
+    path = Path(file.name)
+    if path.parent in lists:
+        return path.name in lists[path.parent]
+    described = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json"}
+    return path.name not in described
+
+
+def _is_library(path: Path) -> bool:
+    if path.is_symlink() or path.name.startswith(MACHINE_SPECIFIC):
+        return False
+    return path.suffix == ".py" or (path.name not in NOT_LIBRARY and path.is_dir())
+
+
+def _is_not_hidden(path: Path) -> bool:
+    return not path.name.startswith(".")
+
+
+def _is_json_lines(path: Path) -> bool:
+    return _is_not_hidden(path) and (path.name.endswith(JSON_LINES) or path.is_dir())
+
+
+def _is_parquet(path: Path) -> bool:
+    return _is_not_hidden(path) and (path.suffix == ".parquet" or path.is_dir())
+
+
+def _is_of_data_set(path: Path) -> bool:
+    kinds = (".arrow", ".parquet", *JSON_LINES)
+    return _is_not_hidden(path) and (path.name.endswith(kinds) or path.is_dir())
+
+
+WANTED = {
+    "text": _is_not_hidden,
+    "jsonl": _is_json_lines,
+    "parquet": _is_parquet,
+    "huggingface": _is_of_data_set,
+}

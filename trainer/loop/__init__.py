@@ -1,0 +1,1 @@
+"""One attempt: its ordered recipe, the steps, and what happens between them."""

@@ -1,0 +1,184 @@
+"""What a running trainer is asked to do, and how all ranks come to do it at the same step.
+
+Only global rank 0 looks for `stop` and `requests/*.json`, between two steps. Its decision travels
+to the other ranks while the next step runs, and all of them act on it at the end of that step: no
+rank ever waits for it, and a rank that lags behind acts on the same step as the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntFlag
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from pydantic import ValidationError
+
+from trainer.metrics.profiler import Asked
+from trainer.metrics.run_writer import Recorder
+from trainyard.base.problems import spec_error
+from trainyard.protocol.records import parse_record
+from trainyard.protocol.rundir import Request, RequestAnswer, RunDirectory
+
+ANSWER_SUFFIX = ".answer.json"
+
+
+class Decision(IntFlag):
+    """What all ranks do at the end of a step."""
+
+    GO_ON = 0
+    STOP = 1
+    SAVE_ASKED = 2
+    SAVE_DUE = 4
+    PROFILE = 8
+    MEMORY = 16
+    EVERY_RANK = 32
+    SAVE_ENDED = 64
+    SAVE_RETRY = 128
+
+
+@dataclass
+class _Posted:
+    words_2: torch.Tensor  # the decision, and the steps to record
+    work: dist.Work
+
+
+class Control:
+    """Asks of the run directory, agreed upon by all ranks; each calls every method."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        recorder: Recorder,
+        *,
+        group: dist.ProcessGroup,
+        interval_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stop = Path(directory.stop)
+        self._requests = Path(directory.requests)
+        self._recorder = recorder
+        self._group = group
+        self._leads = dist.get_rank(group) == 0
+        self._interval_seconds = interval_seconds
+        self._clock = clock
+        self._saved_at = clock()
+        self._seen: set[str] = set()
+        self._save_requests: list[str] = []
+        self._answered_by_save: list[str] = []
+        self._recordings: list[tuple[str, Request]] = []  # the first one is under way once posted
+        self._recording_posted = False
+        self.asked: Asked | None = None
+        """What `take` received that is to be recorded from the next step on."""
+        self._posted: _Posted | None = None
+
+    def post(self, *, save_ended: bool = False, retry_due: bool = False) -> None:
+        """Look for what is asked, on rank 0, and send it off; `take` receives it a step later.
+
+        Args:
+            save_ended: whether a save in the background has ended here; rank 0's word counts.
+            retry_due: whether a failed save is to be tried again; rank 0's word counts.
+        """
+        assert self._posted is None
+        words_2 = torch.tensor(
+            self._words(save_ended=save_ended, retry_due=retry_due) if self._leads else [0, 0]
+        )
+        work = dist.broadcast(words_2, src=0, group=self._group, async_op=True)
+        assert work is not None
+        self._posted = _Posted(words_2, work)
+
+    def take(self) -> Decision:
+        """Return what was posted before the step that has just ended."""
+        assert self._posted is not None
+        self._posted.work.wait()
+        flags, steps = self._posted.words_2.tolist()
+        self._posted = None
+        decision = Decision(flags)
+        self.asked = _asked(decision, steps)
+        return decision
+
+    def save_begun(self) -> None:
+        """Take the requests so far as those that the save answers which begins now."""
+        self._saved_at = self._clock()
+        self._answered_by_save += self._save_requests
+        self._save_requests.clear()
+
+    def saved(self, checkpoint_id: str) -> None:
+        """Answer the requests for a save that has been committed."""
+        for request_id in self._answered_by_save:
+            self._answer(request_id, ok=True, message=f"saved as {checkpoint_id}")
+        self._answered_by_save.clear()
+
+    def recorded(self, result: tuple[bool, str] | None) -> None:
+        """Answer the recording that has ended, if one has; the next one may follow."""
+        if result is not None and self._leads:
+            request_id, _ = self._recordings.pop(0)
+            self._recording_posted = False
+            self._answer(request_id, ok=result[0], message=result[1])
+
+    def close(self, checkpoint_id: str) -> None:
+        """Answer what is still open when the run ends with its last checkpoint."""
+        if self._leads:
+            self._look()
+            self.save_begun()
+            self.saved(checkpoint_id)
+            while self._recordings:
+                self.recorded((False, "training ended before the first step to record"))
+
+    def _words(self, *, save_ended: bool, retry_due: bool) -> list[int]:
+        decision, steps = self._look(), 0
+        if save_ended:
+            decision |= Decision.SAVE_ENDED
+        if retry_due:
+            decision |= Decision.SAVE_RETRY
+        if self._recordings and not self._recording_posted:
+            self._recording_posted = True
+            _, request = self._recordings[0]
+            steps = request.steps
+            decision |= Decision.MEMORY if request.kind == "memory_snapshot" else Decision.PROFILE
+            if request.ranks == "all":
+                decision |= Decision.EVERY_RANK
+        return [int(decision), steps]
+
+    def _look(self) -> Decision:
+        decision = Decision.STOP if self._stop.exists() else Decision.GO_ON
+        for path in sorted(self._requests.glob("*.json")):
+            if path.name not in self._seen and not path.name.endswith(ANSWER_SUFFIX):
+                self._seen.add(path.name)
+                self._read(path)
+        if self._save_requests:
+            decision |= Decision.SAVE_ASKED
+        if 0 < self._interval_seconds <= self._clock() - self._saved_at:
+            decision |= Decision.SAVE_DUE
+        return decision
+
+    def _read(self, path: Path) -> None:
+        text = b""
+        try:
+            text = path.read_bytes()
+            request = parse_record(Request, text)
+        except (OSError, ValidationError) as error:
+            why = spec_error(error, text) if isinstance(error, ValidationError) else error
+            self._answer(path.stem, ok=False, message=f"no request that can be read: {why}")
+            return
+        if request.kind == "save":
+            self._save_requests.append(path.stem)
+        else:
+            self._recordings.append((path.stem, request))
+
+    def _answer(self, request_id: str, *, ok: bool, message: str) -> None:
+        answer = RequestAnswer(ok=ok, message=message, step=self._recorder.step)
+        self._recorder.answer(request_id, answer)
+
+
+def _asked(decision: Decision, steps: int) -> Asked | None:
+    if not decision & (Decision.PROFILE | Decision.MEMORY):
+        return None
+    return Asked(
+        memory=Decision.MEMORY in decision,
+        steps=steps,
+        every_rank=Decision.EVERY_RANK in decision,
+    )

@@ -1,0 +1,98 @@
+"""The loss on held-out sequences: the same on any layout, without a trace in what is trained."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+
+from trainer.data.batches import MicroBatch, micro_batches
+from trainer.data.dataset import Dataset
+from trainer.distributed import Ranks
+from trainer.metrics.run_writer import Recorder
+from trainer.parallel.mesh import Place
+from trainer.run import Run
+from trainyard.protocol.rundir import Phase
+from trainyard.training.loss import NO_LABEL
+
+logger = logging.getLogger("trainer")
+
+Evaluate = Callable[[Sequence[MicroBatch]], torch.Tensor]
+"""Returns the summed loss of a rank's micro-batches without gradients, float32 `[]`."""
+
+
+class Validation:
+    """The first sequences of the held-out split, always the same ones; all ranks call `run`.
+
+    Global batches are dealt as those of training are. A split that holds fewer sequences than asked
+    for is used once, whole: its last batch is filled up with sequences that do not count.
+    """
+
+    def __init__(
+        self, held_out: Dataset, run: Run, ranks: Ranks, recorder: Recorder, evaluate: Evaluate
+    ) -> None:
+        self._held_out = held_out
+        self._deal = run.deal
+        self._layout = run.attempt.layout
+        self._dp_rank = Place.of(ranks.rank, self._layout).dp
+        self._device = ranks.device
+        self._recorder = recorder
+        self._evaluate = evaluate
+        section, batch = run.spec.validation, run.spec.training.global_batch_size
+        self._interval, self._last = section.interval_steps, run.spec.training.steps
+        asked = section.batches * batch
+        self._sequences = min(asked, held_out.n_sequences)
+        if self._sequences < asked and ranks.leads:
+            logger.warning(
+                "validation.batches=%d asks for %d sequences of %d held out: these are used",
+                section.batches,
+                asked,
+                held_out.n_sequences,
+            )
+
+    def is_due(self, step: int) -> bool:
+        """Whether it runs after this step: every `interval_steps`, and after the last one."""
+        return step % self._interval == 0 or step == self._last
+
+    def run(self) -> dict[str, float]:
+        """Return the mean loss over the tokens, in nats, and how long that took.
+
+        The host waits for the device once, at the end.
+        """
+        started = time.perf_counter()
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        for batch in self._batches():
+            self._recorder.beat(Phase.VALIDATING)
+            total += self._evaluate(batch)
+        # Tensor-parallel ranks have the same loss, all of it; the others each their part.
+        total /= self._layout.tp
+        dist.all_reduce(total)
+        loss = total.item() / (self._sequences * self._held_out.seq_len)
+        seconds = time.perf_counter() - started
+        logger.info("validation loss %.4f in %.1f s", loss, seconds)
+        return {"validation/loss": loss, "validation/seconds": seconds}
+
+    def _batches(self) -> Iterator[list[MicroBatch]]:
+        """Yield this rank's share of each global batch."""
+        for position in range(0, self._sequences, self._deal.global_batch_size):
+            yield [
+                self._without_repeats(batch)
+                for batch in micro_batches(
+                    self._held_out, position=position, deal=self._deal, dp_rank=self._dp_rank
+                )
+            ]
+
+    def _without_repeats(self, batch: MicroBatch) -> MicroBatch:
+        """Return the batch with no label where a sequence stands behind the last one that counts.
+
+        All batches keep one shape: a pipeline and a compiled block are made for one.
+        """
+        if batch.positions[-1] < self._sequences:
+            return batch
+        labels_BS = batch.labels.copy()
+        labels_BS[batch.positions >= self._sequences] = NO_LABEL
+        return replace(batch, labels=labels_BS)

@@ -1,0 +1,1 @@
+"""What a run records: metrics, events, profiles, and what is measured for them."""

@@ -1,0 +1,160 @@
+"""What took the memory when it ran out: the parts of training that can be counted, and the rest."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from trainer.errors import LaunchError, OutOfMemoryError, is_out_of_memory
+from trainer.loop.build import Assembly
+from trainyard.protocol.failures import REMEDIES, MemoryUse
+
+logger = logging.getLogger("trainer")
+
+HISTORY = "MEMORY_HISTORY"
+"""Variable of the job's `env`: allocations and frees that a CUDA snapshot is to hold."""
+HISTORY_ENTRIES = 100_000
+"""Entries where a request asks for a snapshot, and the variable says nothing."""
+GIB = 2**30
+REMEDY_OF_PART = {
+    "weights": "shard them over more slots (parallelism.dp_shard), or optimizer.cpu_offload",
+    "gradients": "shard them over more slots (parallelism.dp_shard), or optimizer.cpu_offload",
+    "optimizer states": (
+        "shard them over more slots (parallelism.dp_shard), optimizer.state_dtype = 'bfloat16', "
+        "or optimizer.cpu_offload"
+    ),
+    "the rest": (
+        "it is activations above all: a smaller training.micro_batch_size, or "
+        "activation_checkpoint.mode = 'full'"
+    ),
+}
+
+
+def start_history(device: torch.device) -> None:
+    """Record the allocator's history for snapshots, where the job asks for it: it costs time.
+
+    Raises:
+        LaunchError: the variable holds no number.
+    """
+    entries = os.environ.get(HISTORY, "0")
+    if not entries.isdecimal():
+        raise LaunchError(
+            f"env.{HISTORY}={entries!r} is no number of entries, such as {HISTORY_ENTRIES}"
+        )
+    if device.type == "cuda" and int(entries):
+        torch.cuda.memory._record_memory_history(max_entries=int(entries))
+
+
+def history_runs() -> bool:
+    """Return whether the job has the history recorded all the time."""
+    return int(os.environ.get(HISTORY, "0")) > 0
+
+
+def dump_snapshot(folder: Path, name: str) -> Path:
+    """Write what the CUDA allocator holds, and what history it has, and return the file."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.pickle"
+    torch.cuda.memory._dump_snapshot(str(path))
+    return path
+
+
+@contextmanager
+def explaining_memory(
+    assembly: Assembly, device: torch.device, snapshots: Path, *, rank: int
+) -> Iterator[None]:
+    """Turn an error that means that memory ran out into one that says what took it.
+
+    Raises:
+        OutOfMemoryError: in place of torch's and Python's own.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        use = memory_use(assembly, device)
+        raise OutOfMemoryError(
+            f"{_first_line(error)} {_in_words(use)}",
+            memory=use,
+            remedy=_remedy(use),
+            path=_snapshot(device, snapshots, rank),
+        ) from error
+
+
+def memory_use(assembly: Assembly, device: torch.device) -> MemoryUse:
+    """Return what this rank holds on its device by part."""
+    parameters = list(assembly.model.parameters())
+    states = (value for state in assembly.optimizer.state.values() for value in state.values())
+    weights = _bytes_on(device, parameters)
+    gradients = _bytes_on(device, (p.grad for p in parameters))
+    optimizer = _bytes_on(device, states)
+    allocated, reserved, total = _held(device)
+    return MemoryUse(
+        device=device.type,
+        total_bytes=total,
+        reserved_bytes=reserved,
+        allocated_bytes=allocated,
+        weights_bytes=weights,
+        gradients_bytes=gradients,
+        optimizer_bytes=optimizer,
+        rest_bytes=max(allocated - weights - gradients - optimizer, 0),
+    )
+
+
+def _held(device: torch.device) -> tuple[int, int, int]:
+    """Return bytes in use, bytes held for use, and bytes that there are."""
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        return torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device), total
+    page = os.sysconf("SC_PAGE_SIZE")
+    resident = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * page
+    return resident, resident, os.sysconf("SC_PHYS_PAGES") * page
+
+
+def _bytes_on(device: torch.device, values: Iterable[object]) -> int:
+    """Return the bytes of the tensors on a device, of sharded ones the part that is here."""
+    local = (v._local_tensor if isinstance(v, DTensor) else v for v in values)
+    return sum(t.nbytes for t in local if isinstance(t, torch.Tensor) and t.device == device)
+
+
+def _parts(use: MemoryUse) -> dict[str, int]:
+    return {
+        "weights": use.weights_bytes,
+        "gradients": use.gradients_bytes,
+        "optimizer states": use.optimizer_bytes,
+        "the rest": use.rest_bytes,
+    }
+
+
+def _in_words(use: MemoryUse) -> str:
+    listed = ", ".join(f"{name} {size / GIB:.2f}" for name, size in _parts(use).items())
+    return f"In use: {use.allocated_bytes / GIB:.2f} of {use.total_bytes / GIB:.2f} GiB ({listed})."
+
+
+def _remedy(use: MemoryUse) -> str:
+    """Return what a resume may change, then what reduces the largest part."""
+    parts = _parts(use)
+    most = max(parts, key=lambda name: parts[name])
+    usual = REMEDIES[OutOfMemoryError.reason].text
+    return f"{usual} Largest: {most}; {REMEDY_OF_PART[most]}."
+
+
+def _first_line(error: BaseException) -> str:
+    text = (str(error) or type(error).__name__).splitlines()[0].strip()
+    return text if text.endswith(".") else f"{text}."
+
+
+def _snapshot(device: torch.device, folder: Path, rank: int) -> str | None:
+    if device.type != "cuda":
+        return None
+    try:
+        return str(dump_snapshot(folder, f"out-of-memory.rank-{rank}"))
+    except (OSError, RuntimeError):
+        logger.exception("no snapshot of the memory could be written")
+        return None

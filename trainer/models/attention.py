@@ -1,0 +1,174 @@
+"""Causal self-attention with grouped keys and rotary positions.
+
+Shapes: B sequences, S tokens, D model width, H query heads, K key heads, W head width.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainer.models.documents import Mask, attend_within_documents, document_mask
+from trainyard.training.architectures import Architecture, RopeScaling
+
+
+class Positions(nn.Module):
+    """Which tokens of a sequence this process works on, and their rotary angles.
+
+    The rotary position embedding is that of Su et al., RoFormer, 2021. All are buffers outside the
+    state dict. `reset` computes them anew, which a model that was built on the meta device needs
+    once it has memory.
+    """
+
+    cos: Tensor
+    sin: Tensor
+    stream: Tensor
+    queries: Tensor
+
+    def __init__(
+        self, head_dim: int, seq_len: int, theta: float, scaling: RopeScaling | None = None
+    ) -> None:
+        super().__init__()
+        self.head_dim, self.seq_len = head_dim, seq_len
+        self._frequencies_P = frequencies(head_dim, theta, scaling)
+        tokens_S = torch.arange(seq_len, device="cpu")
+        self.take(attended_S=tokens_S, stream_S=tokens_S)
+
+    def take(
+        self, *, attended_S: Tensor, stream_S: Tensor, queries_S: Tensor | None = None
+    ) -> None:
+        """Work on some tokens of each sequence only, by their places in it, int64 on the host.
+
+        Args:
+            attended_S: tokens whose queries, keys and values this process computes.
+            stream_S: tokens that its residual stream holds.
+            queries_S: tokens with whose queries it attends; without it those that it computes.
+        """
+        self._attended_S, self._stream_S = attended_S, stream_S
+        self._queries_S = attended_S if queries_S is None else queries_S
+        angles = attended_S.numel(), self.head_dim
+        self.register_buffer("cos", torch.empty(angles), persistent=False)
+        self.register_buffer("sin", torch.empty(angles), persistent=False)
+        self.register_buffer("stream", torch.empty_like(stream_S), persistent=False)
+        self.register_buffer("queries", torch.empty_like(self._queries_S), persistent=False)
+        self.reset()
+
+    @property
+    def attended(self) -> Tensor:
+        """Tokens whose queries, keys and values are computed here, int64 on the host."""
+        return self._attended_S
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Fill the buffers; angles are computed in float64 on the host: the same everywhere."""
+        if self.cos.is_meta:
+            return
+        angles = torch.outer(self._attended_S.double(), self._frequencies_P)
+        cos, sin = angles.cos(), angles.sin()
+        self.cos.copy_(torch.cat((cos, cos), dim=-1))
+        self.sin.copy_(torch.cat((-sin, sin), dim=-1))
+        self.stream.copy_(self._stream_S)
+        self.queries.copy_(self._queries_S)
+
+    def forward(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return cosines, sines and the places of the stream, for so many tokens of the input.
+
+        The input is token ids, hence the attended tokens, or the residual stream. Fewer tokens than
+        the model was built for are the first ones of a sequence, as in inference.
+
+        Raises:
+            ValueError: that is more than the model was built for.
+        """
+        if tokens in (self.cos.shape[0], self.stream.shape[0]):
+            return self.cos, self.sin, self.stream
+        if tokens > self.seq_len:
+            raise ValueError(f"{tokens} tokens are more than the model's seq_len={self.seq_len}")
+        assert self.stream.shape[0] == self.seq_len, "a part of a sequence has one length"
+        return self.cos[:tokens], self.sin[:tokens], self.stream[:tokens]
+
+    def document_mask(self, segments_BS: Tensor) -> Mask:
+        """Return the mask that keeps documents apart, of whole sequences; one does for all layers.
+
+        `segments_BS` holds the document of each token of the whole sequence, int32.
+        """
+        return document_mask(segments_BS, self.queries[: segments_BS.shape[1]])
+
+
+def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None) -> Tensor:
+    """Return by how much each pair of features turns from token to token, float64 [W / 2], in rad.
+
+    `scaling` is Llama 3.1's: frequencies that turn seldom within the context of the first training
+    are divided by its factor, those that turn often stay, in between the share shifts linearly.
+    """
+    pairs = torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu")
+    plain = theta ** (-pairs / head_dim)
+    if scaling is None:
+        return plain
+    turns = scaling.original_context * plain / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return plain * (kept + (1 - kept) / scaling.factor)
+
+
+def rotate(x_BHSW: Tensor, cos_SW: Tensor, sin_SW: Tensor) -> Tensor:
+    """Turn each pair of features (i, i + W/2) by the angle of its place.
+
+    Pairs are half a head apart, as in published Hugging Face weights; the first half of `sin_SW`
+    carries the minus sign of the rotation. It is computed in the type of the angles, float32.
+    """
+    swapped_BHSW = torch.roll(x_BHSW, x_BHSW.shape[-1] // 2, dims=-1)
+    return (x_BHSW * cos_SW + swapped_BHSW * sin_SW).type_as(x_BHSW)
+
+
+class CausalAttention(nn.Module):
+    """Scaled dot-product attention of each token to those up to itself.
+
+    A module of its own, without weights, so that another way to attend can take its place.
+    """
+
+    def forward(
+        self, q_BHSW: Tensor, k_BKSW: Tensor, v_BKSW: Tensor, mask: Mask | None = None
+    ) -> Tensor:
+        """Return the mixed values, shaped as the queries; K divides H.
+
+        With a `mask` of documents (`Positions.document_mask`), tokens see their own document only.
+        """
+        if mask is not None:
+            return attend_within_documents(q_BHSW, k_BKSW, v_BKSW, mask)
+        grouped = q_BHSW.shape[1] != k_BKSW.shape[1]
+        return F.scaled_dot_product_attention(
+            q_BHSW, k_BKSW, v_BKSW, is_causal=True, enable_gqa=grouped
+        )
+
+
+class Attention(nn.Module):
+    """Projections to queries, keys and values, attention, and the projection back."""
+
+    def __init__(self, arch: Architecture) -> None:
+        super().__init__()
+        self.head_dim = arch.head_dim
+        self.wq = nn.Linear(arch.dim, arch.n_heads * arch.head_dim, bias=False)
+        self.wk = nn.Linear(arch.dim, arch.n_kv_heads * arch.head_dim, bias=False)
+        self.wv = nn.Linear(arch.dim, arch.n_kv_heads * arch.head_dim, bias=False)
+        self.wo = nn.Linear(arch.n_heads * arch.head_dim, arch.dim, bias=False)
+        self.attend = CausalAttention()
+
+    def forward(
+        self, x_BSD: Tensor, cos_SW: Tensor, sin_SW: Tensor, mask: Mask | None = None
+    ) -> Tensor:
+        """Return the attention's contribution to the residual stream, shaped as `x_BSD`."""
+        q_BHSW, k_BKSW, v_BKSW = self.project(x_BSD)
+        q_BHSW, k_BKSW = rotate(q_BHSW, cos_SW, sin_SW), rotate(k_BKSW, cos_SW, sin_SW)
+        mixed_BHSW = self.attend(q_BHSW, k_BKSW, v_BKSW, mask)
+        return self.wo(mixed_BHSW.transpose(1, 2).flatten(2))
+
+    def project(self, x_BSD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries [B, H, S, W], keys and values [B, K, S, W] before their rotation."""
+        return self._heads(self.wq(x_BSD)), self._heads(self.wk(x_BSD)), self._heads(self.wv(x_BSD))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        # The number of heads is left open: a shard of the projection holds fewer of them.
+        return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)

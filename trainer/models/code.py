@@ -1,0 +1,56 @@
+"""The digest of an own model's code: every file of the folder that `model.code` names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import xxhash
+
+from trainer.data.files.corpus import Corpus
+from trainer.data.files.places import resolve
+from trainer.errors import LaunchError
+from trainyard.spec.job import JobSpec
+
+MOST_FILES = 10_000
+MOST_BYTES = 256 * 2**20
+READ_SIZE = 2**20
+COMPILED = "__pycache__"
+
+
+def code_digest(spec: JobSpec, roots: Mapping[str, str]) -> str | None:
+    """Return the XXH3-128 of names and contents of an own model's code; None without a folder.
+
+    Left out are what an import writes (`__pycache__`, `*.pyc`), what has a hidden name (such as
+    `.git`), and empty files. Links count as what they lead to.
+
+    Raises:
+        DataError: the folder or a file cannot be read, or leads out of its root.
+        LaunchError: there is more than a digest at each start can cover.
+    """
+    place = spec.model.code
+    if spec.model.factory is None or place is None:
+        return None
+    field = f"model.code={place!r}"
+    root, top = resolve(place, field, roots)
+    code = Corpus(field, root, top, wanted=_is_code)
+    hasher, size = xxhash.xxh3_128(), 0
+    for count, file in enumerate(code.files(), start=1):
+        size += file.size
+        if count > MOST_FILES or size > MOST_BYTES:
+            raise LaunchError(
+                f"{field}: the folder holds more than {MOST_FILES:,} files or "
+                f"{MOST_BYTES // 2**20} MiB, all of which count as code; legal: a folder of the "
+                "model's code alone (hidden names and __pycache__ do not count)",
+                path=str(top),
+            )
+        hasher.update(json.dumps([file.name, file.size]).encode())
+        with code.open(file) as opened:
+            while chunk := opened.read(READ_SIZE):
+                hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def _is_code(path: Path) -> bool:
+    return not (path.name.startswith(".") or path.name == COMPILED or path.suffix == ".pyc")

@@ -1,0 +1,333 @@
+"""Somebody's own model: any module that maps tokens to logits, built by `model.factory`.
+
+Shapes: B sequences, S tokens, D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from trainer.data.files.places import resolve
+from trainer.errors import LaunchError
+from trainer.models.attention import Positions
+from trainer.models.base import Model
+from trainer.models.plans import TENSOR, pieces, tensor_plan
+from trainer.models.stateless_rng import Noise
+from trainer.models.ties import Ties
+from trainyard.spec.job import JobSpec
+from trainyard.training.loss import NO_LABEL
+
+STD = 0.02
+
+
+class OwnModel(Model):
+    """Gives a module of others the face of ours: a loss, blocks, and values for its buffers.
+
+    A part of one is one too: in the module, what other parts hold is None.
+
+    Args:
+        spec: gives factory, arguments, vocabulary, length, the classes of the blocks, and the axes
+            for which plans are needed.
+        roots: path of each named root, for `model.code`.
+
+    Raises:
+        LaunchError: the factory is not there, fails, returns no module, the module has no block of
+            a class that the spec names, or no plan, or one that does not fit, of an axis in use.
+    """
+
+    def __init__(self, spec: JobSpec, roots: Mapping[str, str]) -> None:
+        super().__init__()
+        self._spec, self._roots = spec, roots
+        self._build = _builder(spec, roots)
+        self.net = self._build()
+        self._ties = Ties(self.net)
+        self.positions = Positions(2, spec.training.seq_len, theta=10_000.0)
+        self.tok_embeddings, self.norm, self.output = None, None, None
+        self.loss = LogitsLoss()
+        self._takes_noise = "noise" in inspect.signature(self.net.forward).parameters
+        self._set_layers(_blocks(self.net, spec.model.block_classes))
+        axes = spec.parallelism
+        self.tensor_plan = tensor_plan(self.net, spec) if axes.tp > 1 else {}
+        """Style of each module by its name in `net`; what is not named stays whole."""
+        self._pieces = pieces(self.net, spec) if axes.pp > 1 else {}
+        self._ends = True
+        for name in self.tensor_plan:
+            if any(cut.startswith(f"{name}.") for cut in self._named(self._pieces)):
+                raise LaunchError(
+                    f"model.factory: {TENSOR} names {name!r}, which the pipeline plan cuts apart; "
+                    "legal: modules within its pieces, or parallelism.pp=1"
+                )
+
+    def forward(
+        self,
+        x: Tensor,
+        labels_BS: Tensor | None = None,
+        *,
+        keys_B: Tensor | None = None,
+        segments_BS: Tensor | None = None,
+    ) -> Tensor:
+        """Return logits [B, S, V], or with labels the sum of their losses, as a `Transformer` does.
+
+        `x` is token ids [B, S], or the residual stream [B, S, D] in a part that does not begin with
+        them; a part that does not end with logits returns the stream.
+
+        Raises:
+            LaunchError: the module returns something else.
+        """
+        assert segments_BS is None, "an own model is not told of documents"
+        options: dict[str, Any] = {}
+        _, _, stream_S = self.positions(x.shape[1])
+        if self._takes_noise and keys_B is not None:
+            options["noise"] = Noise(keys_B, stream_S)
+        result = self.net(x, **options)
+        if not self._ends:
+            width, dtype = self._spec.architecture.dim, self._stream_dtype
+            if self._shape(result) != (len(x), len(stream_S), width) or result.dtype != dtype:
+                raise LaunchError(
+                    "model.factory: between stages forward must return the stream [B, S, D] = "
+                    f"{[len(x), len(stream_S), width]} (D is model.dim) of {dtype}, "
+                    f"got {_described(result)}"
+                )
+            return result
+        tokens = x.shape[1] if x.ndim == 2 else self.positions.attended.numel()
+        wanted = (len(x), tokens, self._spec.architecture.vocab_size)
+        if self._shape(result) != wanted:
+            raise LaunchError(
+                f"model.factory: forward must return logits [B, S, V] = {list(wanted)}, "
+                f"got {_described(result)}"
+            )
+        if labels_BS is None:
+            return result.full_tensor() if isinstance(result, DTensor) else result
+        loss: Tensor = self.loss(result, labels_BS)
+        return loss
+
+    def keep(self, names: Collection[str]) -> None:
+        """Put None, in place, for all modules but those of the named pieces."""
+        held = self._named(names)
+        for name in self._named(self._pieces) - held:
+            parent, _, child = name.rpartition(".")
+            setattr(self.net.get_submodule(parent), child, None)
+        there = set(self.net.modules())
+        self._set_layers([block for block in self.layers.values() if block in there])
+        self._ends = "output" in names
+
+    def part(self, names: Collection[str]) -> Self:
+        """Return a model of the named pieces, which it shares with this one.
+
+        Modules without parameters are in no piece, and in every part.
+        """
+        with torch.device("meta"):
+            part = type(self)(self._spec, self._roots)
+        part.positions, part.loss = self.positions, self.loss
+        _share(part.net, self.net, cut=self._named(self._pieces), held=self._named(names))
+        there = set(part.net.modules())
+        part._set_layers([block for block in self.layers.values() if block in there])
+        part._ends = "output" in names
+        return part
+
+    def try_in_parts(self, parts: Sequence[Collection[str]]) -> None:
+        """Run parts one after the other, without memory, on what the one before returns.
+
+        Raises:
+            LaunchError: one fails, or returns what the next cannot be given.
+        """
+        with torch.device("meta"):
+            whole = type(self)(self._spec, self._roots)
+            x = torch.zeros(1, self._spec.training.seq_len, dtype=torch.int64)
+            for parameter in whole.parameters():  # as FSDP casts them
+                parameter.data = parameter.data.to(self._stream_dtype)
+            for index, names in enumerate(parts):
+                try:
+                    x = whole.part(names)(x)
+                except LaunchError as error:
+                    raise LaunchError(f"stage {index} of {len(parts)}: {error}") from error
+                except Exception as error:  # whatever the code of others raises
+                    held = ", ".join(sorted(self._named(names)))
+                    raise LaunchError(
+                        f"model.factory: stage {index} of {len(parts)}, where all but {held} is "
+                        "None, does not run on the meta device: "
+                        f"{type(error).__name__}: {error}"
+                    ) from error
+
+    @property
+    def _stream_dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self._spec.training.param_dtype)
+        return dtype
+
+    def _named(self, names: Collection[str]) -> set[str]:
+        """Return the names, within the module, of what is in some pieces."""
+        return {module for name in names for module in self._pieces[name]}
+
+    def _set_layers(self, blocks: Sequence[nn.Module]) -> None:
+        # Not registered: each block has its name within the module, and needs no second one.
+        object.__setattr__(self, "layers", nn.ModuleDict({str(i): b for i, b in enumerate(blocks)}))
+
+    @staticmethod
+    def _shape(result: object) -> tuple[int, ...] | None:
+        return tuple(result.shape) if isinstance(result, Tensor) else None
+
+    @property
+    def tied(self) -> bool:
+        """Whether weights are shared is the module's affair: what no block holds is the root's."""
+        return False
+
+    def keep_ties(self) -> None:
+        """Make one again what the module holds as one under several names."""
+        self._ties.restore(self.net)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        # Of `to_empty` and `to`: what it replaces, it replaces name by name. FSDP's own version
+        # calls this one before it takes note of the new tensors.
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.keep_ties()
+        return self
+
+    def initial_std(self, _name: str) -> float:
+        """Return that of every matrix: 0.02."""
+        return STD
+
+    def initial_weights(self, seed: int) -> dict[str, Tensor] | None:
+        """Return what the module's own `init_weights(seed)` makes of a whole one on the CPU."""
+        if not hasattr(self.net, "init_weights"):
+            return None
+        whole = self._build()
+        whole.init_weights(seed)
+        return {f"net.{name}": parameter.detach() for name, parameter in whole.named_parameters()}
+
+    @torch.no_grad()
+    def reset_buffers(self) -> None:
+        """Copy the buffers of the module as its constructor makes them."""
+        self.positions.reset()
+        buffers = dict(self.net.named_buffers())
+        if buffers:
+            # Every name: the first one of a shared buffer may be in another stage.
+            fresh = dict(self._build().named_buffers(remove_duplicate=False))
+            for name, buffer in buffers.items():
+                local = buffer.to_local() if isinstance(buffer, DTensor) else buffer
+                local.copy_(fresh[name])
+
+
+class LogitsLoss(nn.Module):
+    """The sum of the cross entropies of all tokens, float32 in nats; labels of -100 do not count.
+
+    A module of its own, without weights, so that another way to compute it can take its place.
+    """
+
+    def forward(self, logits_BSV: Tensor, labels_BS: Tensor) -> Tensor:
+        """Return the loss of whole logits.
+
+        Raises:
+            LaunchError: they are split over ranks.
+        """
+        if isinstance(logits_BSV, DTensor):
+            raise LaunchError(
+                "parallelism.loss_parallel=false, but forward of model.factory returned split "
+                f"logits ({logits_BSV.placements}); legal: a {TENSOR} that gathers them, or "
+                "loss_parallel=true"
+            )
+        return F.cross_entropy(
+            logits_BSV.flatten(0, 1).float(),
+            labels_BS.flatten(),
+            ignore_index=NO_LABEL,
+            reduction="sum",
+        )
+
+
+def _share(
+    part: nn.Module, whole: nn.Module, *, cut: set[str], held: set[str], prefix: str = ""
+) -> None:
+    """Give a fresh module what another has, but None for what is cut off and not held."""
+    # The very table: what is put into one, as memory is later, is in the other.
+    part._buffers = whole._buffers
+    for name, child in whole._modules.items():
+        path = prefix + name
+        if path in cut:
+            part._modules[name] = child if path in held else None
+        elif child is not None and any(other.startswith(f"{path}.") for other in cut):
+            own = part._modules[name]
+            assert own is not None, "a fresh module is whole"
+            _share(own, child, cut=cut, held=held, prefix=f"{path}.")
+        else:
+            part._modules[name] = child
+
+
+def _described(result: object) -> str:
+    if isinstance(result, Tensor):
+        return f"{list(result.shape)} of {result.dtype}"
+    return type(result).__name__
+
+
+def _builder(spec: JobSpec, roots: Mapping[str, str]) -> Callable[[], Any]:
+    """Return a function that builds the module, on whatever device is torch's default then."""
+    section = spec.model
+    assert section.factory is not None, "the spec names no factory"
+    factory = _imported(section.factory, _code(section.code, roots))
+    arguments = {
+        "vocab_size": spec.architecture.vocab_size,
+        "seq_len": spec.training.seq_len,
+        **section.arguments,
+    }
+
+    def build() -> Any:
+        try:
+            module = factory(**arguments)
+        except Exception as error:
+            given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+            raise LaunchError(
+                f"model.factory={section.factory!r} failed on ({given}): "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(module, nn.Module):
+            raise LaunchError(
+                f"model.factory={section.factory!r} returned {type(module).__name__}, "
+                "but a torch.nn.Module is needed"
+            )
+        return module
+
+    return build
+
+
+def _code(place: str | None, roots: Mapping[str, str]) -> Path | None:
+    return None if place is None else resolve(place, f"model.code={place!r}", roots)[1]
+
+
+def _imported(name: str, code: Path | None) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    if code is not None and str(code) not in sys.path:
+        sys.path.insert(0, str(code))
+    try:
+        factory = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # whatever the code of others raises when it is imported
+        where = f" in {code}" if code else ""
+        raise LaunchError(
+            f"model.factory={name!r} cannot be imported{where}: {type(error).__name__}: {error}"
+        ) from error
+    return factory
+
+
+def _blocks(net: nn.Module, classes: tuple[str, ...]) -> list[nn.Module]:
+    """Return the outermost modules of the named classes, in order."""
+    blocks: list[nn.Module] = []
+    inside: set[nn.Module] = set()
+    for module in net.modules():
+        if module is not net and type(module).__name__ in classes and module not in inside:
+            blocks.append(module)
+            inside |= set(module.modules())
+    missing = set(classes) - {type(block).__name__ for block in blocks}
+    if missing:
+        there = sorted({type(module).__name__ for module in net.modules() if module is not net})
+        raise LaunchError(
+            f"model.block_classes: the model has no {', '.join(sorted(missing))}; "
+            f"legal: {', '.join(there)}"
+        )
+    return blocks

@@ -1,0 +1,279 @@
+"""Quantized training: the matrix products of linear layers in float8 or MX float8, by torchao.
+
+Weights, gradients and optimizer states stay in high precision, under the names of the plain model:
+a checkpoint says nothing of how its products were computed, and any recipe goes on from it. On a
+CPU the products are emulated: rounded to the low precision, and multiplied in the high one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Partial, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+from torch.optim import Optimizer
+
+from trainer.errors import LaunchError
+from trainer.models.base import Model
+from trainer.models.own import OwnModel
+from trainer.models.ties import tied_parameters
+from trainyard.base.problems import unmatched
+from trainyard.spec.job import JobSpec
+from trainyard.spec.precision import BFLOAT16_ONLY, MULTIPLE, number_format, quantizes
+from trainyard.spec.sections.parallelism import QuantizationSection
+from trainyard.training.devices import LEAST_CAPABILITY
+
+LOUD_ON_IMPORT = ("torchao", "torch.utils._pytree")
+"""Loggers: of kernels for GPUs that a CPU cannot load, and of types that torch knows by now."""
+
+
+def quantize_linear_layers(
+    model: nn.Module, spec: JobSpec, *, device_type: str, gathers: bool
+) -> None:
+    """Have linear layers multiply in low precision, in place; before anything wraps them.
+
+    Layers that `quantization.exclude` or `min_dim` leave out stay as they are, and so does our own
+    head, which is no linear layer.
+
+    Args:
+        model: the whole model, or a part of it.
+        spec: gives the recipe, and the layers that are left out.
+        device_type: `cpu` emulates.
+        gathers: whether FSDP follows, and gathers from the device. It then gathers the weights of
+            `float8_tensorwise` in float8, half the bytes of bfloat16; the other recipes have a
+            scale for each row or block of what is gathered, and gather high precision.
+
+    Raises:
+        LaunchError: this rank's GPU cannot multiply such numbers.
+    """
+    section = spec.quantization
+    if section.recipe == "none":
+        return
+    if device_type == "cuda":
+        refuse_unable(spec, torch.cuda.get_device_name(), torch.cuda.get_device_capability())
+    emulate, recipe = device_type == "cpu", section.recipe.removeprefix("float8_")
+    ties = tied_parameters(model)
+
+    def chosen(module: nn.Module, name: str, *, tied: bool | None = None) -> bool:
+        assert isinstance(module, nn.Linear)
+        if tied is not None and tied != (id(module.weight) in ties):
+            return False
+        return quantizes(section, name, module.in_features, module.out_features)
+
+    with _quietly():
+        if recipe == "mxfp8":
+            _to_mxfp8(emulate=emulate)(model, chosen)
+            return
+        # A weight that is gathered in float8 is wrapped in a tensor of its own. A tied one must
+        # not be: it is gathered in high precision, and the scale is the same.
+        for tied in (False, True):
+            convert = _to_float8(recipe, emulate=emulate, gathers=gathers and not tied)
+            convert(model, partial(chosen, tied=tied))
+
+
+def refuse_uneven_layers(model: Model, spec: JobSpec) -> None:
+    """Refuse an own model with a quantized layer whose sides, on each rank, do not fit the recipe.
+
+    The planner holds the families to the same.
+
+    Args:
+        model: the whole model, before it is split.
+        spec: gives the recipe, the layers that are left out, and the axes.
+
+    Raises:
+        LaunchError: naming the layer.
+    """
+    wanted = number_format(spec)
+    if wanted is None or not isinstance(model, OwnModel):
+        return
+    step, recipe = MULTIPLE[wanted], spec.quantization.recipe
+    for name, layer in _linear_layers(model):
+        sides = [layer.in_features, layer.out_features]
+        if not quantizes(spec.quantization, name, *sides):
+            continue
+        style = model.tensor_plan.get(name.removeprefix("net."))
+        shards = (isinstance(style, RowwiseParallel), isinstance(style, ColwiseParallel))
+        parts = [spec.parallelism.tp if split else 1 for split in shards]
+        if any(side % (step * part) for side, part in zip(sides, parts, strict=True)):
+            inner, outer = (f"{s / part:g}" for s, part in zip(sides, parts, strict=True))
+            raise LaunchError(
+                f"quantization.recipe={recipe!r} needs multiples of {step}, but {name} is {inner} "
+                f"x {outer} on each rank; legal: other widths, or a part of its name in "
+                "quantization.exclude"
+            )
+
+
+def refuse_unknown_names(model: Model, spec: JobSpec) -> None:
+    """Refuse parts of names that leave out no layer of an own model; the default may be such.
+
+    Raises:
+        LaunchError: naming them, and the layers that there are.
+    """
+    names = [name for name, _ in _linear_layers(model)]
+    section = spec.quantization
+    given = [part for part in section.exclude if part not in QuantizationSection().exclude]
+    unknown = unmatched(given, names)
+    if unknown and section.recipe != "none":
+        raise LaunchError(
+            f"quantization.exclude={list(section.exclude)}: no linear layer has "
+            f"{', '.join(unknown)} in its name; legal: parts of {', '.join(names)}"
+        )
+
+
+def _linear_layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
+    return [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
+
+
+def refuse_unable(spec: JobSpec, name: str, capability: tuple[int, int]) -> None:
+    """Refuse a GPU whose tensor cores do not multiply a job's numbers.
+
+    Raises:
+        LaunchError: naming the field, the GPU and what it needs.
+    """
+    wanted, recipe = number_format(spec), spec.quantization.recipe
+    assert wanted is not None
+    least = LEAST_CAPABILITY[wanted]
+    if capability < least:
+        raise LaunchError(
+            f"quantization.recipe={recipe!r} needs compute capability {_dotted(least)} or higher, "
+            f"but {name} has {_dotted(capability)}; legal here: "
+            f"{'none, or a float8 recipe' if capability >= LEAST_CAPABILITY['float8'] else 'none'}"
+        )
+    dtype = spec.training.param_dtype
+    if recipe in BFLOAT16_ONLY and dtype != "bfloat16":
+        raise LaunchError(
+            f"training.param_dtype={dtype!r}, but products of {recipe} on a GPU give bfloat16 "
+            "only; legal: bfloat16"
+        )
+
+
+def keep_scales_fresh(model: nn.Module, optimizer: Optimizer) -> None:
+    """Have each step of the optimizer followed by `refresh_scales`."""
+    optimizer.register_step_post_hook(lambda *_: refresh_scales(model))
+
+
+def refresh_scales(model: nn.Module) -> None:
+    """Compute the scales of all weights that are gathered in float8, with one reduction for all.
+
+    All ranks call it together whenever weights have changed; does nothing where there are none.
+    """
+    if "torchao.float8" in sys.modules:
+        from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
+
+        precompute_float8_dynamic_scale_for_fsdp(model)
+
+
+def high_precision(tensor: Tensor) -> Tensor:
+    """Return a weight without the wrapper that has it gathered in float8; the memory is shared."""
+    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    plain: Tensor | None = getattr(local, "_tensor", None)
+    if plain is None:
+        return tensor
+    if not isinstance(tensor, DTensor):
+        return plain
+    return DTensor.from_local(
+        plain,
+        tensor.device_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+
+
+Convert = Callable[[nn.Module, Callable[[nn.Module, str], bool]], object]
+"""Replaces those linear layers of a model for which a function of module and name says so."""
+
+
+def _to_float8(recipe: str, *, emulate: bool, gathers: bool) -> Convert:
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = replace(
+        Float8LinearConfig.from_recipe_name(recipe),
+        emulate=emulate,
+        enable_fsdp_float8_all_gather=gathers and recipe == "tensorwise",
+    )
+    return lambda model, chosen: convert_to_float8_training(
+        model, module_filter_fn=chosen, config=config
+    )
+
+
+def _to_mxfp8(*, emulate: bool) -> Convert:
+    from torchao.float8.float8_linear_utils import swap_linear_layers
+    from torchao.prototype.moe_training.mxfp8_linear import _to_mxfp8_then_scaled_mm
+    from torchao.prototype.mx_formats.config import ScaleCalculationMode
+    from torchao.quantization.quantize_.common.kernel_preference import KernelPreference
+
+    multiply = partial(
+        _to_mxfp8_then_scaled_mm,
+        kernel_preference=KernelPreference.EMULATED if emulate else KernelPreference.AUTO,
+        # Rounded up, no number leaves the range of its block (NVIDIA's recipe for MXFP8).
+        scale_calculation_mode=ScaleCalculationMode.RCEIL,
+    )
+    return lambda model, chosen: swap_linear_layers(
+        model, partial(MXLinear, multiply=multiply), module_filter_fn=chosen
+    )
+
+
+class MXLinear(nn.Linear):
+    """A linear layer whose products are of blocks of 32 numbers with a common scale.
+
+    torchao wraps the weight of a layer to this end, and the wrapper ends up in checkpoints; here
+    the layer asks for the product, and its weight is a plain one.
+    """
+
+    def __init__(self, linear: nn.Linear, *, multiply: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__(linear.in_features, linear.out_features, bias=False, device="meta")
+        self.weight, self.bias = linear.weight, linear.bias
+        self._multiply = multiply
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the product over the last dimension, with the bias if there is one."""
+        if isinstance(x, DTensor):
+            product: Tensor = self._split(x)
+        else:
+            product = self._multiply(x, self.weight)
+        return product if self.bias is None else product + self.bias
+
+    def _split(self, x: DTensor) -> DTensor:
+        """Multiply what this tensor-parallel rank has: blocks lie within a rank."""
+        weight = self.weight
+        assert isinstance(weight, DTensor)
+        by_columns = weight.placements == (Shard(0),)
+        local = x.to_local(grad_placements=[Partial()] if by_columns else None)
+        product = self._multiply(local, weight.to_local())
+        placement = Shard(product.ndim - 1) if by_columns else Partial()
+        return DTensor.from_local(product, x.device_mesh, [placement], run_check=False)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Import torchao without its warnings, and on a machine without GPUs without kernels for them.
+
+    The kernels are looked for when the package is first imported.
+    """
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TORCHAO_FORCE_SKIP_LOADING_SO_FILES", "1")
+    loggers = {logger: logger.level for logger in map(logging.getLogger, LOUD_ON_IMPORT)}
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in loggers.items():
+            logger.setLevel(level)
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))

@@ -1,0 +1,1 @@
+"""Storage roots: folders, and object stores that speak S3. No torch."""

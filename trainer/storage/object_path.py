@@ -1,0 +1,235 @@
+"""Paths in an object store, with those methods of `pathlib.Path` that checkpoints use."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from trainer.storage import s3_client
+from trainer.storage.download import Download
+from trainyard.spec.storage_uri import OBJECTS, split_object_store
+
+DELETED_AT_ONCE = 1000
+"""Objects that one request deletes; S3 takes no more."""
+
+
+LARGEST_SMALL = 2**30
+"""Bytes of the largest object that is read at once."""
+
+
+class ObjectStat(NamedTuple):
+    """What is known of an object without reading it."""
+
+    st_size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, order=True)
+class ObjectPath:
+    """An object, or what in a file system would be a folder: the beginning of names."""
+
+    bucket: str
+    """Name of the bucket."""
+    parts: tuple[str, ...] = ()
+    """The key, cut at its slashes."""
+
+    @classmethod
+    def root(cls, url: str) -> ObjectPath:
+        """Return the root that settings name as `s3://bucket/prefix`.
+
+        Raises:
+            ValueError: it is no such URL.
+        """
+        bucket, prefix = split_object_store(url)
+        return cls(bucket, tuple(filter(None, prefix.split("/"))))
+
+    def __str__(self) -> str:
+        return f"{OBJECTS}{'/'.join((self.bucket, *self.parts))}"
+
+    def __truediv__(self, relative: str) -> ObjectPath:
+        before = () if relative.startswith("/") else self.parts  # as pathlib has it
+        return ObjectPath(self.bucket, (*before, *filter(None, relative.split("/"))))
+
+    @property
+    def key(self) -> str:
+        """Name of the object in its bucket."""
+        return "/".join(self.parts)
+
+    @property
+    def name(self) -> str:
+        """Last part."""
+        return self.parts[-1] if self.parts else self.bucket
+
+    @property
+    def parent(self) -> ObjectPath:
+        """The path without its last part."""
+        return ObjectPath(self.bucket, self.parts[:-1])
+
+    def resolve(self) -> ObjectPath:
+        """Return the path without `..`; there are no links to follow."""
+        kept: list[str] = []
+        for part in self.parts:
+            if part == "..":
+                kept = kept[:-1]
+            elif part != ".":
+                kept.append(part)
+        return ObjectPath(self.bucket, tuple(kept))
+
+    def is_relative_to(self, other: ObjectPath) -> bool:
+        """Return whether it lies beneath another path, or is that one."""
+        beginning = self.parts[: len(other.parts)]
+        return (self.bucket, beginning) == (other.bucket, other.parts)
+
+    def exists(self) -> bool:
+        """Return whether there is such an object; a folder is none.
+
+        Raises:
+            OSError: the object store cannot say.
+        """
+        try:
+            self.stat()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def stat(self) -> ObjectStat:
+        """Return the object's size.
+
+        Raises:
+            OSError: there is none, or the object store cannot say.
+        """
+        answer = s3_client.call("head_object", str(self), Bucket=self.bucket, Key=self.key)
+        return ObjectStat(answer["ContentLength"])
+
+    def read_bytes(self) -> bytes:
+        """Return the object's content, which is small.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        with Download(self) as file:
+            return file.read(LARGEST_SMALL)
+
+    def open(self, _mode: Literal["rb"], *, buffering: Literal[0]) -> Download:
+        """Open the object to be read forwards.
+
+        Raises:
+            OSError: there is none, or the object store refuses.
+        """
+        assert buffering == 0
+        return Download(self)
+
+    def put(self, content: bytes, *, new: bool = False) -> None:
+        """Write a small object at once.
+
+        Raises:
+            OSError: the object store refuses; `FileExistsError` where it must be new and is not.
+        """
+        condition = {"IfNoneMatch": "*"} if new else {}
+        s3_client.call(
+            "put_object", str(self), Bucket=self.bucket, Key=self.key, Body=content, **condition
+        )
+
+    def unlink(self, *, missing_ok: Literal[True]) -> None:
+        """Delete the object; whether it was there is not told.
+
+        Raises:
+            OSError: the object store refuses.
+        """
+        assert missing_ok
+        s3_client.call("delete_object", str(self), Bucket=self.bucket, Key=self.key)
+
+    def beneath(self, *, start: str = "") -> Iterator[ObjectPath]:
+        """Yield every object of a folder whose name begins so, in the order of their names.
+
+        Raises:
+            OSError: the object store refuses to list them.
+        """
+        more: dict[str, str] = {}
+        while True:
+            answer = s3_client.call(
+                "list_objects_v2",
+                str(self),
+                Bucket=self.bucket,
+                Prefix=f"{self._prefix}{start}",
+                **more,
+            )
+            for found in answer.get("Contents", ()):
+                yield ObjectPath(self.bucket, tuple(found["Key"].split("/")))
+            if not answer.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": answer["NextContinuationToken"]}
+
+    def remove_all(self) -> None:
+        """Delete every object of a folder, and what began to be uploaded there.
+
+        Raises:
+            OSError: the object store refuses.
+        """
+        self.abort_uploads()
+        found = list(self.beneath())
+        for start in range(0, len(found), DELETED_AT_ONCE):
+            names = [{"Key": path.key} for path in found[start : start + DELETED_AT_ONCE]]
+            answer = s3_client.call(
+                "delete_objects",
+                str(self),
+                Bucket=self.bucket,
+                Delete={"Objects": names, "Quiet": True},
+            )
+            for refused in answer.get("Errors", ()):
+                what = f"{refused.get('Code')} {refused.get('Message')}"
+                raise OSError(errno.EACCES, what, str(ObjectPath(self.bucket) / refused["Key"]))
+
+    def uploads(self) -> list[tuple[ObjectPath, str]]:
+        """Return what began to be uploaded beneath a folder and was neither completed nor aborted.
+
+        Raises:
+            OSError: the object store refuses to list it.
+        """
+        found: list[tuple[ObjectPath, str]] = []
+        more: dict[str, str] = {}
+        while True:
+            answer = s3_client.call(
+                "list_multipart_uploads", str(self), Bucket=self.bucket, Prefix=self._prefix, **more
+            )
+            for upload in answer.get("Uploads", ()):
+                path = ObjectPath(self.bucket, tuple(upload["Key"].split("/")))
+                found.append((path, upload["UploadId"]))
+            if not answer.get("IsTruncated"):
+                return found
+            more = {
+                "KeyMarker": answer["NextKeyMarker"],
+                "UploadIdMarker": answer["NextUploadIdMarker"],
+            }
+
+    def abort_uploads(self) -> None:
+        """Drop the parts of what began to be uploaded beneath a folder.
+
+        Raises:
+            OSError: the object store refuses.
+        """
+        for path, upload in self.uploads():
+            path.abort(upload)
+
+    def abort(self, upload: str) -> None:
+        """Drop the parts of an upload; one that is gone is dropped already.
+
+        Raises:
+            OSError: the object store refuses.
+        """
+        try:
+            s3_client.call(
+                "abort_multipart_upload",
+                str(self),
+                Bucket=self.bucket,
+                Key=self.key,
+                UploadId=upload,
+            )
+        except FileNotFoundError:
+            return
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self.key}/" if self.parts else ""

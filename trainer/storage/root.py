@@ -1,0 +1,40 @@
+"""Where checkpoints lie: a folder, or a bucket of an object store."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from trainer.errors import LaunchError
+from trainer.storage.object_path import ObjectPath
+from trainyard.spec.storage_uri import is_object_store
+
+StoragePath = Path | ObjectPath
+"""A path on storage; both kinds have the methods of `pathlib.Path` that checkpoints use."""
+
+
+def storage_root(text: str) -> StoragePath:
+    """Return a root as the settings of this machine name it.
+
+    Raises:
+        LaunchError: it is no URL of an object store, or nothing here can speak to one.
+    """
+    if not is_object_store(text):
+        return Path(text)
+    if find_spec("s3fs") is None:
+        raise LaunchError(
+            f"{text} is in an object store, but the package s3fs is not installed here: "
+            "pip install 'trainyard-programs[s3]', or take a root that is a folder",
+            path=text,
+        )
+    try:
+        return ObjectPath.root(text)
+    except ValueError as error:
+        raise LaunchError(str(error), path=text) from error
+
+
+def is_beneath(path: StoragePath, root: StoragePath) -> bool:
+    """Return whether a path lies beneath a root, symbolic links followed."""
+    if isinstance(path, ObjectPath):
+        return isinstance(root, ObjectPath) and path.resolve().is_relative_to(root)
+    return isinstance(root, Path) and path.resolve().is_relative_to(root.resolve())

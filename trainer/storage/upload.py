@@ -1,0 +1,148 @@
+"""A new object, sent in parts while it is written: bounded in memory, there as a whole or not."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import uuid
+from collections import deque
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from trainer.storage import s3_client
+
+if TYPE_CHECKING:
+    from trainer.storage.object_path import ObjectPath
+
+PART = 32 * 2**20
+"""Bytes of a part; all but the last have as many, which some stores demand."""
+MOST_PARTS = 9_000
+"""Parts of one object, below the 10,000 that S3 takes: what is expected is about right."""
+IN_FLIGHT = 4
+"""Parts that are on their way at once, where the ceiling allows it."""
+
+logger = logging.getLogger(__name__)
+
+
+class Upload:
+    """Nothing is there before `complete`; closed without it, what was sent is dropped."""
+
+    def __init__(self, path: ObjectPath, *, expected: int = 0, ceiling: int = 2**40) -> None:
+        """Send nothing yet.
+
+        Args:
+            path: the new object.
+            expected: bytes that it will have, about; larger ones are sent in larger parts.
+            ceiling: bytes of memory to be used for parts, but for two of them at the least.
+        """
+        self.closed = False
+        self._path = path
+        self._part = part_bytes(expected)
+        self._most_in_flight = max(1, min(IN_FLIGHT, ceiling // self._part - 1))
+        self._filling = io.BytesIO()
+        self._id: str | None = None
+        self._sent = 0
+        self._in_flight: deque[tuple[int, Future[dict[str, Any]]]] = deque()
+        self._parts: list[dict[str, Any]] = []
+        # By it an answer that was lost is told from an object that somebody else wrote.
+        self._token = uuid.uuid4().hex
+        self._completed = False
+
+    def write(self, data: memoryview) -> int:
+        """Take bytes, as many as the part has room for, and return how many.
+
+        Raises:
+            OSError: the object store refuses a part.
+        """
+        taken = self._filling.write(data[: self._part - self._filling.tell()])
+        if self._filling.tell() == self._part:
+            self._send()
+        return taken
+
+    def complete(self) -> None:
+        """Send the rest and make the object be there.
+
+        Raises:
+            OSError: the object store refuses; `FileExistsError` where there is one already.
+        """
+        if self._id is None:
+            self._create("put_object", Body=self._take(), Metadata=self._metadata)
+            self._completed = True
+            return
+        if self._filling.tell():
+            self._send()
+        while self._in_flight:
+            self._wait_for_one()
+        self._create(
+            "complete_multipart_upload",
+            UploadId=self._id,
+            MultipartUpload={"Parts": self._parts},
+        )
+        self._completed = True
+
+    def close(self) -> None:
+        """End it; what was not completed is dropped, or left to whoever cleans up."""
+        if self.closed:
+            return
+        self.closed = True
+        for _, part in self._in_flight:
+            part.cancel()
+        if self._id is None or self._completed:
+            return
+        try:
+            self._path.abort(self._id)
+        except OSError as error:
+            logger.warning("an upload is left unfinished: %s: %s", error.filename, error.strerror)
+
+    @property
+    def _metadata(self) -> dict[str, str]:
+        return {"trainyard-upload": self._token}
+
+    def _send(self) -> None:
+        if self._id is None:
+            answer = s3_client.call(
+                "create_multipart_upload", str(self._path), **self._place, Metadata=self._metadata
+            )
+            self._id = answer["UploadId"]
+        while len(self._in_flight) >= self._most_in_flight:
+            self._wait_for_one()
+        self._sent += 1
+        number = {"UploadId": self._id, "PartNumber": self._sent}
+        begun = s3_client.begin("upload_part", **self._place, **number, Body=self._take())
+        self._in_flight.append((self._sent, begun))
+
+    def _take(self) -> io.BytesIO:
+        """Return what was filled, as a file: of bytes, aiohttp would hold up everybody's calls."""
+        filled, self._filling = self._filling, io.BytesIO()
+        filled.seek(0)
+        return filled
+
+    def _wait_for_one(self) -> None:
+        number, begun = self._in_flight.popleft()
+        answer = s3_client.wait(begun, str(self._path))
+        self._parts.append({"PartNumber": number, "ETag": answer["ETag"]})
+
+    def _create(self, method: str, **arguments: Any) -> None:
+        try:
+            s3_client.call(method, str(self._path), **self._place, **arguments, IfNoneMatch="*")
+        except (FileExistsError, FileNotFoundError):
+            if not self._is_there():
+                raise
+
+    def _is_there(self) -> bool:
+        """Return whether the object is ours: the answer to an earlier attempt was lost."""
+        try:
+            answer = s3_client.call("head_object", str(self._path), **self._place)
+        except FileNotFoundError:
+            return False
+        return bool(answer.get("Metadata", {}).get("trainyard-upload") == self._token)
+
+    @property
+    def _place(self) -> dict[str, str]:
+        return {"Bucket": self._path.bucket, "Key": self._path.key}
+
+
+def part_bytes(expected: int) -> int:
+    """Return the bytes of a part, so that an object of about this size has few enough."""
+    return max(PART, math.ceil(expected / MOST_PARTS / 2**20) * 2**20)
