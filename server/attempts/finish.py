@@ -11,13 +11,13 @@ from sqlalchemy import Connection, exists, func, select, update
 
 from server.attempts.fallback import find_fallback
 from server.attempts.launch import Launch, read_launch
+from server.attempts.recovery import queue_recovery
 from server.attempts.retry_policy import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
 from server.attempts.rollback import find_rollback, tell_rollback
 from server.context import Context
 from server.database.rows import AttemptNode
 from server.database.tables import attempts, checkpoints, requests
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
-from server.operations.recovery import queue_recovery
 from server.subject import SERVER, Actor
 from trainyard.protocol.failures import Failure
 from trainyard.protocol.rest.event_data import (

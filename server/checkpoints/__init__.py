@@ -1,1 +1,1 @@
-"""Checkpoints: the catalog of what was committed."""
+"""Checkpoints: the catalog, retention, and what people do with them (docs/lifecycle.md, 36-41)."""

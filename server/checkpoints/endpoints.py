@@ -1,4 +1,4 @@
-"""`/checkpoints` and `/jobs/{id}/checkpoints`: the catalog of what was committed."""
+"""`/checkpoints` and `/jobs/{id}/checkpoints`: the catalog, and what a person does with it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from server.auth.dependencies import person
-from server.checkpoints import catalog
+from server.auth.dependencies import Person, person
+from server.checkpoints import catalog, exports, service
+from server.context import Context
 from server.http.dependencies import ServerContext
 from server.http.paging import PageRequest, page_by
 from server.http.path_params import CHECKPOINT_ID, CheckpointId, JobId
+from server.http.request_body import JsonBody
 from server.http.responses import reply
+from server.operations.store import read_operation
 from trainyard.protocol.rest.common import Page
+from trainyard.protocol.rest.operations import ExportRequest, OperationView, SampleRequest
 from trainyard.protocol.rest.telemetry import CheckpointDetails, CheckpointView
+
+ExportBody = Annotated[ExportRequest, Depends(JsonBody(ExportRequest, default=ExportRequest()))]
+SampleBody = Annotated[SampleRequest, Depends(JsonBody(SampleRequest, default=SampleRequest()))]
 
 router = APIRouter(dependencies=[person])
 
@@ -44,3 +51,85 @@ def list_checkpoints(
 def get_checkpoint(context: ServerContext, checkpoint_id: CheckpointId) -> Response:
     """Return all that a checkpoint records of itself."""
     return reply(catalog.read_checkpoint(context, checkpoint_id))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/verify",
+    status_code=202,
+    response_model=OperationView,
+    tags=["checkpoints"],
+    summary="Compare a checkpoint with its checksums, and load it",
+)
+def verify(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+    """Queue a verification on a node; a repeat answers with the one that is open."""
+    return _accepted(context, service.verify(context, checkpoint_id, actor=principal.actor))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/export",
+    status_code=202,
+    response_model=OperationView,
+    tags=["checkpoints"],
+    summary="Write a checkpoint's weights as Hugging Face's libraries read them",
+)
+def export(
+    context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: ExportBody
+) -> Response:
+    """Queue an export to a folder on storage; the same again answers with the one that is open."""
+    return _accepted(context, exports.export(context, checkpoint_id, body, actor=principal.actor))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/sample",
+    status_code=202,
+    response_model=OperationView,
+    tags=["checkpoints"],
+    summary="Draw a text from a checkpoint",
+)
+def sample(
+    context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: SampleBody
+) -> Response:
+    """Queue a text to be drawn on a node; the operation's outcome carries it."""
+    return _accepted(context, exports.sample(context, checkpoint_id, body, actor=principal.actor))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/pin",
+    response_model=CheckpointDetails,
+    tags=["checkpoints"],
+    summary="Keep a checkpoint whatever retention says",
+)
+def pin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+    """Keep a checkpoint until it is unpinned."""
+    service.set_pin(context, checkpoint_id, pinned=True, actor=principal.actor)
+    return reply(catalog.read_checkpoint(context, checkpoint_id))
+
+
+@router.post(
+    "/checkpoints/{checkpoint_id}/unpin",
+    response_model=CheckpointDetails,
+    tags=["checkpoints"],
+    summary="Leave a checkpoint to retention again",
+)
+def unpin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+    """Take a pin back."""
+    service.set_pin(context, checkpoint_id, pinned=False, actor=principal.actor)
+    return reply(catalog.read_checkpoint(context, checkpoint_id))
+
+
+@router.delete(
+    "/checkpoints/{checkpoint_id}",
+    status_code=202,
+    response_model=OperationView,
+    tags=["checkpoints"],
+    summary="Delete a checkpoint from storage",
+)
+def delete(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
+    """Mark a checkpoint and queue its deletion; 409 says what speaks against it."""
+    return _accepted(context, service.delete(context, checkpoint_id, actor=principal.actor))
+
+
+def _accepted(context: Context, operation_id: str) -> Response:
+    with context.database.read() as connection:
+        view = read_operation(connection, operation_id)
+    return reply(view, status=202, headers={"location": f"/api/v1/operations/{operation_id}"})

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Path, Response
 from server.attempts import service as attempts
 from server.auth.dependencies import AttemptTokenHash, Joiner, Node
 from server.auth.service import Principal
+from server.checkpoints.outcomes import apply_outcome
 from server.errors import ForbiddenError
 from server.http.dependencies import ServerContext
 from server.http.path_params import OperationId
@@ -118,7 +119,7 @@ def report_on_an_operation(
 ) -> Response:
     """Renew the lease; 409 where another claim has outrun this one."""
     _check(principal, body.node, body.protocol)
-    return reply(report_operation(context, operation_id, body))
+    return reply(report_operation(context, operation_id, body, apply=apply_outcome))
 
 
 def _check(principal: Principal, node: str, protocol: int) -> None:

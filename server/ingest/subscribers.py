@@ -10,6 +10,7 @@ from sqlalchemy import Connection, select, update
 from server.attempts.launch import effective_spec
 from server.attempts.service import Reporter
 from server.checkpoints.catalog import record_commit, record_stall
+from server.checkpoints.service import apply_retention
 from server.context import Context
 from server.database.tables import attempts, events, jobs, requests
 from server.events.store import append_event
@@ -19,7 +20,6 @@ from server.logs.store import Stored
 from server.metrics import continuity
 from server.metrics.progress import PACE_STEPS, STEP_SECONDS, advanced
 from server.metrics.store import newest_values
-from server.operations.service import apply_retention
 from server.subject import SERVER, TRAINER
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from server.attempts.finish import order
 from server.attempts.launch import newest_attempt_id, read_launch
 from server.attempts.parent import parent_checkpoint
+from server.checkpoints.service import refuse_while_needed, remove_with_job
 from server.context import Context
 from server.database import tables
 from server.database.rows import Job
@@ -22,7 +23,6 @@ from server.errors import ConflictError, InvalidRequestError
 from server.events.store import append_event
 from server.jobs.checks import check_hardware, check_new, check_world_size
 from server.lifecycle import job_to, lock_job, move
-from server.operations.service import refuse_while_needed, remove_with_job
 from server.subject import Actor, Subject
 from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, Submitted
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress

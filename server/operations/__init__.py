@@ -1,1 +1,1 @@
-"""Operations: work on stored checkpoints, and which of these may go (lifecycle, 31-41)."""
+"""Operations: background work that nodes claim, renew and end (docs/lifecycle.md, 31-36)."""

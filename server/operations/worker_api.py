@@ -1,25 +1,24 @@
-"""What nodes say of operations: claim, report how far, report the end."""
+"""Worker API for operations: claim, progress, completion."""
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, select, update
+from collections.abc import Callable
+
+from sqlalchemy import Connection, select, update
 
 from server.context import Context
 from server.database.rows import Operation
-from server.database.tables import checkpoints, operations
+from server.database.tables import operations
 from server.errors import ConflictError, NotFoundError
 from server.events.store import append_event
 from server.leases import OPERATION_LEASES, check_fence
 from server.lifecycle import lock_job, move, operation_to
 from server.nodes.workers import check_worker
-from server.operations.recovery import enter_recovered
 from server.operations.store import describe, end_operation, identity
 from server.subject import Actor, Subject
 from trainyard.protocol.operations import (
-    OperationKind,
     OperationOutcome,
     OperationProgress,
-    Verification,
 )
 from trainyard.protocol.rest.event_data import OperationProgressed, OperationStarted
 from trainyard.protocol.states import OperationState
@@ -29,6 +28,11 @@ from trainyard.protocol.worker_messages import (
     OperationReportReply,
     WorkerIdentity,
 )
+
+ApplyOutcome = Callable[
+    [Context, Connection, Operation, OperationOutcome], tuple[OperationOutcome, bool | None]
+]
+"""What follows from an outcome; returns the one to keep, and the result of a verification."""
 
 REPORT_SECONDS = 1.0
 """Shortest pause between two reports of an operation: nobody needs to see more."""
@@ -78,9 +82,15 @@ def claim_operation(
 
 
 def report_operation(
-    context: Context, operation_id: str, report: OperationReport
+    context: Context, operation_id: str, report: OperationReport, *, apply: ApplyOutcome
 ) -> OperationReportReply:
-    """Renew the lease of an operation and note how far it is, or how it ended.
+    """Renew the lease of an operation, and store its progress or its outcome.
+
+    Args:
+        context: the server's surroundings.
+        operation_id: the operation.
+        report: what its node reports.
+        apply: what follows from an outcome, in the same transaction.
 
     Raises:
         NotFoundError: there is no such operation.
@@ -94,7 +104,7 @@ def report_operation(
             refusal=f"operation {operation_id} is no longer this node's: it is {operation.state}",
         )
         if report.outcome is not None:
-            _end(context, connection, operation, report.outcome, node=report.node)
+            _end(context, connection, operation, report.outcome, node=report.node, apply=apply)
         else:
             _note(context, connection, operation, report.progress, node=report.node)
     return OperationReportReply(ended=report.outcome is not None)
@@ -154,48 +164,17 @@ def _end(
     outcome: OperationOutcome,
     *,
     node: str,
+    apply: ApplyOutcome,
 ) -> None:
-    ok = None
-    state = OperationState(outcome.outcome)
-    if state == OperationState.SUCCEEDED and operation.checkpoint_id is not None:
-        if operation.kind == OperationKind.DELETE:
-            connection.execute(
-                delete(checkpoints).where(
-                    checkpoints.c.id == operation.checkpoint_id,
-                    checkpoints.c.deleting_since.is_not(None),
-                )
-            )
-        elif outcome.verification is not None:
-            _note_verification(context, connection, operation.checkpoint_id, outcome.verification)
-            ok = outcome.verification.ok
-    if state == OperationState.SUCCEEDED and operation.kind == OperationKind.RECOVER:
-        enter_recovered(context, connection, operation, outcome.commits)
-        outcome = outcome.model_copy(update={"commits": ()})  # the catalog holds them now
+    outcome, ok = apply(context, connection, operation, outcome)
     end_operation(
         context,
         connection,
         operation,
-        state,
+        OperationState(outcome.outcome),
         message=outcome.message,
         actor=Actor(node),
         ok=ok,
         outcome=outcome,
         **OPERATION_LEASES.renewal(context.now()),
-    )
-
-
-def _note_verification(
-    context: Context, connection: Connection, checkpoint_id: str, found: Verification
-) -> None:
-    """Keep what was found; that all was loaded once stays known after a scrub without a fault."""
-    before = connection.scalar(
-        select(checkpoints.c.verification).where(checkpoints.c.id == checkpoint_id)
-    )
-    if found.ok and found.loaded_at is None and before is not None and before.ok:
-        loads = ("loaded_at", "loaded_on", "tensors")
-        found = found.model_copy(update={name: getattr(before, name) for name in loads})
-    connection.execute(
-        update(checkpoints)
-        .where(checkpoints.c.id == checkpoint_id)
-        .values(verified=found.ok, verification=found, checked_at=context.now())
     )

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 
 from sqlalchemy import Connection, Table, case, func, select, update
 
+from server.checkpoints.service import queue_look
 from server.context import Context
 from server.database.rows import CheckpointHead, JobHead, Operation, TypedRow
 from server.database.tables import checkpoints, jobs, operations
@@ -18,7 +19,6 @@ from server.leases import OPERATION_LEASES
 from server.lifecycle import lock_job, move, operation_to
 from server.liveness import hearing
 from server.nodes.capacity import read_offers
-from server.operations.service import queue_look
 from server.operations.store import describe, end_operation, identity
 from server.operations.worker_api import lock_job_if_there
 from server.scheduling.dispatch import Dispatcher

@@ -237,7 +237,7 @@ def test_a_fork_runs_only_where_its_origin_lies(
 
 
 def test_one_that_is_being_deleted_starts_nothing(context: Context, source: str) -> None:
-    from server.operations.service import delete
+    from server.checkpoints.service import delete
 
     fork(context, source, request(), actor=BOB)
     with pytest.raises(ConflictError, match="goes on from just now"):

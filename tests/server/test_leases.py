@@ -9,10 +9,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import ColumnElement, select, update
 
+from server.checkpoints.outcomes import apply_outcome
+from server.checkpoints.service import verify
 from server.context import Context
 from server.errors import ConflictError
 from server.leases import NODE_LEASES, OPERATION_LEASES, Hearing, Leases, check_fence
-from server.operations.service import verify
 from server.operations.worker_api import claim_operation, report_operation
 from tests.actors import ADA
 from tests.server.harness import AnyRow, FakeClock, Harness
@@ -54,7 +55,9 @@ def held(request: pytest.FixtureRequest, context: Context, harness: Harness) -> 
         fence = claim_operation(context, operation_id, node="node-1").fence
         report = OperationReport(protocol=PROTOCOL, node="node-1", fence=fence)
         return Held(
-            context, OPERATION_LEASES, lambda: report_operation(context, operation_id, report)
+            context,
+            OPERATION_LEASES,
+            lambda: report_operation(context, operation_id, report, apply=apply_outcome),
         )
     _, (supervisor,) = harness.launched()
     return Held(context, NODE_LEASES, supervisor.report)

@@ -9,13 +9,13 @@ import pytest
 
 from server.attempts.service import claim, node_heartbeat
 from server.auth.service import Principal, authenticate_token, create_token
+from server.checkpoints.service import verify
 from server.context import Context
 from server.errors import ConflictError
 from server.leases import Hearing, is_recent, lease_expired
 from server.liveness import beat
 from server.nodes.service import register
 from server.nodes.workers import proves_gone
-from server.operations.service import verify
 from server.operations.worker_api import claim_operation
 from tests.actors import ADA
 from tests.server.harness import Harness

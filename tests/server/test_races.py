@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import event, select
 
 from server.attempts.service import claim, node_heartbeat
+from server.checkpoints.exports import export
 from server.context import Context
 from server.database.tables import attempt_nodes, attempts, events, jobs
 from server.errors import ConflictError, RefusalError
@@ -20,7 +21,6 @@ from server.events.store import append_event
 from server.jobs.service import cancel, stop, submit
 from server.liveness import beat
 from server.nodes.capacity import read_offers
-from server.operations.exports import export
 from server.scheduling.dispatch import RecordingDispatcher
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer, place_job

@@ -13,6 +13,7 @@ from cryptography.fernet import Fernet
 
 from server.__main__ import main
 from server.attempts.service import claim
+from server.checkpoints import exports
 from server.context import Context
 from server.database.engine import Database
 from server.database.migrate import alembic_config, upgrade
@@ -23,7 +24,6 @@ from server.jobs.planning import plan_job
 from server.jobs.queries import job_view
 from server.jobs.service import stop, submit
 from server.keys import ensure_key, rotate
-from server.operations import exports
 from server.secrets import KeyFileError, SecretsBox
 from tests.actors import ADA
 from tests.server.harness import BRINGS_CODE, FakeClock, Harness

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from server.operations import exports, service
+from server.checkpoints import exports, service
+from server.checkpoints.outcomes import apply_outcome
 from server.operations.worker_api import claim_operation, report_operation
 from tests.actors import ADA
 from tests.web.actors import Stage
@@ -45,7 +46,7 @@ class Caretaker:
             outcome="succeeded", message=str(fault or "all is well"), verification=found
         )
         report = OperationReport(protocol=PROTOCOL, node=node, fence=fence, outcome=outcome)
-        report_operation(self._stage.context, operation_id, report)
+        report_operation(self._stage.context, operation_id, report, apply=apply_outcome)
 
     def begin(self, name: str, *, share: float) -> tuple[str, int, str]:
         """Begin to verify, and come so far; return operation, fence and node."""
@@ -61,7 +62,7 @@ class Caretaker:
             doing="compares __0_0.distcp", done=int(share * total), total=total
         )
         report = OperationReport(protocol=PROTOCOL, node=node, fence=fence, progress=progress)
-        report_operation(self._stage.context, operation_id, report)
+        report_operation(self._stage.context, operation_id, report, apply=apply_outcome)
 
     def export(self, name: str) -> None:
         """Export `a1.step-2` to the end, in half as many bytes."""
@@ -78,7 +79,7 @@ class Caretaker:
         )
         outcome = OperationOutcome(outcome="succeeded", message="5 files", export=written)
         report = OperationReport(protocol=PROTOCOL, node=node, fence=fence, outcome=outcome)
-        report_operation(context, operation_id, report)
+        report_operation(context, operation_id, report, apply=apply_outcome)
 
     def pin(self, name: str) -> None:
         """Pin."""

@@ -10,6 +10,7 @@ from threading import Event, Thread
 import pytest
 
 from server.checkpoints.catalog import record_stall
+from server.checkpoints.outcomes import apply_outcome
 from server.operations.worker_api import claim_operation, report_operation
 from tests.library.client.conftest import Run, Yard
 from trainyard.protocol.checkpoint_faults import CheckpointFault
@@ -79,7 +80,7 @@ def do(yard: Yard, operation_id: str, fault: list[CheckpointFault]) -> None:
         sample=drawn(claim.task.sample) if claim.task.sample else None,
     )
     report = OperationReport(protocol=PROTOCOL, node="node-1", fence=claim.fence, outcome=outcome)
-    report_operation(context, operation_id, report)
+    report_operation(context, operation_id, report, apply=apply_outcome)
 
 
 def written(asked: ExportTask) -> ExportResult:

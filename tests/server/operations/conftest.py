@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy import select
 
 from server.attempts.launch import effective_spec
+from server.checkpoints.outcomes import apply_outcome
+from server.checkpoints.service import apply_retention
 from server.database.tables import checkpoints, events, operations
 from server.lifecycle import lock_job
-from server.operations.service import apply_retention
 from server.operations.store import read_operation
 from server.operations.worker_api import claim_operation, report_operation
 from tests.server.harness import AnyRow, Harness
@@ -89,7 +90,7 @@ class Yard:
         report = OperationReport(
             protocol=PROTOCOL, node=node, fence=fence, progress=progress, outcome=outcome
         )
-        return report_operation(self.harness.context, operation_id, report)
+        return report_operation(self.harness.context, operation_id, report, apply=apply_outcome)
 
     def do(
         self, operation_id: str, *, fault: CheckpointFault | None = None, load: bool = True

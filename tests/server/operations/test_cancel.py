@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from server.checkpoints import service
 from server.context import Context
 from server.errors import ConflictError
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
-from server.operations import service
 from server.operations.cancel import cancel, prune_ended
 from tests.actors import ADA, EVE
 from tests.server.operations.conftest import Yard

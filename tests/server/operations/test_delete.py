@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select
 
+from server.checkpoints import service
 from server.context import Context
 from server.database.tables import checkpoints, jobs
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
@@ -12,7 +13,6 @@ from server.jobs.fork import fork
 from server.jobs.resume import resume
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
-from server.operations import service
 from tests.actors import ADA, EVE
 from tests.server.operations.conftest import Yard
 from trainyard.protocol.checkpoint_faults import CheckpointFault

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from server.checkpoints import exports, service
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
 from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
-from server.operations import exports, service
 from server.subject import Actor
 from tests.actors import ADA, EVE
 from tests.server.harness import Harness, Supervisor

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from server.attempts.parent import parent_checkpoint
+from server.checkpoints import exports, service
 from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.liveness import beat
 from server.nodes.placement import Offer
-from server.operations import exports, service
 from server.scheduling.operation_placement import Wanted, choose
 from tests.actors import ADA, EVE
 from tests.server.harness import Harness

@@ -9,13 +9,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from server.checkpoints import service
+from server.checkpoints.retention import Candidate, let_go
 from server.context import Context
 from server.jobs.resume import resume
 from server.jobs.service import stop
 from server.metrics.points import Points
 from server.metrics.store import store_points
-from server.operations import service
-from server.operations.retention import Candidate, let_go
 from tests.actors import ADA
 from tests.server.operations.conftest import Yard
 from trainyard.protocol.checkpoint_faults import CheckpointFault

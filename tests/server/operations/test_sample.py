@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from server.checkpoints import exports, service
 from server.context import Context
 from server.errors import ConflictError
-from server.operations import exports, service
 from tests.actors import ADA, EVE
 from tests.server.harness import BRINGS_CODE, Harness
 from tests.server.operations.conftest import Yard

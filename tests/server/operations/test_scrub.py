@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from server.checkpoints import service
 from server.context import Context
-from server.operations import service
 from server.scheduling.operations import OperationKeeper
 from tests.actors import ADA
 from tests.server.operations.conftest import Yard

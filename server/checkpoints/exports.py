@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select
 
+from server.checkpoints.service import locked_to_stay, point_of
 from server.context import Context
 from server.database.rows import Checkpoint
 from server.database.tables import jobs
 from server.errors import ConflictError, InvalidRequestError
-from server.operations.service import locked_to_stay, point_of
 from server.operations.store import open_operations, queue_operation
 from server.subject import Actor
 from trainyard.protocol.operations import ExportTask, OperationKind, OperationTask, SampleTask

@@ -5,14 +5,8 @@ from __future__ import annotations
 from sqlalchemy import Connection, select, update
 
 from server.attempts.lineage import attempts_of, lineage_of
-from server.context import Context
-from server.database.rows import Checkpoint, CheckpointHead, JobHead
-from server.database.tables import checkpoints, jobs
-from server.errors import ConflictError, NotFoundError
-from server.events.store import append_event
-from server.lifecycle import lock_job
-from server.operations.metric_lookup import Measured, measure
-from server.operations.protection import (
+from server.checkpoints.metric_lookup import Measured, measure
+from server.checkpoints.protection import (
     being_loaded,
     being_used,
     gone_on_from_elsewhere,
@@ -20,7 +14,13 @@ from server.operations.protection import (
     needing_job,
     objection,
 )
-from server.operations.retention import Candidate, let_go
+from server.checkpoints.retention import Candidate, let_go
+from server.context import Context
+from server.database.rows import Checkpoint, CheckpointHead, JobHead
+from server.database.tables import checkpoints, jobs
+from server.errors import ConflictError, NotFoundError
+from server.events.store import append_event
+from server.lifecycle import lock_job
 from server.operations.store import cancel_looks, queue_operation
 from server.subject import RETENTION, Actor, Subject
 from trainyard.protocol.attempt import ResumePoint
