@@ -114,7 +114,7 @@ $(MUTMUT): | $(STAMP)
 	@touch $@
 
 mutate: setup $(MUTMUT) ## Change the modules that decide most, count what tests notice (MODULES)
-	OMP_NUM_THREADS=1 PYTHONPATH=.venv-mutate $(BIN)/python -m tools.mutation $(MODULES)
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.venv-mutate $(BIN)/python -m tools.mutation $(MODULES)
 
 # In an environment of its own, since what it reads is constraints.txt and not what is installed.
 AUDIT = .venv-audit/.pip-audit-2.10.1

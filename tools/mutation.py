@@ -1,7 +1,8 @@
 """Mutation testing: changes the modules that decide most, and counts the changes that tests notice.
 
 `make mutate` runs it (docs/mutation.md). Modules and tests are listed in `pyproject.toml` under
-`[tool.mutmut]`.
+`[tool.mutmut]`. The tool takes a module's name from its path, so that it runs in a copy of the tree
+in which the library's package lies at the top.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pathlib import Path
 LEAST_KILLED = 0.9
 KILLED = frozenset({"killed", "timeout", "segfault", "caught by type check"})
 MUTMUT = (sys.executable, "-m", "mutmut")
-RESULTS = Path("mutants")
+LIBRARY = "library/trainyard"
+COPY = Path(".venv-mutate") / "tree"
 
 
 def main(chosen: Sequence[str]) -> int:
@@ -31,8 +33,10 @@ def main(chosen: Sequence[str]) -> int:
     if unknown := set(chosen) - set(legal):
         print(f"{', '.join(sorted(unknown))}: not mutated; legal: {', '.join(legal)}")
         return 2
-    shutil.rmtree(RESULTS, ignore_errors=True)  # else the tool keeps the verdicts of former tests
-    ran = subprocess.run([*MUTMUT, "run", *(f"{module}.*" for module in chosen)], check=False)
+    shutil.rmtree(COPY, ignore_errors=True)  # the tool keeps the results of former tests there
+    flatten(Path.cwd(), COPY)
+    command = [*MUTMUT, "run", *(f"{module}.*" for module in chosen)]
+    ran = subprocess.run(command, check=False, cwd=COPY)
     if ran.returncode:
         return ran.returncode
     everything = _results(_read("results", "--all", "true").splitlines())
@@ -47,10 +51,24 @@ def main(chosen: Sequence[str]) -> int:
     return int(killed_share(results) < LEAST_KILLED)
 
 
+def flatten(root: Path, to: Path) -> None:
+    """Copy the files of a checkout, with the library's package at the top."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listed.split("\0")):
+        source, target = root / name, to / name.replace(f"{LIBRARY}/", "trainyard/")
+        if source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+    project = to / "pyproject.toml"
+    project.write_text(project.read_text().replace(LIBRARY, "trainyard"))
+
+
 def listed_modules(project: Path) -> list[str]:
     """Return the modules that a `pyproject.toml` lists, in its order."""
     paths = tomllib.loads(project.read_text())["tool"]["mutmut"]["only_mutate"]
-    return [path.removesuffix(".py").replace("/", ".") for path in paths]
+    names = (path.removeprefix("library/").removesuffix(".py") for path in paths)
+    return [name.replace("/", ".") for name in names]
 
 
 def module_of(mutant: str) -> str:
@@ -97,7 +115,7 @@ def _change(name: str) -> list[str]:
 
 def _read(*arguments: str) -> str:
     command = [*MUTMUT, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=COPY).stdout
 
 
 if __name__ == "__main__":

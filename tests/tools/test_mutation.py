@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from tools.mutation import LEAST_KILLED, killed_share, listed_modules, main, report
+from tools.mutation import LEAST_KILLED, flatten, killed_share, listed_modules, main, report
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +45,24 @@ def test_a_module_that_is_not_listed_is_refused_before_anything_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("pyproject.toml").write_text('[tool.mutmut]\nonly_mutate = ["a/b.py", "c.py"]\n')
+    Path("pyproject.toml").write_text('[tool.mutmut]\nonly_mutate = ["library/a/b.py", "c.py"]\n')
     assert main(["a.b", "a.x"]) == 2
     assert capsys.readouterr().out == "a.x: not mutated; legal: a.b, c\n"
+
+
+def test_the_copy_has_the_library_at_the_top(tmp_path: Path) -> None:
+    root, copy = tmp_path / "root", tmp_path / "copy"
+    for name in ("library/trainyard/base/ids.py", "library/README.md", "server/app.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
+    (root / "pyproject.toml").write_text('only_mutate = ["library/trainyard/base/ids.py"]')
+    subprocess.run(["git", "init", "-q", str(root)], check=True)
+    flatten(root, copy)
+    found = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
+    assert found == {
+        "trainyard/base/ids.py",
+        "library/README.md",
+        "server/app.py",
+        "pyproject.toml",
+    }
+    assert (copy / "pyproject.toml").read_text() == 'only_mutate = ["trainyard/base/ids.py"]'

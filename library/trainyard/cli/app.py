@@ -12,14 +12,13 @@ from typer.core import TyperGroup
 from trainyard.cli.commands import (
     checkpoints,
     compare,
-    export,
+    exports,
     fork,
     jobs,
     local,
     metrics,
     operations,
     requests,
-    sample,
     show,
     submit,
     watch,
@@ -100,7 +99,7 @@ def _choose(
 
 for part in (
     *(local, submit, show, watch, metrics, compare),
-    *(checkpoints, operations, export, sample, jobs, requests, fork),
+    *(checkpoints, operations, exports, jobs, requests, fork),
 ):
     part.register(app)
 

@@ -20,9 +20,9 @@ from trainyard.planner.parameters import count_parameters
 from trainyard.planner.pipeline_cost import microbatches_that_fit
 from trainyard.planner.results import Plan, ResumeOption
 from trainyard.spec.auto import auto_values, expected_device, explicit, resolved
+from trainyard.spec.checkpoint_rules import most_kept
 from trainyard.spec.ignored_fields import SAID
 from trainyard.spec.job import JobSpec
-from trainyard.spec.retention import most_kept
 from trainyard.spec.rules import BYTE_VOCABULARY, check_job_spec
 from trainyard.training.devices import Slot
 from trainyard.training.flops import training_flops_per_token

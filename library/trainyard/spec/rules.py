@@ -9,13 +9,12 @@ from trainyard.axes import AXES
 from trainyard.axes.base import Axis, LayoutFacts, problem
 from trainyard.base.problems import Problem, SpecError, around, divisors, multiples, named, nearest
 from trainyard.spec.auto import expected_device, resolved
+from trainyard.spec.checkpoint_rules import CHECKPOINT_RULES, accelerator
 from trainyard.spec.ignored_fields import REFUSED
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.optimizer_rules import LEARNING
 from trainyard.spec.precision import PRECISION, hardware
-from trainyard.spec.retention import RETENTION
-from trainyard.spec.saving import SAVING, accelerator
 from trainyard.spec.sections.model import DataSection
 from trainyard.training.architectures import ARCHITECTURES, Architecture
 from trainyard.training.devices import Slot
@@ -237,6 +236,5 @@ RULES: tuple[Rule, ...] = (
     _data,
     _resources,
     *LEARNING,
-    *SAVING,
-    *RETENTION,
+    *CHECKPOINT_RULES,
 )

@@ -103,6 +103,7 @@ def test_the_axis_or_the_world_size_is_named(
         (Layout(), "1 rank"),
         (Layout(dp_shard=4), "FSDP 4"),
         (Layout(dp_replicate=2, dp_shard=2), "HSDP 2x2"),
+        (Layout(dp_replicate=2, dp_shard=2, tp=2, pp=3), "HSDP 2x2 x TP 2 x PP 3"),
         (Layout(dp_replicate=4), "DDP 4"),
         (Layout(dp_replicate=2, tp=2), "DDP 2 x TP 2"),
         (Layout(tp=2), "TP 2"),
@@ -139,3 +140,7 @@ def test_fsdp_holds_what_is_shared_cast_or_fetched(
     layout: Layout, sections: dict[str, Any], sharded: bool
 ) -> None:
     assert parse_job_spec(sections).is_sharded(layout) == sharded
+
+
+def test_an_axis_that_is_not_given_has_one_rank() -> None:
+    assert Layout.fill(world_size=6, dp_shard=-1, tp=2) == Layout(dp_shard=3, tp=2)

@@ -12,8 +12,8 @@ from tests.trainer.checkpoint.toy import state_at
 from trainer.checkpoint.writer.disk_space import check_room
 from trainer.errors import CheckpointError
 from trainyard.spec.auto import resolved
+from trainyard.spec.checkpoint_rules import most_kept
 from trainyard.spec.job import JobSpec
-from trainyard.spec.retention import most_kept
 from trainyard.spec.sections.checkpoint import CheckpointSection
 from trainyard.spec.sections.training import TrainingSection
 

@@ -10,8 +10,8 @@ from trainer.errors import CheckpointError
 from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import TrainState
 from trainyard.spec.auto import explicit
+from trainyard.spec.checkpoint_rules import kept_for_good, most_kept, saves_to_come
 from trainyard.spec.job import JobSpec
-from trainyard.spec.retention import kept_for_good, most_kept, saves_to_come
 
 
 def check_room(folder: StoragePath, *, size: int, state: TrainState, spec: JobSpec) -> None:

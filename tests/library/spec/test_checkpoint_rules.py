@@ -8,8 +8,8 @@ import pytest
 
 from trainyard.base.problems import Problem
 from trainyard.spec.auto import resolved
+from trainyard.spec.checkpoint_rules import CHECKPOINT_RULES, most_kept
 from trainyard.spec.job import parse_job_spec
-from trainyard.spec.retention import RETENTION, most_kept
 
 WITHOUT_LATEST = "keep_latest_k, without which every checkpoint is kept"
 LEGAL = "legal: 0, or keep_latest_k from 1 on"
@@ -18,7 +18,7 @@ LEGAL = "legal: 0, or keep_latest_k from 1 on"
 def problems(checkpoint: dict[str, Any], validation: int = 0) -> list[Problem]:
     sections = {"checkpoint": checkpoint, "validation": {"interval_steps": validation}}
     spec = resolved(parse_job_spec(sections), "cpu")
-    return [problem for rule in RETENTION for problem in rule(spec)]
+    return [problem for rule in CHECKPOINT_RULES for problem in rule(spec)]
 
 
 @pytest.mark.parametrize(
