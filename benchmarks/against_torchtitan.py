@@ -28,7 +28,8 @@ import numpy as np
 from benchmarks.report import emit
 from benchmarks.trainer import COMPILED, DEBUG, TORCHTITAN
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import MetricLine, RunDirectory
+from trainyard.run.directory import RunDirectory
+from trainyard.run.records import MetricRecord
 
 EVERY = 5
 """Steps between two lines with a rate; the first two lines of a run are left out."""
@@ -107,7 +108,7 @@ def train_ours(folder: Path, ranks: int, steps: int, sections: dict[str, Any]) -
         (run / "spec.json").write_text(json.dumps(spec | sections))
         _torchrun(Path(sys.executable), ranks, ["-m", "trainer", name], Path.cwd())
         lines = Path(RunDirectory(run).metrics).read_text().splitlines()
-    values = [parse_record(MetricLine, line).values for line in lines]
+    values = [parse_record(MetricRecord, line).values for line in lines]
     rates = [v["perf/tokens_per_second_per_device"] for v in values if v]
     return middle(rates)
 

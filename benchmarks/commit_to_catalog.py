@@ -16,8 +16,8 @@ from pathlib import Path
 from benchmarks.report import emit, percentile
 from benchmarks.stack import PACKAGES, Running, stack
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import EventLine
 from trainyard.protocol.states import TERMINAL_JOB_STATES
+from trainyard.run.records import EventRecord
 
 RANKS = 2
 TARGET = 1.0
@@ -55,7 +55,7 @@ def measure(running: Running, *, commits: int) -> bool:
         time.sleep(POLL_SECONDS)
     running.succeed(job, timeout=0)
     events = Path(running.run(job).events).read_text(encoding="utf-8").splitlines()
-    lines = [parse_record(EventLine, text) for text in events]
+    lines = [parse_record(EventRecord, text) for text in events]
     waits = [
         seen[str(line.data["checkpoint_id"])] - line.time
         for line in lines

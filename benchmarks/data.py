@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from benchmarks.report import emit
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.data.windows import TrainingOrder
-from trainyard.protocol.rundir import RunDirectory
+from trainyard.run.directory import RunDirectory
 from trainyard.spec.job import parse_job_spec
 
 EXAMPLE = Path(__file__).parent.parent / "examples/debug.toml"

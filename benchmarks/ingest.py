@@ -24,8 +24,9 @@ from sqlalchemy import func, select
 from benchmarks.report import emit
 from benchmarks.servers import PACKAGES, Running, Store, add_running, served, store
 from server.database.tables import metric_chunks, metric_tail
-from trainyard.protocol.rundir import Heartbeat, Phase
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Identity, Report
+from trainyard.run.directory import Phase
+from trainyard.run.records import Heartbeat
 
 SERIES = 10
 TARGETS = {"sqlite": 50_000, "postgresql": 30_000}

@@ -32,7 +32,8 @@ from benchmarks.strategies_to_compare import Strategy, slots_here, strategies_he
 from trainyard.base.problems import SpecError
 from trainyard.planner.plan import plan
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import MetricLine, RunDirectory
+from trainyard.run.directory import RunDirectory
+from trainyard.run.records import MetricRecord
 from trainyard.spec.job import JobSpec, parse_job_spec
 
 PACKAGES = ("numpy", "torch", "torchao")
@@ -124,7 +125,7 @@ def _train(name: str, spec: JobSpec, cost: StepCost) -> Measured:
         if launched.returncode:
             raise RuntimeError(f"its launch failed:\n{launched.stdout[-4000:]}")
         text = Path(run.metrics).read_text(encoding="utf-8")
-    lines = [parse_record(MetricLine, line) for line in text.splitlines()]
+    lines = [parse_record(MetricRecord, line) for line in text.splitlines()]
     values = {line.step: line.values for line in lines if "train/loss" in line.values}
     steady = [v for step, v in values.items() if step > WARMUP * max(values)]
     rates = [v["perf/compute_tokens_per_second_per_device"] for v in steady]

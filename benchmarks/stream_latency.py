@@ -24,7 +24,7 @@ from trainyard.client.sdk import Client
 from trainyard.client.stream import Resync
 from trainyard.protocol.records import parse_record
 from trainyard.protocol.rest.event_data import MetricsStored
-from trainyard.protocol.rundir import MetricLine
+from trainyard.run.records import MetricRecord
 
 TARGET_SECONDS = 1.0
 JOB_SECONDS = 900
@@ -91,7 +91,7 @@ def measure(running: Running, *, pace: str, steps: int) -> bool:
     running.succeed(job, timeout=JOB_SECONDS)
     listener.wait()
     text = Path(running.run(job).metrics).read_text(encoding="utf-8")
-    lines = [parse_record(MetricLine, line) for line in text.splitlines()]
+    lines = [parse_record(MetricRecord, line) for line in text.splitlines()]
     latencies = [listener.received(line.step) - line.time for line in lines]
     assert len(latencies) == steps, f"{len(latencies)} lines of {steps} steps"
     return emit(

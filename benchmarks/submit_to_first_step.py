@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks.report import emit
 from benchmarks.stack import PACKAGES, Running, stack
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import EventLine, MetricLine
+from trainyard.run.records import EventRecord, MetricRecord
 from worker.files import read_record
 from worker.node import LaunchRecord, WorkerRun
 
@@ -137,12 +137,12 @@ def spec(ranks: int) -> dict[str, Any]:
     }
 
 
-def told_by_trainer(run: WorkerRun) -> tuple[dict[str, float], EventLine]:
+def told_by_trainer(run: WorkerRun) -> tuple[dict[str, float], EventRecord]:
     """Return when each phase was entered for the first time, and the commit of the preflight."""
     phases: dict[str, float] = {}
-    committed: EventLine | None = None
+    committed: EventRecord | None = None
     for text in Path(run.events).read_text(encoding="utf-8").splitlines():
-        line = parse_record(EventLine, text)
+        line = parse_record(EventRecord, text)
         if line.kind == "phase":
             phases.setdefault(str(line.data["phase"]), line.time)
         elif line.kind == "checkpoint_committed" and committed is None:
@@ -151,10 +151,10 @@ def told_by_trainer(run: WorkerRun) -> tuple[dict[str, float], EventLine]:
     return phases, committed
 
 
-def first_line(run: WorkerRun) -> MetricLine:
+def first_line(run: WorkerRun) -> MetricRecord:
     """Return the line of the first step."""
     with Path(run.metrics).open(encoding="utf-8") as file:
-        return parse_record(MetricLine, file.readline())
+        return parse_record(MetricRecord, file.readline())
 
 
 def born(path: Path) -> float:

@@ -26,7 +26,7 @@ from benchmarks.report import emit
 from trainer.loop.train import train
 from trainer.metrics.run_writer import Recorder
 from trainer.run import open_run
-from trainyard.protocol.rundir import RunDirectory
+from trainyard.run.directory import RunDirectory
 from trainyard.spec.job import JobSpec, parse_job_spec
 
 WARMUP_BLOCKS = 2

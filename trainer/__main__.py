@@ -30,9 +30,9 @@ from trainer.process import (
     stop_on_sigterm,
 )
 from trainer.run import forget_check, named_root, open_run, refuse_used
-from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.operations import TASK, OperationKind
-from trainyard.protocol.rundir import Phase, RunDirectory
+from trainyard.run.directory import Phase, RunDirectory
+from trainyard.run.failures import FailureReason
 
 OPERATIONS = [[kind.value] for kind in OperationKind]
 INTERRUPTED = 130  # what a shell reports after Ctrl-C

@@ -14,8 +14,8 @@ RunError
 
 from __future__ import annotations
 
-from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.protocol.failures import BadWindow, FailureReason, LoadFailure, MemoryUse
+from trainyard.run.checkpoint_faults import CheckpointFault
+from trainyard.run.failures import BadWindow, FailureReason, LoadFailure, MemoryUse
 
 MEMORY_RAN_OUT = (
     "DefaultCPUAllocator: can't allocate memory",

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from trainyard.protocol.rundir import STACKS_SIGNAL, RunDirectory
+from trainyard.run.directory import STACKS_SIGNAL, RunDirectory
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from trainyard.protocol.rundir import DIFF_LIMIT_BYTES, Provenance
+from trainyard.run.records import DIFF_LIMIT_BYTES, Provenance
 
 GIT_SECONDS = 20
 SOURCE = Path(__file__).resolve().parent

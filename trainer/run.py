@@ -15,7 +15,7 @@ from trainer.metrics.tensorboard import refuse_without_tensorboard
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.base.problems import spec_error
 from trainyard.protocol.attempt import AttemptSpec
-from trainyard.protocol.rundir import RunDirectory
+from trainyard.run.directory import RunDirectory
 from trainyard.spec.auto import resolved
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout

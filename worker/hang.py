@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainyard.protocol.rundir import Heartbeat, Phase
+from trainyard.run.directory import Phase
+from trainyard.run.records import Heartbeat
 from worker.files import read_record
 
 PHASE_SECONDS = {

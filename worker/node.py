@@ -29,9 +29,9 @@ from typing import Self
 
 from trainyard.base.ids import is_id
 from trainyard.base.models import RecordModel
-from trainyard.protocol.rundir import RunDirectory
 from trainyard.protocol.worker_messages import Identity
 from trainyard.run.atomic import replace_file
+from trainyard.run.directory import RunDirectory
 from worker.files import read_record
 from worker.users import RankUser
 

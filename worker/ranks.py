@@ -13,8 +13,9 @@ from typing import Annotated
 from pydantic import Field
 
 from trainyard.base.models import RecordModel
-from trainyard.protocol.rundir import STACKS_SIGNAL, RankExit
+from trainyard.run.directory import STACKS_SIGNAL
 from trainyard.run.limits import Message, Number
+from trainyard.run.records import RankExit
 from worker.files import read_record
 from worker.identity import has_ended, open_started_at
 from worker.node import WorkerRun

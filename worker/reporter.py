@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trainyard.protocol.rest.errors import ApiError
-from trainyard.protocol.rundir import ExitRecord, Heartbeat, Provenance, RequestAnswer
 from trainyard.protocol.worker_messages import PROTOCOL, Identity, Report, ReportReply
 from trainyard.run.record_base import to_plain
+from trainyard.run.records import ExitRecord, Heartbeat, Provenance, RequestAnswer
 from worker.api import BACKOFF, ServerAway, WorkerApi
 from worker.files import read_record
 from worker.node import LaunchRecord, Node, WorkerRun

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainyard.protocol.attempt import AttemptSpec
-from trainyard.protocol.failures import Failure, FailureReason
-from trainyard.protocol.rundir import ExitRecord
 from trainyard.run.atomic import replace_file
+from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.record_base import to_json
+from trainyard.run.records import ExitRecord
 from trainyard.spec.job import parse_job_spec
 from worker.cgroup import end_cgroup, make_cgroup, remove_cgroup
 from worker.files import read_record

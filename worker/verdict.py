@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from trainyard.protocol.failures import Failure, FailureReason
-from trainyard.protocol.rundir import ExitRecord, Outcome, RankExit
 from trainyard.protocol.states import DesiredState
+from trainyard.run.failures import Failure, FailureReason
+from trainyard.run.records import ExitRecord, Outcome, RankExit
 from worker.files import read_record
 from worker.node import WorkerRun
 from worker.ranks import is_abnormal

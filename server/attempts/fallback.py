@@ -11,9 +11,9 @@ from server.context import Context
 from server.database.tables import checkpoints
 from server.events.store import append_event
 from server.subject import SERVER
-from trainyard.protocol.failures import Failure
 from trainyard.protocol.operations import Verification
 from trainyard.protocol.rest.event_data import CheckpointDamaged
+from trainyard.run.failures import Failure
 
 
 def find_fallback(

@@ -19,7 +19,6 @@ from server.database.rows import AttemptNode
 from server.database.tables import attempts, checkpoints, requests
 from server.lifecycle import Move, attempt_to, job_to, move, node_to
 from server.subject import SERVER, Actor
-from trainyard.protocol.failures import Failure
 from trainyard.protocol.rest.event_data import (
     AttemptEnded,
     CancelRequested,
@@ -29,7 +28,6 @@ from trainyard.protocol.rest.event_data import (
     StopRequested,
 )
 from trainyard.protocol.rest.jobs import PendingLaunch
-from trainyard.protocol.rundir import ExitRecord, RequestAnswer
 from trainyard.protocol.states import (
     AttemptCause,
     AttemptNodeState,
@@ -38,6 +36,8 @@ from trainyard.protocol.states import (
     DesiredState,
     JobState,
 )
+from trainyard.run.failures import Failure
+from trainyard.run.records import ExitRecord, RequestAnswer
 
 
 def end_nodes(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainyard.protocol.failures import NEVER_RETRIED, Failure, FailureReason
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptOutcome, DesiredState, JobState
+from trainyard.run.failures import NEVER_RETRIED, Failure, FailureReason
 from trainyard.spec.sections.operation import RetrySection
 from trainyard.training.stream import merged
 

@@ -12,9 +12,9 @@ from server.database.rows import Job
 from server.database.tables import attempts, checkpoints
 from server.events.store import append_event
 from server.subject import SERVER
-from trainyard.protocol.failures import Failure
 from trainyard.protocol.rest.event_data import RolledBack
 from trainyard.protocol.rest.jobs import PendingLaunch
+from trainyard.run.failures import Failure
 from trainyard.training.stream import covered, merged
 
 Windows = tuple[tuple[int, int], ...]

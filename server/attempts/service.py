@@ -21,7 +21,6 @@ from server.leases import NODE_LEASES, check_fence
 from server.lifecycle import attempt_to, job_to, lock_job_of, move, node_to
 from server.nodes.workers import check_worker, proves_gone
 from server.subject import TRAINER, Actor, Subject
-from trainyard.protocol.failures import Failure, FailureReason
 from trainyard.protocol.rest.event_data import (
     Claimed,
     NodeDrained,
@@ -30,7 +29,6 @@ from trainyard.protocol.rest.event_data import (
     Reachable,
     Running,
 )
-from trainyard.protocol.rundir import ExitRecord, Heartbeat, Phase
 from trainyard.protocol.states import (
     AttemptNodeState,
     AttemptOutcome,
@@ -45,6 +43,9 @@ from trainyard.protocol.worker_messages import (
     NodeHeartbeatReply,
     WorkerIdentity,
 )
+from trainyard.run.directory import Phase
+from trainyard.run.failures import Failure, FailureReason
+from trainyard.run.records import ExitRecord, Heartbeat
 
 
 @dataclass(frozen=True)

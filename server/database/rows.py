@@ -12,7 +12,6 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, Table, select
 
 from server.database import tables
 from trainyard.protocol.attempt import Overrides
-from trainyard.protocol.failures import Failure
 from trainyard.protocol.manifest import Manifest, SaveFailed
 from trainyard.protocol.operations import (
     OperationKind,
@@ -25,7 +24,6 @@ from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.rest.nodes import Drain
 from trainyard.protocol.resume_parts import CheckpointPart
-from trainyard.protocol.rundir import ExitRecord, Request, RequestAnswer
 from trainyard.protocol.states import (
     AttemptCause,
     AttemptNodeState,
@@ -36,6 +34,8 @@ from trainyard.protocol.states import (
     OperationState,
 )
 from trainyard.protocol.worker_messages import Hardware, Identity, WorkerIdentity
+from trainyard.run.failures import Failure
+from trainyard.run.records import ExitRecord, Request, RequestAnswer
 from trainyard.spec.auto import DeviceKind
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout

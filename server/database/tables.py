@@ -29,7 +29,6 @@ from server.database.telemetry_tables import (
     step_digests,
 )
 from trainyard.protocol.attempt import Overrides
-from trainyard.protocol.failures import Failure
 from trainyard.protocol.manifest import Manifest, SaveFailed
 from trainyard.protocol.operations import (
     OperationKind,
@@ -42,7 +41,6 @@ from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.rest.nodes import Drain
 from trainyard.protocol.resume_parts import CheckpointPart
-from trainyard.protocol.rundir import ExitRecord, Request, RequestAnswer
 from trainyard.protocol.states import (
     AttemptCause,
     AttemptNodeState,
@@ -53,6 +51,8 @@ from trainyard.protocol.states import (
     OperationState,
 )
 from trainyard.protocol.worker_messages import Hardware, Identity, WorkerIdentity
+from trainyard.run.failures import Failure
+from trainyard.run.records import ExitRecord, Request, RequestAnswer
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.training.stream import Windows

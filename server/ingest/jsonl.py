@@ -29,7 +29,7 @@ from trainyard.protocol.manifest import (
 )
 from trainyard.protocol.records import check_record, parse_record
 from trainyard.protocol.rest.event_data import PhaseEntered, Resumed, StopAgreed, WeightsLoaded
-from trainyard.protocol.rundir import EventLine, MetricLine, RequestAnswer, RunEventKind
+from trainyard.run.records import EventRecord, MetricRecord, RequestAnswer, RunEventKind
 
 Record = TypeVar("Record")
 
@@ -67,7 +67,7 @@ TRAINER_EVENTS: Mapping[RunEventKind, type[TrainerEvent]] = {
 class RunEvent:
     """A line of `events.jsonl`, with the record that its data holds."""
 
-    line: EventLine
+    line: EventRecord
     manifest: Manifest | None = None
     """Of a commit."""
     settled: SaveSettled | None = None
@@ -109,13 +109,13 @@ def read_lines(piece: SpoolBytes, parse: Callable[[bytes], Record]) -> ParsedLin
     return ParsedLines(records, [])
 
 
-def metric_line(text: bytes) -> MetricLine:
+def metric_line(text: bytes) -> MetricRecord:
     """Read a line of `metrics.jsonl`.
 
     Raises:
         ValueError: it is none, or holds a number or a name that the store cannot keep.
     """
-    line = parse_record(MetricLine, text)
+    line = parse_record(MetricRecord, text)
     check_moment(line.step, line.time)
     for name in line.values:
         _check_name(name)
@@ -130,7 +130,7 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
     Raises:
         ValueError: it is none, or announces a commit of another attempt.
     """
-    line = parse_record(EventLine, text)
+    line = parse_record(EventRecord, text)
     check_moment(line.step, line.time)
     if line.kind == "checkpoint_committed":
         return RunEvent(line, manifest=_manifest(line, job_id=job_id, attempt=attempt))
@@ -149,7 +149,7 @@ def event_line(text: bytes, *, job_id: str, attempt: int) -> RunEvent:
     return RunEvent(line, event=TRAINER_EVENTS[line.kind].model_validate(data, extra="ignore"))
 
 
-def _manifest(line: EventLine, *, job_id: str, attempt: int) -> Manifest:
+def _manifest(line: EventRecord, *, job_id: str, attempt: int) -> Manifest:
     manifest = Manifest.of_event(line.data)
     check_manifest(manifest, job_id=job_id, attempt=attempt)
     return manifest

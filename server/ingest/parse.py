@@ -9,7 +9,7 @@ from functools import partial
 from server.errors import InvalidRequestError
 from server.ingest.jsonl import ParsedLines, RunEvent, Skipped, event_line, metric_line, read_lines
 from server.ingest.offsets import SpoolBytes, fresh
-from trainyard.protocol.rundir import MetricLine
+from trainyard.run.records import MetricRecord
 
 EVENT_LINES = 500
 """Lines of `events.jsonl` that one report stores; the sender goes on after them."""
@@ -35,7 +35,7 @@ class Delivery:
 
     pieces: list[SpoolBytes]
     """What will be acknowledged."""
-    metrics: list[MetricLine] = field(default_factory=list)
+    metrics: list[MetricRecord] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
     output: list[tuple[int, bytes]] = field(default_factory=list)
     """Global rank and bytes."""
@@ -60,7 +60,7 @@ def read_delivery(
     delivery = Delivery(fresh([_first_lines(piece) for piece in pieces], offsets))
     as_event = partial(event_line, job_id=source.job_id, attempt=source.number)
     for piece in delivery.pieces:
-        found: ParsedLines[MetricLine] | ParsedLines[RunEvent]
+        found: ParsedLines[MetricRecord] | ParsedLines[RunEvent]
         if piece.file == "metrics":
             found = read_lines(piece, metric_line)
             delivery.metrics += found.records

@@ -36,7 +36,7 @@ from trainyard.protocol.rest.event_data import (
     WeightsLoaded,
 )
 from trainyard.protocol.rest.jobs import Progress
-from trainyard.protocol.rundir import MetricLine, RequestAnswer
+from trainyard.run.records import MetricRecord, RequestAnswer
 
 
 def note_provenance(
@@ -153,7 +153,7 @@ def note_metrics(
     context: Context,
     connection: Connection,
     reporter: Reporter,
-    lines: Sequence[MetricLine],
+    lines: Sequence[MetricRecord],
     *,
     world_size: int,
     heartbeat_step: int,
@@ -270,7 +270,7 @@ def _in_words(event: TrainerEvent) -> str:
 
 
 def _check_continuity(
-    context: Context, connection: Connection, reporter: Reporter, lines: Sequence[MetricLine]
+    context: Context, connection: Connection, reporter: Reporter, lines: Sequence[MetricRecord]
 ) -> None:
     if reporter.parent_checkpoint_id is None or lines[0].step > reporter.start_step + 1:
         return

@@ -42,8 +42,8 @@ from trainyard.protocol.rest.jobs import (
 )
 from trainyard.protocol.rest.operations import JobDeletedView
 from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply, ResumeRequest
-from trainyard.protocol.rundir import Request
 from trainyard.protocol.states import JobState
+from trainyard.run.records import Request
 from trainyard.spec.job import JobSpec, Tag
 
 router = APIRouter(tags=["jobs"], dependencies=[person])

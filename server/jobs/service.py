@@ -27,8 +27,8 @@ from server.subject import Actor, Subject
 from trainyard.protocol.rest.event_data import JobDeleted, JobEnded, Submitted
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.resume_parts import CheckpointPart, left_out
-from trainyard.protocol.rundir import Request
 from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptCause, DesiredState, JobState
+from trainyard.run.records import Request
 from trainyard.spec.job import JobSpec
 
 

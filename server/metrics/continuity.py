@@ -17,7 +17,7 @@ from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.manifest import TrainState
 from trainyard.protocol.rest.attempts import Continuity, ContinuityCheck
 from trainyard.protocol.resume_parts import start_state
-from trainyard.protocol.rundir import MetricLine
+from trainyard.run.records import MetricRecord
 from trainyard.spec.auto import explicit
 from trainyard.spec.job import JobSpec
 from trainyard.training.stream import left_out
@@ -43,7 +43,7 @@ class Past:
 
 
 def check(
-    connection: Connection, attempt_id: str, lines: Sequence[MetricLine]
+    connection: Connection, attempt_id: str, lines: Sequence[MetricRecord]
 ) -> Continuity | None:
     """Compare the first step of a resumed attempt, if it is among `lines`, with the lineage.
 
@@ -98,7 +98,7 @@ def check(
 def compare(
     spec: JobSpec,
     parent: TrainState,
-    line: MetricLine,
+    line: MetricRecord,
     past: Past,
     *,
     code: tuple[str, str] | None = None,
@@ -136,7 +136,7 @@ def _summary(checks: Sequence[ContinuityCheck]) -> str:
     return f"{sequences}, same token count, same learning rate, {bound}{code}"
 
 
-def _counters(spec: JobSpec, parent: TrainState, line: MetricLine) -> Iterator[ContinuityCheck]:
+def _counters(spec: JobSpec, parent: TrainState, line: MetricRecord) -> Iterator[ContinuityCheck]:
     sequences = parent.data.consumed + spec.training.global_batch_size
     tokens = parent.tokens + spec.tokens_per_step
     lr = spec.schedule.rate(line.step)
@@ -157,7 +157,7 @@ def _counters(spec: JobSpec, parent: TrainState, line: MetricLine) -> Iterator[C
     )
 
 
-def _digest(line: MetricLine, past: Past) -> Iterator[ContinuityCheck]:
+def _digest(line: MetricRecord, past: Past) -> Iterator[ContinuityCheck]:
     if not past.digests:
         return
     other = next(((n, d) for n, d in past.digests if d != line.data_digest), past.digests[0])
@@ -169,7 +169,7 @@ def _digest(line: MetricLine, past: Past) -> Iterator[ContinuityCheck]:
     )
 
 
-def _loss(line: MetricLine, past: Past) -> Iterator[ContinuityCheck]:
+def _loss(line: MetricRecord, past: Past) -> Iterator[ContinuityCheck]:
     got = line.values.get(LOSS, math.nan)
     if past.same_step is not None:
         number, loss = past.same_step

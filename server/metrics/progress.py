@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from trainyard.protocol.rest.jobs import Progress
-from trainyard.protocol.rundir import MetricLine
+from trainyard.run.records import MetricRecord
 
 STEP_SECONDS = "perf/step_seconds"
 PACE_STEPS = 20
@@ -15,7 +15,7 @@ PACE_STEPS = 20
 
 def advanced(
     progress: Progress,
-    lines: Sequence[MetricLine],
+    lines: Sequence[MetricRecord],
     *,
     step: int,
     world_size: int,

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Table, bindparam, delete, func, insert, selec
 
 from server.database.tables import metric_chunks, metric_series, metric_tail, step_digests
 from server.metrics.points import CHUNK_POINTS, Points, chunked, code_of, value_of
-from trainyard.protocol.rundir import MetricLine
+from trainyard.run.records import MetricRecord
 
 TAIL_LIMIT = 2000
 """Points in the tail of a series above which it is compacted."""
@@ -44,7 +44,7 @@ class _Growth:
 
 
 def store_lines(
-    connection: Connection, attempt_id: str, lines: Sequence[MetricLine]
+    connection: Connection, attempt_id: str, lines: Sequence[MetricRecord]
 ) -> Sequence[str]:
     """Store the points and digests of an attempt's metric lines; return names that found no room.
 
@@ -124,7 +124,7 @@ def newest_values(connection: Connection, attempt_id: str, name: str, *, limit: 
     return [value_of(value, code) for value, code in connection.execute(query)]
 
 
-def _points_by_name(lines: Iterable[MetricLine]) -> dict[str, Points]:
+def _points_by_name(lines: Iterable[MetricRecord]) -> dict[str, Points]:
     columns: dict[str, tuple[list[int], list[float], list[float]]] = {}
     for line in lines:
         step, time = line.step, line.time
@@ -207,7 +207,7 @@ def _tail_rows(growth: _Growth) -> Iterator[tuple[int, int, float, float | None,
         yield growth.series.id, step, time, None if code else value, code
 
 
-def _store_digests(connection: Connection, attempt_id: str, lines: Iterable[MetricLine]) -> None:
+def _store_digests(connection: Connection, attempt_id: str, lines: Iterable[MetricRecord]) -> None:
     digests = {line.step: line.data_digest for line in lines if line.data_digest}
     if not digests:
         return

@@ -16,9 +16,9 @@ from server.scheduling.queue import WaitingJob, append_waiting
 from server.secrets import KeyFileError
 from server.subject import SCHEDULER, Subject
 from trainyard.base.problems import Problem
-from trainyard.protocol.failures import REMEDIES, FailureReason
 from trainyard.protocol.rest.event_data import JobEnded
 from trainyard.protocol.states import JobState
+from trainyard.run.failures import REMEDIES, FailureReason
 
 KEY_RETRY = timedelta(seconds=15)
 """Pause until a job whose environment could not be decrypted is looked at again."""

@@ -29,10 +29,10 @@ from server.scheduling.dispatch import Dispatcher
 from server.scheduling.queue import forget_groups
 from server.subject import SCHEDULER, Subject
 from trainyard.protocol.attempt import Overrides
-from trainyard.protocol.failures import Failure, FailureReason
 from trainyard.protocol.rest.event_data import NodeOffline, Unreachable
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome
 from trainyard.protocol.worker_messages import LaunchMessage
+from trainyard.run.failures import Failure, FailureReason
 from trainyard.spec.job import JobSpec
 
 PRUNE_EVERY = timedelta(minutes=1)

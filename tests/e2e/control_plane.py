@@ -27,8 +27,8 @@ from trainyard.client.sdk import Client
 from trainyard.protocol.event_kinds import TRANSIENT
 from trainyard.protocol.rest.events import AnyEvent, Event
 from trainyard.protocol.rest.jobs import JobView
-from trainyard.protocol.rundir import RunDirectory
 from trainyard.protocol.states import ACTIVE_JOB_STATES, JobState
+from trainyard.run.directory import RunDirectory
 from worker.processes import NODE_MARKER
 
 REPOSITORY = Path(__file__).parents[2]

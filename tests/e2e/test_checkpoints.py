@@ -10,9 +10,9 @@ import pytest
 from tests.e2e.control_plane import ControlPlane, finished, spec, wait_for
 from trainyard.client.errors import ConflictError
 from trainyard.client.sdk import Client
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.rest.operations import OperationView
 from trainyard.protocol.states import JobState, OperationState
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 pytestmark = [
     pytest.mark.timeout(400),

@@ -16,9 +16,9 @@ from tests.e2e.control_plane import (
 )
 from tests.e2e.workers import joined_node
 from trainyard.client.sdk import Client
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.rest.event_data import CheckpointCommitted
 from trainyard.protocol.states import JobState
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 STEPS = 60

@@ -23,9 +23,9 @@ from tests.e2e.control_plane import (
     wait_for,
 )
 from trainyard.client.sdk import Client
-from trainyard.protocol.failures import REMEDIES, FailureReason
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import ExitRecord
+from trainyard.run.failures import REMEDIES, FailureReason
+from trainyard.run.records import ExitRecord
 
 pytestmark = pytest.mark.timeout(400)
 SOON = 10.0

@@ -23,7 +23,7 @@ from tests.e2e.control_plane import (
 )
 from trainyard.base.ids import make_id
 from trainyard.client.sdk import Client
-from trainyard.protocol.failures import REMEDIES, FailureReason
+from trainyard.run.failures import REMEDIES, FailureReason
 
 pytestmark = pytest.mark.timeout(400)
 SECONDS_TO_FAIL = 60.0  # a few on an idle machine, most of them torch's import

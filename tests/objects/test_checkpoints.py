@@ -32,7 +32,6 @@ from trainer.identify import identity
 from trainer.operations.main import main
 from trainer.storage import s3_client
 from trainer.storage.object_path import ObjectPath
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.manifest import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
 from trainyard.protocol.operations import (
     OUTCOME,
@@ -42,6 +41,7 @@ from trainyard.protocol.operations import (
     OperationOutcome,
     OperationTask,
 )
+from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import CheckpointSection

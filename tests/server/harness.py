@@ -32,12 +32,13 @@ from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer
 from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
-from trainyard.protocol.failures import BadWindow, Failure, FailureReason, LoadFailure
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter, checkpoint_path
 from trainyard.protocol.records import check_record
-from trainyard.protocol.rundir import ExitRecord, Heartbeat, Phase
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import PROTOCOL, Hardware, Identity, Report, WorkerIdentity
+from trainyard.run.directory import Phase
+from trainyard.run.failures import BadWindow, Failure, FailureReason, LoadFailure
+from trainyard.run.records import ExitRecord, Heartbeat
 from trainyard.spec.job import parse_job_spec
 
 AnyRow = Row[*tuple[Any, ...]]

@@ -14,9 +14,9 @@ from server.nodes.service import drain, list_nodes, undrain
 from tests.actors import ADA
 from tests.server.harness import Harness
 from trainyard.protocol.event_kinds import EventKind
-from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.states import AttemptState, DesiredState, JobState
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
+from trainyard.run.failures import FailureReason
 
 TWO_NODES: dict[str, Any] = {"resources": {"world_size": 4, "nodes": 2}}
 

@@ -21,16 +21,16 @@ from server.events.tail import read_frames
 from server.ingest.jsonl import event_line
 from server.subject import Subject
 from tests.actors import TESTER
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.event_kinds import TRANSIENT, EventData, EventKind
-from trainyard.protocol.failures import Failure, FailureReason
 from trainyard.protocol.manifest import SaveFailed, SaveSettled
 from trainyard.protocol.operations import OperationKind, OperationProgress
 from trainyard.protocol.rest import event_data as data
 from trainyard.protocol.rest.events import KIND_OF, AnyEvent, EventView, UnknownEvent
 from trainyard.protocol.rest.jobs import Progress
-from trainyard.protocol.rundir import Phase
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, JobState, OperationState
+from trainyard.run.checkpoint_faults import CheckpointFault
+from trainyard.run.directory import Phase
+from trainyard.run.failures import Failure, FailureReason
 
 SERVER = Path(__file__).parents[2] / "server"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,11 +13,11 @@ from server.jobs.fork import fork
 from server.jobs.resume import resume
 from tests.actors import ADA
 from tests.server.harness import AnyRow, Harness, Supervisor
-from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.protocol.failures import BadWindow, FailureReason, LoadFailure
 from trainyard.protocol.rest.fork import ForkRequest
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.states import JobState
+from trainyard.run.checkpoint_faults import CheckpointFault
+from trainyard.run.failures import BadWindow, FailureReason, LoadFailure
 
 BROKEN = FailureReason.CHECKPOINT_ERROR
 DAMAGED = CheckpointFault.FILE_DAMAGED

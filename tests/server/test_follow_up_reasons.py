@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from server.attempts.retry_policy import Fallback, FollowUp, NodeEnd, Rollback, follow_up, verdict
-from trainyard.protocol.failures import REMEDIES, Failure, FailureReason
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, DesiredState, JobState
+from trainyard.run.failures import REMEDIES, Failure, FailureReason
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.operation import RetrySection
 

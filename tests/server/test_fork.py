@@ -17,12 +17,12 @@ from server.jobs.resume import preview as preview_resume
 from server.jobs.service import stop
 from tests.actors import ADA, BOB, EVE
 from tests.server.harness import BRINGS_CODE, Harness
-from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.rest.fork import ForkPreview, ForkRequest
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.resume_parts import ALL_PARTS
 from trainyard.protocol.states import JobState
+from trainyard.run.failures import FailureReason
 
 TRAINING = {"steps": 100, "global_batch_size": 16, "micro_batch_size": 4}
 WIDE = {"resources": {"world_size": 16}, "training": {"micro_batch_size": 1}}

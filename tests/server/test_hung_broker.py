@@ -21,9 +21,9 @@ from server.scheduling.dispatch import SLOW, THREADS, CelerySender, Message, Out
 from server.scheduling.leader import FileLeadership
 from server.scheduling.run import Scheduler
 from tests.server.harness import FakeClock, Harness
-from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.states import JobState
 from trainyard.protocol.worker_messages import LaunchMessage
+from trainyard.run.failures import FailureReason
 
 JOBS = 12
 SENDS_SECONDS = 5.0

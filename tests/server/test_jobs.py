@@ -13,8 +13,8 @@ from server.jobs.service import ask, cancel, delete, forget_old_keys, stop, subm
 from server.nodes.service import drain
 from tests.actors import ADA, BOB
 from tests.server.harness import BRINGS_CODE, Harness
-from trainyard.protocol.rundir import Request
 from trainyard.protocol.states import JobState
+from trainyard.run.records import Request
 from trainyard.spec.job import JobSpec, parse_job_spec
 
 

@@ -14,9 +14,9 @@ from server.errors import ConflictError, NotFoundError, UnauthenticatedError
 from server.jobs.service import cancel, stop
 from tests.actors import ADA
 from tests.server.harness import BRINGS_CODE, Harness, Supervisor
-from trainyard.protocol.failures import FailureReason
-from trainyard.protocol.rundir import Phase
 from trainyard.protocol.states import AttemptOutcome, AttemptState, DesiredState, JobState
+from trainyard.run.directory import Phase
+from trainyard.run.failures import FailureReason
 
 TWO_NODES: dict[str, Any] = {"resources": {"world_size": 4, "nodes": 2}}
 

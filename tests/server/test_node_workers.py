@@ -19,7 +19,6 @@ from server.nodes.workers import proves_gone
 from server.operations.worker_api import claim_operation
 from tests.actors import ADA
 from tests.server.harness import Harness
-from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.states import AttemptNodeState, JobState
 from trainyard.protocol.worker_messages import (
@@ -29,6 +28,7 @@ from trainyard.protocol.worker_messages import (
     Registration,
     WorkerIdentity,
 )
+from trainyard.run.failures import FailureReason
 
 NODE = "gpu-01"
 FIRST = WorkerIdentity(folder="a" * 32, boot_id="b007-1111")

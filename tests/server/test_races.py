@@ -28,11 +28,11 @@ from server.subject import Actor, Subject
 from tests.actors import ADA, BOB
 from tests.server.harness import Harness, Supervisor
 from trainyard.protocol.attempt import NodeAllocation
-from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.rest.event_data import NodeDrained
 from trainyard.protocol.rest.operations import ExportRequest
 from trainyard.protocol.states import AttemptNodeState, JobState
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat, WorkerIdentity
+from trainyard.run.failures import FailureReason
 from trainyard.spec.job import parse_job_spec
 
 ROUNDS = 5

@@ -20,10 +20,10 @@ from server.settings import Settings
 from server.subject import Subject
 from tests.actors import ADA, TESTER
 from tests.server.harness import Harness, Supervisor
-from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.rest.event_data import LogStored, NodeDrained
 from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
 from trainyard.protocol.worker_messages import NodeHeartbeat
+from trainyard.run.failures import FailureReason
 
 TWO_NODES: dict[str, Any] = {"resources": {"world_size": 4, "nodes": 2}}
 LEASE = 30.0

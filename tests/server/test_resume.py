@@ -16,10 +16,10 @@ from server.jobs.resume import options, preview, resume
 from server.jobs.service import cancel, stop
 from tests.actors import ADA, BOB
 from tests.server.harness import Harness
-from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.resume import ResumePreview, ResumeRequest
 from trainyard.protocol.states import AttemptCause, DesiredState, JobState
+from trainyard.run.failures import FailureReason
 from trainyard.spec.auto import auto_values
 from trainyard.spec.job import parse_job_spec
 from trainyard.spec.layout import Layout

@@ -12,9 +12,9 @@ from server.database.tables import events
 from server.jobs.resume import resume
 from tests.actors import ADA
 from tests.server.harness import AnyRow, Harness, Supervisor
-from trainyard.protocol.failures import BadWindow, FailureReason
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.states import JobState
+from trainyard.run.failures import BadWindow, FailureReason
 
 # The default global batch holds 16 sequences: steps 7 and 8, and a checkpoint from before them.
 BAD = BadWindow(start=96, end=128, first_step=7)

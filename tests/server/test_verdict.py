@@ -17,9 +17,9 @@ from server.attempts.retry_policy import (
     follow_up,
     verdict,
 )
-from trainyard.protocol.failures import FREE_RETRIES, NEVER_RETRIED, Failure, FailureReason
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, DesiredState, JobState
+from trainyard.run.failures import FREE_RETRIES, NEVER_RETRIED, Failure, FailureReason
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.operation import RetrySection
 

@@ -20,11 +20,12 @@ from trainer.metrics.run_writer import Recorder
 from trainer.run import open_run
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import AttemptSpec, Overrides, ResumePoint
-from trainyard.protocol.failures import Failure
 from trainyard.protocol.manifest import Manifest, checkpoint_path
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import EventLine, MetricLine, Outcome, RunDirectory
+from trainyard.run.directory import RunDirectory
+from trainyard.run.failures import Failure
 from trainyard.run.record_base import to_json
+from trainyard.run.records import EventRecord, MetricRecord, Outcome
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 
@@ -164,15 +165,15 @@ class Attempt:
         return parse_record(Failure, (self.run / "error.json").read_text())
 
     @property
-    def lines(self) -> dict[int, MetricLine]:
+    def lines(self) -> dict[int, MetricRecord]:
         """Metric lines by step; each step has one."""
-        lines = _read_lines(self.run / "metrics.jsonl", MetricLine)
+        lines = _read_lines(self.run / "metrics.jsonl", MetricRecord)
         assert len({line.step for line in lines}) == len(lines), "a step is written twice"
         return {line.step: line for line in lines}
 
     @property
-    def events(self) -> list[EventLine]:
-        return _read_lines(self.run / "events.jsonl", EventLine)
+    def events(self) -> list[EventRecord]:
+        return _read_lines(self.run / "events.jsonl", EventRecord)
 
     def values(self, name: str) -> dict[int, float]:
         """One metric by step, where it was written."""

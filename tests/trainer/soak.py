@@ -31,7 +31,7 @@ from trainer.checkpoint import store
 from trainer.checkpoint.save_phases import Point
 from trainyard.protocol.manifest import Manifest, checkpoint_path
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import Heartbeat, MetricLine
+from trainyard.run.records import Heartbeat, MetricRecord
 from trainyard.spec.layout import Layout
 
 TWO = Layout(dp_shard=2)
@@ -93,7 +93,7 @@ class Figures:
 class Whole:
     """A run that nobody disturbed."""
 
-    lines: dict[int, MetricLine]
+    lines: dict[int, MetricRecord]
     """Its curve, by step."""
     horizon: float
     """Seconds from the start of an attempt in which it is killed, so that some steps are made."""
@@ -264,11 +264,11 @@ def _doing(run: Path, rank: int) -> str:
     return "collecting" if passed else "starting"
 
 
-def _lines(run: Path) -> dict[int, MetricLine]:
+def _lines(run: Path) -> dict[int, MetricRecord]:
     return Attempt(run).lines if (run / "metrics.jsonl").exists() else {}
 
 
-def _same(line: MetricLine, expected: MetricLine, *, exact: bool) -> bool:
+def _same(line: MetricRecord, expected: MetricRecord, *, exact: bool) -> bool:
     mine, theirs = line.values, expected.values
     names = [*COUNTERS, *(COMPUTED if exact else ())]
     return (

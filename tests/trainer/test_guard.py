@@ -12,8 +12,8 @@ from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from trainer.errors import GuardError, LossSpikeError, NonFiniteError
 from trainer.metrics.loss_guard import COURSE, WARM_UP, Guard, Verdict
-from trainyard.protocol.failures import BadWindow, Failure, FailureReason
 from trainyard.protocol.manifest import DataState, TrainState
+from trainyard.run.failures import BadWindow, Failure, FailureReason
 from trainyard.spec.job import parse_job_spec
 from trainyard.spec.layout import Layout
 

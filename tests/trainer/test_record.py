@@ -6,9 +6,10 @@ from pathlib import Path
 
 from trainer.errors import DataError
 from trainer.metrics.run_writer import Recorder
-from trainyard.protocol.failures import Failure, FailureReason
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import Outcome, RunDirectory
+from trainyard.run.directory import RunDirectory
+from trainyard.run.failures import Failure, FailureReason
+from trainyard.run.records import Outcome
 
 
 def words(run: Path) -> tuple[Failure, Outcome]:

@@ -17,7 +17,7 @@ from trainer.loop.train import train
 from trainer.metrics.metrics_logger import Losses, share_of
 from trainer.metrics.run_writer import Recorder
 from trainer.run import open_run
-from trainyard.protocol.rundir import RunDirectory
+from trainyard.run.directory import RunDirectory
 from trainyard.spec.layout import Layout
 from trainyard.training.batch_partition import BatchDeal
 

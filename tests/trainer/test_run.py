@@ -15,7 +15,8 @@ from trainer.errors import LaunchError
 from trainer.run import Run, open_run, refuse_used
 from trainyard.protocol.attempt import AttemptSpec, Overrides
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import Outcome, RunDirectory
+from trainyard.run.directory import RunDirectory
+from trainyard.run.records import Outcome
 from trainyard.spec.auto import auto_values
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import CheckpointSection

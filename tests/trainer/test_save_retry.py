@@ -19,10 +19,11 @@ from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import save_retry, store
 from trainer.checkpoint.save_phases import Point
 from trainyard.base.retry import Backoff
-from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.manifest import SaveFailed
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import Heartbeat, Phase
+from trainyard.run.directory import Phase
+from trainyard.run.failures import FailureReason
+from trainyard.run.records import Heartbeat
 from trainyard.spec.layout import Layout
 
 TWO = Layout(dp_shard=2)

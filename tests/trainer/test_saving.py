@@ -15,7 +15,7 @@ from trainer.checkpoint.save_phases import Point
 from trainer.loop.train import train
 from trainer.metrics.run_writer import Recorder
 from trainer.run import open_run
-from trainyard.protocol.rundir import RunDirectory
+from trainyard.run.directory import RunDirectory
 from trainyard.spec.layout import Layout
 
 TWO = Layout(dp_shard=2)

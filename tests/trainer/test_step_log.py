@@ -14,7 +14,7 @@ from trainer.data.digest import step_digest
 from trainer.distributed import Ranks
 from trainer.metrics.run_writer import Recorder
 from trainer.metrics.step_log import FLUSH_STEPS, StepLog
-from trainyard.protocol.rundir import RunDirectory
+from trainyard.run.directory import RunDirectory
 from trainyard.spec.layout import Layout
 from trainyard.training.batch_partition import BatchDeal
 

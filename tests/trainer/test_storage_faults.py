@@ -19,8 +19,8 @@ from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import store
 from trainer.checkpoint.save_phases import Point
-from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.manifest import checkpoint_path
+from trainyard.run.failures import FailureReason
 from trainyard.spec.layout import Layout
 
 TWO = Layout(dp_shard=2)

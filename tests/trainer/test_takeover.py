@@ -15,10 +15,10 @@ from trainer.errors import DataError, MismatchError
 from trainer.loop.resume_checks import OF_OLDER_VERSIONS, Takeover, check_takeover
 from trainer.run import Run, open_run
 from trainyard.protocol.attempt import Overrides
-from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.protocol.failures import LoadFailure
 from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.resume_parts import CheckpointPart
+from trainyard.run.checkpoint_faults import CheckpointFault
+from trainyard.run.failures import LoadFailure
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import CheckpointSection
 

@@ -17,7 +17,8 @@ import pytest
 from tests.trainer.runs import JOB, Attempt, SmallJob
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import Heartbeat, Phase, Provenance
+from trainyard.run.directory import Phase
+from trainyard.run.records import Heartbeat, Provenance
 from trainyard.spec.layout import Layout
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,7 +130,7 @@ def test_sigterm_ends_a_rank_at_once_under_a_supervisor_and_after_a_failure(
     if record is not None:
         (tmp_path / record).touch()
     code = (
-        "import pathlib, signal; from trainyard.protocol.rundir import RunDirectory;"
+        "import pathlib, signal; from trainyard.run.directory import RunDirectory;"
         "from trainer.process import stop_on_sigterm;"
         f"stop_on_sigterm(RunDirectory(pathlib.Path({str(tmp_path)!r})));"
         "signal.raise_signal(signal.SIGTERM)"

@@ -22,19 +22,10 @@ from server.settings import Settings
 from server.subject import Actor
 from tests.manifests import make_manifest, state_at
 from tests.server.harness import FakeClock, Harness, Supervisor
-from trainyard.protocol.failures import Failure
 from trainyard.protocol.manifest import DCP_METADATA, ManifestFile, ManifestWriter, SaveSettled
 from trainyard.protocol.records import check_record
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.rest.resume import ResumeRequest
-from trainyard.protocol.rundir import (
-    EventLine,
-    ExitRecord,
-    Heartbeat,
-    MetricLine,
-    Phase,
-    RequestAnswer,
-)
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
     Chunk,
@@ -43,7 +34,10 @@ from trainyard.protocol.worker_messages import (
     Report,
     ReportReply,
 )
+from trainyard.run.directory import Phase
+from trainyard.run.failures import Failure
 from trainyard.run.record_base import to_json
+from trainyard.run.records import EventRecord, ExitRecord, Heartbeat, MetricRecord, RequestAnswer
 from trainyard.spec.job import JobSpec
 
 CHUNK_LINES = 2000
@@ -167,7 +161,7 @@ class Run:
                 values = self._values(step, seconds_per_step) | (strange or {}).get(step, {})
                 digest = f"{step * 2654435761 % 2**64:016x}"
                 lines.append(
-                    MetricLine(step=step, time=now.timestamp(), values=values, data_digest=digest)
+                    MetricRecord(step=step, time=now.timestamp(), values=values, data_digest=digest)
                 )
             self.step = steps[-1]
             self.report(
@@ -218,7 +212,7 @@ class Run:
         """Report an event of the trainer."""
         time = self._stage.clock.now().timestamp()
         step = self.step if at is None else at
-        line = check_record(EventLine, {"time": time, "kind": kind, "step": step, "data": data})
+        line = check_record(EventRecord, {"time": time, "kind": kind, "step": step, "data": data})
         self.report(None, {"events": to_json(line).encode() + b"\n"})
 
     def answer_requests(self, message: str) -> bool:

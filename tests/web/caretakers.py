@@ -7,7 +7,6 @@ from server.checkpoints.outcomes import apply_outcome
 from server.operations.worker_api import claim_operation, report_operation
 from tests.actors import ADA
 from tests.web.actors import Stage
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.operations import (
     ExportResult,
     OperationOutcome,
@@ -16,6 +15,7 @@ from trainyard.protocol.operations import (
 )
 from trainyard.protocol.rest.operations import ExportRequest
 from trainyard.protocol.worker_messages import PROTOCOL, OperationReport
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 SIZE = 1_900_592_112
 

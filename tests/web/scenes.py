@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from server.context import Context
 from tests.web.actors import Run, Stage
 from tests.web.caretakers import Caretaker
-from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.protocol.failures import Failure, FailureReason
-from trainyard.protocol.rundir import Phase
+from trainyard.run.checkpoint_faults import CheckpointFault
+from trainyard.run.directory import Phase
+from trainyard.run.failures import Failure, FailureReason
 
 TRACEBACK = """Traceback (most recent call last):
   File "/usr/lib/python3.13/runpy.py", line 198, in _run_module_as_main

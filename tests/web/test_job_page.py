@@ -11,7 +11,7 @@ from tests.e2e.control_plane import wait_for
 from tests.web.browser import Watched, patiently
 from tests.web.conftest import Visit
 from tests.web.theatre import Theatre
-from trainyard.protocol.rundir import Phase
+from trainyard.run.directory import Phase
 
 pytestmark = pytest.mark.timeout(240)
 LOSS, RATE = "train/loss", "train/lr"

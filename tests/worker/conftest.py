@@ -17,8 +17,8 @@ import pytest
 from tests.worker.fake_server import FakeAttempt, FakeServer
 from trainyard.base.ids import make_id
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
-from trainyard.protocol.rundir import ExitRecord
 from trainyard.protocol.worker_messages import ClaimReply, Hardware
+from trainyard.run.records import ExitRecord
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from worker.hardware import Devices

@@ -13,7 +13,6 @@ from typing import Any
 
 from trainyard.base.models import RecordModel
 from trainyard.protocol.operations import OperationOutcome
-from trainyard.protocol.rundir import ExitRecord, RequestAnswer
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import (
     MAX_REPORT_BYTES,
@@ -31,6 +30,7 @@ from trainyard.protocol.worker_messages import (
     Report,
     ReportReply,
 )
+from trainyard.run.records import ExitRecord, RequestAnswer
 
 JOIN_TOKEN, NODE_TOKEN = "join-me", "node-token"
 

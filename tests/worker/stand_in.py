@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainer.metrics.run_writer import Recorder
 from trainer.process import show_stacks_when_asked
-from trainyard.protocol.rundir import RunDirectory
+from trainyard.run.directory import RunDirectory
 
 
 def main() -> None:

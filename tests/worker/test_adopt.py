@@ -8,10 +8,10 @@ import signal
 import pytest
 
 from tests.worker.conftest import NODE, Attempt, Place, wait_for
-from trainyard.protocol.failures import Failure, FailureReason
-from trainyard.protocol.rundir import Phase
 from trainyard.protocol.worker_messages import Identity
 from trainyard.run.atomic import replace_file
+from trainyard.run.directory import Phase
+from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.record_base import to_json
 from worker.adopt import adopt, prove_gone
 from worker.node import identity_of

@@ -11,11 +11,11 @@ import orjson
 import pytest
 
 from server.http.request_body import parse_json
-from trainyard.protocol.failures import REMEDIES, Failure, FailureReason
-from trainyard.protocol.rundir import Outcome, RankExit
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES, PROTOCOL, Identity, Report
+from trainyard.run.failures import REMEDIES, Failure, FailureReason
 from trainyard.run.record_base import to_json, to_plain
+from trainyard.run.records import Outcome, RankExit
 from worker.node import WorkerRun
 from worker.verdict import Findings, judge, last_words
 

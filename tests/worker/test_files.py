@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.protocol.rundir import Heartbeat, Outcome, RequestAnswer
 from trainyard.run.atomic import replace_file
 from trainyard.run.record_base import to_json
+from trainyard.run.records import Heartbeat, Outcome, RequestAnswer
 from worker.files import LARGEST_RECORD, open_regular, read_record
 from worker.hang import HangWatch
 from worker.node import WorkerRun

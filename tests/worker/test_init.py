@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.worker.conftest import Place, environment, wait_for
-from trainyard.protocol.rundir import Phase
+from trainyard.run.directory import Phase
 from worker.identity import process_stat
 from worker.notice import read_notice
 

@@ -15,8 +15,9 @@ from tests.worker.fake_server import JOIN_TOKEN, NODE_TOKEN, FakeServer
 from trainyard.base.ids import make_id
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.protocol.rest.errors import UnauthenticatedError
-from trainyard.protocol.rundir import Heartbeat, Phase
+from trainyard.run.directory import Phase
 from trainyard.run.record_base import to_json
+from trainyard.run.records import Heartbeat
 from trainyard.spec.auto import DeviceKind
 from trainyard.spec.storage_uri import ROOT_FILE
 from worker.api import WorkerApi

@@ -15,10 +15,11 @@ from server.http.request_body import parse_json
 from tests.worker.conftest import Attempt, Place, wait_for
 from trainyard.base.ids import make_id
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import ExitRecord, Phase, Provenance, Request
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES, PendingRequest, Report, ReportReply
+from trainyard.run.directory import Phase
 from trainyard.run.record_base import to_plain
+from trainyard.run.records import ExitRecord, Provenance, Request
 from worker import reporter
 from worker.aftermath import own_identity
 from worker.files import read_record

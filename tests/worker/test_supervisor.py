@@ -16,8 +16,8 @@ import pytest
 from tests.exploits import COUSINS, shell_by_warnings
 from tests.worker.conftest import Attempt, Place, make_place, wait_for
 from tests.worker.fake_server import FakeServer
-from trainyard.protocol.rundir import Phase
 from trainyard.protocol.states import DesiredState
+from trainyard.run.directory import Phase
 from worker.identity import process_stat
 
 SOON = 10.0

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from trainyard.protocol.failures import Failure, FailureReason
-from trainyard.protocol.rundir import ExitRecord, Outcome, RankExit
 from trainyard.protocol.states import DesiredState
+from trainyard.run.failures import Failure, FailureReason
+from trainyard.run.records import ExitRecord, Outcome, RankExit
 from worker.verdict import Findings, judge
 
 SEEN = Findings(node="n", started=True)

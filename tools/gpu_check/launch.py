@@ -19,7 +19,7 @@ from trainer.process import prefer_growing_segments
 from trainyard.protocol.attempt import AttemptSpec, Overrides, ResumePoint
 from trainyard.protocol.manifest import Manifest, checkpoint_path
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import EventLine, MetricLine, RequestAnswer
+from trainyard.run.records import EventRecord, MetricRecord, RequestAnswer
 from trainyard.spec.job import parse_job_spec
 from trainyard.spec.layout import Layout
 
@@ -60,7 +60,7 @@ class Attempt:
     def committed(self) -> list[Manifest]:
         """Return what it has committed so far, in order."""
         events = (e for e in self._read("events.jsonl") if '"checkpoint_committed"' in e)
-        return [Manifest.of_event(parse_record(EventLine, e).data) for e in events]
+        return [Manifest.of_event(parse_record(EventRecord, e).data) for e in events]
 
     def answer(self, request: str) -> RequestAnswer | None:
         """Return what became of a request, once it is known."""
@@ -72,8 +72,8 @@ class Attempt:
         found: dict[str, Any] = json.loads((self.run / name).read_text(encoding="utf-8"))
         return found
 
-    def _lines(self) -> dict[int, MetricLine]:
-        lines = (parse_record(MetricLine, line) for line in self._read("metrics.jsonl"))
+    def _lines(self) -> dict[int, MetricRecord]:
+        lines = (parse_record(MetricRecord, line) for line in self._read("metrics.jsonl"))
         return {line.step: line for line in lines}
 
     def _read(self, name: str) -> list[str]:

@@ -18,7 +18,6 @@ from trainer.errors import CheckpointError
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath, is_beneath
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.manifest import (
     COMMITTED,
     MANIFEST,
@@ -27,6 +26,7 @@ from trainyard.protocol.manifest import (
     checkpoint_path,
 )
 from trainyard.run.atomic import replacing, sync_folder
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 TRANSIENT = (

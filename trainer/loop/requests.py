@@ -21,7 +21,8 @@ from trainer.metrics.profiler import Asked
 from trainer.metrics.run_writer import Recorder
 from trainyard.base.problems import spec_error
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import Request, RequestAnswer, RunDirectory
+from trainyard.run.directory import RunDirectory
+from trainyard.run.records import Request, RequestAnswer
 
 ANSWER_SUFFIX = ".answer.json"
 

@@ -10,7 +10,7 @@ from trainer.loop.requests import Control
 from trainer.metrics.metrics_logger import Report
 from trainer.metrics.run_writer import Recorder
 from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled
-from trainyard.protocol.rundir import Phase
+from trainyard.run.directory import Phase
 
 
 class SaveRecords(SaveObserver):

@@ -38,7 +38,8 @@ from trainer.parallel.quantize import refresh_scales
 from trainer.provenance import provenance
 from trainer.run import Run
 from trainyard.protocol.manifest import TrainState
-from trainyard.protocol.rundir import Outcome, Phase
+from trainyard.run.directory import Phase
+from trainyard.run.records import Outcome
 from trainyard.spec.auto import explicit
 from trainyard.spec.job import JobSpec
 

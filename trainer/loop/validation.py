@@ -16,7 +16,7 @@ from trainer.distributed import Ranks
 from trainer.metrics.run_writer import Recorder
 from trainer.parallel.mesh import Place
 from trainer.run import Run
-from trainyard.protocol.rundir import Phase
+from trainyard.run.directory import Phase
 from trainyard.training.loss import NO_LABEL
 
 logger = logging.getLogger("trainer")

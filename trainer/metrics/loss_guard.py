@@ -12,8 +12,8 @@ from collections import deque
 from enum import IntEnum
 
 from trainer.errors import GuardError, LossSpikeError, NonFiniteError
-from trainyard.protocol.failures import BadWindow
 from trainyard.protocol.manifest import TrainState
+from trainyard.run.failures import BadWindow
 from trainyard.spec.job import JobSpec
 
 COURSE = 50

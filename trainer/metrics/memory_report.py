@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from trainer.errors import LaunchError, OutOfMemoryError, is_out_of_memory
 from trainer.loop.build import Assembly
-from trainyard.protocol.failures import REMEDIES, MemoryUse
+from trainyard.run.failures import REMEDIES, MemoryUse
 
 logger = logging.getLogger("trainer")
 

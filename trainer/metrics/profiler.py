@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from trainer.distributed import Ranks
 from trainer.metrics.memory_report import HISTORY_ENTRIES, dump_snapshot, history_runs
-from trainyard.protocol.rundir import RunDirectory
+from trainyard.run.directory import RunDirectory
 
 logger = logging.getLogger("trainer")
 

@@ -16,21 +16,20 @@ from trainer.errors import (
     RunError,
     is_out_of_memory,
 )
-from trainyard.protocol.failures import REMEDIES, Failure, FailureReason, Remedy
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import (
-    EventLine,
+from trainyard.run.atomic import create_file, replace_file
+from trainyard.run.directory import Phase, RunDirectory
+from trainyard.run.failures import REMEDIES, Failure, FailureReason, Remedy
+from trainyard.run.record_base import RunRecord, to_json, to_plain
+from trainyard.run.records import (
+    EventRecord,
     Heartbeat,
-    MetricLine,
+    MetricRecord,
     Outcome,
-    Phase,
     Provenance,
     RequestAnswer,
-    RunDirectory,
     RunEventKind,
 )
-from trainyard.run.atomic import create_file, replace_file
-from trainyard.run.record_base import RunRecord, to_json, to_plain
 
 HEARTBEAT_SECONDS = 1.0
 TRACEBACK_CHARACTERS = 20_000
@@ -81,10 +80,10 @@ class Recorder:
     def event(self, kind: RunEventKind, data: dict[str, object]) -> None:
         """Append what happened to the attempt."""
         if self._leads:
-            line = EventLine(time=time.time(), kind=kind, step=self.step, data=data)
+            line = EventRecord(time=time.time(), kind=kind, step=self.step, data=data)
             _append(self._directory.events, line)
 
-    def metrics(self, lines: list[MetricLine]) -> None:
+    def metrics(self, lines: list[MetricRecord]) -> None:
         """Append the values of completed steps."""
         if self._leads:
             for line in lines:

@@ -12,7 +12,7 @@ from trainer.data.digest import in_global_order, step_digest
 from trainer.distributed import Ranks
 from trainer.metrics.run_writer import Recorder
 from trainer.parallel.mesh import Place
-from trainyard.protocol.rundir import MetricLine
+from trainyard.run.records import MetricRecord
 from trainyard.spec.layout import Layout
 from trainyard.training.batch_partition import BatchDeal
 
@@ -55,7 +55,7 @@ class StepLog:
         digests = self._digests()
         last = len(self._steps) - 1
         lines = [
-            MetricLine(
+            MetricRecord(
                 step=done.step,
                 time=done.time,
                 values=values if index == last else {},

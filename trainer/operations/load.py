@@ -26,8 +26,8 @@ from trainer.errors import CheckpointError
 from trainer.operations.main import Progress
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.manifest import DCP_METADATA
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 PART_BYTES = 512 * 2**20
 """Bytes of tensors that are in memory at once; a larger tensor is a part of its own."""

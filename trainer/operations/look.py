@@ -11,7 +11,6 @@ from trainer.errors import CheckpointError
 from trainer.operations.main import Progress, checkpoint_of
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.operations import (
     OperationKind,
@@ -19,6 +18,7 @@ from trainyard.protocol.operations import (
     OperationOutcome,
     Verification,
 )
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 
 def look_at(order: OperationOrder, operation: Path) -> OperationOutcome:

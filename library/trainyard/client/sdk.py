@@ -38,8 +38,8 @@ from trainyard.protocol.rest.telemetry import (
     LogPage,
     MetricsView,
 )
-from trainyard.protocol.rundir import RecordingRanks, RequestKind
 from trainyard.protocol.states import TERMINAL_JOB_STATES
+from trainyard.run.records import RecordingRanks, RequestKind
 from trainyard.spec.job import JobSpec
 
 Spec = JobSpec | Mapping[str, Any]

@@ -19,7 +19,7 @@ from pydantic import Field
 from trainyard.base.models import RecordModel, Seed, SpecModel, Text
 from trainyard.base.names import NAME
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.run.limits import Cut, Message
 from trainyard.spec.job import JobSpec
 from trainyard.spec.storage_uri import Place, RootName, split_place

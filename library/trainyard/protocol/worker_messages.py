@@ -10,8 +10,8 @@ from trainyard.base.models import RecordModel, Text
 from trainyard.base.names import NAME
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.protocol.operations import OperationOutcome, OperationProgress, OperationTask
-from trainyard.protocol.rundir import ExitRecord, Heartbeat, Request, RequestAnswer
 from trainyard.protocol.states import DesiredState
+from trainyard.run.records import ExitRecord, Heartbeat, Request, RequestAnswer
 from trainyard.spec.job import JobSpec
 
 PROTOCOL = 2

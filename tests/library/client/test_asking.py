@@ -9,7 +9,7 @@ import pytest
 
 from tests.library.client.conftest import Run, Yard
 from tests.server.telemetry.reports import send
-from trainyard.protocol.rundir import Request, RequestAnswer
+from trainyard.run.records import Request, RequestAnswer
 
 
 def test_what_is_asked_reaches_the_trainer(yard: Yard, run: Run) -> None:

@@ -13,7 +13,6 @@ from server.checkpoints.catalog import record_stall
 from server.checkpoints.outcomes import apply_outcome
 from server.operations.worker_api import claim_operation, report_operation
 from tests.library.client.conftest import Run, Yard
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter, SaveSettled
 from trainyard.protocol.operations import (
     LOOKS,
@@ -26,6 +25,7 @@ from trainyard.protocol.operations import (
     Verification,
 )
 from trainyard.protocol.worker_messages import PROTOCOL, OperationReport
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from server.auth.tokens import hash_token
 from server.ingest.receive import store_report
 from tests.library.client.conftest import Run, Yard
 from tests.server.harness import Supervisor
-from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, NodeHeartbeat, Report
+from trainyard.run.failures import FailureReason
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 

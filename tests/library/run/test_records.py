@@ -10,8 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from trainyard.base.problems import spec_error
-from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.protocol.failures import (
+from trainyard.protocol.records import adapter, check_record, parse_record
+from trainyard.run.checkpoint_faults import CheckpointFault
+from trainyard.run.directory import Phase
+from trainyard.run.failures import (
     REMEDIES,
     BadWindow,
     Failure,
@@ -20,21 +22,19 @@ from trainyard.protocol.failures import (
     MemoryUse,
     Remedy,
 )
-from trainyard.protocol.records import adapter, check_record, parse_record
-from trainyard.protocol.rundir import (
+from trainyard.run.record_base import RunRecord, to_json
+from trainyard.run.records import (
     DIFF_LIMIT_BYTES,
-    EventLine,
+    EventRecord,
     ExitRecord,
     Heartbeat,
-    MetricLine,
+    MetricRecord,
     Outcome,
-    Phase,
     Provenance,
     RankExit,
     Request,
     RequestAnswer,
 )
-from trainyard.run.record_base import RunRecord, to_json
 
 RANK = RankExit(rank=1, pid=2, exit_code=None, signal="SIGKILL", time=3.0)
 FAILURE = Failure(
@@ -75,7 +75,7 @@ PROVENANCE = Provenance(
 # The texts of these records as pydantic wrote them when they were its models.
 TEXTS: list[tuple[RunRecord, str]] = [
     (
-        MetricLine(
+        MetricRecord(
             step=3,
             time=1.5,
             values={"nan": math.nan, "up": math.inf, "down": -math.inf, "lr": 0.0003, "é": 1e22},
@@ -84,11 +84,11 @@ TEXTS: list[tuple[RunRecord, str]] = [
         '"é":1e+22},"data_digest":null}',
     ),
     (
-        MetricLine(step=4, time=1.7e9, values={}, data_digest="ab12"),
+        MetricRecord(step=4, time=1.7e9, values={}, data_digest="ab12"),
         '{"step":4,"time":1700000000.0,"values":{},"data_digest":"ab12"}',
     ),
     (
-        EventLine(
+        EventRecord(
             time=2.0,
             kind="save_failed",
             step=5,
@@ -98,7 +98,7 @@ TEXTS: list[tuple[RunRecord, str]] = [
         '"c":{"d":"x\\n\\t\\"\\u001f\x7fé\u2028"}}}',
     ),
     (
-        EventLine(time=2.0, kind="stop_agreed", step=5),
+        EventRecord(time=2.0, kind="stop_agreed", step=5),
         '{"time":2.0,"kind":"stop_agreed","step":5,"data":{}}',
     ),
     (
@@ -151,7 +151,7 @@ def test_pydantic_writes_the_same_text(record: RunRecord, text: str) -> None:
 
 
 def test_a_nan_in_the_data_of_an_event_is_a_string() -> None:
-    record = EventLine(time=2.0, kind="phase", step=5, data={"n": [math.nan]})
+    record = EventRecord(time=2.0, kind="phase", step=5, data={"n": [math.nan]})
     assert to_json(record).endswith('"data":{"n":["NaN"]}}')
 
 
@@ -166,8 +166,8 @@ def test_an_indented_record_is_the_one_that_a_person_reads() -> None:
 
 @pytest.mark.parametrize("value", [2.5e-05, 1e-300, 5e-324, 1.7976931348623157e308, 0.1 + 0.2])
 def test_a_number_is_read_as_it_was(value: float) -> None:
-    record = MetricLine(step=1, time=0.0, values={"a": value})
-    assert parse_record(MetricLine, to_json(record)) == record
+    record = MetricRecord(step=1, time=0.0, values={"a": value})
+    assert parse_record(MetricRecord, to_json(record)) == record
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_number_is_read_as_it_was(value: float) -> None:
         (Heartbeat, '{"phase":"no","step":1,"time":1}', "/phase: Input should be 'starting'"),
         (Request, "[]", "/: Input should be an object"),
         (Request, '{"kind":"save","steps":101}', "/steps: .* less than or equal to 100"),
-        (MetricLine, '{"step":1,"time":0,"values":{"a":null}}', "/values/a: .* valid number"),
+        (MetricRecord, '{"step":1,"time":0,"values":{"a":null}}', "/values/a: .* valid number"),
         (
             RankExit,
             to_json(RANK).replace("2", str(2**62)),
@@ -202,7 +202,7 @@ def test_what_is_no_record_is_refused(kind: type[RunRecord], text: str, problem:
 
 def test_numbers_of_other_spellings_are_accepted() -> None:
     text = '{"step":"1","time":"2","values":{"a":"NaN","b":"-Infinity","c":NaN,"d":1}}'
-    found = parse_record(MetricLine, text)
+    found = parse_record(MetricRecord, text)
     assert repr(found.values) == "{'a': nan, 'b': -inf, 'c': nan, 'd': 1.0}"
     assert (found.step, found.time) == (1, 2.0)
 

@@ -11,18 +11,9 @@ from pydantic import ValidationError
 
 from trainyard.base.ids import is_id, make_id
 from trainyard.base.masks import has_credentials, hide_credentials, is_masked
-from trainyard.protocol.failures import (
-    FREE_RETRIES,
-    NEVER_RETRIED,
-    REMEDIES,
-    Failure,
-    FailureReason,
-    Remedy,
-)
 from trainyard.protocol.manifest import checkpoint_id, checkpoint_path, split_checkpoint_id
 from trainyard.protocol.operations import SampleEnd, SampleResult
 from trainyard.protocol.records import parse_record
-from trainyard.protocol.rundir import MetricLine
 from trainyard.protocol.states import (
     ATTEMPT_MOVES,
     ATTEMPT_NODE_MOVES,
@@ -31,7 +22,16 @@ from trainyard.protocol.states import (
     JobState,
     sources,
 )
+from trainyard.run.failures import (
+    FREE_RETRIES,
+    NEVER_RETRIED,
+    REMEDIES,
+    Failure,
+    FailureReason,
+    Remedy,
+)
 from trainyard.run.record_base import to_json, to_plain
+from trainyard.run.records import MetricRecord
 from trainyard.spec.job import JobSpec
 from trainyard.spec.storage_uri import split_place
 
@@ -46,8 +46,8 @@ def test_credentials_of_urls_are_masked_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_record_keeps_what_is_not_finite(value: float) -> None:
-    line = MetricLine(step=1, time=0.0, values={"train/loss": value})
-    again = parse_record(MetricLine, to_json(line))
+    line = MetricRecord(step=1, time=0.0, values={"train/loss": value})
+    again = parse_record(MetricRecord, to_json(line))
     assert "null" not in json.dumps(to_plain(line)["values"])
     assert repr(again.values["train/loss"]) == repr(value)
 

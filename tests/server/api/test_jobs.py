@@ -13,10 +13,10 @@ from server.database.tables import jobs
 from tests.server.api.in_process import TestClient
 from tests.server.harness import BRINGS_CODE, FakeClock, Harness
 from trainyard.planner.results import Plan
-from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.rest.jobs import CancelReply, JobView, Progress
 from trainyard.protocol.rest.resume import ResumeOptions, ResumeReply
 from trainyard.protocol.states import JobState
+from trainyard.run.failures import FailureReason
 
 API = "/api/v1"
 JOBS = f"{API}/jobs"

@@ -17,7 +17,6 @@ from server.lifecycle import lock_job
 from server.operations.store import read_operation
 from server.operations.worker_api import claim_operation, report_operation
 from tests.server.harness import AnyRow, Harness
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.operations import OperationOutcome, OperationProgress, Verification
 from trainyard.protocol.rest.operations import OperationView
 from trainyard.protocol.worker_messages import (
@@ -26,6 +25,7 @@ from trainyard.protocol.worker_messages import (
     OperationReport,
     OperationReportReply,
 )
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 
 @dataclass

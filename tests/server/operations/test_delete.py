@@ -15,11 +15,11 @@ from server.jobs.service import delete as delete_job
 from server.jobs.service import stop
 from tests.actors import ADA, EVE
 from tests.server.operations.conftest import Yard
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.operations import OperationKind, OperationOutcome
 from trainyard.protocol.rest.fork import ForkRequest
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.states import OperationState
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 
 def stopped(yard: Yard, *steps: int, outcome: str = "stopped") -> tuple[str, list[str]]:

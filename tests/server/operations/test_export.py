@@ -16,10 +16,10 @@ from server.subject import Actor
 from tests.actors import ADA, EVE
 from tests.server.harness import Harness, Supervisor
 from tests.server.operations.conftest import Yard
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.operations import ExportResult, ExportTask, OperationKind, OperationOutcome
 from trainyard.protocol.rest.operations import ExportRequest
 from trainyard.protocol.states import OperationState
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 DONE = OperationOutcome(outcome="succeeded", message="done")
 

@@ -14,10 +14,10 @@ from server.scheduling.operation_placement import Wanted, choose
 from tests.actors import ADA, EVE
 from tests.server.harness import Harness
 from tests.server.operations.conftest import Yard
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.operations import OperationKind, OperationOutcome
 from trainyard.protocol.rest.operations import SampleRequest
 from trainyard.protocol.states import OperationState
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 DONE = OperationOutcome(outcome="succeeded", message="done")
 

@@ -14,10 +14,10 @@ from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
 from tests.server.harness import AnyRow, Harness
 from tests.server.operations.conftest import Yard
-from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.manifest import DCP_METADATA, ManifestFile
 from trainyard.protocol.operations import OperationKind, OperationOutcome
 from trainyard.protocol.states import JobState, OperationState
+from trainyard.run.failures import FailureReason
 
 LOST = {"retry": {"node_lost_after_seconds": 60.0}}
 

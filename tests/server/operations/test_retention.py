@@ -18,9 +18,9 @@ from server.metrics.points import Points
 from server.metrics.store import store_points
 from tests.actors import ADA
 from tests.server.operations.conftest import Yard
-from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.protocol.failures import FailureReason
 from trainyard.protocol.rest.resume import ResumeRequest
+from trainyard.run.checkpoint_faults import CheckpointFault
+from trainyard.run.failures import FailureReason
 from trainyard.spec.sections.checkpoint import CheckpointSection
 
 CANDIDATES = st.lists(

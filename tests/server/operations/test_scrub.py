@@ -11,8 +11,8 @@ from server.context import Context
 from server.scheduling.operations import OperationKeeper
 from tests.actors import ADA
 from tests.server.operations.conftest import Yard
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.operations import OperationKind
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 DAY = 86_400
 

@@ -15,11 +15,11 @@ from server.metrics.continuity import Past, compare
 from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
 from tests.server.telemetry.reports import chunk, json_lines, metric_lines, send
-from trainyard.protocol.failures import BadWindow, FailureReason
 from trainyard.protocol.manifest import DataState, TrainState
 from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.resume import ResumeRequest
-from trainyard.protocol.rundir import MetricLine
+from trainyard.run.failures import BadWindow, FailureReason
+from trainyard.run.records import MetricRecord
 from trainyard.spec.job import JobSpec, parse_job_spec
 
 SPEC = parse_job_spec({"training": {"steps": 100, "global_batch_size": 16, "seq_len": 128}})
@@ -29,7 +29,7 @@ PARENT = TrainState(
 STEADY = tuple(2.0 + 0.01 * (number % 3) for number in range(20))
 
 
-def line(spec: JobSpec = SPEC, **changes: Any) -> MetricLine:
+def line(spec: JobSpec = SPEC, **changes: Any) -> MetricRecord:
     values = {
         "train/loss": 2.0,
         "train/lr": spec.schedule.rate(51),
@@ -37,7 +37,9 @@ def line(spec: JobSpec = SPEC, **changes: Any) -> MetricLine:
         "train/sequences": 51 * 16.0,
     }
     values |= {f"train/{name}": value for name, value in changes.items() if name != "digest"}
-    return MetricLine(step=51, time=1.0, values=values, data_digest=changes.get("digest", "a" * 32))
+    return MetricRecord(
+        step=51, time=1.0, values=values, data_digest=changes.get("digest", "a" * 32)
+    )
 
 
 def past(

@@ -21,8 +21,9 @@ from tests.server.harness import Harness
 from tests.server.telemetry.conftest import Launched
 from tests.server.telemetry.reports import chunk, json_lines, kept_events, loss, metric_lines, send
 from trainyard.protocol.rest.attempts import AttemptView
-from trainyard.protocol.rundir import ExitRecord, Heartbeat, Phase, Request, RequestAnswer
 from trainyard.protocol.states import DesiredState, JobState
+from trainyard.run.directory import Phase
+from trainyard.run.records import ExitRecord, Heartbeat, Request, RequestAnswer
 from trainyard.spec.job import parse_job_spec
 
 

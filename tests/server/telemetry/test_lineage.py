@@ -29,7 +29,7 @@ from server.metrics.store import read_tails, store_lines, store_points
 from tests.server.harness import Harness
 from tests.server.telemetry.records import Parent, add_attempt, add_attempts, add_job
 from trainyard.protocol.manifest import checkpoint_id
-from trainyard.protocol.rundir import MetricLine
+from trainyard.run.records import MetricRecord
 
 
 def keys(*parents: Parent | None) -> dict[int, AttemptKey]:
@@ -163,7 +163,7 @@ def test_csv_follows_the_lineage_over_chunks_and_tail(context: Context) -> None:
     ids = add_attempts(context, job_id, [None, (1, 2500)])
     for attempt_id, first, last in ((ids[0], 1, 2700), (ids[1], 2501, 2600)):
         lines = [
-            MetricLine(
+            MetricRecord(
                 step=step,
                 time=step + 0.25,
                 values={"train/loss": 1 / step, "train/lr": 0.1},

@@ -13,8 +13,8 @@ from trainer.checkpoint.store import storage_errors
 from trainer.errors import CheckpointError, MismatchError
 from trainer.metrics.run_writer import failure_of
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.protocol.failures import LoadFailure
+from trainyard.run.checkpoint_faults import CheckpointFault
+from trainyard.run.failures import LoadFailure
 
 POINT = ResumePoint(checkpoint_id="j.a1.step-2", path="j/a1/step-2", step=2, metadata_digest="d")
 

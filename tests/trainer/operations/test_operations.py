@@ -19,7 +19,6 @@ from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.operations import delete
 from trainer.operations.main import Progress, main
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.manifest import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
 from trainyard.protocol.operations import (
     OUTCOME,
@@ -31,6 +30,7 @@ from trainyard.protocol.operations import (
     OperationProgress,
     OperationTask,
 )
+from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.spec.layout import Layout
 
 Damage = Callable[[Path], object]

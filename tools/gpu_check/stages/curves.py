@@ -24,7 +24,7 @@ from trainer.loop.determinism import compute_deterministically
 from trainer.loop.train import train
 from trainer.metrics.run_writer import Recorder
 from trainer.run import open_run
-from trainyard.protocol.rundir import RunDirectory
+from trainyard.run.directory import RunDirectory
 
 BOUNDS = {"float32": 1e-4, "bfloat16": 1e-2}
 """Largest relative difference of a loss from the CPU's over 30 steps, by `training.param_dtype`."""

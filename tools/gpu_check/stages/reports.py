@@ -18,7 +18,8 @@ from trainer.errors import OutOfMemoryError
 from trainer.loop.train import train
 from trainer.metrics.run_writer import Recorder
 from trainer.run import open_run
-from trainyard.protocol.rundir import RequestAnswer, RunDirectory
+from trainyard.run.directory import RunDirectory
+from trainyard.run.records import RequestAnswer
 
 STEPS = 12
 RECORDED = 3

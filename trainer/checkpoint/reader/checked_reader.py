@@ -35,8 +35,8 @@ from trainer.checkpoint.store import (
 from trainer.errors import CheckpointError
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.manifest import DCP_METADATA, Manifest, ManifestFile
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 
 class CheckedReader(FileSystemReader):

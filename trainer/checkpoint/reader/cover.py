@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from trainer.errors import CheckpointError
 from trainer.storage.root import StoragePath
-from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 
 def check_cover(metadata: Metadata, path: StoragePath) -> None:

@@ -21,10 +21,10 @@ from trainer.errors import CheckpointError
 from trainer.parallel.mesh import Place
 from trainer.storage.root import StoragePath, is_beneath
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.checkpoint_faults import CheckpointFault
-from trainyard.protocol.failures import LoadFailure
 from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.resume_parts import CheckpointPart
+from trainyard.run.checkpoint_faults import CheckpointFault
+from trainyard.run.failures import LoadFailure
 from trainyard.spec.layout import Layout
 from trainyard.spec.storage_uri import ROOT_FILE
 

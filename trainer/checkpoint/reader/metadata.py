@@ -13,7 +13,7 @@ from torch.distributed.checkpoint import filesystem, metadata
 from trainer.checkpoint.store import digest, storage_errors
 from trainer.errors import CheckpointError
 from trainer.storage.root import StoragePath
-from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 # A pickle names what it wants called; these are the names that DCP writes, and nothing else has
 # one. None of them does more than hold its arguments.

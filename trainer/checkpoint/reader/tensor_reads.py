@@ -22,7 +22,7 @@ from trainer.checkpoint.transfer import byte_view, memory_of
 from trainer.errors import CheckpointError
 from trainer.storage.download import Download
 from trainer.storage.root import StoragePath
-from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.run.checkpoint_faults import CheckpointFault
 
 BLOCK = 2**18
 """Bytes that are read and hashed in turn: still in the core's own cache when they are hashed."""

@@ -10,7 +10,7 @@ from trainyard.cli.options import JobReference, Json
 from trainyard.cli.output import say, write_json
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
-from trainyard.protocol.rundir import RequestKind
+from trainyard.run.records import RequestKind
 
 FAILED = 1
 Steps = Annotated[int, typer.Option("--steps", min=1, max=100, help="Steps to record.")]

@@ -7,9 +7,9 @@ from typing import Literal
 
 from trainyard.base.models import RecordModel
 from trainyard.protocol.attempt import Overrides
-from trainyard.protocol.failures import Failure
 from trainyard.protocol.manifest import SaveFailed
 from trainyard.protocol.states import AttemptCause, AttemptNodeState, AttemptOutcome, AttemptState
+from trainyard.run.failures import Failure
 from trainyard.spec.auto import AutoValues, DeviceKind
 from trainyard.spec.layout import Layout
 from trainyard.training.stream import Windows

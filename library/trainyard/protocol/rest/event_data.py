@@ -8,17 +8,17 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainyard.base.models import RecordModel
-from trainyard.protocol.checkpoint_faults import CheckpointFault
 from trainyard.protocol.event_kinds import EventData
-from trainyard.protocol.failures import Failure, FailureReason
 from trainyard.protocol.manifest import ManifestFile
 from trainyard.protocol.operations import OperationKind, OperationProgress
 from trainyard.protocol.rest.attempts import Continuity
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.rest.nodes import Running as DrainMode
 from trainyard.protocol.resume_parts import CheckpointPart
-from trainyard.protocol.rundir import Phase
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, JobState, OperationState
+from trainyard.run.checkpoint_faults import CheckpointFault
+from trainyard.run.directory import Phase
+from trainyard.run.failures import Failure, FailureReason
 from trainyard.spec.layout import Layout
 
 # ---- jobs ---------------------------------------------------------------------------------------

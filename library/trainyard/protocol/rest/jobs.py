@@ -12,8 +12,9 @@ from trainyard.base.models import RecordModel, SpecModel, Text
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.resume_parts import CheckpointPart
-from trainyard.protocol.rundir import Phase, RecordingRanks, Request, RequestAnswer, RequestKind
 from trainyard.protocol.states import AttemptCause, DesiredState, JobState
+from trainyard.run.directory import Phase
+from trainyard.run.records import RecordingRanks, Request, RequestAnswer, RequestKind
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.training.stream import Windows

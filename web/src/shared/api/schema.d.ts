@@ -4820,7 +4820,7 @@ export interface components {
         };
         /**
          * Heartbeat
-         * @description `heartbeat.json`: that the trainer lives, and what it does.
+         * @description `heartbeat.json`: proof that the trainer makes progress, and its phase.
          */
         Heartbeat: {
             /** @description What it is busy with. */
@@ -8046,7 +8046,7 @@ export interface components {
             pid: number;
             /**
              * Exit Code
-             * @description Exit code; absent when a signal ended it or nobody could see it.
+             * @description Exit code; absent when a signal ended it or its end was not observed.
              */
             exit_code: number | null;
             /**
@@ -8257,12 +8257,12 @@ export interface components {
         };
         /**
          * Request
-         * @description `requests/<id>.json`: something asked of a running trainer.
+         * @description `requests/<id>.json`: a request to a running trainer.
          */
         Request: {
             /**
              * Kind
-             * @description What is asked for.
+             * @description What the trainer does.
              * @enum {string}
              */
             kind: "save" | "profile" | "memory_snapshot";

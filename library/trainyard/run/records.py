@@ -1,137 +1,22 @@
-"""The run directory: names of its files, and the records that lie in them."""
+"""The records of a run directory: one definition of each, for writers and readers."""
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass, field
-from enum import StrEnum
-from pathlib import PurePath
 from typing import Annotated, Literal
 
-from trainyard.protocol.failures import Failure
+from trainyard.run.directory import Phase
+from trainyard.run.failures import Failure
 from trainyard.run.limits import Bounds, Cut, MaxItems, Message, Number
 from trainyard.run.record_base import RunRecord
-
-STACKS_SIGNAL = signal.SIGUSR1
-"""On it a rank writes the Python stacks of all its threads into its log, and goes on."""
 
 DIFF_LIMIT_BYTES = 1_000_000
 """Most bytes of `Provenance.git_diff`."""
 
 
-@dataclass(frozen=True)
-class RunDirectory:
-    """Paths in the run directory of one attempt on one node; opens nothing itself."""
-
-    root: PurePath
-    """`<node-local data>/runs/<job>/<attempt>`."""
-
-    @property
-    def spec(self) -> PurePath:
-        """The job's spec, unchanged."""
-        return self.root / "spec.json"
-
-    @property
-    def attempt(self) -> PurePath:
-        """Layout, overrides, allocation and resume point; absent for a bare launch."""
-        return self.root / "attempt.json"
-
-    @property
-    def metrics(self) -> PurePath:
-        """One `MetricLine` a step, on the node of global rank 0."""
-        return self.root / "metrics.jsonl"
-
-    @property
-    def events(self) -> PurePath:
-        """One `EventLine` for each thing that happened, on the node of global rank 0."""
-        return self.root / "events.jsonl"
-
-    @property
-    def logs(self) -> PurePath:
-        """Folder of the ranks' output."""
-        return self.root / "logs"
-
-    def log(self, rank: int) -> PurePath:
-        """Return the path of stdout and stderr of one global rank."""
-        return self.logs / f"rank-{rank}.log"
-
-    @property
-    def heartbeat(self) -> PurePath:
-        """The `Heartbeat` of this node, replaced atomically."""
-        return self.root / "heartbeat.json"
-
-    @property
-    def stop(self) -> PurePath:
-        """Its existence asks the trainer to save and leave."""
-        return self.root / "stop"
-
-    @property
-    def requests(self) -> PurePath:
-        """Folder of `<id>.json` asks, answered by `<id>.answer.json` beside them."""
-        return self.root / "requests"
-
-    @property
-    def outcome(self) -> PurePath:
-        """The trainer's last word, an `Outcome`."""
-        return self.root / "outcome.json"
-
-    @property
-    def error(self) -> PurePath:
-        """The `Failure` of the first failing rank of this node."""
-        return self.root / "error.json"
-
-    @property
-    def provenance(self) -> PurePath:
-        """What this node runs: the `Provenance`, written once at the start."""
-        return self.root / "provenance.json"
-
-    @property
-    def tensorboard(self) -> PurePath:
-        """Folder of TensorBoard files, where the job asks for them."""
-        return self.root / "tensorboard"
-
-    @property
-    def flight_recorder(self) -> PurePath:
-        """Folder of `rank-<r>`: the last collectives of a rank, left by a timeout on CUDA."""
-        return self.root / "flight_recorder"
-
-    @property
-    def profiles(self) -> PurePath:
-        """Folder of Chrome traces of some steps, by rank."""
-        return self.root / "profiles"
-
-    @property
-    def snapshots(self) -> PurePath:
-        """Folder of memory snapshots of ranks on CUDA."""
-        return self.root / "snapshots"
-
-    @property
-    def exit(self) -> PurePath:
-        """The supervisor's `ExitRecord`."""
-        return self.root / "exit.json"
-
-    @property
-    def secret(self) -> PurePath:
-        """The attempt's token (mode 0600); never passed to ranks."""
-        return self.root / "supervisor.secret"
-
-
-class Phase(StrEnum):
-    """What the trainer is busy with; each phase has its own limit of silence."""
-
-    STARTING = "starting"
-    BUILDING_CACHE = "building_cache"
-    LOADING = "loading"
-    COMPILING = "compiling"
-    TRAINING = "training"
-    VALIDATING = "validating"
-    SAVING = "saving"
-    ENDING = "ending"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat(RunRecord):
-    """`heartbeat.json`: that the trainer lives, and what it does."""
+    """`heartbeat.json`: proof that the trainer makes progress, and its phase."""
 
     phase: Phase
     """What it is busy with."""
@@ -142,7 +27,7 @@ class Heartbeat(RunRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricLine(RunRecord):
+class MetricRecord(RunRecord):
     """One line of `metrics.jsonl`: the values of one completed step."""
 
     step: int
@@ -152,7 +37,7 @@ class MetricLine(RunRecord):
     values: dict[str, float]
     """Metric names with group and unit, such as `train/loss`; NaN and infinity as strings."""
     data_digest: str | None = None
-    """Digest of the very sequences of this step, in global order."""
+    """Digest of the sequences of this step, in global order."""
 
 
 RunEventKind = Literal[
@@ -168,7 +53,7 @@ RunEventKind = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class EventLine(RunRecord):
+class EventRecord(RunRecord):
     """One line of `events.jsonl`: something that happened to the attempt."""
 
     time: float
@@ -184,7 +69,7 @@ class EventLine(RunRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome(RunRecord):
-    """`outcome.json`: the trainer's last word."""
+    """`outcome.json`: how the trainer ended."""
 
     outcome: Literal["succeeded", "stopped", "failed"]
     """How it ended."""
@@ -202,10 +87,10 @@ RecordingRanks = Literal["first", "all"]
 
 @dataclass(frozen=True, kw_only=True)
 class Request(RunRecord):
-    """`requests/<id>.json`: something asked of a running trainer."""
+    """`requests/<id>.json`: a request to a running trainer."""
 
     kind: RequestKind
-    """What is asked for."""
+    """What the trainer does."""
     steps: Annotated[int, Bounds(ge=1, le=100)] = 3
     """Steps that a profile or the history of a memory snapshot holds."""
     ranks: RecordingRanks = "first"
@@ -265,7 +150,7 @@ class RankExit(RunRecord):
     pid: Number
     """Process id."""
     exit_code: Number | None
-    """Exit code; absent when a signal ended it or nobody could see it."""
+    """Exit code; absent when a signal ended it or its end was not observed."""
     signal: Message | None
     """Signal that ended it, such as `SIGKILL`."""
     time: float

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from trainyard.protocol.checkpoint_faults import CheckpointFault
+from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.run.limits import Bounds, Cut, Message, Number, WrittenPath
 from trainyard.run.record_base import RunRecord
 
