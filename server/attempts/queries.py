@@ -53,7 +53,7 @@ def list_requests(
 
 
 def read_request(connection: Connection, request_id: str) -> JobRequestView:
-    """Return a request that was just asked."""
+    """Return one request."""
     query = JobRequest.select().where(requests.c.id == request_id)
     return _request_view(JobRequest.one(connection, query))
 

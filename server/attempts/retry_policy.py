@@ -102,7 +102,7 @@ def verdict(
 ) -> tuple[AttemptOutcome, Failure | None]:
     """Return how an attempt ended whose nodes all have.
 
-    What happened counts, not what was asked for: a stop that finds the training finished is a
+    What happened counts, not what was ordered: a stop that finds the training finished is a
     success. A lost node is the cause of the failures that its peers report.
 
     Args:

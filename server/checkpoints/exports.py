@@ -1,4 +1,4 @@
-"""What people want of a checkpoint beside going on from it: its weights exported, or a text."""
+"""Exports of weights, and texts drawn from a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
     with context.database.write() as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
         _check_whole(checkpoint)
-        asked = _export_task(context, _spec(connection, job.id), checkpoint, request)
-        task = _task(OperationKind.EXPORT, checkpoint, export=asked)
+        wanted = _export_task(context, _spec(connection, job.id), checkpoint, request)
+        task = _task(OperationKind.EXPORT, checkpoint, export=wanted)
         context.database.lock_events(connection)  # an export of another job must not slip in
         for other in open_operations(connection, {OperationKind.EXPORT}):
             export = other.task.export
-            if export is not None and export.place == asked.place and other.task != task:
+            if export is not None and export.place == wanted.place and other.task != task:
                 raise ConflictError(
-                    f"operation {other.id} writes another export to {asked.place} and is "
+                    f"operation {other.id} writes another export to {wanted.place} and is "
                     f"{other.state}; name another folder"
                 )
         return queue_operation(
@@ -45,7 +45,7 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
             job=job,
             checkpoint_id=checkpoint_id,
             actor=actor,
-            reason=f"as {asked.dtype} to {asked.place}",
+            reason=f"as {wanted.dtype} to {wanted.place}",
         )
 
 
@@ -65,11 +65,11 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
                 f"{checkpoint_id} holds {spec.model.factory}, and this server runs no code that a "
                 "job brings; TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows it"
             )
-        asked = SampleTask(spec=spec, **request.model_dump())
+        wanted = SampleTask(spec=spec, **request.model_dump())
         return queue_operation(
             context,
             connection,
-            _task(OperationKind.SAMPLE, checkpoint, sample=asked),
+            _task(OperationKind.SAMPLE, checkpoint, sample=wanted),
             job=job,
             checkpoint_id=checkpoint_id,
             actor=actor,
@@ -78,7 +78,7 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
 
 
 def _task(
-    kind: OperationKind, checkpoint: Checkpoint, **asked: ExportTask | SampleTask
+    kind: OperationKind, checkpoint: Checkpoint, **wanted: ExportTask | SampleTask
 ) -> OperationTask:
     return OperationTask.model_validate(
         {
@@ -87,7 +87,7 @@ def _task(
             "root": checkpoint.root,
             "paths": (checkpoint.path,),
             "checkpoint": point_of(checkpoint),
-            **asked,
+            **wanted,
         }
     )
 

@@ -1,4 +1,4 @@
-"""What a job's metric says of the steps that it saved: a value, none, or not yet."""
+"""The value of a metric at saved steps: a number, none, or not known yet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Measured:
 def measure(
     connection: Connection, lineage: Lineage, metric: str, steps: Collection[int]
 ) -> Measured:
-    """Return what a metric says of these steps, each by the attempt that took it.
+    """Return the values of a metric at these steps, each by the attempt that took it.
 
     A metric that an attempt did not write at a step has no value there. That is known once the
     attempt's metrics have come as far as the step, or it has ended: nothing comes late then.

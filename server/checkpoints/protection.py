@@ -1,4 +1,4 @@
-"""What speaks against deleting a checkpoint; asked in the transaction that would mark it."""
+"""Deletion guards, evaluated inside the deleting transaction."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def gone_on_from_elsewhere(connection: Connection, ids: Collection[str]) -> set[
 
 
 def being_used(connection: Connection, ids: Collection[str]) -> dict[str, Operation]:
-    """Return an open operation that somebody wants something of each of these for."""
+    """Return of each of these an open operation that reads it for a person."""
     return {
         row.checkpoint_id: row
         for row in open_operations(connection, USES, operations.c.checkpoint_id.in_(ids))
@@ -66,7 +66,7 @@ def needing_job(connection: Connection, ids: Collection[str]) -> ForkedJob | Non
 
 
 def in_use(operation: Operation) -> str:
-    """Return what an open operation says against deleting its checkpoint."""
+    """Return why an open operation forbids the deletion of its checkpoint."""
     return (
         f"{operation.checkpoint_id}: operation {operation.id} ({operation.kind}, asked for by "
         f"{operation.actor}) is "

@@ -1,4 +1,4 @@
-"""Which checkpoints retention lets go: a pure decision over what the catalog knows of each."""
+"""Which checkpoints retention lets go: a pure decision over the facts of each in the catalog."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Candidate:
     attempt: int
     step: int
     verified: bool | None = None
-    """None until somebody has looked."""
+    """None until it was checked."""
     protected: bool = False
     """Whether it is pinned, being loaded, or another job came from it."""
     value: float | None = None

@@ -81,7 +81,7 @@ def point_of(checkpoint: CheckpointHead) -> ResumePoint:
 
 
 def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: Actor) -> None:
-    """Keep a checkpoint whatever retention says, or no longer; a repeat changes nothing.
+    """Exempt a checkpoint from retention, or no longer; a repeat changes nothing.
 
     Raises:
         NotFoundError: the catalog holds none of this id.
@@ -115,7 +115,7 @@ def delete(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
 
     Raises:
         NotFoundError: the catalog holds none of this id.
-        ConflictError: something speaks against it, as the message says.
+        ConflictError: a deletion guard forbids it, which the message names.
     """
     with context.database.write() as connection:
         job, checkpoint = _locked(connection, checkpoint_id)

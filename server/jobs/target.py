@@ -62,8 +62,8 @@ def work_out(
     Raises:
         InvalidRequestError: parts of the request disagree, or the job cannot run so.
     """
-    asked = request.overrides
-    merged = _merged(baseline.overrides, asked, steps=_agreed_steps(request))
+    requested = request.overrides
+    merged = _merged(baseline.overrides, requested, steps=_agreed_steps(request))
     world_size = _agreed_world_size(request)
     changed = merged.apply(baseline.spec)
     layout = _layout(baseline, request, changed, world_size)
@@ -84,11 +84,11 @@ def work_out(
     return ResumeTarget(overrides, final, planned)
 
 
-def _merged(before: Overrides, asked: Overrides, *, steps: int | None) -> Overrides:
+def _merged(before: Overrides, requested: Overrides, *, steps: int | None) -> Overrides:
     given = {
         name: value
         for name in Overrides.model_fields
-        if (value := getattr(asked, name)) is not None
+        if (value := getattr(requested, name)) is not None
     }
     return before.model_copy(update=given | ({} if steps is None else {"steps": steps}))
 
@@ -97,7 +97,7 @@ def _agreed_steps(request: ResumeRequest) -> int | None:
     inner = request.overrides.steps
     if request.steps is not None and inner is not None and request.steps != inner:
         raise InvalidRequestError.at(
-            "/overrides/steps", f"steps={inner} here, but steps={request.steps} beside it"
+            "/overrides/steps", f"steps={inner} here, but {request.steps} in /steps"
         )
     return request.steps or inner
 
@@ -113,7 +113,7 @@ def _agreed_world_size(request: ResumeRequest) -> int | None:
     if request.world_size is not None and inner is not None and request.world_size != inner:
         raise InvalidRequestError.at(
             "/overrides/resources/world_size",
-            f"world_size={inner} here, but world_size={request.world_size} beside it",
+            f"world_size={inner} here, but {request.world_size} in /world_size",
         )
     return request.world_size or inner
 

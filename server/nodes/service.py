@@ -45,7 +45,7 @@ def check_protocol(protocol: int) -> None:
     if protocol not in {PROTOCOL, PROTOCOL - 1} or protocol < 1:
         legal = sorted({max(PROTOCOL - 1, 1), PROTOCOL})
         raise InvalidRequestError.at(
-            "/protocol", f"{protocol} is not understood; this server speaks {legal}"
+            "/protocol", f"{protocol} is not understood; this server accepts {legal}"
         )
 
 
@@ -149,7 +149,7 @@ def _join(
         .values(revoked_at=now)
     )
     if used.rowcount != 1:
-        raise UnauthenticatedError("the join token has been used up; ask for another one")
+        raise UnauthenticatedError("the join token has been used up; make another one")
     if before is not None and before.offline_since is None:
         raise ConflictError(
             f"a node named {name!r} is online; give this one another name, or end that one's worker"

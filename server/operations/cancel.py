@@ -1,4 +1,4 @@
-"""Operations that somebody takes back, and ended ones that nobody looks at any more."""
+"""Cancels operations, and prunes those that ended long ago."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
 def prune_ended(context: Context) -> int:
     """Delete operations that ended long ago, at most a thousand, and return how many there were.
 
-    Those of a checkpoint that is being deleted stay: one that failed tells that files are gone.
+    Those of a checkpoint that is being deleted stay: one that failed shows that files are gone.
     """
     if not context.settings.operations_kept_days:
         return 0
@@ -70,8 +70,7 @@ def _take_back_deletion(connection: Connection, operation: Operation) -> None:
     if operation.checkpoint_id is None:
         raise ConflictError(
             f"{operation.job_name} is no longer in the catalog: without this operation its "
-            "checkpoints "
-            "would lie on storage and nobody would know of them"
+            "checkpoints would lie on storage unknown to the server"
         )
     begun = exists().where(
         operations.c.checkpoint_id == operation.checkpoint_id,

@@ -37,8 +37,8 @@ def queue_operation(
         connection: a transaction that holds the job's lock.
         task: what a node is to do.
         job: the job.
-        checkpoint_id: the checkpoint; None where all of the job are meant.
-        actor: who asks for it.
+        checkpoint_id: the checkpoint; None for all of the job.
+        actor: who requests it.
         reason: why.
     """
     if checkpoint_id is not None and (open_one := _same_one(connection, checkpoint_id, task)):
@@ -71,12 +71,12 @@ def queue_operation(
 
 
 def describe(kind: str, checkpoint_id: str | None) -> str:
-    """Return what an operation does, as its events say it."""
+    """Return what an operation does, as its events describe it."""
     return f"{kind} {checkpoint_id or 'all checkpoints'}"
 
 
 def identity(operation_id: str, kind: str, checkpoint_id: str | None) -> dict[str, Any]:
-    """Return the part of an event's data that says which operation it tells of."""
+    """Return the part of an event's data that identifies the operation."""
     return {"operation_id": operation_id, "kind": kind, "checkpoint_id": checkpoint_id}
 
 
