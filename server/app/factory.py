@@ -15,6 +15,7 @@ import server.auth.endpoints
 import server.checkpoints.endpoints
 import server.events.endpoints
 import server.ingest.endpoints
+import server.ingest.former
 import server.jobs.endpoints
 import server.logs.endpoints
 import server.metrics.endpoints
@@ -53,6 +54,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.events.endpoints.router,
     server.auth.endpoints.router,
     server.ingest.endpoints.router,
+    server.ingest.former.router,
 )
 
 

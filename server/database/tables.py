@@ -233,6 +233,7 @@ nodes = Table(
     Column("slots", Integer, nullable=False),
     Column("roots", Json, nullable=False),  # name -> UUID
     Column("version", String(50), nullable=False),
+    Column("protocol", Integer, nullable=False, server_default="2"),  # of its worker
     Column("worker", Record(WorkerIdentity)),  # that registered; the others get 409
     Column("drain", Record(Drain)),  # nothing new is placed while this is set
     Column("notice", Text),  # nor while this is set: the machine is about to go away

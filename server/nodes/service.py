@@ -189,6 +189,7 @@ def _store(
         "slots": hardware.slots,
         "roots": registration.roots,
         "version": registration.version,
+        "protocol": registration.protocol,
         "worker": registration.worker,
         "heartbeat_at": now,
         "offline_since": None,

@@ -11,15 +11,18 @@ from typing import Protocol
 from celery import Celery
 
 from server.clock import Clock
+from trainyard.protocol import former
+from trainyard.protocol.former import FormerOperationMessage
 from trainyard.protocol.worker_messages import LaunchMessage, OperationMessage
 
 logger = logging.getLogger(__name__)
 
-Message = LaunchMessage | OperationMessage
+Message = LaunchMessage | OperationMessage | FormerOperationMessage
 
 TASKS: dict[type[Message], str] = {
     LaunchMessage: "worker.launch",
     OperationMessage: "worker.operation",
+    FormerOperationMessage: former.TASK,
 }
 EXPIRES_SECONDS = 60
 THREADS = 8
@@ -145,6 +148,7 @@ class RecordingDispatcher:
     def __init__(self) -> None:
         self.sent: list[LaunchMessage] = []
         self.operations: list[OperationMessage] = []
+        self.former: list[FormerOperationMessage] = []
         self.up_since: datetime | None = datetime.min.replace(tzinfo=UTC)
         """None plays a broker that is away: messages are lost."""
 
@@ -152,7 +156,10 @@ class RecordingDispatcher:
         """Keep one message."""
         if self.up_since is None:
             return
-        if isinstance(message, OperationMessage):
-            self.operations.append(message)
-        else:
-            self.sent.append(message)
+        match message:
+            case LaunchMessage():
+                self.sent.append(message)
+            case OperationMessage():
+                self.operations.append(message)
+            case FormerOperationMessage():
+                self.former.append(message)

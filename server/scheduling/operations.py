@@ -21,13 +21,13 @@ from server.liveness import hearing
 from server.nodes.capacity import read_offers
 from server.operations.store import describe, end_operation, identity
 from server.operations.worker_api import lock_job_if_there
-from server.scheduling.dispatch import Dispatcher
+from server.scheduling.dispatch import Dispatcher, Message
+from server.scheduling.former import former_nodes, operation_message
 from server.scheduling.operation_placement import Wanted, choose
 from server.subject import SCHEDULER, SCRUBBING, Subject
 from trainyard.protocol.operations import MAX_TRIES, OperationKind, OperationTask
 from trainyard.protocol.rest.event_data import OperationQueued, OperationWaiting
 from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
-from trainyard.protocol.worker_messages import OperationMessage
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class OperationKeeper:
 
     # ---- giving ---------------------------------------------------------------------------------
 
-    def _give(self, now: datetime) -> list[OperationMessage]:
+    def _give(self, now: datetime) -> list[Message]:
         settings = self._context.settings
         resend = now - timedelta(seconds=settings.resend_seconds)
         claim_by = now - timedelta(seconds=settings.claim_seconds)
@@ -110,13 +110,14 @@ class OperationKeeper:
             return []
         with self._context.database.write() as connection:
             still = [row for row in due if _mark(connection, row, sent_at=now)]
-            messages = [
-                OperationMessage(operation_id=row.id, node=row.node) for row in still if row.node
+            former = former_nodes(connection)
+            messages: list[Message] = [
+                operation_message(row.id, row.node, former=former) for row in still if row.node
             ]
             for row in waiting:
                 node = choices.given.get(row.id)
                 if node and _mark(connection, row, node=node, sent_at=now, given_at=now):
-                    messages.append(OperationMessage(operation_id=row.id, node=node))
+                    messages.append(operation_message(row.id, node, former=former))
             self._explain(connection, unexplained, reasons)
         return messages
 

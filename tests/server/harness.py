@@ -107,6 +107,7 @@ class Harness:
                     slots=slots,
                     roots=roots or {"checkpoints": "root-1", "data": "root-2"},
                     version="0",
+                    protocol=PROTOCOL,
                     worker=worker,
                     registered_at=now,
                     heartbeat_at=now,

@@ -14,7 +14,7 @@ from trainyard.protocol.states import DesiredState
 from trainyard.run.records import ExitRecord, Heartbeat, Request, RequestAnswer
 from trainyard.spec.job import JobSpec
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of these messages; the server accepts this one and the one before."""
 
 MAX_REPORT_BYTES = 4 * 1024 * 1024
