@@ -27,7 +27,7 @@ from tests.server.harness import FakeClock, Harness
 
 ID = "01jd3m6y0000000000000000a7"
 KEYS: dict[str, str | int] = {
-    "jobs": ID,
+    "jobs": f"0{ID}",  # of the order and the id
     "requests": ID,
     "operations": ID,
     "tokens": ID,
