@@ -38,7 +38,7 @@ from trainer.parallel.quantize import keep_scales_fresh, refresh_scales
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.parallelism import CompileSection
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 PRELOAD = ["torch._dynamo", "trainer.parallel.pipeline", "benchmarks.one_rank"]
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
@@ -244,10 +244,10 @@ def _stages_agree() -> AbstractContextManager[object]:
 def micro_batches(spec: JobSpec, layout: Layout) -> list[MicroBatch]:
     """Return as many micro-batches of zeros as a rank runs in a step."""
     training = spec.training
-    deal = BatchDeal(training.global_batch_size, training.micro_batch_size, layout.dp)
+    partition = BatchPartition(training.global_batch_size, training.micro_batch_size, layout.dp)
     size = min(training.micro_batch_size, training.global_batch_size)
     tokens = np.zeros((size, training.seq_len), dtype=np.int64)
-    return [MicroBatch(tokens, tokens, np.arange(size), weight=1)] * deal.rounds
+    return [MicroBatch(tokens, tokens, np.arange(size), weight=1)] * partition.rounds
 
 
 def _wrapped(types: Iterable[type]) -> bool:

@@ -21,7 +21,7 @@ from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.spec.rules import check_job_spec, check_new_job
 from trainyard.spec.storage_uri import is_object_store
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Run:
     """Folder of the token caches."""
 
     @property
-    def deal(self) -> BatchDeal:
-        """How each global batch is dealt to the data-parallel ranks."""
-        return self.spec.deal(self.attempt.layout)
+    def partition(self) -> BatchPartition:
+        """How each global batch is split over the data-parallel ranks."""
+        return self.spec.batch_partition(self.attempt.layout)
 
 
 def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) -> Run:

@@ -25,7 +25,7 @@ from trainer.parallel.mesh import Place, build_mesh
 from trainer.parallel.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.loss import NO_LABEL
 
 STEPS = 3
@@ -80,15 +80,15 @@ def micro_batch(offsets: range, step: int, *, documents: bool = False) -> MicroB
     )
 
 
-def train(model: Model, spec: JobSpec, deal: BatchDeal, dp_rank: int) -> Course:
-    """Train a few steps as the trainer's loop does, over any deal of the global batch."""
+def train(model: Model, spec: JobSpec, partition: BatchPartition, dp_rank: int) -> Course:
+    """Train a few steps as the trainer's loop does, over any partition of the global batch."""
     optimizer = build_optimizer(model, spec)
     run = MicroBatchLoop(model, spec, torch.device("cpu"))
     course = Course([], [], {}, {})
     for step in range(1, STEPS + 1):
         documents = spec.data.document_masks
         loss = run(
-            step, [micro_batch(o, step, documents=documents) for o in deal.for_rank(dp_rank)]
+            step, [micro_batch(o, step, documents=documents) for o in partition.for_rank(dp_rank)]
         )
         if dist.is_initialized():
             dist.all_reduce(loss)
@@ -114,7 +114,7 @@ def reference(*, tied: bool = False) -> Course:
     spec = make_spec(tied=tied)
     model = Llama(spec.architecture, seq_len=SEQ_LEN, dropout=spec.model.dropout)
     init_weights(model, spec.training.seed)
-    return train(model, spec, BatchDeal(16, 16, 1), 0)
+    return train(model, spec, BatchPartition(16, 16, 1), 0)
 
 
 def _train_on_layout(spec: JobSpec, layout: Layout) -> Course:
@@ -122,8 +122,8 @@ def _train_on_layout(spec: JobSpec, layout: Layout) -> Course:
     parallelize(model, build_mesh(layout, "cpu"), spec, layout)
     model.to_empty(device="cpu")
     init_weights(model, spec.training.seed)
-    deal = BatchDeal(16, spec.training.micro_batch_size, layout.dp)
-    return train(model, spec, deal, Place.of(dist.get_rank(), layout).dp)
+    partition = BatchPartition(16, spec.training.micro_batch_size, layout.dp)
+    return train(model, spec, partition, Place.of(dist.get_rank(), layout).dp)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_layout_computes_what_one_process_computes(
 ) -> None:
     spec = make_spec(**options)
     if layout.dp == 3:
-        assert range(0) in BatchDeal(16, 4, 3).for_rank(2)
+        assert range(0) in BatchPartition(16, 4, 3).for_rank(2)
     expected = reference(tied=options.get("tied", False))
     assert expected.losses[-1] < expected.losses[0] - 0.1, "the reference must learn"
     assert max(expected.norms) > 0.5, "the reference must clip"

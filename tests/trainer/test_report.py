@@ -19,7 +19,7 @@ from trainer.metrics.run_writer import Recorder
 from trainer.run import open_run
 from trainyard.run.directory import RunDirectory
 from trainyard.spec.layout import Layout
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 READS = {"item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__array__"}
 
@@ -80,7 +80,7 @@ def _losses(folder: str, loss_by_dp: list[float]) -> dict[str, float]:
 
     rank = torch.distributed.get_rank()
     ranks = Ranks(rank, len(loss_by_dp), torch.device("cpu"), group)
-    share = loss_by_dp[rank] * share_of(run.deal, rank)
+    share = loss_by_dp[rank] * share_of(run.partition, rank)
     return Losses(run, ranks)(StepResult(torch.tensor(share), torch.tensor(2.0), []))
 
 
@@ -90,8 +90,8 @@ def test_the_largest_loss_is_the_mean_of_a_ranks_own_tokens(tmp_path: Path) -> N
         tmp_path, training={"global_batch_size": 10, "micro_batch_size": 4}
     )
     run = job.prepare(1, Layout(dp_shard=3))
-    deal = BatchDeal(10, 4, 3)
-    assert [share_of(deal, rank) for rank in range(3)] == [0.4, 0.4, 0.2]
+    partition = BatchPartition(10, 4, 3)
+    assert [share_of(partition, rank) for rank in range(3)] == [0.4, 0.4, 0.2]
     for found in run_ranks(3, _losses, str(run), [1.0, 2.0, 4.0]):
         assert found == pytest.approx(
             {"train/loss": 0.4 + 0.8 + 0.8, "train/loss_max": 4.0, "train/grad_norm": 2.0}

@@ -41,7 +41,7 @@ def test_a_bare_launch_needs_a_spec_alone(tmp_path: Path) -> None:
     assert run.attempt == AttemptSpec(job_id="tiny", layout=Layout(dp_shard=3))
     assert run.checkpoint_root == tmp_path / "checkpoints"
     assert run.cache_dir == tmp_path / "cache"
-    assert (run.deal.dp, run.deal.micro_batches) == (3, 4)
+    assert (run.partition.dp, run.partition.micro_batches) == (3, 4)
 
 
 def test_a_bare_launch_is_a_new_job_and_says_nothing_in_vain(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from trainer.metrics.run_writer import Recorder
 from trainer.metrics.step_log import FLUSH_STEPS, StepLog
 from trainyard.run.directory import RunDirectory
 from trainyard.spec.layout import Layout
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 
 def sequence(step: int, offset: int) -> int:
@@ -28,10 +28,10 @@ def _log_three_steps(folder: str, layout: Layout) -> None:
     rank, group = dist.get_rank(), dist.group.WORLD
     assert group is not None
     ranks = Ranks(rank, dist.get_world_size(), torch.device("cpu"), group)
-    deal = BatchDeal(global_batch_size=7, micro_batch_size=2, dp=layout.dp)
+    partition = BatchPartition(global_batch_size=7, micro_batch_size=2, dp=layout.dp)
     recorder = Recorder(RunDirectory(Path(folder)), rank=rank, local_rank=rank)
-    log = StepLog(deal=deal, layout=layout, ranks=ranks, recorder=recorder)
-    mine = [offset for dealt in deal.for_rank(rank // layout.tp) for offset in dealt]
+    log = StepLog(partition=partition, layout=layout, ranks=ranks, recorder=recorder)
+    mine = [offset for dealt in partition.for_rank(rank // layout.tp) for offset in dealt]
     for step in (1, 2, 3):
         log.add(step, [sequence(step, offset) for offset in mine])
         if step != 1:

@@ -144,7 +144,7 @@ def batches(spec: JobSpec, layout: Layout, *, step: int, dp: int) -> list[MicroB
             weight=1,
             segments=np.ascontiguousarray(segments[rows]) if masked else None,
         )
-        for rows in (list(offsets) for offsets in spec.deal(layout).for_rank(dp))
+        for rows in (list(offsets) for offsets in spec.batch_partition(layout).for_rank(dp))
     ]
 
 

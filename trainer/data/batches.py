@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.data.dataset import Dataset
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.loss import NO_LABEL
 from trainyard.training.stream import advanced
 
@@ -37,27 +37,27 @@ def micro_batches(
     dataset: Dataset,
     *,
     position: int,
-    deal: BatchDeal,
+    partition: BatchPartition,
     dp_rank: int,
     skipped: Sequence[tuple[int, int]] = (),
 ) -> list[MicroBatch]:
-    """Return one rank's micro-batches of one global batch: `deal.rounds` of them on every rank.
+    """Return one rank's micro-batches of one global batch: `partition.rounds` on every rank.
 
     Args:
         dataset: where the sequences come from.
         position: position of the global batch's first sequence in the endless stream.
-        deal: how the global batch is cut and dealt.
-        dp_rank: data-parallel rank, below `deal.dp`.
+        partition: how the global batch is split.
+        dp_rank: data-parallel rank, below `partition.dp`.
         skipped: windows of positions that the stream leaves out.
     """
-    if not 0 <= dp_rank < deal.dp:
-        raise ValueError(f"dp_rank={dp_rank} must be from 0 to {deal.dp - 1}")
+    if not 0 <= dp_rank < partition.dp:
+        raise ValueError(f"dp_rank={dp_rank} must be from 0 to {partition.dp - 1}")
     return [
         _micro_batch(
             dataset,
             np.array([advanced(position, i, skipped) for i in offsets], dtype=np.int64),
         )
-        for offsets in deal.for_rank(dp_rank)
+        for offsets in partition.for_rank(dp_rank)
     ]
 
 
@@ -89,14 +89,14 @@ class BatchReader:
         dataset: Dataset,
         *,
         position: int,
-        deal: BatchDeal,
+        partition: BatchPartition,
         dp_rank: int,
         prefetch: int,
         skipped: Sequence[tuple[int, int]] = (),
     ) -> None:
         self._dataset = dataset
         self._skipped = tuple(skipped)
-        self._deal = deal
+        self._partition = partition
         self._dp_rank = dp_rank
         self._position = position  # of the next global batch to be read
         self._ahead: deque[Future[list[MicroBatch]]] = deque()
@@ -120,12 +120,12 @@ class BatchReader:
 
     def _read_next(self) -> Future[list[MicroBatch]]:
         position = self._position
-        self._position = advanced(position, self._deal.global_batch_size, self._skipped)
+        self._position = advanced(position, self._partition.global_batch_size, self._skipped)
         return self._thread.submit(
             micro_batches,
             self._dataset,
             position=position,
-            deal=self._deal,
+            partition=self._partition,
             dp_rank=self._dp_rank,
             skipped=self._skipped,
         )

@@ -9,7 +9,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 
 def sequence_hash(position: int, tokens_S: NDArray[np.int64]) -> int:
@@ -32,17 +32,17 @@ def step_digest(hashes: Iterable[int]) -> str:
     return xxhash.xxh3_128_hexdigest(struct.pack(f"<{len(ordered)}q", *ordered))
 
 
-def in_global_order(deal: BatchDeal, by_rank: Sequence[Sequence[int]]) -> list[int]:
+def in_global_order(partition: BatchPartition, by_rank: Sequence[Sequence[int]]) -> list[int]:
     """Return the hashes of one step in global order.
 
     Args:
-        deal: how the global batch was dealt.
+        partition: how the global batch was split.
         by_rank: for each data-parallel rank the hashes of its sequences in the order in which it
             ran them, idle rounds left out; what follows them (padding of a gather) is ignored.
     """
-    ordered = [0] * deal.global_batch_size
-    for dp_rank in range(deal.dp):
-        offsets = [offset for dealt in deal.for_rank(dp_rank) for offset in dealt]
+    ordered = [0] * partition.global_batch_size
+    for dp_rank in range(partition.dp):
+        offsets = [offset for dealt in partition.for_rank(dp_rank) for offset in dealt]
         for offset, value in zip(offsets, by_rank[dp_rank][: len(offsets)], strict=True):
             ordered[offset] = value
     return ordered

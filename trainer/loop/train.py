@@ -239,7 +239,7 @@ class Loop:
             BatchReader(
                 dataset,
                 position=self._state.data.position,
-                deal=self._run.deal,
+                partition=self._run.partition,
                 dp_rank=Place.of(self._ranks.rank, self._run.attempt.layout).dp,
                 prefetch=self._spec.data.prefetch_batches,
                 skipped=self._state.data.skipped,

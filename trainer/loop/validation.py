@@ -28,7 +28,7 @@ Evaluate = Callable[[Sequence[MicroBatch]], torch.Tensor]
 class Validation:
     """The first sequences of the held-out split, always the same ones; all ranks call `run`.
 
-    Global batches are dealt as those of training are. A split that holds fewer sequences than asked
+    Global batches are split as those of training. A split that holds fewer sequences than asked
     for is used once, whole: its last batch is filled up with sequences that do not count.
     """
 
@@ -36,7 +36,7 @@ class Validation:
         self, held_out: Dataset, run: Run, ranks: Ranks, recorder: Recorder, evaluate: Evaluate
     ) -> None:
         self._held_out = held_out
-        self._deal = run.deal
+        self._partition = run.partition
         self._layout = run.attempt.layout
         self._dp_rank = Place.of(ranks.rank, self._layout).dp
         self._device = ranks.device
@@ -78,11 +78,14 @@ class Validation:
 
     def _batches(self) -> Iterator[list[MicroBatch]]:
         """Yield this rank's share of each global batch."""
-        for position in range(0, self._sequences, self._deal.global_batch_size):
+        for position in range(0, self._sequences, self._partition.global_batch_size):
             yield [
                 self._without_repeats(batch)
                 for batch in micro_batches(
-                    self._held_out, position=position, deal=self._deal, dp_rank=self._dp_rank
+                    self._held_out,
+                    position=position,
+                    partition=self._partition,
+                    dp_rank=self._dp_rank,
                 )
             ]
 

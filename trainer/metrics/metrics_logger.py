@@ -26,7 +26,7 @@ from trainer.parallel.mesh import Place
 from trainer.run import Run
 from trainyard.protocol.manifest import TrainState
 from trainyard.spec.auto import explicit
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 logger = logging.getLogger("trainer")
 
@@ -45,7 +45,7 @@ class Report:
         self._first_step = start.step + 1
         self._guard = Guard(run.spec, start)
         self._log = StepLog(
-            deal=run.deal, layout=run.attempt.layout, ranks=ranks, recorder=recorder
+            partition=run.partition, layout=run.attempt.layout, ranks=ranks, recorder=recorder
         )
         self._losses = Losses(run, ranks)
         self._use = HardwareUse(run.spec, device_name(ranks.device))
@@ -144,7 +144,7 @@ class Losses:
         self._layout = run.attempt.layout
         self._place = Place.of(ranks.rank, self._layout)
         self._tokens_share_D = torch.tensor(
-            [share_of(run.deal, dp_rank) for dp_rank in range(self._layout.dp)],
+            [share_of(run.partition, dp_rank) for dp_rank in range(self._layout.dp)],
             device=ranks.device,
         )
 
@@ -160,6 +160,6 @@ class Losses:
         return dict(zip(("train/loss", "train/loss_max", "train/grad_norm"), fetched, strict=True))
 
 
-def share_of(deal: BatchDeal, dp_rank: int) -> float:
+def share_of(partition: BatchPartition, dp_rank: int) -> float:
     """Return the share of the global batch's sequences that a data-parallel rank runs."""
-    return sum(map(len, deal.for_rank(dp_rank))) / deal.global_batch_size
+    return sum(map(len, partition.for_rank(dp_rank))) / partition.global_batch_size

@@ -14,7 +14,7 @@ from trainer.metrics.run_writer import Recorder
 from trainer.parallel.mesh import Place
 from trainyard.run.records import MetricRecord
 from trainyard.spec.layout import Layout
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 FLUSH_STEPS = 256
 
@@ -30,9 +30,9 @@ class StepLog:
     """The steps since the last written line; every rank calls every method."""
 
     def __init__(
-        self, *, deal: BatchDeal, layout: Layout, ranks: Ranks, recorder: Recorder
+        self, *, partition: BatchPartition, layout: Layout, ranks: Ranks, recorder: Recorder
     ) -> None:
-        self._deal = deal
+        self._partition = partition
         self._ranks = ranks
         self._recorder = recorder
         self._steps: list[_Step] = []
@@ -68,7 +68,7 @@ class StepLog:
 
     def _digests(self) -> list[str]:
         """Return the digest of each step's sequences; on global rank 0 only it is right."""
-        slots = self._deal.rounds * self._deal.micro_batch_size
+        slots = self._partition.rounds * self._partition.micro_batch_size
         mine = torch.zeros(len(self._steps), slots, dtype=torch.int64)
         for row, done in zip(mine, self._steps, strict=True):
             row[: len(done.hashes)] = torch.tensor(done.hashes, dtype=torch.int64)
@@ -79,6 +79,6 @@ class StepLog:
             return [""] * len(self._steps)
         by_rank = [gathered[source].tolist() for source in self._sources]
         return [
-            step_digest(in_global_order(self._deal, [rows[index] for rows in by_rank]))
+            step_digest(in_global_order(self._partition, [rows[index] for rows in by_rank]))
             for index in range(len(self._steps))
         ]

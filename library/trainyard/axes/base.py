@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 from trainyard.base.models import SpecModel
 from trainyard.base.problems import Problem
 from trainyard.training.architectures import Architecture
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 WIDEST = 256
 """Axis sizes up to here are tried when nearest legal ones are named."""
@@ -65,13 +65,13 @@ class LayoutFacts:
         return self.sizes["dp_replicate"] * self.sizes["dp_shard"]
 
     @property
-    def batch(self) -> BatchDeal:
+    def batch(self) -> BatchPartition:
         """How each global batch is divided among the data-parallel ranks.
 
         Raises:
             ValueError: there are fewer micro-batches than ranks.
         """
-        return BatchDeal(self.global_batch_size, self.micro_batch_size, self.dp)
+        return BatchPartition(self.global_batch_size, self.micro_batch_size, self.dp)
 
 
 Rule = Callable[[LayoutFacts], Iterator[Problem]]

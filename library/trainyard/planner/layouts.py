@@ -123,14 +123,14 @@ class LegalLayouts:
 
 def option(spec: JobSpec, layout: Layout, *, slots: Collection[Slot] = ()) -> LayoutOption:
     """Return a layout with its batch, its pipeline and its memory."""
-    deal = spec.deal(layout)
-    memory = estimate_memory(spec, layout, deal)
+    partition = spec.batch_partition(layout)
+    memory = estimate_memory(spec, layout, partition)
     available = smallest_memory(spec, slots)
     return LayoutOption(
         layout=layout,
         name=str(layout),
-        batch=plan_batch(deal),
-        pipeline=plan_pipeline(spec, layout, deal),
+        batch=plan_batch(partition),
+        pipeline=plan_pipeline(spec, layout, partition),
         memory=memory,
         fits=None if available is None else memory.total <= available,
     )

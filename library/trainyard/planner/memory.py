@@ -26,7 +26,7 @@ from trainyard.planner.results import MemoryEstimate, ParameterCount
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.precision import quantized_elements
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.loss import tokens_per_chunk
 
 SLACK = 0.15
@@ -34,20 +34,20 @@ SLACK = 0.15
 caching allocator. Fitted to the published peaks of docs/planner.md."""
 
 
-def estimate_memory(spec: JobSpec, layout: Layout, deal: BatchDeal) -> MemoryEstimate:
+def estimate_memory(spec: JobSpec, layout: Layout, partition: BatchPartition) -> MemoryEstimate:
     """Return what the fullest rank holds, in bytes, at the moment when it holds most.
 
     Args:
         spec: gives shape, types and what backward recomputes.
         layout: the parallel axes.
-        deal: gives the micro-batch, and whether a rank runs more than one: from the second on, the
-            sum of the earlier ones' gradients stands beside the activations.
+        partition: gives the micro-batch size and the number of rounds. From the second round on,
+            a rank holds the accumulated gradients together with the activations.
 
     Raises:
         SpecError: the model or the batch cannot be cut into the stages of a pipeline.
     """
     parts = dict.fromkeys(parts_of(spec, layout))  # most ranks of a long pipeline are alike
-    ranks = (Step(spec, layout, deal, part).estimate() for part in parts)
+    ranks = (Step(spec, layout, partition, part).estimate() for part in parts)
     return max(ranks, key=lambda estimate: estimate.total)
 
 
@@ -76,7 +76,9 @@ class Step:
     The update that follows needs less: it works in place.
     """
 
-    def __init__(self, spec: JobSpec, layout: Layout, deal: BatchDeal, part: Part) -> None:
+    def __init__(
+        self, spec: JobSpec, layout: Layout, partition: BatchPartition, part: Part
+    ) -> None:
         self.spec, self.layout, self.part = spec, layout, part
         self.shape = a = spec.architecture
         self.parameters: ParameterCount = count_parameters(a)
@@ -86,14 +88,14 @@ class Step:
         # Else it gathers no weights, and sums its gradients in place.
         self.sharded = spec.is_sharded(layout)
         self.reduce = BYTES[spec.training.reduce_dtype] if self.sharded else 0
-        sequences = min(deal.micro_batch_size, deal.global_batch_size)
+        sequences = min(partition.micro_batch_size, partition.global_batch_size)
         shared = math.prod(layout.size(axis.name) for axis in AXES if axis.divides == "tokens")
         self.tokens = -(-sequences * spec.training.seq_len // shared)
         sharded = math.prod(layout.size(axis.name) for axis in AXES if axis.shards_weights)
         self.shard = -(-self.total // sharded)
         # Offloaded, the shards are in the memory of the host.
         self.stored = 0 if spec.optimizer.cpu_offload else self.shard
-        self.earlier = self._earlier_gradients() if deal.rounds > 1 else 0
+        self.earlier = self._earlier_gradients() if partition.rounds > 1 else 0
         self.block = sum(
             (self.parameters.attention, self.parameters.feed_forward, self.parameters.norms)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from trainyard.planner.results import BatchPlan
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 IDLE_SHARE_WORTH_SAYING = 0.1
 """Share of idle sequence slots above which a plan says so, and a smaller size is chosen."""
@@ -37,7 +37,7 @@ def chosen_micro_batch_size(
     largest = legal_micro_batch_size(global_batch_size, dp, at_most=at_most, rounds=rounds)
     if largest is None:
         return None
-    if BatchDeal(global_batch_size, largest, dp).idle_share <= IDLE_SHARE_WORTH_SAYING:
+    if BatchPartition(global_batch_size, largest, dp).idle_share <= IDLE_SHARE_WORTH_SAYING:
         return largest
     return least_idle_micro_batch_size(global_batch_size, dp, at_most=largest)
 
@@ -59,18 +59,21 @@ def least_idle_micro_batch_size(global_batch_size: int, dp: int, *, at_most: int
     return max(size for low in small for size in (low, slots // low) if size <= largest)
 
 
-def plan_batch(deal: BatchDeal) -> BatchPlan:
-    """State what a deal costs, and the micro-batch size that would cost less."""
+def plan_batch(partition: BatchPartition) -> BatchPlan:
+    """State what a partition costs, and the micro-batch size that would cost less."""
     best = least_idle_micro_batch_size(
-        deal.global_batch_size, deal.dp, at_most=deal.micro_batch_size
+        partition.global_batch_size, partition.dp, at_most=partition.micro_batch_size
     )
-    less = BatchDeal(deal.global_batch_size, best, deal.dp).idle_share < deal.idle_share
+    less = (
+        BatchPartition(partition.global_batch_size, best, partition.dp).idle_share
+        < partition.idle_share
+    )
     return BatchPlan(
-        global_batch_size=deal.global_batch_size,
-        micro_batch_size=deal.micro_batch_size,
-        dp=deal.dp,
-        micro_batches=deal.micro_batches,
-        rounds=deal.rounds,
-        idle_share=deal.idle_share,
+        global_batch_size=partition.global_batch_size,
+        micro_batch_size=partition.micro_batch_size,
+        dp=partition.dp,
+        micro_batches=partition.micro_batches,
+        rounds=partition.rounds,
+        idle_share=partition.idle_share,
         less_idle_micro_batch_size=best if less else None,
     )

@@ -9,11 +9,11 @@ from trainyard.planner.memory import estimate_memory
 from trainyard.planner.results import PipelinePlan
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.pipeline_schedule import bubble_share, runs_of
 
 
-def plan_pipeline(spec: JobSpec, layout: Layout, deal: BatchDeal) -> PipelinePlan | None:
+def plan_pipeline(spec: JobSpec, layout: Layout, partition: BatchPartition) -> PipelinePlan | None:
     """Return the pipeline of a layout; None where it has none.
 
     Raises:
@@ -23,14 +23,14 @@ def plan_pipeline(spec: JobSpec, layout: Layout, deal: BatchDeal) -> PipelinePla
         return None
     stages = stages_of(spec.facts(layout))
     microbatches = microbatches_of(spec.facts(layout))
-    runs = runs_of(deal.rounds, microbatches)
+    runs = runs_of(partition.rounds, microbatches)
     schedule = spec.parallelism.pp_schedule
     return PipelinePlan(
         schedule=schedule,
         layers=tuple(stage.layers for stage in stages),
         microbatches=microbatches,
         runs=runs,
-        empty=runs * microbatches - deal.rounds,
+        empty=runs * microbatches - partition.rounds,
         bubble_share=bubble_share(
             schedule,
             pp=layout.pp,
@@ -41,7 +41,7 @@ def plan_pipeline(spec: JobSpec, layout: Layout, deal: BatchDeal) -> PipelinePla
 
 
 def microbatches_that_fit(
-    spec: JobSpec, layout: Layout, deal: BatchDeal, *, available: int
+    spec: JobSpec, layout: Layout, partition: BatchPartition, *, available: int
 ) -> int | None:
     """Return the most micro-batches of a run with which a GPipe step fits into so many bytes.
 
@@ -54,7 +54,7 @@ def microbatches_that_fit(
     def needs(microbatches: int) -> int:
         section = spec.parallelism.model_copy(update={"pp_microbatches": microbatches})
         smaller = spec.model_copy(update={"parallelism": section})
-        return estimate_memory(smaller, layout, deal).total
+        return estimate_memory(smaller, layout, partition).total
 
-    most = bisect_right(range(1, deal.rounds + 1), available, key=needs)
-    return -(-deal.rounds // runs_of(deal.rounds, most)) if most else None
+    most = bisect_right(range(1, partition.rounds + 1), available, key=needs)
+    return -(-partition.rounds // runs_of(partition.rounds, most)) if most else None

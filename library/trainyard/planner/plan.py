@@ -144,13 +144,15 @@ def _memory(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
         "a slot has; more slots, a larger dp_shard or a smaller micro_batch_size need less",
     )
     assert draft.device_memory_bytes is not None, "it does not fit into something"
-    deal = spec.deal(draft.layout)
-    fewer = microbatches_that_fit(spec, draft.layout, deal, available=draft.device_memory_bytes)
+    partition = spec.batch_partition(draft.layout)
+    fewer = microbatches_that_fit(
+        spec, draft.layout, partition, available=draft.device_memory_bytes
+    )
     if fewer is not None:
         yield Problem(
             pointer="/parallelism/pp_microbatches",
             detail=f"GPipe keeps the activations of all micro-batches of a run; "
-            f"pp_microbatches={fewer} fits, with {runs_of(deal.rounds, fewer)} runs a step",
+            f"pp_microbatches={fewer} fits, with {runs_of(partition.rounds, fewer)} runs a step",
         )
 
 

@@ -39,7 +39,7 @@ class ParameterCount(RecordModel):
 
 
 class BatchPlan(RecordModel):
-    """How the global batch is dealt to the data-parallel ranks."""
+    """How the global batch is split over the data-parallel ranks."""
 
     global_batch_size: Count
     """Sequences in one optimizer step."""
@@ -107,7 +107,7 @@ class LayoutOption(RecordModel):
     name: str
     """The layout in words, as in `HSDP 2x2`."""
     batch: BatchPlan
-    """How the global batch is dealt; the job's own micro-batch size where that is legal."""
+    """How the global batch is split; the job's own micro-batch size where that is legal."""
     pipeline: PipelinePlan | None
     """Its stages; absent without pipeline parallelism."""
     memory: MemoryEstimate
@@ -143,7 +143,7 @@ class Plan(RecordModel):
     auto: AutoValues
     """What each field that is `auto` stands for on such slots; an attempt goes by its own."""
     batch: BatchPlan
-    """How the global batch is dealt."""
+    """How the global batch is split."""
     pipeline: PipelinePlan | None
     """Its stages; absent without pipeline parallelism."""
     steps: Count

@@ -31,7 +31,7 @@ from trainyard.spec.sections.training import (
     ValidationSection,
 )
 from trainyard.training.architectures import ARCHITECTURES, Architecture
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.flops import training_flops_per_token
 from trainyard.training.lr_schedule import LrSchedule
 
@@ -201,14 +201,14 @@ class JobSpec(SpecModel):
             own_plans=None if self.model.factory is None else self.model.plans,
         )
 
-    def deal(self, layout: Layout) -> BatchDeal:
-        """Return how each global batch is dealt to the data-parallel ranks of a layout.
+    def batch_partition(self, layout: Layout) -> BatchPartition:
+        """Return how each global batch is split over the data-parallel ranks of a layout.
 
         Raises:
             ValueError: there are fewer micro-batches than ranks.
         """
         training = self.training
-        return BatchDeal(training.global_batch_size, training.micro_batch_size, layout.dp)
+        return BatchPartition(training.global_batch_size, training.micro_batch_size, layout.dp)
 
     def on_layout(self, layout: Layout) -> JobSpec:
         """Return the job moved to a layout: its axes, and as many slots.

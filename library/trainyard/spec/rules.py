@@ -191,7 +191,7 @@ def _axes(spec: JobSpec) -> Iterator[Problem]:
 def layout_problems(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
     """Yield what a layout cannot share out: the batch, heads, tokens, layers, widths."""
     try:
-        spec.deal(layout)
+        spec.batch_partition(layout)
     except ValueError as error:
         yield Problem(pointer="/training/micro_batch_size", detail=str(error))
         return

@@ -1,9 +1,9 @@
-"""How a global batch is cut into micro-batches and dealt to data-parallel ranks.
+"""How a global batch is split into micro-batches over the data-parallel ranks.
 
-The rule is the same for the planner, which states what it costs, and the trainer, which follows it:
-the global batch is cut in order into micro-batches of `micro_batch_size` sequences (the last one
-may hold fewer), and micro-batch i goes to data-parallel rank i mod dp. In the last round the ranks
-without one run a micro-batch of weight zero, so that every rank joins every collective.
+Planner and trainer share the rule. The global batch is cut in order into micro-batches of
+`micro_batch_size` sequences; the last one may hold fewer. Micro-batch i goes to data-parallel rank
+i mod dp. In the last round, ranks without a micro-batch run one of weight zero, so that every rank
+joins every collective.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class BatchDeal:
+class BatchPartition:
     """The micro-batches of one global batch over `dp` ranks.
 
     Raises:
@@ -57,8 +57,8 @@ class BatchDeal:
     def for_rank(self, dp_rank: int) -> list[range]:
         """Return the offsets into the global batch of each round of a rank; empty when idle."""
         starts = range(0, self.global_batch_size, self.micro_batch_size)
-        dealt = [
+        batches = [
             range(start, min(start + self.micro_batch_size, self.global_batch_size))
             for start in starts[dp_rank :: self.dp]
         ]
-        return dealt + [range(0)] * (self.rounds - len(dealt))
+        return batches + [range(0)] * (self.rounds - len(batches))

@@ -1,4 +1,4 @@
-"""Micro-batch sizes: the closed forms against a search, and the deal behind them."""
+"""Micro-batch sizes: the closed forms against a search, and the partition behind them."""
 
 import pytest
 from hypothesis import given
@@ -9,14 +9,14 @@ from trainyard.planner.micro_batches import (
     legal_micro_batch_size,
     plan_batch,
 )
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 sizes = st.integers(1, 60)
 
 
 def is_legal(global_batch_size: int, size: int, dp: int) -> bool:
     try:
-        BatchDeal(global_batch_size, size, dp)
+        BatchPartition(global_batch_size, size, dp)
     except ValueError:
         return False
     return True
@@ -40,7 +40,7 @@ def test_the_least_idle_size_is_the_largest_of_the_best(
             least_idle_micro_batch_size(global_batch_size, dp, at_most=at_most)
         return
     idle = {
-        size: BatchDeal(global_batch_size, size, dp).idle_share
+        size: BatchPartition(global_batch_size, size, dp).idle_share
         for size in range(1, at_most + 1)
         if is_legal(global_batch_size, size, dp)
     }
@@ -54,27 +54,27 @@ def test_every_sequence_is_dealt_exactly_once_and_the_idle_share_says_the_rest(
 ) -> None:
     if not is_legal(global_batch_size, size, dp):
         return
-    deal = BatchDeal(global_batch_size, size, dp)
-    rounds = [deal.for_rank(rank) for rank in range(dp)]
-    assert {len(of_rank) for of_rank in rounds} == {deal.rounds}
+    partition = BatchPartition(global_batch_size, size, dp)
+    rounds = [partition.for_rank(rank) for rank in range(dp)]
+    assert {len(of_rank) for of_rank in rounds} == {partition.rounds}
     dealt = [sequence for of_rank in rounds for batch in of_rank for sequence in batch]
     assert sorted(dealt) == list(range(global_batch_size))
-    plan = plan_batch(deal)
+    plan = plan_batch(partition)
     assert 0 <= plan.idle_share < 1
-    slots = deal.rounds * dp * size
+    slots = partition.rounds * dp * size
     assert plan.idle_share == pytest.approx((slots - len(dealt)) / slots)
 
 
 def test_sixteen_sequences_on_three_ranks() -> None:
-    plan = plan_batch(BatchDeal(16, 4, 3))
+    plan = plan_batch(BatchPartition(16, 4, 3))
     assert (plan.micro_batches, plan.rounds) == (4, 2)
     assert plan.idle_share == pytest.approx(8 / 24)
     assert plan.less_idle_micro_batch_size == 3
-    assert plan_batch(BatchDeal(16, 3, 3)).less_idle_micro_batch_size is None
+    assert plan_batch(BatchPartition(16, 3, 3)).less_idle_micro_batch_size is None
 
 
 def test_five_hundred_and_twelve_sequences_on_seven_ranks() -> None:
-    plan = plan_batch(BatchDeal(512, 4, 7))
+    plan = plan_batch(BatchPartition(512, 4, 7))
     assert (plan.micro_batches, plan.rounds) == (128, 19)
     assert plan.idle_share == pytest.approx(1 - 512 / (19 * 7 * 4))
 

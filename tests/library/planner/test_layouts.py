@@ -18,7 +18,7 @@ from trainyard.planner.results import ResumeOption
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.rules import check_job_spec
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.devices import Slot
 
 
@@ -45,8 +45,8 @@ def test_every_layout_is_one_that_the_job_may_run_on(
     for option in found.layouts:
         assert option.layout.world_size == world_size
         batch = option.batch
-        deal = BatchDeal(global_batch_size, batch.micro_batch_size, option.layout.dp)
-        assert (batch.rounds, batch.idle_share) == (deal.rounds, deal.idle_share)
+        partition = BatchPartition(global_batch_size, batch.micro_batch_size, option.layout.dp)
+        assert (batch.rounds, batch.idle_share) == (partition.rounds, partition.idle_share)
         assert 0 <= batch.idle_share < 1
         assert batch.micro_batch_size <= micro_batch_size
         check_job_spec(

@@ -14,7 +14,7 @@ from trainyard.planner.parameters import count_parameters
 from trainyard.planner.rank_contents import parts_of
 from trainyard.planner.results import MemoryEstimate
 from trainyard.spec.layout import Layout
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 GIB = 2**30
 ONE_RANK = Layout()
@@ -66,7 +66,7 @@ class Measured(NamedTuple):
         layout = Layout(**self.layout)
         batch, size = self.micro_batch_size * layout.dp, self.micro_batch_size
         (part,) = parts_of(spec, layout)
-        return WholeLogits(spec, layout, BatchDeal(batch, size, layout.dp), part).estimate()
+        return WholeLogits(spec, layout, BatchPartition(batch, size, layout.dp), part).estimate()
 
     @property
     def row(self) -> str:
@@ -143,7 +143,9 @@ def estimate(
     layout: Layout = ONE_RANK, *, micro_batch_size: int = 2, rounds: int = 1, **sections: Any
 ) -> MemoryEstimate:
     batch = micro_batch_size * layout.dp * rounds
-    return estimate_memory(job(**sections), layout, BatchDeal(batch, micro_batch_size, layout.dp))
+    return estimate_memory(
+        job(**sections), layout, BatchPartition(batch, micro_batch_size, layout.dp)
+    )
 
 
 @pytest.mark.parametrize("mode", ["none", "selective", "full", "memory_budget"])

@@ -24,7 +24,7 @@ from trainer.parallel.mesh import build_mesh
 from trainer.parallel.parallelize import parallelize
 from trainyard.planner.memory import estimate_memory
 from trainyard.spec.job import JobSpec
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 
 class Case(NamedTuple):
@@ -135,9 +135,9 @@ def test_the_estimate_is_what_the_trainer_holds(case: Case) -> None:
     spec = case.spec
     layout = spec.layout()
     training = spec.training
-    deal = BatchDeal(training.global_batch_size, training.micro_batch_size, layout.dp)
-    estimated = estimate_memory(spec, layout, deal)
-    (tracked,) = run_ranks(1, peak_of_a_step, spec, deal.rounds, initialize=False)
+    partition = BatchPartition(training.global_batch_size, training.micro_batch_size, layout.dp)
+    estimated = estimate_memory(spec, layout, partition)
+    (tracked,) = run_ranks(1, peak_of_a_step, spec, partition.rounds, initialize=False)
     assert estimated.peak_at == case.name.split(",")[0]
     assert estimated.total - estimated.slack == pytest.approx(tracked, rel=case.tolerance)
 

@@ -15,7 +15,7 @@ from trainyard.planner.plan import plan
 from trainyard.planner.rank_contents import parts_of
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.pipeline_schedule import (
     PipelineSchedule,
     bubble_share,
@@ -187,7 +187,7 @@ def test_the_plan_names_stages_and_waiting() -> None:
     assert made.layers == (2, 2, 2, 2)
     assert (made.microbatches, made.runs, made.empty) == (4, 2, 0)
     assert made.bubble_share == pytest.approx(1 / (2 * 4 + 1))
-    assert plan_pipeline(spec, Layout(dp_shard=4), BatchDeal(16, 1, 4)) is None
+    assert plan_pipeline(spec, Layout(dp_shard=4), BatchPartition(16, 1, 4)) is None
 
 
 def test_long_waits_are_said() -> None:
@@ -235,7 +235,7 @@ def totals(**axes: Any) -> dict[str, int]:
             parallelism={"pp": 4, "pp_schedule": schedule, **axes},
         )
         layout = Layout(pp=4)
-        found[schedule] = estimate_memory(spec, layout, BatchDeal(32, 1, 1)).total
+        found[schedule] = estimate_memory(spec, layout, BatchPartition(32, 1, 1)).total
     return found
 
 
@@ -283,8 +283,8 @@ def test_a_pipeline_keeps_weights_and_gradients_whole_in_every_mode(mode: str) -
         )
         for setting in ("default", mode)
     )
-    layout, deal = Layout(dp_shard=2, pp=4), BatchDeal(32, 1, 2)
-    assert estimate_memory(chosen, layout, deal) == estimate_memory(default, layout, deal)
+    layout, partition = Layout(dp_shard=2, pp=4), BatchPartition(32, 1, 2)
+    assert estimate_memory(chosen, layout, partition) == estimate_memory(default, layout, partition)
 
 
 def test_a_pipeline_of_llama_8b_is_estimated_within_a_twentieth_of_what_was_counted() -> None:
@@ -300,6 +300,6 @@ def test_a_pipeline_of_llama_8b_is_estimated_within_a_twentieth_of_what_was_coun
         activation_checkpoint={"mode": "full"},
         parallelism={"pp": 2, "dp_shard": 4},
     )
-    found = estimate_memory(spec, Layout(dp_shard=4, pp=2), BatchDeal(16, 1, 4))
+    found = estimate_memory(spec, Layout(dp_shard=4, pp=2), BatchPartition(16, 1, 4))
     counted = 15.05 * 2**30  # of rank 0, by benchmarks.reshard: tensors, hence without the slack
     assert found.total - found.slack == pytest.approx(counted, rel=0.05)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.trainer.data.helpers import SEQ_LEN, open_text, text_root
 from trainer.data.batches import BatchReader, MicroBatch, micro_batches
 from trainer.data.dataset import Dataset
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.loss import NO_LABEL
 
 
@@ -23,8 +23,8 @@ def dataset(tmp_path: Path) -> Dataset:
 
 
 def test_labels_are_the_tokens_one_place_further(dataset: Dataset) -> None:
-    deal = BatchDeal(8, 3, 2)
-    batches = micro_batches(dataset, position=4, deal=deal, dp_rank=0)
+    partition = BatchPartition(8, 3, 2)
+    batches = micro_batches(dataset, position=4, partition=partition, dp_rank=0)
     assert [b.positions.tolist() for b in batches] == [[4, 5, 6], [10, 11]]
     for batch in batches:
         assert batch.weight == 1
@@ -36,7 +36,7 @@ def test_labels_are_the_tokens_one_place_further(dataset: Dataset) -> None:
 
 
 def test_arrays_are_what_a_tensor_can_share(dataset: Dataset) -> None:
-    for batch in micro_batches(dataset, position=0, deal=BatchDeal(3, 2, 2), dp_rank=1):
+    for batch in micro_batches(dataset, position=0, partition=BatchPartition(3, 2, 2), dp_rank=1):
         for array in (batch.tokens, batch.labels, batch.positions):
             assert array.dtype == np.int64
             assert array.flags.c_contiguous
@@ -44,8 +44,8 @@ def test_arrays_are_what_a_tensor_can_share(dataset: Dataset) -> None:
 
 
 def test_a_rank_without_work_runs_one_sequence_of_weight_zero(dataset: Dataset) -> None:
-    deal = BatchDeal(5, 1, 3)
-    idle = micro_batches(dataset, position=7, deal=deal, dp_rank=2)[1]
+    partition = BatchPartition(5, 1, 3)
+    idle = micro_batches(dataset, position=7, partition=partition, dp_rank=2)[1]
     assert idle.weight == 0
     assert idle.tokens.tolist() == [[0] * SEQ_LEN]
     assert idle.labels.tolist() == [[NO_LABEL] * SEQ_LEN]
@@ -54,10 +54,10 @@ def test_a_rank_without_work_runs_one_sequence_of_weight_zero(dataset: Dataset) 
 
 def test_segments_come_with_document_masks_only(tmp_path: Path) -> None:
     root = text_root(tmp_path, sequences=10)
-    deal = BatchDeal(5, 1, 3)
+    partition = BatchPartition(5, 1, 3)
     for masks in (False, True):
         dataset = open_text(root, document_masks=masks)
-        busy, idle = micro_batches(dataset, position=7, deal=deal, dp_rank=2)
+        busy, idle = micro_batches(dataset, position=7, partition=partition, dp_rank=2)
         if not masks:
             assert busy.segments is idle.segments is None
             continue
@@ -71,22 +71,24 @@ def test_segments_come_with_document_masks_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dp_rank", [-1, 2])
 def test_a_rank_that_does_not_exist_is_refused(dataset: Dataset, dp_rank: int) -> None:
     with pytest.raises(ValueError, match=f"dp_rank={dp_rank} must be from 0 to 1"):
-        micro_batches(dataset, position=0, deal=BatchDeal(4, 1, 2), dp_rank=dp_rank)
+        micro_batches(dataset, position=0, partition=BatchPartition(4, 1, 2), dp_rank=dp_rank)
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 def test_the_reader_gives_consecutive_batches(dataset: Dataset, prefetch: int) -> None:
-    deal = BatchDeal(7, 2, 2)
-    with BatchReader(dataset, position=3, deal=deal, dp_rank=1, prefetch=prefetch) as reader:
+    partition = BatchPartition(7, 2, 2)
+    with BatchReader(
+        dataset, position=3, partition=partition, dp_rank=1, prefetch=prefetch
+    ) as reader:
         for step, batches in enumerate(islice(reader, 6)):
-            expected = micro_batches(dataset, position=3 + 7 * step, deal=deal, dp_rank=1)
+            expected = micro_batches(dataset, position=3 + 7 * step, partition=partition, dp_rank=1)
             assert _values(batches) == _values(expected)
 
 
 def test_the_reader_reads_ahead_as_far_as_asked(dataset: Dataset) -> None:
     counting = _Watched(dataset)
     with BatchReader(
-        counting, position=0, deal=BatchDeal(2, 2, 1), dp_rank=0, prefetch=3
+        counting, position=0, partition=BatchPartition(2, 2, 1), dp_rank=0, prefetch=3
     ) as reader:
         counting.wait_for(3)
         next(reader)
@@ -97,7 +99,9 @@ def test_the_reader_reads_ahead_as_far_as_asked(dataset: Dataset) -> None:
 
 def test_what_fails_in_the_thread_is_raised_where_the_batch_is_needed(dataset: Dataset) -> None:
     broken = _Watched(dataset, fail_at=3)
-    with BatchReader(broken, position=0, deal=BatchDeal(2, 2, 1), dp_rank=0, prefetch=2) as reader:
+    with BatchReader(
+        broken, position=0, partition=BatchPartition(2, 2, 1), dp_rank=0, prefetch=2
+    ) as reader:
         next(reader)
         next(reader)
         with pytest.raises(OSError, match="read number 3 failed"):
@@ -108,8 +112,10 @@ def test_closing_ends_the_thread_also_after_an_error(dataset: Dataset) -> None:
     before = threading.active_count()
 
     def fail_in_a_step() -> None:
-        deal = BatchDeal(2, 2, 1)
-        with BatchReader(dataset, position=0, deal=deal, dp_rank=0, prefetch=64) as reader:
+        partition = BatchPartition(2, 2, 1)
+        with BatchReader(
+            dataset, position=0, partition=partition, dp_rank=0, prefetch=64
+        ) as reader:
             next(reader)
             raise KeyError("of the step")
 

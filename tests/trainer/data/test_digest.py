@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.data.digest import in_global_order, sequence_hash, step_digest
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 
 def test_the_digests_never_change_between_versions() -> None:
@@ -47,15 +47,15 @@ def test_hashes_of_all_ranks_come_back_in_global_order(
     global_batch: int, micro_batch: int, data: st.DataObject
 ) -> None:
     dp = data.draw(st.integers(1, -(-global_batch // micro_batch)))
-    deal = BatchDeal(global_batch, micro_batch, dp)
+    partition = BatchPartition(global_batch, micro_batch, dp)
     padding = [-7] * data.draw(st.integers(0, 3))
     by_rank = [
-        [offset for dealt in deal.for_rank(rank) for offset in dealt] + padding
+        [offset for dealt in partition.for_rank(rank) for offset in dealt] + padding
         for rank in range(dp)
     ]
-    assert in_global_order(deal, by_rank) == list(range(global_batch))
+    assert in_global_order(partition, by_rank) == list(range(global_batch))
 
 
 def test_a_missing_hash_is_noticed() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        in_global_order(BatchDeal(4, 1, 2), [[0, 2], [1]])
+        in_global_order(BatchPartition(4, 1, 2), [[0, 2], [1]])

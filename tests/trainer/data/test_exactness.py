@@ -28,7 +28,7 @@ from trainer.data.digest import in_global_order, sequence_hash, step_digest
 from trainer.data.permutation import Permutation
 from trainer.data.tokenizer import BOS, EOS
 from trainyard.spec.job import parse_job_spec
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 SEED = 11
 MAX_RANKS = 8
@@ -44,25 +44,26 @@ class Step:
     digest: str
 
 
-def run_step(dataset: Dataset, position: int, deal: BatchDeal) -> Step:
+def run_step(dataset: Dataset, position: int, partition: BatchPartition) -> Step:
     """Let every rank read its share, and put the shares together as the ranks would."""
     by_rank = [
-        micro_batches(dataset, position=position, deal=deal, dp_rank=r) for r in range(deal.dp)
+        micro_batches(dataset, position=position, partition=partition, dp_rank=r)
+        for r in range(partition.dp)
     ]
-    assert {len(batches) for batches in by_rank} == {deal.rounds}
-    # Micro-batch i is round i // dp of rank i mod dp: the deal, written down a second time.
-    dealt = [batches[i] for i in range(deal.rounds) for batches in by_rank]
+    assert {len(batches) for batches in by_rank} == {partition.rounds}
+    # Micro-batch i is round i // dp of rank i mod dp: the partition rule, written a second time.
+    dealt = [batches[i] for i in range(partition.rounds) for batches in by_rank]
     real = [batch for batch in dealt if batch.weight]
     assert dealt[: len(real)] == real
     return Step(
         positions=[int(p) for b in real for p in b.positions],
         tokens=[tuple(row) for b in real for row in b.tokens.tolist()],
         labels=[tuple(row) for b in real for row in b.labels.tolist()],
-        digest=digest_of(deal, by_rank),
+        digest=digest_of(partition, by_rank),
     )
 
 
-def digest_of(deal: BatchDeal, by_rank: Sequence[Sequence[MicroBatch]]) -> str:
+def digest_of(partition: BatchPartition, by_rank: Sequence[Sequence[MicroBatch]]) -> str:
     hashes = [
         [
             sequence_hash(int(position), tokens_S)
@@ -72,11 +73,11 @@ def digest_of(deal: BatchDeal, by_rank: Sequence[Sequence[MicroBatch]]) -> str:
         ]
         for batches in by_rank
     ]
-    return step_digest(in_global_order(deal, hashes))
+    return step_digest(in_global_order(partition, hashes))
 
 
-def run(dataset: Dataset, steps: range, deal: BatchDeal) -> list[Step]:
-    return [run_step(dataset, step * deal.global_batch_size, deal) for step in steps]
+def run(dataset: Dataset, steps: range, partition: BatchPartition) -> list[Step]:
+    return [run_step(dataset, step * partition.global_batch_size, partition) for step in steps]
 
 
 def reference(root: Path, sequences: int, steps: int, global_batch: int) -> list[Step]:
@@ -116,7 +117,7 @@ def test_every_pair_of_world_sizes_reads_the_same_sequences(
             dataset = open_text(root, seed=SEED)
             span = range(stop) if before else range(stop, steps)
             halves[before][dp] = [
-                run(dataset, span, BatchDeal(global_batch, micro_batch, dp))
+                run(dataset, span, BatchPartition(global_batch, micro_batch, dp))
                 for micro_batch in range(1, global_batch // dp + 1)
                 if -(-global_batch // micro_batch) >= dp
             ]
@@ -146,9 +147,11 @@ def test_any_chain_of_resumes_reads_the_same_sequences(
     for _ in range(data.draw(st.integers(2, 4), label="attempts")):
         micro_batch = data.draw(st.integers(1, global_batch), label="micro-batch")
         most = min(MAX_RANKS, -(-global_batch // micro_batch))
-        deal = BatchDeal(global_batch, micro_batch, data.draw(st.integers(1, most), label="dp"))
+        partition = BatchPartition(
+            global_batch, micro_batch, data.draw(st.integers(1, most), label="dp")
+        )
         length = data.draw(st.integers(1, 4), label="steps")
-        seen += run(open_text(root, seed=SEED), range(steps, steps + length), deal)
+        seen += run(open_text(root, seed=SEED), range(steps, steps + length), partition)
         steps += length
     assert seen == reference(root, sequences, steps, global_batch)
 
@@ -158,7 +161,7 @@ def test_an_epoch_trains_every_token_but_the_first(tmp_path: Path, global_batch:
     sequences = 9 * 16
     root = text_root(tmp_path, sequences=sequences)
     run_of_epoch = run(
-        open_text(root), range(sequences // global_batch), BatchDeal(global_batch, 2, 3)
+        open_text(root), range(sequences // global_batch), BatchPartition(global_batch, 2, 3)
     )
     labels = np.concatenate([np.ravel(step.labels) for step in run_of_epoch])
     stream = [BOS, *(root / "text.txt").read_bytes(), EOS]
@@ -253,18 +256,18 @@ def test_every_input_is_read_alike_on_any_world_size(
         )
         digests.add(dataset.digest)
         for micro_batch in {1, global_batch // dp}:
-            deal = BatchDeal(global_batch, micro_batch, dp)
+            partition = BatchPartition(global_batch, micro_batch, dp)
             expected = stream.step(step, global_batch, fraction)
-            assert run_step(dataset, step * global_batch, deal) == expected
-            check_segments(dataset, step * global_batch, deal, stream, fraction)
+            assert run_step(dataset, step * global_batch, partition) == expected
+            check_segments(dataset, step * global_batch, partition, stream, fraction)
     assert len(digests) == 1
 
 
 def check_segments(
-    dataset: Dataset, position: int, deal: BatchDeal, stream: Stream, fraction: float
+    dataset: Dataset, position: int, partition: BatchPartition, stream: Stream, fraction: float
 ) -> None:
-    for rank in range(deal.dp):
-        for batch in micro_batches(dataset, position=position, deal=deal, dp_rank=rank):
+    for rank in range(partition.dp):
+        for batch in micro_batches(dataset, position=position, partition=partition, dp_rank=rank):
             if not dataset.document_masks:
                 assert batch.segments is None
             elif batch.weight:
@@ -290,12 +293,15 @@ def test_one_wrong_sequence_is_seen(
 ) -> None:
     root = text_root(tmp_path_factory.mktemp("corpus"), sequences=50)
     dataset = open_text(root, seed=SEED)
-    deal = BatchDeal(15, 2, data.draw(st.integers(1, 8), label="dp"))
-    by_rank = [micro_batches(dataset, position=30, deal=deal, dp_rank=r) for r in range(deal.dp)]
-    right = digest_of(deal, by_rank)
+    partition = BatchPartition(15, 2, data.draw(st.integers(1, 8), label="dp"))
+    by_rank = [
+        micro_batches(dataset, position=30, partition=partition, dp_rank=r)
+        for r in range(partition.dp)
+    ]
+    right = digest_of(partition, by_rank)
     assert right == reference(root, 50, 3, 15)[2].digest
 
-    rank = data.draw(st.integers(0, deal.dp - 1), label="rank")
+    rank = data.draw(st.integers(0, partition.dp - 1), label="rank")
     worked = [i for i, batch in enumerate(by_rank[rank]) if batch.weight]
     which = data.draw(st.sampled_from(worked), label="round")
     batch = by_rank[rank][which]
@@ -303,20 +309,20 @@ def test_one_wrong_sequence_is_seen(
     wrong = data.draw(st.integers(0, 49), label="sequence in its place")
     by_rank[rank][which] = replace(batch, row, dataset.window(wrong)[:-1])
     same = dataset.order(np.array([wrong]))[0] == dataset.order(batch.positions[row : row + 1])[0]
-    assert (digest_of(deal, by_rank) == right) == same
+    assert (digest_of(partition, by_rank) == right) == same
 
 
 def test_two_exchanged_sequences_are_seen(tmp_path: Path) -> None:
     dataset = open_text(text_root(tmp_path, sequences=50))
-    deal = BatchDeal(6, 3, 2)
-    by_rank = [micro_batches(dataset, position=0, deal=deal, dp_rank=r) for r in range(2)]
-    right = digest_of(deal, by_rank)
+    partition = BatchPartition(6, 3, 2)
+    by_rank = [micro_batches(dataset, position=0, partition=partition, dp_rank=r) for r in range(2)]
+    right = digest_of(partition, by_rank)
     one, other = by_rank[0][0], by_rank[1][0]
     exchanged = [[replace(one, 0, other.tokens[0])], [replace(other, 0, one.tokens[0])]]
-    assert digest_of(deal, exchanged) != right
+    assert digest_of(partition, exchanged) != right
 
 
 def test_a_run_that_starts_one_sequence_off_is_seen(tmp_path: Path) -> None:
     dataset = open_text(text_root(tmp_path, sequences=50))
-    deal = BatchDeal(6, 3, 2)
-    assert run_step(dataset, 7, deal).digest != run_step(dataset, 6, deal).digest
+    partition = BatchPartition(6, 3, 2)
+    assert run_step(dataset, 7, partition).digest != run_step(dataset, 6, partition).digest

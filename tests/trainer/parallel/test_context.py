@@ -24,7 +24,7 @@ from trainer.parallel.parallelize import parallelize
 from trainer.parallel.tokens import attended_tokens, stream_tokens
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 METHODS = "allgather_kv", "ulysses"
 SEQ_LEN = 32
@@ -171,7 +171,7 @@ def reference(documents: bool, tied: bool, kv_heads: int) -> Course:
     spec = make_spec(**_sections(documents, tied, kv_heads))
     model = build_model(spec).to_empty(device="cpu")
     init_weights(model, spec.training.seed)
-    return train(model, spec, BatchDeal(16, 16, 1), 0)
+    return train(model, spec, BatchPartition(16, 16, 1), 0)
 
 
 def _sections(documents: bool, tied: bool, kv_heads: int) -> dict[str, dict[str, Any]]:
@@ -187,8 +187,8 @@ def train_on_layout(spec: JobSpec, layout: Layout) -> Course:
     parallelize(model, build_mesh(layout, "cpu"), spec, layout)
     model.to_empty(device="cpu")
     init_weights(model, spec.training.seed)
-    deal = BatchDeal(16, spec.training.micro_batch_size, layout.dp)
-    return train(model, spec, deal, Place.of(dist.get_rank(), layout).dp)
+    partition = BatchPartition(16, spec.training.micro_batch_size, layout.dp)
+    return train(model, spec, partition, Place.of(dist.get_rank(), layout).dp)
 
 
 @pytest.mark.parametrize(

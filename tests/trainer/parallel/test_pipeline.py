@@ -27,7 +27,7 @@ from trainyard.protocol.attempt import Overrides
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.parallelism import ParallelismSection
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.loss import NO_LABEL
 
 STEPS = 3
@@ -84,13 +84,13 @@ def micro_batch(offsets: range, step: int) -> MicroBatch:
     return MicroBatch(window_BS[:, :-1], labels_BS, positions, int(bool(offsets)), segments_BS)
 
 
-def train(assembly: Assembly, spec: JobSpec, deal: BatchDeal, layout: Layout) -> Course:
+def train(assembly: Assembly, spec: JobSpec, partition: BatchPartition, layout: Layout) -> Course:
     """Train a few steps, and evaluate some of their batches before they are trained on."""
     dp_rank = Place.of(dist.get_rank(), layout).dp
     model, optimizer, engine = assembly.model, assembly.optimizer, assembly.forward_backward
     course = Course({n: whole(p.detach()) for n, p in model.named_parameters()}, {}, [], [], [])
     for step in range(1, STEPS + 1):
-        batches = [micro_batch(offsets, step) for offsets in deal.for_rank(dp_rank)]
+        batches = [micro_batch(offsets, step) for offsets in partition.for_rank(dp_rank)]
         if step in {1, 3}:
             course.evaluated.append(_summed(engine.evaluate(batches), layout))
         course.losses.append(_summed(engine(step, batches), layout))
@@ -116,8 +116,8 @@ def _summed(value: torch.Tensor, layout: Layout) -> float:
 
 def train_on_layout(spec: JobSpec, layout: Layout, micro_batch_size: int) -> Course:
     assembly = assemble(spec, layout, torch.device("cpu"))
-    deal = BatchDeal(GLOBAL_BATCH, micro_batch_size, layout.dp)
-    return train(assembly, spec, deal, layout)
+    partition = BatchPartition(GLOBAL_BATCH, micro_batch_size, layout.dp)
+    return train(assembly, spec, partition, layout)
 
 
 @cache
@@ -193,8 +193,8 @@ def test_a_pipeline_computes_what_one_process_computes(
 def test_micro_batches_with_fewer_sequences_are_filled_up(
     layout: Layout, schedule: str, size: int
 ) -> None:
-    deal = BatchDeal(GLOBAL_BATCH, size, layout.dp)
-    rounds = [offsets for rank in range(layout.dp) for offsets in deal.for_rank(rank)]
+    partition = BatchPartition(GLOBAL_BATCH, size, layout.dp)
+    rounds = [offsets for rank in range(layout.dp) for offsets in partition.for_rank(rank)]
     assert {len(offsets) for offsets in rounds} - {size}, "all micro-batches are full"
     check(run(make_spec({"micro_batch_size": size}, pp_schedule=schedule), layout))
 
@@ -285,7 +285,9 @@ def test_bfloat16_trains_close_to_float32(layout: Layout, schedule: str) -> None
 def _streams_held(spec: JobSpec) -> int:
     """Return how many residual streams a rank holds between two steps."""
     assembly = assemble(spec, TWO, torch.device("cpu"))
-    batches = [micro_batch(offsets, 1) for offsets in BatchDeal(GLOBAL_BATCH, 2, 1).for_rank(0)]
+    batches = [
+        micro_batch(offsets, 1) for offsets in BatchPartition(GLOBAL_BATCH, 2, 1).for_rank(0)
+    ]
     for step in (1, 2):
         assembly.forward_backward(step, batches)
     gc.collect()

@@ -32,7 +32,7 @@ from trainyard.spec.layout import Layout
 from trainyard.spec.sections.parallelism import CompileSection
 from trainyard.training import loss as specs_loss
 from trainyard.training.architectures import Architecture
-from trainyard.training.batch_partition import BatchDeal
+from trainyard.training.batch_partition import BatchPartition
 
 Sections = dict[str, dict[str, Any]]
 
@@ -70,8 +70,8 @@ def _train_on_layout(spec: JobSpec, layout: Layout, normed: bool, compiled: bool
     compile_blocks(model.layers.values(), CompileSection(enabled=compiled, backend="aot_eager"))
     model.to_empty(device="cpu")
     init_weights(model, spec.training.seed)
-    deal = BatchDeal(16, spec.training.micro_batch_size, layout.dp)
-    course = train(model, spec, deal, Place.of(dist.get_rank(), layout).dp)
+    partition = BatchPartition(16, spec.training.micro_batch_size, layout.dp)
+    course = train(model, spec, partition, Place.of(dist.get_rank(), layout).dp)
     course.losses = [loss / layout.tp for loss in course.losses]  # each rank of a group has it
     return course
 
@@ -83,7 +83,7 @@ def reference(spec_json: str, *, normed: bool) -> Course:
     model = _model(spec, normed=normed)
     model.to_empty(device="cpu")
     init_weights(model, spec.training.seed)
-    return train(model, spec, BatchDeal(16, 16, 1), 0)
+    return train(model, spec, BatchPartition(16, 16, 1), 0)
 
 
 def expect_same(

@@ -1267,7 +1267,7 @@ export interface components {
         };
         /**
          * BatchPlan
-         * @description How the global batch is dealt to the data-parallel ranks.
+         * @description How the global batch is split over the data-parallel ranks.
          */
         BatchPlan: {
             /**
@@ -5601,7 +5601,7 @@ export interface components {
              * @description The layout in words, as in `HSDP 2x2`.
              */
             name: string;
-            /** @description How the global batch is dealt; the job's own micro-batch size where that is legal. */
+            /** @description How the global batch is split; the job's own micro-batch size where that is legal. */
             batch: components["schemas"]["BatchPlan"];
             /** @description Its stages; absent without pipeline parallelism. */
             pipeline: components["schemas"]["PipelinePlan"] | null;
@@ -7793,7 +7793,7 @@ export interface components {
             auto: {
                 [key: string]: boolean | number | string;
             };
-            /** @description How the global batch is dealt. */
+            /** @description How the global batch is split. */
             batch: components["schemas"]["BatchPlan"];
             /** @description Its stages; absent without pipeline parallelism. */
             pipeline: components["schemas"]["PipelinePlan"] | null;
