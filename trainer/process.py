@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+from trainyard.run.control_files import order_stop
 from trainyard.run.directory import STACKS_SIGNAL, RunDirectory
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -53,7 +54,7 @@ def stop_on_sigterm(directory: RunDirectory) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
         with contextlib.suppress(OSError):  # a full disk: the next SIGTERM tries again
-            Path(directory.stop).touch()
+            order_stop(directory)
 
     signal.signal(signal.SIGTERM, stop)
 

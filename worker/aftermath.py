@@ -9,9 +9,8 @@ from pathlib import Path
 
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.protocol.worker_messages import Identity
-from trainyard.run.atomic import replace_file
 from trainyard.run.failures import Failure, FailureReason
-from trainyard.run.record_base import to_json
+from trainyard.run.record_files import write_exit
 from trainyard.run.records import ExitRecord
 from worker.cgroup import end_cgroup, make_cgroup, remove_cgroup
 from worker.files import read_record
@@ -87,7 +86,7 @@ def _exit_record(
         error=error,
     )
     record = judge(findings, time=time.time())
-    replace_file(Path(run.exit), to_json(record, indent=1) + "\n")
+    write_exit(run, record)
     return record
 
 

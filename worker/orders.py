@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
 
 from trainyard.base.ids import is_id
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import PendingRequest, ReportReply
-from trainyard.run.atomic import create_file
-from trainyard.run.record_base import to_json
+from trainyard.run.control_files import order_stop, post_request
 from worker.node import WorkerRun
 
 logger = logging.getLogger(__name__)
@@ -53,7 +51,7 @@ class Orders:
             self.desired = reply.desired
             self.wake()
         if self.preempted or reply.desired is DesiredState.STOP:
-            self._ask_to_stop()
+            order_stop(self._run)
         for pending in reply.requests:
             self._pass_on(pending)
 
@@ -61,7 +59,7 @@ class Orders:
         """Ask the trainer to save and leave because this node must; called by a signal handler."""
         self.preempted = True
         try:
-            self._ask_to_stop()
+            order_stop(self._run)
         except OSError:
             logger.exception("the order to stop could not be written; each reply repeats it")
         self.wake()
@@ -75,11 +73,6 @@ class Orders:
         """Have the main thread look."""
         os.eventfd_write(self.wake_fd, 1)
 
-    def _ask_to_stop(self) -> None:
-        create_file(Path(self._run.stop), "")  # through no link that a rank may have put there
-
     def _pass_on(self, pending: PendingRequest) -> None:
         if self._leads and is_id(pending.id):
-            folder = Path(self._run.requests)
-            folder.mkdir(exist_ok=True)
-            create_file(folder / f"{pending.id}.json", to_json(pending.request) + "\n")
+            post_request(self._run, pending.id, pending.request)

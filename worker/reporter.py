@@ -6,10 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.worker_messages import PROTOCOL, Identity, Report, ReportReply
+from trainyard.run.control_files import answer_files
 from trainyard.run.record_base import to_plain
 from trainyard.run.records import ExitRecord, Heartbeat, Provenance, RequestAnswer
 from worker.api import BACKOFF, ServerAway, WorkerApi
@@ -24,10 +26,11 @@ NOT_CURRENT, UNKNOWN = 409, 401
 UNKNOWN_SECONDS = 600.0
 """How long a server must say that it does not know the attempt before it is believed: it may be a
 stranger on the port of ours, which is away."""
+MAX_ANSWERS = 1000
+"""Most answers that a report carries; the next one carries the rest."""
 DRAIN_SECONDS = 600.0
 """How long, while the server takes it, the rest of the files may hold up the exit: as long as the
 server takes output of an attempt that is over. A rank can make a log of any size by a hole."""
-ANSWER_SUFFIX = ".answer.json"
 
 
 class Reporter:
@@ -196,8 +199,7 @@ class Reporter:
     def _answers(self) -> dict[str, RequestAnswer]:
         """Return the answers that the server does not have yet, at most a report's worth."""
         answers: dict[str, RequestAnswer] = {}
-        for path in sorted(Path(self._run.requests).glob(f"*{ANSWER_SUFFIX}"))[:1000]:
-            request_id = path.name.removesuffix(ANSWER_SUFFIX)
+        for request_id, path in islice(answer_files(self._run), MAX_ANSWERS):
             answer = None
             if request_id not in self._answered:
                 answer = read_record(path, RequestAnswer, owner=self._run.writer)

@@ -15,7 +15,7 @@ from pathlib import Path
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.run.atomic import replace_file
 from trainyard.run.failures import Failure, FailureReason
-from trainyard.run.record_base import to_json
+from trainyard.run.record_files import write_exit
 from trainyard.run.records import ExitRecord
 from trainyard.spec.job import parse_job_spec
 from worker.cgroup import end_cgroup, make_cgroup, remove_cgroup
@@ -150,7 +150,7 @@ class Supervisor:
         record = judge(findings, time=time.time())
         logger.info("%s: %s", record.outcome, record.failure.message if record.failure else "")
         try:
-            replace_file(Path(self._run.exit), to_json(record, indent=1) + "\n")
+            write_exit(self._run, record)
         except OSError:
             logger.exception("%s could not be written", self._run.exit)
         return record

@@ -19,6 +19,8 @@ from trainer.process import prefer_growing_segments
 from trainyard.protocol.attempt import AttemptSpec, Overrides, ResumePoint
 from trainyard.protocol.manifest import Manifest, checkpoint_path
 from trainyard.protocol.records import parse_record
+from trainyard.run.control_files import answer_file
+from trainyard.run.directory import RunDirectory
 from trainyard.run.records import EventRecord, MetricRecord, RequestAnswer
 from trainyard.spec.job import parse_job_spec
 from trainyard.spec.layout import Layout
@@ -64,7 +66,7 @@ class Attempt:
 
     def answer(self, request: str) -> RequestAnswer | None:
         """Return what became of a request, once it is known."""
-        path = self.run / "requests" / f"{request}.answer.json"
+        path = Path(answer_file(RunDirectory(self.run), request))
         return parse_record(RequestAnswer, path.read_text()) if path.exists() else None
 
     def document(self, name: str) -> dict[str, Any]:

@@ -21,10 +21,9 @@ from trainer.metrics.profiler import Asked
 from trainer.metrics.run_writer import Recorder
 from trainyard.base.problems import spec_error
 from trainyard.protocol.records import parse_record
+from trainyard.run.control_files import request_files, should_stop
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Request, RequestAnswer
-
-ANSWER_SUFFIX = ".answer.json"
 
 
 class Decision(IntFlag):
@@ -59,8 +58,7 @@ class Control:
         interval_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stop = Path(directory.stop)
-        self._requests = Path(directory.requests)
+        self._directory = directory
         self._recorder = recorder
         self._group = group
         self._leads = dist.get_rank(group) == 0
@@ -145,30 +143,30 @@ class Control:
         return [int(decision), steps]
 
     def _look(self) -> Decision:
-        decision = Decision.STOP if self._stop.exists() else Decision.GO_ON
-        for path in sorted(self._requests.glob("*.json")):
-            if path.name not in self._seen and not path.name.endswith(ANSWER_SUFFIX):
-                self._seen.add(path.name)
-                self._read(path)
+        decision = Decision.STOP if should_stop(self._directory) else Decision.GO_ON
+        for request_id, path in request_files(self._directory):
+            if request_id not in self._seen:
+                self._seen.add(request_id)
+                self._read(request_id, path)
         if self._save_requests:
             decision |= Decision.SAVE_ASKED
         if 0 < self._interval_seconds <= self._clock() - self._saved_at:
             decision |= Decision.SAVE_DUE
         return decision
 
-    def _read(self, path: Path) -> None:
+    def _read(self, request_id: str, path: Path) -> None:
         text = b""
         try:
             text = path.read_bytes()
             request = parse_record(Request, text)
         except (OSError, ValidationError) as error:
             why = spec_error(error, text) if isinstance(error, ValidationError) else error
-            self._answer(path.stem, ok=False, message=f"no request that can be read: {why}")
+            self._answer(request_id, ok=False, message=f"no request that can be read: {why}")
             return
         if request.kind == "save":
-            self._save_requests.append(path.stem)
+            self._save_requests.append(request_id)
         else:
-            self._recordings.append((path.stem, request))
+            self._recordings.append((request_id, request))
 
     def _answer(self, request_id: str, *, ok: bool, message: str) -> None:
         answer = RequestAnswer(ok=ok, message=message, step=self._recorder.step)

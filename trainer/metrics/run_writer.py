@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from trainer.errors import (
     CheckpointError,
@@ -17,10 +16,18 @@ from trainer.errors import (
     is_out_of_memory,
 )
 from trainyard.protocol.records import parse_record
-from trainyard.run.atomic import create_file, replace_file
+from trainyard.run.control_files import write_answer
 from trainyard.run.directory import Phase, RunDirectory
 from trainyard.run.failures import REMEDIES, Failure, FailureReason, Remedy
-from trainyard.run.record_base import RunRecord, to_json, to_plain
+from trainyard.run.record_base import to_plain
+from trainyard.run.record_files import (
+    append_event,
+    append_metrics,
+    write_error,
+    write_heartbeat,
+    write_outcome,
+    write_provenance,
+)
 from trainyard.run.records import (
     EventRecord,
     Heartbeat,
@@ -75,35 +82,35 @@ class Recorder:
         self._phase = phase or self._phase
         self._last_beat = now
         heartbeat = Heartbeat(phase=self._phase, step=self.step, time=time.time())
-        _replace(self._directory.heartbeat, heartbeat)
+        write_heartbeat(self._directory, heartbeat)
 
     def event(self, kind: RunEventKind, data: dict[str, object]) -> None:
         """Append what happened to the attempt."""
         if self._leads:
-            line = EventRecord(time=time.time(), kind=kind, step=self.step, data=data)
-            _append(self._directory.events, line)
+            record = EventRecord(time=time.time(), kind=kind, step=self.step, data=data)
+            append_event(self._directory, record)
 
-    def metrics(self, lines: list[MetricRecord]) -> None:
+    def metrics(self, records: list[MetricRecord]) -> None:
         """Append the values of completed steps."""
         if self._leads:
-            for line in lines:
-                _append(self._directory.metrics, line)
+            for record in records:
+                append_metrics(self._directory, record)
 
     def answer(self, request_id: str, answer: RequestAnswer) -> None:
-        """Answer a request, beside it."""
+        """Answer a request, and append the answer to the events."""
         if self._leads:
-            _replace(self._directory.requests / f"{request_id}.answer.json", answer)
+            write_answer(self._directory, request_id, answer)
             self.event("request_answered", {"request_id": request_id, **to_plain(answer)})
 
     def provenance(self, describe: Callable[[], Provenance]) -> None:
-        """Say what this node runs."""
+        """Write what this node runs."""
         if self._leads_node:
-            _replace(self._directory.provenance, describe())
+            write_provenance(self._directory, describe())
 
     def finish(self, outcome: Outcome) -> None:
-        """Say the last word of an attempt that did not fail."""
+        """Write the outcome of an attempt that did not fail."""
         if self._leads_node:
-            _write_once(self._directory.outcome, outcome)
+            write_outcome(self._directory, outcome)
 
     def fail(self, error: BaseException) -> Failure:
         """Say why the attempt failed, unless another rank of this node has said so already.
@@ -116,13 +123,13 @@ class Recorder:
         own = failure = failure_of(error, rank=self._rank, step=self.step)
         if own.reason == FailureReason.HANG and Path(self._directory.logs).is_dir():
             own = failure = replace(own, path=str(self._directory.logs))
-        if not _write_once(self._directory.error, failure):
+        if not write_error(self._directory, failure):
             # Whoever was first may be ended before its second file: both must be there by now.
             failure = parse_record(Failure, Path(self._directory.error).read_bytes())
         outcome = Outcome(
             outcome="failed", step=self.step, checkpoint_id=self.checkpoint_id, failure=failure
         )
-        _write_once(self._directory.outcome, outcome)
+        write_outcome(self._directory, outcome)
         return own
 
 
@@ -160,24 +167,3 @@ def _remedy(error: BaseException, reason: FailureReason) -> Remedy:
     text = error.remedy if isinstance(error, RunError) else None
     usual = REMEDIES[reason]
     return usual if text is None else replace(usual, text=text)
-
-
-def _append(path: PurePath, record: RunRecord) -> None:
-    """Append one whole line with one write."""
-    line = to_json(record).encode() + b"\n"
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        written = os.write(fd, line)
-    finally:
-        os.close(fd)
-    if written != len(line):
-        raise OSError(f"{path}: only {written} of {len(line)} bytes could be appended")
-
-
-def _replace(path: PurePath, record: RunRecord) -> None:
-    # Not synced: it is replaced every second, and after a power cut the attempt is over anyway.
-    replace_file(path, to_json(record) + "\n", durable=False)
-
-
-def _write_once(path: PurePath, record: RunRecord) -> bool:
-    return create_file(path, to_json(record, indent=1) + "\n")

@@ -1,0 +1,66 @@
+"""The order to stop, and the requests and answers that pass through a run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+
+from trainyard.run.atomic import create_file, replace_file
+from trainyard.run.directory import RunDirectory
+from trainyard.run.record_base import to_json
+from trainyard.run.records import Request, RequestAnswer
+
+REQUEST_SUFFIX = ".json"
+ANSWER_SUFFIX = ".answer.json"
+
+
+def order_stop(run: RunDirectory) -> None:
+    """Create `stop`: the trainer saves and ends.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    create_file(run.stop, "")  # never written through a link that a rank may have put there
+
+
+def should_stop(run: RunDirectory) -> bool:
+    """Return whether the trainer is to save and end."""
+    return Path(run.stop).exists()
+
+
+def post_request(run: RunDirectory, request_id: str, request: Request) -> None:
+    """Write a request unless it exists.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    folder = Path(run.requests)
+    folder.mkdir(exist_ok=True)
+    create_file(folder / f"{request_id}{REQUEST_SUFFIX}", to_json(request) + "\n")
+
+
+def request_files(run: RunDirectory) -> Iterator[tuple[str, Path]]:
+    """Yield id and file of every request, ordered by id, answered or not."""
+    for path in sorted(Path(run.requests).glob(f"*{REQUEST_SUFFIX}")):
+        if not path.name.endswith(ANSWER_SUFFIX):
+            yield path.name.removesuffix(REQUEST_SUFFIX), path
+
+
+def write_answer(run: RunDirectory, request_id: str, answer: RequestAnswer) -> None:
+    """Write the answer to a request.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    replace_file(answer_file(run, request_id), to_json(answer) + "\n", durable=False)
+
+
+def answer_file(run: RunDirectory, request_id: str) -> PurePath:
+    """Return the file of the answer to a request."""
+    return run.requests / f"{request_id}{ANSWER_SUFFIX}"
+
+
+def answer_files(run: RunDirectory) -> Iterator[tuple[str, Path]]:
+    """Yield id and file of every answer, ordered by id."""
+    for path in sorted(Path(run.requests).glob(f"*{ANSWER_SUFFIX}")):
+        yield path.name.removesuffix(ANSWER_SUFFIX), path
