@@ -29,9 +29,8 @@ from torch.utils._pytree import tree_leaves
 
 from trainer.data.batches import MicroBatch
 from trainer.loop.optimizer import build_optimizer, materialize_state
-from trainer.loop.step import TrainStep
+from trainer.loop.step import ForwardBackward, MicroBatchLoop, TrainStep
 from trainer.models.families import build_model
-from trainer.parallel.forward_backward import ForwardBackward, MicroBatchLoop
 from trainer.parallel.mesh import build_mesh
 from trainer.parallel.parallelize import parallelize
 from trainer.parallel.quantize import keep_scales_fresh, refresh_scales

@@ -37,8 +37,8 @@ def _try_own_model(run: Run) -> None:
     from trainer.loop.optimizer import refuse_unknown_matrices
     from trainer.models.families import build_model  # with torch, which other checks do without
     from trainer.models.own import OwnModel
+    from trainer.parallel.parallelize import try_stages
     from trainer.parallel.quantize import refuse_uneven_layers, refuse_unknown_names
-    from trainer.parallel.stages import try_stages
 
     os.environ.update(run.spec.env)
     spec = run.spec.on_layout(run.attempt.layout)

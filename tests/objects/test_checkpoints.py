@@ -26,7 +26,7 @@ from tests.trainer.checkpoint.toy import (
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import store
 from trainer.checkpoint.writer.disk_space import check_room
-from trainer.checkpoint.writer.storage_kind import is_shared
+from trainer.checkpoint.writer.save_plan import is_shared
 from trainer.errors import CheckpointError, RunError
 from trainer.identify import identity
 from trainer.operations.main import main

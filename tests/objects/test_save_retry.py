@@ -10,7 +10,7 @@ from tests.objects.store import Server
 from tests.trainer.points import at_points
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
-from trainer.checkpoint import save_retry, store
+from trainer.checkpoint import pending_save, store
 from trainer.checkpoint.save_phases import Point
 from trainer.storage.object_path import ObjectPath
 from trainyard.base.retry import Backoff
@@ -33,7 +33,7 @@ class Healing(Meddling):
 
 
 def _train(run: str, healing: Healing) -> str:
-    save_retry.BACKOFF = Backoff(first=0.0, longest=0.0, jitter=0.0)
+    pending_save.BACKOFF = Backoff(first=0.0, longest=0.0, jitter=0.0)
     os.environ["AWS_MAX_ATTEMPTS"] = "1"
 
     def spoil(point: Point, path: Path) -> None:

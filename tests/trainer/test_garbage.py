@@ -7,8 +7,7 @@ import weakref
 
 import pytest
 
-from trainer.garbage import STEPS_BETWEEN, collecting_between_steps
-from trainer.process import prefer_growing_segments
+from trainer.process import STEPS_BETWEEN, collecting_between_steps, prefer_growing_segments
 
 
 class _Cycle:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainer.loop.gradients import clip_grad_norm
+from trainer.loop.step import clip_grad_norm
 
 
 def parameters() -> list[nn.Parameter]:

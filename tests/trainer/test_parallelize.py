@@ -14,13 +14,11 @@ from torch.distributed.tensor import DTensor
 
 from tests.trainer.ranks import run_ranks
 from trainer.data.batches import MicroBatch
-from trainer.loop.gradients import clip_grad_norm
 from trainer.loop.optimizer import build_optimizer
+from trainer.loop.step import MicroBatchLoop, clip_grad_norm
 from trainer.models.base import Model
-from trainer.models.families import build_model
+from trainer.models.families import Llama, build_model
 from trainer.models.init import init_weights
-from trainer.models.llama import Llama
-from trainer.parallel.forward_backward import MicroBatchLoop
 from trainer.parallel.mesh import Place, build_mesh
 from trainer.parallel.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec

@@ -12,7 +12,7 @@ from tests.trainer.runs import Attempt, SmallJob
 from tests.trainer.test_own_model import gpt
 from trainer.checkpoint import store
 from trainer.errors import DataError, MismatchError
-from trainer.loop.resume_checks import OF_OLDER_VERSIONS, Takeover, check_takeover
+from trainer.loop.resume import OF_OLDER_VERSIONS, Takeover, check_takeover
 from trainer.run import Run, open_run
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import Manifest

@@ -22,16 +22,15 @@ from torch.optim import Optimizer
 from trainer.checkpoint import store
 from trainer.checkpoint.collective_errors import on_rank_0
 from trainer.checkpoint.fence import raised_fence
-from trainer.checkpoint.pending_save import PendingSave, SaveObserver
+from trainer.checkpoint.pending_save import PendingSave, SaveObserver, SaveRetry
 from trainer.checkpoint.reader.load import load
 from trainer.checkpoint.save_phases import Point, reached
-from trainer.checkpoint.save_retry import SaveRetry
 from trainer.checkpoint.state import TrainTensors, tied_weights
 from trainer.checkpoint.writer.checkpoint_writer import PREFLIGHT, CheckpointOwner, CheckpointWriter
 from trainer.checkpoint.writer.staging import staging_of
 from trainer.errors import CheckpointError, RunError
-from trainer.garbage import resting
 from trainer.parallel.quantize import refresh_scales
+from trainer.process import resting
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import Manifest, SaveSettled, TrainState
 from trainyard.spec.auto import explicit

@@ -12,10 +12,10 @@ from torch.optim import Optimizer
 
 from trainer.distributed import collective_timeout
 from trainer.loop.optimizer import build_optimizer, materialize_state
+from trainer.loop.step import ForwardBackward, MicroBatchLoop
 from trainer.models.base import Model
 from trainer.models.families import build_model
 from trainer.models.init import init_weights
-from trainer.parallel.forward_backward import ForwardBackward, MicroBatchLoop
 from trainer.parallel.mesh import build_mesh, set_timeouts
 from trainer.parallel.parallelize import parallelize
 from trainer.parallel.quantize import keep_scales_fresh, refresh_scales, refuse_uneven_layers

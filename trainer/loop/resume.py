@@ -1,19 +1,27 @@
-"""Where an attempt starts: at step 0, or with what it takes over of a checkpoint."""
+"""Where an attempt starts: at step 0, or from a checkpoint that fits it."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
+from dataclasses import dataclass
 from functools import partial
 
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.data.dataset import Dataset
+from trainer.errors import DataError, MismatchError
 from trainer.loop.build import Assembly
-from trainer.loop.resume_checks import check_takeover
 from trainer.loop.train_state import leave_out
 from trainer.metrics.run_writer import Recorder
 from trainer.run import Run
-from trainyard.protocol.manifest import DataState, TrainState
-from trainyard.protocol.resume_parts import ALL_PARTS, left_out, start_state
+from trainyard.base.problems import SpecError
+from trainyard.protocol.attempt import OVERRIDABLE, ResumePoint
+from trainyard.protocol.fork_rules import settle_parts
+from trainyard.protocol.manifest import DataState, Manifest, TrainState
+from trainyard.protocol.resume_parts import ALL_PARTS, CheckpointPart, left_out, start_state
+from trainyard.protocol.resume_rules import differences, harmless_differences
+from trainyard.spec.data_order import ORDER_FIELDS
+from trainyard.spec.job import JobSpec
 
 logger = logging.getLogger("trainer")
 
@@ -61,3 +69,141 @@ def starting_state(
     if resume.parts != ALL_PARTS:
         logger.info("took %s of %s", ", ".join(resume.parts), manifest.checkpoint_id)
     return leave_out(state, run)
+
+
+OF_OLDER_VERSIONS = ("spec_digest", "model", "training.seq_len", "training.seed")
+"""What is compared of a checkpoint whose manifest holds no spec."""
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """What was compared before a checkpoint is loaded."""
+
+    changed: tuple[str, ...]
+    """Fields that differ and may, with both values."""
+    compared: tuple[str, ...]
+    """What was compared: the whole `spec`, or what an older manifest holds."""
+    code_before: str | None
+    """Digest of the own model's code that wrote the checkpoint, where it is known."""
+    code_now: str | None
+    """Digest of the own model's code of this attempt."""
+
+    @property
+    def record(self) -> dict[str, object]:
+        """What the event `resumed` holds of it."""
+        record: dict[str, object] = {"changed": self.changed, "compared": self.compared}
+        if self.code_before is not None and self.code_now is not None:
+            record["code"] = {"before": self.code_before, "now": self.code_now}
+        return record
+
+
+def check_takeover(
+    manifest: Manifest,
+    run: Run,
+    *,
+    dataset_digest: str,
+    same_order: Collection[str],
+    code_digest: str | None,
+) -> Takeover:
+    """Compare a checkpoint's manifest with the attempt that is to load it.
+
+    A resume compares every field of the spec. Where another job's checkpoint or only parts of one
+    are loaded, a field matters only if a part that is loaded depends on it.
+
+    Args:
+        manifest: the checkpoint's.
+        run: the attempt.
+        dataset_digest: of the data here.
+        same_order: digests under which the data here have the same sequences in the same order.
+        code_digest: of the own model's code, if there is a folder of it.
+
+    Raises:
+        MismatchError: a field differs that must not, or the code of an own model does.
+        DataError: the data go on, but are others.
+    """
+    resume = run.attempt.resume
+    assert resume is not None, "there is a checkpoint to load"
+    before = _recorded_spec(manifest, run.spec)
+    whole = manifest.job_id == run.attempt.job_id and resume.parts == ALL_PARTS
+    if whole:
+        _refuse_other_settings(manifest, before, run, resume)
+        _refuse_other_code(manifest, resume, code_digest)
+    else:
+        _refuse_other_parts(manifest, before, run, resume)
+    if CheckpointPart.DATA in resume.parts:
+        _refuse_other_data(manifest, dataset_digest, same_order)
+    other = () if whole else differences(before, run.spec)
+    changed = [*map(str, other), *map(str, harmless_differences(before, run.spec))]
+    return Takeover(
+        changed=(*_unknown(manifest, run), *changed),
+        compared=OF_OLDER_VERSIONS if manifest.spec is None else ("spec",),
+        code_before=manifest.code_digest,
+        code_now=code_digest,
+    )
+
+
+def _recorded_spec(manifest: Manifest, spec: JobSpec) -> JobSpec:
+    """Return the spec under which a checkpoint was written; unknown fields are those of `spec`."""
+    if manifest.spec is not None:
+        return manifest.spec
+    training = {"seed": manifest.seed, "seq_len": manifest.seq_len or spec.training.seq_len}
+    return spec.model_copy(
+        update={
+            "model": manifest.model or spec.model,
+            "training": spec.training.model_copy(update=training),
+        }
+    )
+
+
+def _refuse_other_settings(
+    manifest: Manifest, before: JobSpec, run: Run, resume: ResumePoint
+) -> None:
+    if found := differences(before, run.spec):
+        legal = ", ".join(sorted(OVERRIDABLE))
+        raise MismatchError(
+            f"{manifest.checkpoint_id} was written under other settings (there -> here): "
+            f"{'; '.join(map(str, found))}. A resume may change {legal}; for other changes fork it",
+            path=resume.path,
+        )
+
+
+def _refuse_other_code(manifest: Manifest, resume: ResumePoint, code_digest: str | None) -> None:
+    before = manifest.code_digest
+    if before is None or before == code_digest:
+        return
+    text = f"{manifest.checkpoint_id} was written by other code of model.code: {before} -> "
+    if not resume.allow_code_change:
+        raise MismatchError(
+            f"{text}{code_digest}. Restore the code, or resume with allow_code_change",
+            path=resume.path,
+        )
+    logger.warning("%s%s, which this resume allows", text, code_digest)
+
+
+def _refuse_other_parts(manifest: Manifest, before: JobSpec, run: Run, resume: ResumePoint) -> None:
+    try:
+        settle_parts(before, run.spec, resume.parts)
+    except SpecError as error:
+        raise MismatchError(f"{manifest.checkpoint_id}: {error}", path=resume.path) from None
+
+
+def _refuse_other_data(
+    manifest: Manifest, dataset_digest: str, same_order: Collection[str]
+) -> None:
+    """Refuse to go on at a position in another order of other data."""
+    before = manifest.train_state.data.dataset_digest
+    if before not in same_order:
+        fields = ", ".join(field for field in ORDER_FIELDS if field != "training.seed")
+        raise DataError(
+            f"{manifest.checkpoint_id} was trained on data with digest {before}, but the data here "
+            f"has {dataset_digest}: one of {fields} is another one, or the files that they name "
+            "have changed; legal: the former ones, or a fork that leaves data out"
+        )
+
+
+def _unknown(manifest: Manifest, run: Run) -> tuple[str, ...]:
+    """Return that the spec differs in a field that an older manifest does not hold, if it does."""
+    here = run.submitted.digest
+    if manifest.spec is not None or manifest.spec_digest == here:
+        return ()
+    return (f"spec_digest: {manifest.spec_digest} -> {here} (in fields that are not recorded)",)

@@ -1,20 +1,81 @@
-"""One optimizer step over this rank's micro-batches."""
+"""One optimizer step: forward and backward over the micro-batches, clipping, and the update."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trainer.data.batches import MicroBatch
 from trainer.data.digest import sequence_hash
-from trainer.loop.gradients import clip_grad_norm
-from trainer.parallel.forward_backward import ForwardBackward
+from trainer.models.base import Model
+from trainer.parallel.fsdp import reshard, set_gradient_sync
+from trainer.parallel.inputs import InputMaker
 from trainyard.spec.job import JobSpec
+
+
+class ForwardBackward(Protocol):
+    """Runs the model on a rank's micro-batches of a global batch, as the layout asks for."""
+
+    def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
+        """Add up gradients, and return this rank's share of the mean loss, float32 `[]`."""
+        ...
+
+    def evaluate(self, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
+        """Return this rank's part of the summed loss, float32 `[]`; no gradient, nothing dropped.
+
+        It leaves no trace: neither in weights nor in what the next step computes. There are as many
+        micro-batches as in a step.
+        """
+        ...
+
+
+class MicroBatchLoop:
+    """Runs the whole model on each micro-batch in turn.
+
+    The loss of a micro-batch is the sum over its tokens divided by the tokens of the whole global
+    batch, so gradients need only be added up: over micro-batches here, and over ranks.
+    """
+
+    def __init__(self, model: Model, spec: JobSpec, device: torch.device) -> None:
+        self._model = model
+        self._spec = spec
+        self._device = device
+        self._inputs = InputMaker(spec, device=device, tokens_S=model.positions.attended)
+
+    def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
+        """Add up gradients, and return this rank's share of the mean loss, float32 `[]`."""
+        total = torch.zeros((), device=self._device)
+        for index, batch in enumerate(micro_batches):
+            last_round = index == len(micro_batches) - 1
+            set_gradient_sync(self._model, self._spec, last_round=last_round)
+            inputs = self._inputs(step, batch)
+            loss_sum = self._model(inputs.tokens, inputs.labels, **inputs.keywords)
+            loss = loss_sum / self._spec.tokens_per_step
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    @torch.no_grad()
+    def evaluate(self, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
+        """Return this rank's part of the summed loss, float32 `[]`; nothing is dropped."""
+        self._model.eval()
+        total = torch.zeros((), device=self._device)
+        for batch in micro_batches:
+            inputs = self._inputs(None, batch)
+            total += self._model(inputs.tokens, inputs.labels, **inputs.keywords)
+        self._model.train()
+        reshard(self._model)
+        return total
 
 
 @dataclass(frozen=True)
@@ -79,3 +140,56 @@ def _hashes(micro_batches: Sequence[MicroBatch]) -> list[int]:
         if batch.weight
         for position, tokens_S in zip(batch.positions.tolist(), batch.tokens, strict=True)
     ]
+
+
+# A mesh, and those of its dimensions over which a gradient is sharded; none for a plain tensor.
+Sharding = tuple[DeviceMesh | None, tuple[int, ...]]
+
+
+@torch.no_grad()
+def clip_grad_norm(
+    parameters: Iterable[Tensor], max_norm: float, *, stages: dist.ProcessGroup | None = None
+) -> Tensor:
+    """Scale all gradients so that their global L2 norm is at most `max_norm`; return the norm.
+
+    The norm is that before clipping, a scalar on the parameters' device, equal on every rank; the
+    host waits for nothing. An infinite `max_norm` scales nothing. All ranks call it together.
+    Under pipeline parallelism `stages` are the ranks that hold the other parameters.
+
+    torch's own function does one all-reduce per parameter and refuses parameters of different
+    meshes; this one does one per kind of sharding.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    shards: dict[Sharding, list[Tensor]] = {}
+    for gradient in gradients:
+        shards.setdefault(_sharding(gradient), []).append(_local(gradient))
+    square = torch.stack([_square_sum(*kind, shards[kind]) for kind in shards]).sum()
+    if stages is not None:
+        dist.all_reduce(square, group=stages)
+    norm = square.sqrt()
+    if math.isfinite(max_norm):
+        scale = (max_norm / (norm + 1e-6)).clamp_(max=1.0)
+        torch._foreach_mul_([_local(gradient) for gradient in gradients], scale)
+    return norm
+
+
+def _sharding(gradient: Tensor) -> Sharding:
+    if not isinstance(gradient, DTensor):
+        return None, ()
+    assert not any(p.is_partial() for p in gradient.placements), "a gradient was not reduced"
+    dims = (dim for dim, p in enumerate(gradient.placements) if not p.is_replicate())
+    return gradient.device_mesh, tuple(dims)
+
+
+def _local(gradient: Tensor) -> Tensor:
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+
+
+def _square_sum(mesh: DeviceMesh | None, dims: tuple[int, ...], shards: list[Tensor]) -> Tensor:
+    """Return the sum of squares over all ranks that share these gradients."""
+    norms = torch._foreach_norm(shards, 2, torch.float32)  # gradients may be bfloat16
+    total = torch.stack(norms).square_().sum()
+    for dim in dims:
+        assert mesh is not None
+        dist.all_reduce(total, group=mesh.get_group(dim))
+    return total

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import torch
+import torch._inductor.config
+import torch.utils.deterministic
+
 from trainer.checkpoint.collective_errors import on_every_rank, on_rank_0
 from trainer.checkpoint.manager import CheckpointManager
-from trainer.checkpoint.save_retry import SaveRetry
+from trainer.checkpoint.pending_save import SaveRetry
 from trainer.checkpoint.store import committed
 from trainer.checkpoint.writer.checkpoint_writer import CheckpointOwner
 from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.distributed import Ranks, joined
 from trainer.errors import CheckpointError, DataError, LaunchError
-from trainer.garbage import collecting_between_steps
 from trainer.hugging_face.load import load_initial_weights
 from trainer.loop.build import Assembly, assemble
-from trainer.loop.determinism import compute_deterministically
 from trainer.loop.requests import Control, Decision
 from trainer.loop.resume import starting_state
 from trainer.loop.save_records import SaveRecords
@@ -35,6 +38,7 @@ from trainer.models.code import code_digest
 from trainer.parallel.compile import waiting_for_compilers
 from trainer.parallel.mesh import Place
 from trainer.parallel.quantize import refresh_scales
+from trainer.process import collecting_between_steps
 from trainer.provenance import provenance
 from trainer.run import Run
 from trainyard.protocol.manifest import TrainState
@@ -344,3 +348,23 @@ class Loop:
         # By the clock none begins while one is being written: training would wait for its end.
         by_clock = Decision.SAVE_DUE in decision and not self._checkpoints.under_way
         return "interval" if by_steps or by_clock else None
+
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+def compute_deterministically() -> None:
+    """Have this process compute so from now on; comes before its first product on a GPU.
+
+    An operation that has no deterministic kernel raises RuntimeError and names itself.
+    """
+    # Without workspaces of its own for each stream, cuBLAS may split a sum in another way.
+    os.environ.setdefault(WORKSPACE, ":4096:8")
+    # Attention too: flash and memory-efficient backward then add up in one order, cuDNN's is left.
+    torch.use_deterministic_algorithms(True)
+    # It would write NaN into every new tensor, a pass over memory for what is overwritten anyway.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    # Kernels that are chosen by their time may be others in the next run, and add up otherwise.
+    torch._inductor.config.deterministic = True

@@ -1,6 +1,6 @@
 """The decoder-only transformer that the families share, as one process would write it.
 
-A family says what its block consists of (`llama.py`, `qwen3.py`). Nothing here knows of
+A family defines what its block consists of (`families.py`). Nothing here knows of
 parallelism. Every layer keeps its global number in its name, also when other layers are taken out,
 so a checkpoint fits any layout.
 

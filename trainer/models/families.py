@@ -1,17 +1,59 @@
-"""From a spec to its model."""
+"""The model families, and the model of a spec.
+
+Llama 3: "The Llama 3 Herd of Models", 2024. Qwen3, dense: "Qwen3 Technical Report", 2025.
+
+Shapes: B sequences, S tokens, D model width, H query heads, K key heads, W head width.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor, nn
 
+from trainer.models.attention import Attention
 from trainer.models.base import Model
-from trainer.models.decoder import Transformer
-from trainer.models.llama import Llama
+from trainer.models.decoder import Block, FeedForward, Transformer
 from trainer.models.own import OwnModel
-from trainer.models.qwen3 import Qwen3
 from trainyard.spec.job import JobSpec
+from trainyard.training.architectures import Architecture
+
+
+class Llama(Transformer):
+    """The decoder with grouped-query attention and SwiGLU."""
+
+    def new_block(self, arch: Architecture, dropout: float) -> Block:
+        """Return one of Llama's layers."""
+        return Block(arch, dropout, attention=Attention(arch), feed_forward=FeedForward(arch))
+
+
+class Qwen3(Transformer):
+    """The decoder with grouped-query attention of normed queries and keys, and SwiGLU."""
+
+    def new_block(self, arch: Architecture, dropout: float) -> Block:
+        """Return one of Qwen3's layers."""
+        attention = NormedAttention(arch)
+        return Block(arch, dropout, attention=attention, feed_forward=FeedForward(arch))
+
+
+class NormedAttention(Attention):
+    """Attention whose queries and keys are normed, each head for itself, before they are rotated.
+
+    It bounds the scores, which otherwise grow in training (Dehghani et al., ViT-22B, 2023). One
+    weight of width W serves all heads.
+    """
+
+    def __init__(self, arch: Architecture) -> None:
+        super().__init__(arch)
+        self.q_norm = nn.RMSNorm(arch.head_dim, eps=arch.norm_eps)
+        self.k_norm = nn.RMSNorm(arch.head_dim, eps=arch.norm_eps)
+
+    def project(self, x_BSD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return normed queries [B, H, S, W], normed keys and plain values [B, K, S, W]."""
+        q_BHSW, k_BKSW, v_BKSW = super().project(x_BSD)
+        return self.q_norm(q_BHSW), self.k_norm(k_BKSW), v_BKSW
+
 
 FAMILIES: dict[str, type[Transformer]] = {"llama3": Llama, "qwen3": Qwen3}
 

@@ -19,9 +19,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainer.checkpoint.comparison import kinds_of
 from trainer.checkpoint.reader.checked_reader import CheckedReader
-from trainer.checkpoint.reader.cover import check_cover
 from trainer.checkpoint.reader.load_plan import LoadPlanner
-from trainer.checkpoint.reader.metadata import load_metadata
+from trainer.checkpoint.reader.metadata import check_cover, load_metadata
 from trainer.errors import CheckpointError
 from trainer.operations.main import Progress
 from trainer.storage.root import StoragePath

@@ -1,7 +1,7 @@
 """Context parallelism: ranks share a sequence, and attend to each other's keys.
 
 Both ways to attend are exact, and take the place of `CausalAttention`. Which tokens a rank computes
-queries, keys and values of is said by `trainer.parallel.tokens`.
+queries, keys and values of is decided in `trainer.parallel.inputs`.
 
 * `allgather_kv` gathers the keys and values of all ranks ("The Llama 3 Herd of Models", 2024,
   section 3.3.2). They are few where query heads share them, and any number of heads will do.

@@ -22,7 +22,7 @@ from trainer.data.batches import MicroBatch
 from trainer.models.base import Model
 from trainer.parallel.fsdp import reshard
 from trainer.parallel.inputs import InputMaker
-from trainer.parallel.stages import Stages
+from trainer.parallel.parallelize import Stages
 from trainer.torch_versions import allocate_buffers, refuse_split_backward, release_buffers
 from trainyard.axes.pp import microbatches_of, stages_of
 from trainyard.spec.job import JobSpec

@@ -28,7 +28,7 @@ from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.checkpoint.store import check_contents, read_manifest
 from trainer.checkpoint.transfer import BUFFERS, Receiver
 from trainer.checkpoint.writer import storage_writer
-from trainer.checkpoint.writer.writing_ranks import Writers
+from trainer.checkpoint.writer.save_plan import Writers
 from trainer.errors import RunError
 from trainyard.protocol.manifest import Manifest
 from trainyard.spec.layout import Layout

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from trainer.checkpoint.reader.cover import check_cover
+from trainer.checkpoint.reader.metadata import check_cover
 from trainer.errors import CheckpointError
 
 PATH = Path("here/.metadata")

@@ -7,8 +7,7 @@ import errno
 import pytest
 
 from trainer.checkpoint import store
-from trainer.checkpoint.pending_save import PendingSave
-from trainer.checkpoint.save_retry import BACKOFF, SaveRetry
+from trainer.checkpoint.pending_save import BACKOFF, PendingSave, SaveRetry
 from trainer.errors import CheckpointError
 from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import DataState, SaveFailed, TrainState

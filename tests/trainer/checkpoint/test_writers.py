@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.checkpoint.writer.storage_kind import filesystem_type, is_shared
-from trainer.checkpoint.writer.writing_ranks import Writers, assign, writing_ranks
+from trainer.checkpoint.writer.save_plan import (
+    Writers,
+    assign,
+    filesystem_type,
+    is_shared,
+    writing_ranks,
+)
 from trainyard.spec.layout import Layout
 
 HSDP = Layout(dp_replicate=2, dp_shard=2)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from trainer.models.attention import CausalAttention, Positions
 from trainer.models.documents import BLOCK, attend_within_documents, block_mask, dense_mask
+from trainer.models.families import Llama
 from trainer.models.init import init_weights
-from trainer.models.llama import Llama
 from trainyard.training.architectures import ARCHITECTURES
 
 

@@ -12,9 +12,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 from tests.trainer.ranks import run_ranks
 from trainer.models import init
 from trainer.models.base import Model
-from trainer.models.families import build_model
+from trainer.models.families import Llama, build_model
 from trainer.models.init import init_weights
-from trainer.models.llama import Llama
 from trainer.parallel.mesh import build_mesh
 from trainer.parallel.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec

@@ -19,9 +19,9 @@ from trainer.models.documents import document_mask
 from trainer.models.families import build_model
 from trainer.models.init import init_weights
 from trainer.parallel.cp import AllGatherAttention, UlyssesAttention
+from trainer.parallel.inputs import attended_tokens, stream_tokens
 from trainer.parallel.mesh import Place, build_mesh, fsdp_mesh
 from trainer.parallel.parallelize import parallelize
-from trainer.parallel.tokens import attended_tokens, stream_tokens
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.training.batch_partition import BatchPartition

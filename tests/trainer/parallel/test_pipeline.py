@@ -20,7 +20,7 @@ from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from trainer.data.batches import MicroBatch
 from trainer.loop.build import Assembly, assemble
-from trainer.loop.gradients import clip_grad_norm
+from trainer.loop.step import clip_grad_norm
 from trainer.parallel.mesh import Place
 from trainyard.axes.pp import microbatches_of
 from trainyard.protocol.attempt import Overrides

@@ -21,10 +21,8 @@ from torch.distributed.checkpoint.planner import LoadPlanner as Planner
 from torch.futures import Future
 
 from trainer.checkpoint.comparison import TensorKind, compare, drop_aliases, refuse_unless_it_fits
-from trainer.checkpoint.reader.cover import check_cover
-from trainer.checkpoint.reader.load_plan import LoadPlanner
-from trainer.checkpoint.reader.metadata import load_metadata
-from trainer.checkpoint.reader.read_assignment import share_out
+from trainer.checkpoint.reader.load_plan import LoadPlanner, share_out
+from trainer.checkpoint.reader.metadata import check_cover, load_metadata
 from trainer.checkpoint.reader.tensor_reads import Piece, read_pieces
 from trainer.checkpoint.store import (
     check_contents,

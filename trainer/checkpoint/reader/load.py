@@ -14,8 +14,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from trainer.checkpoint.collective_errors import on_every_rank, shared_error
 from trainer.checkpoint.comparison import TensorKind, kinds_of
 from trainer.checkpoint.reader.checked_reader import CheckedReader
-from trainer.checkpoint.reader.load_plan import LoadPlanner
-from trainer.checkpoint.reader.replicas import broadcast, in_first_replica
+from trainer.checkpoint.reader.load_plan import LoadPlanner, broadcast, in_first_replica
 from trainer.checkpoint.state import OPTIMIZER, WEIGHTS
 from trainer.errors import CheckpointError
 from trainer.parallel.mesh import Place

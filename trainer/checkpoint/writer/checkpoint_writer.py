@@ -21,11 +21,9 @@ from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.pending_save import PendingSave
 from trainer.checkpoint.save_phases import Point, reached
 from trainer.checkpoint.writer.disk_space import check_room
-from trainer.checkpoint.writer.save_plan import SavePlanner
+from trainer.checkpoint.writer.save_plan import SavePlanner, is_shared, writing_ranks
 from trainer.checkpoint.writer.staging import Staging
-from trainer.checkpoint.writer.storage_kind import is_shared
 from trainer.checkpoint.writer.storage_writer import ChecksumWriter, Stage
-from trainer.checkpoint.writer.writing_ranks import writing_ranks
 from trainer.errors import CheckpointError, RunError
 from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import (

@@ -1,20 +1,24 @@
-"""DCP's save planner, with a choice of writers and plans that are made once."""
+"""Who writes which tensors: the chosen ranks, and DCP's save planner with plans that are kept."""
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 from torch.distributed.checkpoint import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
-from trainer.checkpoint.writer.writing_ranks import assign
+from trainer.parallel.mesh import Place
+from trainer.storage.root import StoragePath
+from trainyard.spec.layout import Layout
 
 FRAME_BYTES = 1536
 """What a file holds of an item beside its numbers, about; most of the file where all is small."""
@@ -143,3 +147,106 @@ def _routed(
             (items[index], chosen[index]) for index, source in sources.items() if source == rank
         ),
     )
+
+
+Writers = Literal["auto", "all", "one_replica"] | int
+Piece = TypeVar("Piece", bound=Hashable)
+
+
+def writing_ranks(writers: Writers, layout: Layout, *, shared: bool) -> tuple[int, ...]:
+    """Return the ranks that write, in order.
+
+    Args:
+        writers: the spec's choice.
+        layout: layout of the attempt.
+        shared: whether the storage is one that machines share; `auto` goes by it.
+    """
+    world_size = layout.world_size
+    if writers == "auto":
+        writers = "one_replica" if shared else "all"
+    if writers == "all":
+        return tuple(range(world_size))
+    if writers == "one_replica":
+        return tuple(r for r in range(world_size) if Place.of(r, layout).dp < layout.dp_shard)
+    # Spread evenly, so that the nodes share the work and what is streamed has short ways.
+    return tuple(number * world_size // writers for number in range(writers))
+
+
+def assign(
+    holders: Mapping[Piece, Sequence[int]], sizes: Mapping[Piece, int], writers: Sequence[int]
+) -> dict[Piece, int]:
+    """Return the writer of each piece; the largest pieces first, to who has the least so far.
+
+    A writer that holds a piece comes before one that does not: only what no writer holds has to be
+    streamed, and is given to whoever has the least by then.
+
+    Args:
+        holders: ranks that hold each piece.
+        sizes: bytes of each piece.
+        writers: ranks that write.
+    """
+    writing = set(writers)
+    load = dict.fromkeys(writers, 0)
+    chosen: dict[Piece, int] = {}
+    largest_first = sorted(holders, key=lambda piece: -sizes[piece])
+    streamed = []
+    for piece in largest_first:
+        held_by = [rank for rank in holders[piece] if rank in writing]
+        if not held_by:
+            streamed.append(piece)
+            continue
+        chosen[piece] = min(held_by, key=lambda rank: (load[rank], rank))
+        load[chosen[piece]] += sizes[piece]
+    least = [(bytes_, rank) for rank, bytes_ in load.items()]
+    heapq.heapify(least)
+    for piece in streamed:
+        bytes_, rank = heapq.heappop(least)
+        chosen[piece] = rank
+        heapq.heappush(least, (bytes_ + sizes[piece], rank))
+    return chosen
+
+
+MOUNTS = Path("/proc/self/mountinfo")
+SHARED = frozenset(
+    {
+        *("9p", "afs", "beegfs", "beegfs_nodev", "ceph", "cifs", "gfs2", "glusterfs", "gpfs"),
+        *("lustre", "nfs", "nfs3", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb2", "smb3"),
+        *("smbfs", "vboxsf", "virtiofs", "wekafs"),
+    }
+)
+"""Types of file systems that are reached over a network or from several machines."""
+LOCAL_FUSE = frozenset({"fuseblk", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.ntfs-3g"})
+"""What runs in user space on a local disk; all else there stands for a bucket or a server."""
+
+
+def is_shared(folder: StoragePath, *, mounts: Path = MOUNTS) -> bool:
+    """Return whether a folder, which need not exist yet, lies on storage that machines share.
+
+    Args:
+        folder: its nearest existing parent decides; symbolic links are followed.
+        mounts: the mounts of this process, as `mountinfo` of proc(5).
+    """
+    if not isinstance(folder, Path):
+        return True  # an object store
+    kind = filesystem_type(folder, mounts=mounts)
+    in_user_space = kind == "fuse" or kind.startswith("fuse.")
+    return kind in SHARED or (in_user_space and kind not in LOCAL_FUSE)
+
+
+def filesystem_type(folder: Path, *, mounts: Path = MOUNTS) -> str:
+    """Return the type of the file system that holds a folder, such as `ext4` or `nfs4`."""
+    place = folder.resolve()
+    found, kind = Path("/"), ""
+    for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        fields, _, rest = line.partition(" - ")
+        point = Path(_unescaped(fields.split(" ")[4]))
+        # The last mount at a point hides those before it, so later lines win.
+        if place.is_relative_to(point) and len(point.parts) >= len(found.parts):
+            found, kind = point, rest.split(" ")[0]
+    return kind
+
+
+def _unescaped(text: str) -> str:
+    for code, character in (("040", " "), ("011", "\t"), ("012", "\n"), ("134", "\\")):
+        text = text.replace(f"\\{code}", character)
+    return text
