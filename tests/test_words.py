@@ -1,0 +1,131 @@
+"""Words that describe a person do not describe code; each exception has its reason."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_house_rules import source_files
+
+ROOT = Path(__file__).resolve().parent.parent
+
+WORDS = re.compile(
+    r"\b(says|speaks|tells|is told|asks|wants|nobody|beside|none any more|in vain|meant)\b",
+    re.IGNORECASE,
+)
+
+# Folders and files whose words are checked. The list only grows.
+CHECKED = (
+    "docs/api.md",
+    "docs/checkpoints.md",
+    "docs/design.md",
+    "docs/glossary.md",
+    "docs/lifecycle.md",
+    "docs/telemetry.md",
+)
+
+# Whole files that are left out, each with its reason.
+SKIPPED = {
+    "docs/house.md": "lists the words and shows sentences that use them",
+}
+
+# (file, part of the line): the reason why the word stays.
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+
+WHOLE_TEXT = {".md", ".ts", ".tsx", ".toml", ".yml", ".service", ".env", ".Dockerfile", ""}
+# Part of a name: `tests/beside.py`, `--asks`, `wants_more`.
+_NAME = re.compile(r"`[^`]*`")
+
+Finding = tuple[int, str]  # line, its text
+
+
+def test_the_words_of_a_person_are_not_used_of_code() -> None:
+    broken = [
+        f"{name}:{line}: {text.strip()}"
+        for name, line, text in _found()
+        if not any(name == file and part in text for file, part in EXCEPTIONS)
+    ]
+    rule = "code is not a person: write subject, verb, object (docs/glossary.md has the nouns):"
+    assert not broken, "\n".join([rule, *broken])
+
+
+def test_every_exception_is_still_needed() -> None:
+    found = [(name, text) for name, _, text in _found()]
+    unused = [
+        key
+        for key in EXCEPTIONS
+        if not any(name == key[0] and key[1] in text for name, text in found)
+    ]
+    names = {_name(path) for path in source_files()}
+    assert not unused, f"exceptions that match nothing: {unused}"
+    assert set(SKIPPED) <= names, "a skipped file does not exist"
+    assert all(any(_lies_in(name, part) for name in names) for part in CHECKED)
+
+
+def _found() -> Iterator[tuple[str, int, str]]:
+    for path in source_files():
+        name = _name(path)
+        if name not in SKIPPED and any(_lies_in(name, part) for part in CHECKED):
+            yield from ((name, line, text) for line, text in words_in(path))
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _lies_in(name: str, part: str) -> bool:
+    return name == part or name.startswith(f"{part}/")
+
+
+def words_in(path: Path) -> Iterator[Finding]:
+    """Lines of prose in `path` that use one of the words.
+
+    Of a Python file, prose is its comments and string literals (docstrings and messages are
+    literals); of any other text, every line without what stands in backticks.
+    """
+    if path.suffix == ".py":
+        yield from _words_in_python(path.read_text(encoding="utf-8"))
+    elif path.suffix in WHOLE_TEXT:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if WORDS.search(_NAME.sub("", line)):
+                yield number, line
+
+
+def _words_in_python(text: str) -> Iterator[Finding]:
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and WORDS.search(_NAME.sub("", token.string)):
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            continue
+        # A key or an identifier of one word is a name, not a sentence.
+        if not re.search(r"\s", node.value):
+            continue
+        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+            line = lines[number - 1]
+            if WORDS.search(_NAME.sub("", line)):
+                yield number, line
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "lines"),
+    [
+        ("page.md", "The server tells it.\nfine\n`tells` is a name\nNobody reads\n", [1, 4]),
+        ("page.md", "meantime, besides, askew\n", []),
+        ("code.py", '"""It says so."""\nx = 1  # asks\nwants = "wants"\n', [1, 2]),
+        ("code.py", 'x = f"it {wants} and asks"\n', [1]),
+        ("view.tsx", "// in vain\nconst a = <p>it is told</p>\n", [1, 2]),
+        ("picture.png", "says\n", []),
+    ],
+)
+def test_the_detector_finds_what_it_names(
+    tmp_path: Path, name: str, text: str, lines: list[int]
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    assert sorted({line for line, _ in words_in(path)}) == lines
