@@ -63,7 +63,7 @@ RUN_CODE = frozenset({OperationKind.SAMPLE})
 
 
 class OperationLaunch(RecordModel):
-    """`launch.json`: what the supervisor of an operation needs to know beside the task."""
+    """`launch.json`: what the supervisor of an operation needs in addition to the task."""
 
     operation_id: str
     """Id of the operation."""
@@ -98,7 +98,7 @@ class OperationFolder:
 
 @dataclass(frozen=True)
 class OperationStarter:
-    """What starting an operation needs to know of the node."""
+    """The settings of the node that the start of an operation needs."""
 
     node: Node
     """The node's files."""
@@ -112,10 +112,10 @@ class OperationStarter:
     """As whom code of a job runs; as the worker when absent."""
 
     def start(self, message: OperationMessage, api: WorkerApi) -> bool:
-        """Claim an operation and start its supervisor; say whether that was done.
+        """Claim an operation and start its supervisor; return whether that was done.
 
         Raises:
-            ServerAway: the server could not be asked; the message will come again.
+            ServerAway: the server does not answer; the message will come again.
         """
         if message.node != self.name or not is_id(message.operation_id):
             logger.warning(
@@ -139,7 +139,7 @@ class OperationStarter:
         return True
 
     def _refuse(self, operation_id: str, fence: int, why: str, api: WorkerApi) -> None:
-        """Say at once that an operation cannot be done here, instead of by silence."""
+        """Report at once that an operation cannot be done here, before its lease expires."""
         outcome = OperationOutcome(outcome="failed", message=f"{self.name}: {why}"[:4000])
         report = OperationReport(protocol=PROTOCOL, node=self.name, fence=fence, outcome=outcome)
         try:
@@ -200,7 +200,7 @@ def start_supervisor(folder: OperationFolder) -> None:
 
 
 class OperationSupervisor:
-    """The parent of an operation's command: a process of its own, a subreaper that ends all."""
+    """The parent of an operation's command: a subreaper that ends all its processes."""
 
     def __init__(self, folder: OperationFolder, *, command: Sequence[str] = TRAINER) -> None:
         launch = read_record(folder.launch, OperationLaunch)
@@ -215,7 +215,7 @@ class OperationSupervisor:
         self._statuses: dict[int, int] = {}
 
     def supervise(self) -> bool:
-        """Run the command to its end and report it; say whether the server heard the end."""
+        """Run the command to its end and report it; return whether the server noted the end."""
         become_subreaper()
         os.nice(NICENESS)  # whoever trains here goes first
         user = self._launch.user
@@ -269,7 +269,7 @@ class OperationSupervisor:
         )
 
     def _outcome(self, status: int) -> OperationOutcome:
-        """Return the command's last word, or what can be said of one that had none."""
+        """Return the outcome that the command wrote, or a failure from its status and log."""
         outcome = read_record(self._folder.root / OUTCOME, OperationOutcome, owner=self._owner)
         if outcome is not None:
             return outcome
@@ -278,14 +278,14 @@ class OperationSupervisor:
         return OperationOutcome(outcome="failed", message=message[:4000])
 
     def _note_outage(self, api: WorkerApi, error: Exception, retries: Retries) -> float | None:
-        """Read the server's URL and the token anew; return the pause, None when none follows."""
+        """Read the server's URL and the token again; return the pause, None to give up."""
         logger.info("no report: %s", error)
         api.url = self._node.server_url or api.url
         api.token = own_token(self._node)
         return retries.failed()
 
     def _wait(self, pid: int, seconds: float, *, ended: bool) -> None:
-        """Wait for the next report; the end of the command is worth one at once."""
+        """Wait for the next report, which is due at once when the command ends."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and (ended or not self._has_ended(pid)):
             time.sleep(LOOK_SECONDS)

@@ -1,4 +1,4 @@
-"""`/operations`: what is done to checkpoints, and how far it is."""
+"""`/operations`: background work on checkpoints, with its progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations as rows: made with what decides them, looked at, and taken back."""
+"""Store of operations: queue, list, read, cancel and end them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def cancel_looks(
     checkpoint_id: str | None,
     actor: Actor,
 ) -> None:
-    """Take back the open verifications of a checkpoint, or of all of a job, that is to go."""
+    """Cancel the open verifications of a checkpoint, or of all of a job, before a deletion."""
     where = [operations.c.job_id == job_id]
     if checkpoint_id is not None:
         where.append(operations.c.checkpoint_id == checkpoint_id)

@@ -35,7 +35,7 @@ ApplyOutcome = Callable[
 """What follows from an outcome; returns the one to keep, and the result of a verification."""
 
 REPORT_SECONDS = 1.0
-"""Shortest pause between two reports of an operation: nobody needs to see more."""
+"""Shortest pause between two reports of an operation: a view shows no more."""
 
 
 def claim_operation(

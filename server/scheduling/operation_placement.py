@@ -11,19 +11,19 @@ from trainyard.protocol.operations import OperationKind
 
 @dataclass(frozen=True)
 class Wanted:
-    """A queued operation as far as choosing a node needs to know it."""
+    """The part of a queued operation that decides its node."""
 
     id: str
     kind: OperationKind
     root: str
     storage: str | None
     others: frozenset[str] = frozenset()
-    """Roots that the node must see beside it."""
+    """Further roots that the node must see."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What becomes of each operation."""
+    """The decision for each operation."""
 
     given: Mapping[str, str]
     """Node of each operation that can begin now, by operation id."""
@@ -68,7 +68,7 @@ def _held(offer: Offer) -> int:
 def _reason(
     operation: Wanted, offers: Sequence[Offer], able: Sequence[Offer], quiet: Sequence[Offer]
 ) -> str:
-    """Say why an operation waits, as in `waits for node-1, which has another operation`."""
+    """Return why an operation waits, as in `waits for node-1, which has another operation`."""
     if not offers:
         return "no node is online that takes new work"
     if not able:

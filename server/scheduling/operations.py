@@ -32,9 +32,9 @@ from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
 logger = logging.getLogger(__name__)
 
 LOOKED_AT = 1000
-"""Queued operations that are looked at in one round."""
+"""Queued operations that one round considers."""
 SCRUB_EVERY = timedelta(minutes=1)
-"""Pause between two looks for a checkpoint to scrub."""
+"""Pause between two searches for a checkpoint to scrub."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class QueuedOperation(TypedRow):
     checkpoint_id: str | None
 
     def is_given(self, *, since: datetime) -> bool:
-        """Return whether a node has had it since a time."""
+        """Return whether it was given to a node after a time."""
         return self.node is not None and self.given_at is not None and self.given_at > since
 
 
@@ -70,7 +70,7 @@ class SilentOperation(TypedRow):
 
 
 class OperationKeeper:
-    """Sees to the operations, round by round."""
+    """Places, watches and scrubs, round by round."""
 
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
         self._context = context
@@ -78,7 +78,7 @@ class OperationKeeper:
         self._scrubbed_at: datetime | None = None
 
     def run(self) -> None:
-        """Judge, give and send once."""
+        """Run one round: expire leases, queue a scrub, send messages."""
         now = self._context.now()
         self._judge(now)
         self._scrub(now)
@@ -211,7 +211,7 @@ class OperationKeeper:
     # ---- scrubbing ------------------------------------------------------------------------------
 
     def _scrub(self, now: datetime) -> None:
-        """Queue a scrub of the checkpoint that nobody has looked at for longest, one at a time."""
+        """Queue a scrub of the checkpoint with the oldest check, one at a time."""
         days = self._context.settings.scrub_interval_days
         if days == 0 or (self._scrubbed_at is not None and now - self._scrubbed_at < SCRUB_EVERY):
             return

@@ -1,1 +1,1 @@
-"""Operations: what is done to checkpoints when nobody trains with them; one command each."""
+"""Operations: background work on checkpoints, a command each."""

@@ -1,4 +1,4 @@
-"""Deletes checkpoints from storage: the marker first, durably; what is gone already is done."""
+"""Deletes checkpoints from storage: the marker first, durably. A repeat is harmless."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def delete_all(order: OperationOrder, operation: Path) -> OperationOutcome:
 
     Raises:
         LaunchError: a path leads out of the job's folder; nothing was deleted.
-        CheckpointError: storage refuses; a checkpoint whose deletion has begun is none any more.
+        CheckpointError: storage refuses. A partly deleted checkpoint is unusable.
     """
     folders = folders_of(order)
     with storage_errors("read", storage_root(order.root_path)):
@@ -41,7 +41,7 @@ def delete_all(order: OperationOrder, operation: Path) -> OperationOutcome:
 
 
 def delete_checkpoint(folder: StoragePath) -> None:
-    """Delete one checkpoint; may be repeated, and be ended at any moment.
+    """Delete one checkpoint; may be repeated, and killed at any moment.
 
     Raises:
         CheckpointError: storage refuses.
@@ -53,7 +53,7 @@ def delete_checkpoint(folder: StoragePath) -> None:
         if not folder.exists():
             return None
         (folder / COMMITTED).unlink(missing_ok=True)
-        # From here on, power cut or not, nobody takes what is left for a checkpoint.
+        # From here on, even after a power cut, what is left does not count as a checkpoint.
         sync_folder(folder)
         _remove(folder)
         return sync_folder(folder.parent)
@@ -71,7 +71,7 @@ def _delete_rest(job: StoragePath) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a tree without following links; another deletion of the same may be at work."""
+    """Remove a tree without following links; another process may delete the same tree."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
 

@@ -20,7 +20,7 @@ from trainyard.protocol.operations import (
 
 
 def export_weights(order: OperationOrder, operation: Path) -> OperationOutcome:
-    """Write what the task names, where it says.
+    """Export the checkpoint of the task to its destination.
 
     Raises:
         LaunchError: the task names nothing to export, its folder is taken, or leads elsewhere.
@@ -57,7 +57,7 @@ def export_weights(order: OperationOrder, operation: Path) -> OperationOutcome:
 
 
 def _destination(order: OperationOrder, asked: ExportTask) -> Path:
-    """Return the folder to write, which lies beneath its root whatever links say."""
+    """Return the folder to write, which lies beneath its root after links are resolved."""
     if asked.root not in order.roots:
         known = ", ".join(sorted(order.roots)) or "none"
         raise LaunchError(f"root {asked.root!r} is not defined on this node (defined: {known})")

@@ -43,7 +43,7 @@ def load_everything(
         folder: folder of the checkpoint.
         point: which checkpoint it must be.
         ranks: ranks to share the tensors out over; 1 loads each whole.
-        progress: told of what was read.
+        progress: counts the bytes that were read.
         operation: folder for the meeting of the ranks.
 
     Raises:
@@ -78,7 +78,7 @@ def load_everything(
 
 
 def _refusal(error: BaseException) -> CheckpointError | None:
-    """Return what storage said, where that is why a load failed on a rank."""
+    """Return the storage's error, where it is why a load failed on a rank."""
     failures = error.failures.values() if isinstance(error, dcp.api.CheckpointException) else ()
     causes = [error, *(cause for cause, _ in failures)]
     found = (one for one in causes if isinstance(one, CheckpointError) and one.of_storage)
@@ -86,7 +86,7 @@ def _refusal(error: BaseException) -> CheckpointError | None:
 
 
 def _entries(folder: StoragePath, point: ResumePoint) -> Entries:
-    """Return what the metadata says of each tensor, all of which must be whole."""
+    """Return the metadata of each tensor, all of which must be complete."""
     path = folder / DCP_METADATA
     metadata = load_metadata(path, expected_digest=point.metadata_digest)
     check_cover(metadata, path)
@@ -146,7 +146,7 @@ def _load_share(
 
 
 def _share(entry: TensorStorageMetadata, mesh: DeviceMesh) -> Tensor:
-    """Return this rank's rows of a tensor, still empty; a scalar is everybody's."""
+    """Return this rank's rows of a tensor, still empty; every rank has all of a scalar."""
     if not entry.size:
         return torch.empty((), dtype=entry.properties.dtype)
     return sharded.empty(

@@ -1,4 +1,4 @@
-"""Looks at a checkpoint: all checksums, and for `verify` a load of every tensor on other ranks."""
+"""Verifies or scrubs a checkpoint: all checksums; `verify` loads every tensor on other ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def look_at(order: OperationOrder, operation: Path) -> OperationOutcome:
 
     Raises:
         LaunchError: the task is not of one checkpoint beneath its root.
-        CheckpointError: storage could not be read, which says nothing about the checkpoint.
+        CheckpointError: storage could not be read, which proves nothing about the checkpoint.
     """
     folder, point = checkpoint_of(order)
     loads = order.task.kind == OperationKind.VERIFY

@@ -1,4 +1,4 @@
-"""`python -m trainer verify FOLDER` and the like: do the operation of a folder, and say what came.
+"""`python -m trainer verify FOLDER` and the like: run the operation of a folder.
 
 The folder holds `task.json`; `trainyard.protocol.operations` defines it and what is written there.
 """
@@ -38,7 +38,7 @@ logger = logging.getLogger("trainer")
 
 
 class Progress:
-    """Says how far an operation is, a few times a second."""
+    """Writes the progress of an operation, a few times a second."""
 
     def __init__(self, folder: Path, *, total: int) -> None:
         self._path = folder / PROGRESS
@@ -47,7 +47,7 @@ class Progress:
         self._told_at = 0.0
 
     def begin(self, doing: str) -> None:
-        """Say what is done now."""
+        """Write what is done now."""
         now = time.monotonic()
         if now - self._told_at >= PROGRESS_SECONDS:
             self._told_at = now
@@ -60,7 +60,7 @@ class Progress:
 
 
 def main(kind: OperationKind, words: list[str]) -> int:
-    """Do an operation; 0 when it was done, whatever it found, 1 when it could not be."""
+    """Run an operation; 0 when it was done, whatever it found, 1 when it could not be."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = Path(words[0])
     try:
@@ -79,7 +79,7 @@ def folders_of(order: OperationOrder) -> list[StoragePath]:
     """Return the folders of a task, each where a checkpoint of the job lies beneath the root.
 
     Raises:
-        LaunchError: the root is another one than meant, or a path leads elsewhere.
+        LaunchError: the root's UUID differs, or a path leads elsewhere.
     """
     root = storage_root(order.root_path)
     if order.root_id is not None:
@@ -111,7 +111,7 @@ def checkpoint_of(order: OperationOrder) -> tuple[StoragePath, ResumePoint]:
 
 
 def check_root(root: StoragePath, expected: str | None) -> None:
-    """Refuse a folder that is not the storage which is meant, as one that is not mounted.
+    """Reject the root if its UUID differs, for example because it is not mounted.
 
     Raises:
         CheckpointError: it holds another UUID than `expected`, or none.
@@ -139,7 +139,7 @@ def _do(kind: OperationKind, folder: Path) -> OperationOutcome:
 
 
 def _command(kind: OperationKind) -> Callable[[OperationOrder, Path], OperationOutcome]:
-    """Return what does a kind of operation; each brings what it needs, and only some need torch."""
+    """Return the function of a kind; each imports what it needs, and only some need torch."""
     if kind == OperationKind.DELETE:
         from trainer.operations.delete import delete_all
 
@@ -162,7 +162,7 @@ def _command(kind: OperationKind) -> Callable[[OperationOrder, Path], OperationO
 
 
 def _is_checkpoint_path(task: OperationTask, path: str) -> bool:
-    """Return whether a path is spelt as `checkpoint_path` spells those of the job."""
+    """Return whether a path has the form that `checkpoint_path` gives those of the job."""
     attempt, _, step = path.removeprefix(f"{task.job_id}/a").partition("/step-")
     if not (attempt.isdecimal() and step.isdecimal() and JOB_ID.fullmatch(task.job_id)):
         return False

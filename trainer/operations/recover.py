@@ -34,7 +34,7 @@ def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
     they are loaded: here only what costs no reading of tensors is.
 
     Raises:
-        LaunchError: the task does not say which attempt.
+        LaunchError: the task names no attempt.
         CheckpointError: storage refuses.
     """
     task, job_id = order.task.recover, order.task.job_id
@@ -75,7 +75,7 @@ def _manifest_if_whole(root: StoragePath, manifest: Manifest) -> str | None:
     """Return the manifest's text; None where sizes, links, counters or metadata are wrong.
 
     Raises:
-        CheckpointError: storage refuses, which says nothing of the checkpoint.
+        CheckpointError: storage refuses, which proves nothing about the checkpoint.
     """
     state = manifest.train_state
     folder = root / checkpoint_path(manifest.job_id, manifest.attempt, state.step)

@@ -24,10 +24,10 @@ MEMORY = Path("/proc/meminfo")
 def draw(
     order: OperationOrder, operation: Path, *, clock: Callable[[], float] = time.monotonic
 ) -> OperationOutcome:
-    """Draw what the task asks for.
+    """Draw the text of the task.
 
     Raises:
-        LaunchError: the task asks for nothing, or the model has no room here.
+        LaunchError: the task has no sample, or the model does not fit into memory.
         DataError: the tokenizer cannot be had.
         CheckpointError: the checkpoint is damaged, or storage refuses.
     """
@@ -63,7 +63,7 @@ def draw(
 
 
 def _check_room(asked: SampleTask, order: OperationOrder) -> None:
-    """Refuse a model that would take the memory of those who train here."""
+    """Reject a model that would take the memory of the attempts that run here."""
     model = build_model(asked.spec, order.roots)  # without memory
     needed = sum(p.numel() * p.element_size() for p in model.parameters())
     lines = MEMORY.read_text(encoding="ascii").splitlines()

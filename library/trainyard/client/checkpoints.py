@@ -41,7 +41,7 @@ class CatalogCalls(Calls):
     ) -> OperationView:
         """Have weights and tokenizer written as Hugging Face's libraries read them.
 
-        `wait_for_operation` waits; `outcome.export` then says where they are.
+        `wait_for_operation` waits; `outcome.export` then names the folder.
 
         Args:
             checkpoint_id: of a model of a known family.
@@ -51,7 +51,7 @@ class CatalogCalls(Calls):
             shard_gib: most of tensors in one file.
 
         Raises:
-            ConflictError: something speaks against it, as the message says.
+            ConflictError: refused, for the reason in the message.
         """
         given = {"dtype": dtype, "name": name, "root": root, "shard_gib": shard_gib}
         body = {key: value for key, value in given.items() if value is not None}
@@ -76,14 +76,14 @@ class CatalogCalls(Calls):
             seed: of the draws.
 
         Raises:
-            ConflictError: something speaks against it, as the message says.
+            ConflictError: refused, for the reason in the message.
         """
         given = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
         body = {"prompt": prompt} | {k: v for k, v in given.items() if v is not None}
         return self.transport.post(OperationView, f"/checkpoints/{checkpoint_id}/sample", body)
 
     def pin(self, checkpoint_id: str) -> CheckpointDetails:
-        """Keep a checkpoint whatever retention says."""
+        """Keep a checkpoint whatever the retention settings are."""
         return self.transport.post(CheckpointDetails, f"/checkpoints/{checkpoint_id}/pin")
 
     def unpin(self, checkpoint_id: str) -> CheckpointDetails:
@@ -94,7 +94,7 @@ class CatalogCalls(Calls):
         """Delete a checkpoint from storage.
 
         Raises:
-            ConflictError: something speaks against it, as the message says.
+            ConflictError: refused, for the reason in the message.
         """
         response = self.transport.send("DELETE", f"/checkpoints/{checkpoint_id}")
         return read(OperationView, response)
@@ -109,7 +109,7 @@ class CatalogCalls(Calls):
         dry_run: bool = False,
         idempotency_key: str | None = None,
     ) -> ForkReply:
-        """Start a new job from a checkpoint; the answer says what goes on exactly and what not.
+        """Start a new job from a checkpoint; the reply lists what resumes exactly.
 
         Args:
             checkpoint_id: of any job.

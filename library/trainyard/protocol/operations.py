@@ -1,10 +1,10 @@
-"""Operations: background work on checkpoints, as server, worker and trainer agree on it.
+"""Operations: background work on checkpoints, as server, worker and trainer exchange it.
 
 ```
 <data>/operations/<id>/<fence>/    fresh for each claim; can be read with cat
   task.json       the OperationTask and the paths of the roots here
-  progress.json   the OperationProgress; written by the command, replaced again and again
-  outcome.json    the OperationOutcome; the command's last word
+  progress.json   the OperationProgress; written by the command, replaced with each report
+  outcome.json    the OperationOutcome; written last
 ```
 """
 
@@ -48,9 +48,9 @@ class OperationKind(StrEnum):
 
 
 LOOKS = frozenset({OperationKind.VERIFY, OperationKind.SCRUB, OperationKind.RECOVER})
-"""Looks at checkpoints, which are taken back when these are to be deleted."""
+"""Kinds that only read a checkpoint: they are cancelled when it is to be deleted."""
 USES = frozenset({OperationKind.EXPORT, OperationKind.SAMPLE})
-"""What somebody wants of a checkpoint: it stays until that has ended."""
+"""Kinds with a result for a person: the checkpoint is kept until they have ended."""
 
 EXPORTS = "exports"
 """Folder of a storage root beneath which exports are written."""
@@ -66,12 +66,12 @@ ShardGib = Annotated[float, Field(ge=0.01, le=1000, json_schema_extra={"unit": "
 
 
 class Verification(RecordModel):
-    """What the last look at a checkpoint found."""
+    """Result of the last verification or scrub of a checkpoint."""
 
     ok: bool
     """Whether it is whole."""
     at: datetime
-    """When the look ended."""
+    """When it was found."""
     loaded_at: datetime | None = None
     """When all of its tensors were last loaded; absent where only checksums were compared."""
     loaded_on: int | None = None
@@ -145,7 +145,7 @@ class SampleEnd(StrEnum):
     END_OF_TEXT = "end_of_text"
     """The model ended the text."""
     MAX_TOKENS = "max_tokens"
-    """All tokens that were asked for are drawn."""
+    """The requested number of tokens is drawn."""
     TIME = "time"
     """It took too long."""
 
@@ -173,18 +173,18 @@ class RecoverTask(SpecModel):
 
 
 class OperationTask(RecordModel):
-    """All that a node needs to know to do an operation."""
+    """What a node needs to carry an operation out."""
 
     kind: OperationKind
     """What to do."""
     job_id: str
-    """Job whose checkpoints are meant."""
+    """Job of the checkpoints."""
     root: str
     """Storage root."""
     paths: tuple[str, ...]
     """Folders of the checkpoints, relative to the root."""
     whole_job: bool = False
-    """Whether what else the job's folder holds goes too."""
+    """Whether all else in the job's folder is deleted too."""
     checkpoint: ResumePoint | None = None
     """The checkpoint to read, with the digest that its metadata must have."""
     export: ExportTask | None = None
@@ -196,7 +196,7 @@ class OperationTask(RecordModel):
 
     @property
     def other_roots(self) -> frozenset[str]:
-        """Return the storage roots that the node must see beside `root`."""
+        """Return the storage roots that the node must see in addition to `root`."""
         places: list[str | None] = []
         if self.export is not None:
             places += [self.export.place, self.export.tokenizer]
@@ -219,7 +219,7 @@ class OperationOrder(RecordModel):
 
 
 class OperationProgress(RecordModel):
-    """How far an operation is."""
+    """Progress of an operation."""
 
     doing: Annotated[str, Cut(200)]
     """What it does now, in a few words."""
@@ -233,11 +233,11 @@ class OperationOutcome(RecordModel):
     """`outcome.json`: how an operation ended on its node."""
 
     outcome: Literal["succeeded", "failed"]
-    """Whether the work was done; a damaged checkpoint that was looked at is work done."""
+    """Whether the work was done; a verification that finds damage has succeeded."""
     message: Message
     """What was found or done, or why it could not be."""
     verification: Verification | None = None
-    """What a look at a checkpoint found."""
+    """Result of a verification or scrub."""
     files: Annotated[int, Field(ge=0, lt=2**62)] = 0
     """Files that were deleted."""
     export: ExportResult | None = None

@@ -102,7 +102,7 @@ def _operation(yard: Client, reference: str) -> str:
 
 
 def finish(operation: OperationView, *, waited: bool, as_json: bool) -> None:
-    """Say what became of an operation, or where to look for it.
+    """Print the result of an operation, or how to follow it.
 
     Raises:
         typer.Exit: with 1, where it was waited for and has not ended well.

@@ -57,13 +57,13 @@ class OperationView(RecordModel):
     state: OperationState
     """State."""
     job_id: str
-    """Job whose checkpoints are meant; it may be deleted by now."""
+    """Job of the checkpoints; it may be deleted by now."""
     job_name: str
     """Its name."""
     checkpoint_id: str | None
-    """Checkpoint; absent where all of a job are meant."""
+    """Checkpoint; absent for all of a job."""
     actor: str
-    """Who asked for it: a token's name, `retention` or `scrubbing`."""
+    """Who requested it: a token's name, `retention` or `scrubbing`."""
     reason: str
     """Why."""
     waiting: str | None
@@ -73,11 +73,11 @@ class OperationView(RecordModel):
     tries: int
     """Claims so far."""
     progress: OperationProgress | None
-    """How far it is."""
+    """Progress."""
     outcome: OperationOutcome | None
     """How it ended on its node."""
     created_at: datetime
-    """When it was asked for."""
+    """When it was requested."""
     started_at: datetime | None
     """When a node last took it on."""
     ended_at: datetime | None

@@ -6767,7 +6767,7 @@ export interface components {
         OperationOutcome: {
             /**
              * Outcome
-             * @description Whether the work was done; a damaged checkpoint that was looked at is work done.
+             * @description Whether the work was done; a verification that finds damage has succeeded.
              * @enum {string}
              */
             outcome: "succeeded" | "failed";
@@ -6776,7 +6776,7 @@ export interface components {
              * @description What was found or done, or why it could not be.
              */
             message: string;
-            /** @description What a look at a checkpoint found. */
+            /** @description Result of a verification or scrub. */
             verification: components["schemas"]["Verification"] | null;
             /**
              * Files
@@ -6802,7 +6802,7 @@ export interface components {
         OperationOutcomeInput: {
             /**
              * Outcome
-             * @description Whether the work was done; a damaged checkpoint that was looked at is work done.
+             * @description Whether the work was done; a verification that finds damage has succeeded.
              * @enum {string}
              */
             outcome: "succeeded" | "failed";
@@ -6811,7 +6811,7 @@ export interface components {
              * @description What was found or done, or why it could not be.
              */
             message: string;
-            /** @description What a look at a checkpoint found. */
+            /** @description Result of a verification or scrub. */
             verification?: components["schemas"]["VerificationInput"] | null;
             /**
              * Files
@@ -6832,7 +6832,7 @@ export interface components {
         };
         /**
          * OperationProgress
-         * @description How far an operation is.
+         * @description Progress of an operation.
          */
         OperationProgress: {
             /**
@@ -6962,14 +6962,14 @@ export interface components {
         OperationState: "queued" | "running" | "succeeded" | "failed" | "cancelled";
         /**
          * OperationTask
-         * @description All that a node needs to know to do an operation.
+         * @description What a node needs to carry an operation out.
          */
         OperationTask: {
             /** @description What to do. */
             kind: components["schemas"]["OperationKind"];
             /**
              * Job Id
-             * @description Job whose checkpoints are meant.
+             * @description Job of the checkpoints.
              */
             job_id: string;
             /**
@@ -6984,7 +6984,7 @@ export interface components {
             paths: string[];
             /**
              * Whole Job
-             * @description Whether what else the job's folder holds goes too.
+             * @description Whether all else in the job's folder is deleted too.
              * @default false
              */
             whole_job: boolean;
@@ -7013,7 +7013,7 @@ export interface components {
             state: components["schemas"]["OperationState"];
             /**
              * Job Id
-             * @description Job whose checkpoints are meant; it may be deleted by now.
+             * @description Job of the checkpoints; it may be deleted by now.
              */
             job_id: string;
             /**
@@ -7023,12 +7023,12 @@ export interface components {
             job_name: string;
             /**
              * Checkpoint Id
-             * @description Checkpoint; absent where all of a job are meant.
+             * @description Checkpoint; absent for all of a job.
              */
             checkpoint_id: string | null;
             /**
              * Actor
-             * @description Who asked for it: a token's name, `retention` or `scrubbing`.
+             * @description Who requested it: a token's name, `retention` or `scrubbing`.
              */
             actor: string;
             /**
@@ -7051,14 +7051,14 @@ export interface components {
              * @description Claims so far.
              */
             tries: number;
-            /** @description How far it is. */
+            /** @description Progress. */
             progress: components["schemas"]["OperationProgress"] | null;
             /** @description How it ended on its node. */
             outcome: components["schemas"]["OperationOutcome"] | null;
             /**
              * Created At
              * Format: date-time
-             * @description When it was asked for.
+             * @description When it was requested.
              */
             created_at: string;
             /**
@@ -9292,7 +9292,7 @@ export interface components {
         };
         /**
          * Verification
-         * @description What the last look at a checkpoint found.
+         * @description Result of the last verification or scrub of a checkpoint.
          */
         Verification: {
             /**
@@ -9303,7 +9303,7 @@ export interface components {
             /**
              * At
              * Format: date-time
-             * @description When the look ended.
+             * @description When it was found.
              */
             at: string;
             /**
@@ -9331,7 +9331,7 @@ export interface components {
         };
         /**
          * Verification
-         * @description What the last look at a checkpoint found.
+         * @description Result of the last verification or scrub of a checkpoint.
          */
         VerificationInput: {
             /**
@@ -9342,7 +9342,7 @@ export interface components {
             /**
              * At
              * Format: date-time
-             * @description When the look ended.
+             * @description When it was found.
              */
             at: string;
             /**
