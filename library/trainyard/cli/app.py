@@ -53,7 +53,7 @@ REMEDIES: dict[type[TrainyardError], str] = {
 }
 
 
-class Guard(TyperGroup):
+class CommandGroup(TyperGroup):
     """Runs a command and turns what it raises into an explanation and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -77,7 +77,7 @@ class Guard(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Guard,
+    cls=CommandGroup,
     help=HELP,
     no_args_is_help=True,
     add_completion=True,

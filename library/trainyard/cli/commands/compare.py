@@ -30,7 +30,7 @@ USUAL = (
 CSV_HEADER = "job,name,metric,step,tokens,seconds,last,min,max,count,non_finite"
 
 
-class Axis(StrEnum):
+class CurveAxis(StrEnum):
     """What `--from` and `--to` count."""
 
     STEP = "step"
@@ -51,7 +51,9 @@ def compare(
     names: Annotated[
         str | None, typer.Option("--names", metavar="A,B", help="These series, as train/loss.")
     ] = None,
-    x: Annotated[Axis, typer.Option("--x", help="What --from and --to count.")] = Axis.STEP,
+    x: Annotated[
+        CurveAxis, typer.Option("--x", help="What --from and --to count.")
+    ] = CurveAxis.STEP,
     start: Annotated[
         float | None, typer.Option("--from", min=0, help="Only from here on; seconds of each job.")
     ] = None,

@@ -54,7 +54,7 @@ def watch_job(yard: Client, job_id: str, *, as_json: bool = False) -> JobView:
     """Show a job until it has ended, and return it; Ctrl-C leaves it running."""
     screen: Screen
     if as_json:
-        screen = JsonLines()
+        screen = JsonPrinter()
     elif sys.stdout.isatty():
         screen = Panel()
     else:
@@ -103,7 +103,7 @@ def follow(yard: Client, job_id: str, screen: Screen) -> JobView:
     raise AssertionError("the stream ends only by raising")
 
 
-class JsonLines:
+class JsonPrinter:
     """Every event as one line of JSON."""
 
     def __enter__(self) -> None:
