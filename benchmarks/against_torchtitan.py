@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.report import emit
 from benchmarks.trainer import COMPILED, DEBUG, TORCHTITAN
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import MetricRecord
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.report import emit, percentile
 from benchmarks.stack import PACKAGES, Running, stack
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.protocol.states import TERMINAL_JOB_STATES
 from trainyard.run.records import EventRecord
 

@@ -31,7 +31,7 @@ from benchmarks.strategies_table import Measured, NotRun, Results, picture, tabl
 from benchmarks.strategies_to_compare import Strategy, slots_here, strategies_here
 from trainyard.base.problems import SpecError
 from trainyard.planner.plan import plan
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import MetricRecord
 from trainyard.spec.job import JobSpec, parse_job_spec

@@ -22,7 +22,7 @@ from benchmarks.report import emit, percentile
 from benchmarks.stack import PACKAGES, Running, stack
 from trainyard.client.sdk import Client
 from trainyard.client.stream import Resync
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.protocol.rest.event_data import MetricsStored
 from trainyard.run.records import MetricRecord
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.report import emit
 from benchmarks.stack import PACKAGES, Running, stack
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.run.records import EventRecord, MetricRecord
 from worker.files import read_record
 from worker.node import LaunchRecord, WorkerRun

@@ -10,7 +10,7 @@ from typing import BinaryIO, TypeVar
 
 from pydantic import ValidationError
 
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 
 Record = TypeVar("Record")
 

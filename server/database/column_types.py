@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import DateTime, Dialect, Text
 from sqlalchemy.types import TypeDecorator
 
-from trainyard.protocol.records import adapter, parse_record
+from trainyard.protocol.record_parser import adapter, parse_record
 
 Model = TypeVar("Model")
 

@@ -27,7 +27,7 @@ from trainyard.protocol.manifest import (
     SaveFailed,
     SaveSettled,
 )
-from trainyard.protocol.records import check_record, parse_record
+from trainyard.protocol.record_parser import check_record, parse_record
 from trainyard.protocol.rest.event_data import PhaseEntered, Resumed, StopAgreed, WeightsLoaded
 from trainyard.run.records import EventRecord, MetricRecord, RequestAnswer, RunEventKind
 

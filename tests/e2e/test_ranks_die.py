@@ -23,7 +23,7 @@ from tests.e2e.control_plane import (
     wait_for,
 )
 from trainyard.client.sdk import Client
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.run.failures import REMEDIES, FailureReason
 from trainyard.run.records import ExitRecord
 

@@ -33,7 +33,7 @@ from server.scheduling.round import Placer
 from tests.actors import ADA
 from tests.manifests import make_manifest, state_at
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter, checkpoint_path
-from trainyard.protocol.records import check_record
+from trainyard.protocol.record_parser import check_record
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import PROTOCOL, Hardware, Identity, Report, WorkerIdentity
 from trainyard.run.directory import Phase

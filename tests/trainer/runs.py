@@ -21,7 +21,7 @@ from trainer.run import open_run
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import AttemptSpec, Overrides, ResumePoint
 from trainyard.protocol.manifest import Manifest, checkpoint_path
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failures import Failure
 from trainyard.run.record_base import to_json

@@ -30,7 +30,7 @@ from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import store
 from trainer.checkpoint.save_phases import Point
 from trainyard.protocol.manifest import Manifest, checkpoint_path
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.run.records import Heartbeat, MetricRecord
 from trainyard.spec.layout import Layout
 

@@ -27,7 +27,7 @@ from trainer.metrics.memory_report import HISTORY, start_history
 from trainer.metrics.run_writer import Recorder, failure_of
 from trainer.parallel.mesh import build_mesh, fsdp_mesh, set_timeouts
 from trainer.run import open_run
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import Phase, RunDirectory
 from trainyard.run.failures import FailureReason
 from trainyard.run.records import Heartbeat, Outcome

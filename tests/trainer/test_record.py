@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainer.errors import DataError
 from trainer.metrics.run_writer import Recorder
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.records import Outcome

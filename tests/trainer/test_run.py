@@ -14,7 +14,7 @@ import pytest
 from trainer.errors import LaunchError
 from trainer.run import Run, open_run, refuse_used
 from trainyard.protocol.attempt import AttemptSpec, Overrides
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Outcome
 from trainyard.spec.auto import auto_values

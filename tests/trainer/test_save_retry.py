@@ -20,7 +20,7 @@ from trainer.checkpoint import pending_save, store
 from trainer.checkpoint.save_phases import Point
 from trainyard.base.retry import Backoff
 from trainyard.protocol.manifest import SaveFailed
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import Phase
 from trainyard.run.failures import FailureReason
 from trainyard.run.records import Heartbeat

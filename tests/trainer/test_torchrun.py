@@ -16,7 +16,7 @@ import pytest
 
 from tests.trainer.runs import JOB, Attempt, SmallJob
 from trainyard.protocol.attempt import Overrides
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import Phase
 from trainyard.run.records import Heartbeat, Provenance
 from trainyard.spec.layout import Layout

@@ -23,7 +23,7 @@ from server.subject import Actor
 from tests.manifests import make_manifest, state_at
 from tests.server.harness import FakeClock, Harness, Supervisor
 from trainyard.protocol.manifest import DCP_METADATA, ManifestFile, ManifestWriter, SaveSettled
-from trainyard.protocol.records import check_record
+from trainyard.protocol.record_parser import check_record
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.worker_messages import (

@@ -14,7 +14,7 @@ import pytest
 from server.http.request_body import parse_json
 from tests.worker.conftest import Attempt, Place, wait_for
 from trainyard.base.ids import make_id
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES, PendingRequest, Report, ReportReply
 from trainyard.run.directory import Phase

@@ -18,7 +18,7 @@ from trainer.checkpoint.store import metadata_digest
 from trainer.process import prefer_growing_segments
 from trainyard.protocol.attempt import AttemptSpec, Overrides, ResumePoint
 from trainyard.protocol.manifest import Manifest, checkpoint_path
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.run.control_files import answer_file
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import EventRecord, MetricRecord, RequestAnswer

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from trainer.metrics.profiler import Asked
 from trainer.metrics.run_writer import Recorder
 from trainyard.base.problems import spec_error
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.run.control_files import request_files, should_stop
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import Request, RequestAnswer

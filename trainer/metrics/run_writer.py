@@ -15,7 +15,7 @@ from trainer.errors import (
     RunError,
     is_out_of_memory,
 )
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.run.control_files import write_answer
 from trainyard.run.directory import Phase, RunDirectory
 from trainyard.run.failures import REMEDIES, Failure, FailureReason, Remedy

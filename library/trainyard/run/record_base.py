@@ -19,7 +19,7 @@ class RunRecord:
     """The base of the frozen dataclasses that programs write for programs.
 
     Unlike a spec a record may hold NaN and infinity, written as strings: a loss that became NaN is
-    the point that people look for. `trainyard.protocol.records` parses records.
+    the point that people look for. `trainyard.protocol.record_parser` parses records.
     """
 
     # Read by pydantic alone; the same settings as those of `trainyard.base.models.RecordModel`.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.protocol.records import parse_record
+from trainyard.protocol.record_parser import parse_record
 from trainyard.run.control_files import (
     answer_file,
     answer_files,

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from trainyard.base.problems import spec_error
-from trainyard.protocol.records import adapter, check_record, parse_record
+from trainyard.protocol.record_parser import adapter, check_record, parse_record
 from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.run.directory import Phase
 from trainyard.run.failures import (
