@@ -21,7 +21,7 @@ class CheckpointFault(StrEnum):
     FILE_DAMAGED = "file_damaged"
     """A file's checksum is not the manifest's."""
     METADATA_REFUSED = "metadata_refused"
-    """The DCP metadata asks for what no checkpoint holds."""
+    """The DCP metadata contains what no checkpoint needs."""
     TENSOR_INCOMPLETE = "tensor_incomplete"
     """The pieces of a tensor do not make up all of it."""
     LOAD_FAILED = "load_failed"

@@ -79,7 +79,7 @@ class RunDirectory:
 
     @property
     def tensorboard(self) -> PurePath:
-        """Folder of TensorBoard files, where the job asks for them."""
+        """Folder of TensorBoard files, if the job enables them."""
         return self.root / "tensorboard"
 
     @property

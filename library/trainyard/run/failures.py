@@ -33,7 +33,7 @@ FREE_RETRIES = frozenset({FailureReason.NODE_LOST, FailureReason.PREEMPTED})
 NEVER_RETRIED = frozenset(
     {FailureReason.OUT_OF_MEMORY, FailureReason.DATA_ERROR, FailureReason.NOT_ALLOWED}
 )
-"""Reasons that would only fail again: they end with a remedy instead."""
+"""Reasons that a retry would meet again: the job ends with a remedy instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ REMEDIES: dict[FailureReason, Remedy] = {
     ),
     FailureReason.TRAINER_ERROR: Remedy(text="Look at the traceback of the first failing rank."),
 }
-"""What usually helps; a failure whose cause is known better brings a remedy of its own."""
+"""The usual remedies; a failure with a more specific cause carries a remedy of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,13 +104,13 @@ class MemoryUse(RunRecord):
     allocated_bytes: Number
     """In use by tensors; on a CPU the resident set."""
     weights_bytes: Number
-    """Weights, those gathered for the moment apart."""
+    """Weights, without those that are gathered temporarily."""
     gradients_bytes: Number
-    """Gradients, those that are not reduced yet apart."""
+    """Gradients, without those that are not reduced yet."""
     optimizer_bytes: Number
     """States of the optimizer."""
     rest_bytes: Number
-    """All that is left: activations, what is gathered, buffers; on a CPU the program too."""
+    """The rest: activations, gathered tensors, buffers; on a CPU the program as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,23 +120,23 @@ class LoadFailure(RunRecord):
     checkpoint_id: Message
     """Its id."""
     fault: CheckpointFault | None
-    """What proves that it cannot be used; absent where storage refused, which may pass."""
+    """Why it is unusable; absent after an error of the storage, which may be temporary."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BadWindow(RunRecord):
-    """The sequences that may have done damage: those of all steps since the last good value."""
+    """The sequences of all steps since the last good value: one of them may have done damage."""
 
     start: Annotated[int, Bounds(ge=0, lt=2**63)]
     """Position of the first one."""
     end: Annotated[int, Bounds(ge=0, lt=2**63)]
     """Position after the last one."""
     first_step: Annotated[int, Bounds(ge=1)]
-    """Step that began with the first one: only a checkpoint from before it is without damage."""
+    """Step that began with the first one; only checkpoints from before it are undamaged."""
 
     @property
     def window(self) -> tuple[int, int]:
-        """The positions alone."""
+        """First position, and position after the last one."""
         return self.start, self.end
 
 
@@ -144,7 +144,7 @@ _USUAL = Remedy(text="the usual remedy for the reason")
 
 
 def _usual_remedy() -> Remedy:
-    # A factory of a dataclass does not see the reason: Failure puts the remedy in place.
+    # The factory of a dataclass receives no other fields: __post_init__ looks up the reason.
     return _USUAL
 
 
@@ -175,14 +175,14 @@ class Failure(RunRecord):
     traceback: Annotated[str, Cut(20_000, keep_end=True)] | None = None
     """Python traceback of the rank."""
     bad_window: BadWindow | None = None
-    """Sequences to be left out by the attempt that follows, where the guard asks for a rollback."""
+    """Sequences that the next attempt leaves out, if the guard requires a rollback."""
     free_retry: bool = False
     """Whether another attempt may follow without using up the retry budget, whatever the reason:
     nothing of the job was at fault."""
     memory: MemoryUse | None = None
     """What took the memory, where it ran out."""
     load: LoadFailure | None = None
-    """The checkpoint that could not be loaded, where the failure says something of it."""
+    """The checkpoint that could not be loaded, if one was at fault."""
 
     def __post_init__(self) -> None:
         """Cut the texts, and take the usual remedy where none is named."""

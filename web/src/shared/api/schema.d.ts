@@ -1246,7 +1246,7 @@ export interface components {
         };
         /**
          * BadWindow
-         * @description The sequences that may have done damage: those of all steps since the last good value.
+         * @description The sequences of all steps since the last good value: one of them may have done damage.
          */
         BadWindow: {
             /**
@@ -1261,7 +1261,7 @@ export interface components {
             end: number;
             /**
              * First Step
-             * @description Step that began with the first one: only a checkpoint from before it is without damage.
+             * @description Step that began with the first one; only checkpoints from before it are undamaged.
              */
             first_step: number;
         };
@@ -4471,7 +4471,7 @@ export interface components {
              * @description Python traceback of the rank.
              */
             traceback: string | null;
-            /** @description Sequences to be left out by the attempt that follows, where the guard asks for a rollback. */
+            /** @description Sequences that the next attempt leaves out, if the guard requires a rollback. */
             bad_window: components["schemas"]["BadWindow"] | null;
             /**
              * Free Retry
@@ -4482,7 +4482,7 @@ export interface components {
             free_retry: boolean;
             /** @description What took the memory, where it ran out. */
             memory: components["schemas"]["MemoryUse"] | null;
-            /** @description The checkpoint that could not be loaded, where the failure says something of it. */
+            /** @description The checkpoint that could not be loaded, if one was at fault. */
             load: components["schemas"]["LoadFailure"] | null;
         };
         /**
@@ -4539,7 +4539,7 @@ export interface components {
              * @description Python traceback of the rank.
              */
             traceback?: string | null;
-            /** @description Sequences to be left out by the attempt that follows, where the guard asks for a rollback. */
+            /** @description Sequences that the next attempt leaves out, if the guard requires a rollback. */
             bad_window?: components["schemas"]["BadWindow"] | null;
             /**
              * Free Retry
@@ -4550,7 +4550,7 @@ export interface components {
             free_retry?: boolean;
             /** @description What took the memory, where it ran out. */
             memory?: components["schemas"]["MemoryUse"] | null;
-            /** @description The checkpoint that could not be loaded, where the failure says something of it. */
+            /** @description The checkpoint that could not be loaded, if one was at fault. */
             load?: components["schemas"]["LoadFailure"] | null;
         };
         /**
@@ -5644,7 +5644,7 @@ export interface components {
              * @description Its id.
              */
             checkpoint_id: string;
-            /** @description What proves that it cannot be used; absent where storage refused, which may pass. */
+            /** @description Why it is unusable; absent after an error of the storage, which may be temporary. */
             fault: components["schemas"]["CheckpointFault"] | null;
         };
         /**
@@ -6098,12 +6098,12 @@ export interface components {
             allocated_bytes: number;
             /**
              * Weights Bytes
-             * @description Weights, those gathered for the moment apart.
+             * @description Weights, without those that are gathered temporarily.
              */
             weights_bytes: number;
             /**
              * Gradients Bytes
-             * @description Gradients, those that are not reduced yet apart.
+             * @description Gradients, without those that are not reduced yet.
              */
             gradients_bytes: number;
             /**
@@ -6113,7 +6113,7 @@ export interface components {
             optimizer_bytes: number;
             /**
              * Rest Bytes
-             * @description All that is left: activations, what is gathered, buffers; on a CPU the program too.
+             * @description The rest: activations, gathered tensors, buffers; on a CPU the program as well.
              */
             rest_bytes: number;
         };
