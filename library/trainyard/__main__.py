@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.cli import main
+from trainyard.cli.app import main
 
 if __name__ == "__main__":
     main()
