@@ -30,6 +30,7 @@ from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.worker_messages import Hardware
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
+from trainyard.spec.sections.training import TrainingSection
 
 PACKAGES = ("fastapi", "numpy", "psycopg", "pydantic", "sqlalchemy", "uvicorn")
 START_SECONDS = 30
@@ -103,10 +104,13 @@ def served(opened: Store) -> Iterator[str]:
         process.wait()
 
 
+SPEC = JobSpec(training=TrainingSection(steps=10**9))  # points after the last step are left out
+
+
 def add_running(context: Context, name: str) -> Running:
     """Store a job with a running attempt on a node of its own."""
     node, token = f"node-{name}", f"ty_attempt_{secrets.token_urlsafe(32)}"
-    job_id, attempt_id, now, spec = context.new_id(), context.new_id(), context.now(), JobSpec()
+    job_id, attempt_id, now, spec = context.new_id(), context.new_id(), context.now(), SPEC
     hardware = Hardware(
         device="cpu", slots=1, device_name="none", device_memory_bytes=0, cores=1, memory_bytes=0
     )

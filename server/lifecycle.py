@@ -15,9 +15,11 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, select, update
 from server.context import Context
 from server.database.tables import attempt_nodes, attempts, jobs, operations
 from server.errors import ConflictError, NotFoundError
+from server.events.notices import forget
 from server.events.store import append_event
 from server.subject import Actor, Subject
 from trainyard.protocol.event_kinds import EventData
+from trainyard.protocol.rest.event_data import OperationEnded
 from trainyard.protocol.states import (
     ATTEMPT_MOVES,
     ATTEMPT_NODE_MOVES,
@@ -98,12 +100,12 @@ def move(
     context: Context,
     connection: Connection,
     *moves: Move,
-    event: EventData,
-    message: str,
+    event: EventData | None,
+    message: str = "",
     actor: Actor,
     subject: Subject,
 ) -> None:
-    """Carry out moves that belong together, and store the event that they are.
+    """Carry out moves that belong together, and store the event that they are, if they are one.
 
     Raises:
         IllegalMoveError: a record is not in a state from which it may move there. The caller lets
@@ -111,14 +113,10 @@ def move(
     """
     for each in moves:
         _carry_out(connection, each)
-    append_event(
-        context,
-        connection,
-        event,
-        message=message,
-        actor=actor,
-        subject=subject,
-    )
+    if isinstance(event, OperationEnded) and subject.job_id is not None:
+        forget(connection, subject.job_id, part=event.operation_id)
+    if event is not None:
+        append_event(context, connection, event, message=message, actor=actor, subject=subject)
 
 
 def lock_job(connection: Connection, job_id: str) -> None:

@@ -24,7 +24,7 @@ from trainyard.client.errors import TrainyardError
 from trainyard.client.sdk import Client
 from trainyard.client.stream import Resync
 from trainyard.protocol.rest.event_data import MetricsStored
-from trainyard.protocol.rest.events import AnyEvent
+from trainyard.protocol.rest.events import AnyStreamItem
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.states import JobState
 
@@ -126,7 +126,7 @@ def finish(yard: Client, job_id: str) -> None:
     say(f"   {job.state} at step {job.progress.step} on {job.layout}, loss {loss:.4f}")
 
 
-def followed(yard: Client, job_id: str) -> Iterator[AnyEvent]:
+def followed(yard: Client, job_id: str) -> Iterator[AnyStreamItem]:
     """Yield the job's events as they happen."""
     for item in yard.stream(job_id=job_id):
         if not isinstance(item, Resync):

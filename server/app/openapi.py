@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import iter_route_contexts
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 
 from server.http.examples import EXAMPLES
@@ -18,6 +18,7 @@ from server.http.middleware import API_PREFIX
 from server.http.problems import MEDIA_TYPE
 from server.http.request_body import JsonBody
 from trainyard.protocol.rest.common import ProblemDetails
+from trainyard.protocol.rest.events import StreamItem
 
 VERSION = "1"
 REFERENCE = "#/components/schemas/{model}"
@@ -58,6 +59,7 @@ def build(app: FastAPI) -> Document:
     schemas: Document = document["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own; ours are problems
         schemas.pop(name, None)
+    _add_stream_items(schemas)
     bodies = dict(_bodies(app))
     names = _add_schemas(schemas, {ProblemDetails, *(body.model for body in bodies.values())})
     for path, operations in document["paths"].items():
@@ -68,6 +70,14 @@ def build(app: FastAPI) -> Document:
             _add_problems(path, method, operation)
     document["components"]["schemas"] = dict(sorted(schemas.items()))
     return document
+
+
+def _add_stream_items(schemas: Document) -> None:
+    """Add what the stream sends: no route returns it as JSON, so FastAPI does not describe it."""
+    adapter: TypeAdapter[StreamItem] = TypeAdapter(StreamItem)
+    described = adapter.json_schema(mode="serialization", ref_template=REFERENCE)
+    for name, schema in {**described.pop("$defs"), "StreamItem": described}.items():
+        schemas.setdefault(name, _without_none(schema))
 
 
 def _bodies(app: FastAPI) -> Iterator[tuple[tuple[str, str], JsonBody[Any]]]:

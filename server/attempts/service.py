@@ -16,6 +16,7 @@ from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.errors import ConflictError, NotFoundError, UnauthenticatedError
+from server.events.notices import notify
 from server.events.store import append_event
 from server.leases import NODE_LEASES, check_fence
 from server.lifecycle import attempt_to, job_to, lock_job_of, move, node_to
@@ -260,11 +261,11 @@ def _renew_lease(
             context,
             connection,
             node_to(row.attempt_id, row.node, AttemptNodeState.RUNNING, **lease),
-            event=PhaseEntered(phase=Phase.STARTING),
-            message=f"the supervisor on {row.node} reports",
+            event=None,
             actor=Actor(row.node),
             subject=row.subject.on(row.node),
         )
+        notify(context, connection, row.subject.on(row.node), PhaseEntered(phase=Phase.STARTING))
         return
     connection.execute(
         update(attempt_nodes)

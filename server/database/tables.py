@@ -248,16 +248,31 @@ events = Table(
     Column("id", ROW_ID, primary_key=True, autoincrement=True),  # in commit order
     Column("at", UtcDateTime, nullable=False),
     Column("kind", String(40), nullable=False),
-    Column("transient", Boolean, nullable=False, default=False),  # pruned early
     Column("job_id", ID),
     Column("attempt", Integer),
     Column("node", String(100)),
     Column("actor", String(100), nullable=False),
     Column("message", Text, nullable=False),
     Column("data", Json, nullable=False),
-    Index(None, "job_id", "transient", "id"),
-    Index(None, "transient", "at"),
-    sqlite_autoincrement=True,  # an id is never given again, also when the newest rows are pruned
+    Index(None, "job_id", "id"),
+    sqlite_autoincrement=True,  # an id is never given again, also when the newest rows are deleted
+)
+
+notices = Table(
+    "notices",
+    metadata,
+    Column("job_id", ID, primary_key=True),
+    Column("kind", String(40), primary_key=True),
+    Column(
+        "part", String(200), primary_key=True
+    ),  # a rank or an operation; empty for all of the job
+    Column("seq", BigInteger, nullable=False),  # order of the changes, see `events/notices.py`
+    Column("at", UtcDateTime, nullable=False),
+    Column("attempt", Integer),
+    Column("node", String(100)),
+    Column("data", Json, nullable=False),
+    Index(None, "seq"),
+    Index(None, "at"),
 )
 
 checkpoints = Table(

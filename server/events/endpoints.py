@@ -24,9 +24,9 @@ EVENT_SCHEMA = {
         "event": {"type": "string", "enum": ["message", "reset"]},
         "data": {
             "type": "string",
-            "description": "An `EventView` as JSON.",
+            "description": "A `StreamItem` as JSON.",
             "contentMediaType": "application/json",
-            "contentSchema": {"$ref": "#/components/schemas/EventView"},
+            "contentSchema": {"$ref": "#/components/schemas/StreamItem"},
         },
         "retry": {"type": "integer"},
     },
@@ -41,8 +41,9 @@ router = APIRouter(prefix="/stream", tags=["events"], dependencies=[person])
     response_class=EventSourceResponse,
     responses={
         200: {
-            "description": "Each event's `data` is an `EventView`; `event: reset` says that events "
-            "were missed which cannot be replayed, so that what is shown must be read afresh.",
+            "description": "Each message's `data` is a `StreamItem`: an event, or a notice, which "
+            "has no id. `event: reset` follows a gap that is not replayed: what is shown must be "
+            "read afresh.",
             "content": {"text/event-stream": {"schema": EVENT_SCHEMA}},
         }
     },

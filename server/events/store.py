@@ -1,22 +1,21 @@
-"""The events table: appended in commit order, pruned of what only live views need."""
+"""The events table, the audit log: appended in commit order, and kept as long as the job."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, delete, insert, update
+from sqlalchemy import Connection, insert, update
 
 from server.context import Context
 from server.database.tables import events, jobs
 from server.subject import Actor, Subject
-from trainyard.protocol.event_kinds import TRANSIENT, EventData
+from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.rest.events import KIND_OF
 
-TRANSIENT_KEPT = timedelta(hours=1)
 MAX_MESSAGE = 2000
 
 
@@ -55,7 +54,7 @@ def append_events(context: Context, connection: Connection, new: Sequence[NewEve
         return
     now = context.now()
     rows = [_row(event, now) for event in new]
-    changed = sorted({row["job_id"] for row in rows if row["job_id"] and not row["transient"]})
+    changed = sorted({row["job_id"] for row in rows if row["job_id"]})
     if changed:
         connection.execute(update(jobs).where(jobs.c.id.in_(changed)).values(updated_at=now))
     context.database.lock_events(connection)
@@ -63,20 +62,10 @@ def append_events(context: Context, connection: Connection, new: Sequence[NewEve
     connection.execute(insert(events), rows)
 
 
-def prune_transient(context: Context) -> int:
-    """Delete the events that only live views needed, an hour after they happened."""
-    limit = context.now() - TRANSIENT_KEPT
-    with context.database.write() as connection:
-        old = delete(events).where(events.c.transient.is_(True), events.c.at < limit)
-        return connection.execute(old).rowcount
-
-
 def _row(event: NewEvent, now: datetime) -> dict[str, Any]:
-    kind = KIND_OF[type(event.data)]
     return {
         "at": now,
-        "kind": kind.value,
-        "transient": kind in TRANSIENT,
+        "kind": KIND_OF[type(event.data)].value,
         "job_id": event.subject.job_id,
         "attempt": event.subject.attempt,
         "node": event.subject.node,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from datetime import timedelta
+from datetime import datetime
 
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
 from server.context import Context
 from server.database.tables import events
-from server.events.store import TRANSIENT_KEPT
-from server.events.tail import BATCH, Frame, Subscription, Tail, read_frames
+from server.events.notices import read_notices
+from server.events.tail import BATCH, Frame, Subscription, Tail, notice_frame, read_frames
 
-REPLAYABLE = TRANSIENT_KEPT - timedelta(minutes=10)
-"""Age up to which a client's last event may be: of an older gap transient events may be pruned."""
+MOST_REPLAYED = 10_000
+"""Events that a client may have missed; after more, to read afresh costs less."""
 
 
 async def follow(
@@ -23,8 +23,8 @@ async def follow(
 ) -> AsyncGenerator[bytes]:
     """Yield the frames of one stream.
 
-    It begins after `last_event_id`, or now. When events after that id were pruned, or the client is
-    too slow for what happens, it says `reset`: the client then reads afresh what it shows.
+    It begins after `last_event_id`, or now. When that event is gone or lies too far back, or the
+    client is too slow for what happens, a `reset` follows: the client reads afresh what it shows.
     """
     with tail.subscription(job_id=job_id) as subscription:
         # An id alone moves the client's Last-Event-ID and shows nothing.
@@ -32,7 +32,9 @@ async def follow(
         sent = subscription.position
         if last_event_id is None:
             yield b"id: %d\n\n" % sent
-        elif await run_in_threadpool(_is_replayable, context, last_event_id):
+        elif (at := await run_in_threadpool(_time_of, context, last_event_id, sent)) is not None:
+            for frame in await run_in_threadpool(_changed, context, at, job_id):
+                yield frame.content
             async for frame in _missed(context, last_event_id, sent, job_id):
                 yield frame.content
             sent = max(sent, last_event_id)
@@ -52,7 +54,7 @@ async def _missed(
             yield frame
         if len(frames) < BATCH:
             return
-        after = frames[-1].id
+        after = frames[-1].id or up_to
 
 
 async def _live(
@@ -69,7 +71,8 @@ async def _live(
             yield _reset(tail.position)
             return
         for frame in frames:
-            if frame.id > sent:  # a client may come from a process whose tail was ahead
+            # A client may come from a process whose tail was ahead.
+            if frame.id is None or frame.id > sent:
                 yield frame.content
 
 
@@ -77,10 +80,18 @@ def _reset(position: int) -> bytes:
     return b"event: reset\nid: %d\ndata: {}\n\n" % position
 
 
-def _is_replayable(context: Context, last_event_id: int) -> bool:
+def _time_of(context: Context, last_event_id: int, newest: int) -> datetime | None:
+    """Return when a client's last event happened; None where what followed is not replayed."""
+    if newest - last_event_id > MOST_REPLAYED:
+        return None
     with context.database.read() as connection:
-        at = connection.scalar(select(events.c.at).where(events.c.id == last_event_id))
-    return at is not None and context.now() - at <= REPLAYABLE
+        return connection.scalar(select(events.c.at).where(events.c.id == last_event_id))
+
+
+def _changed(context: Context, since: datetime, job_id: str | None) -> list[Frame]:
+    """Return the notices that a client may have missed, which the events it missed may overtake."""
+    with context.database.read() as connection:
+        return [notice_frame(row) for row in read_notices(connection, since=since, job_id=job_id)]
 
 
 def _read_missed(context: Context, after: int, up_to: int, job_id: str | None) -> list[Frame]:

@@ -1,4 +1,4 @@
-"""The tail of the events table: one thread a process reads it and hands it to every stream."""
+"""The tail of events and notices: one thread a process hands what is new to every stream."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import events
 from server.errors import UnavailableError
+from server.events.notices import NoticeCursor, StoredNotice
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +64,10 @@ _NAMES = tuple(field.name for field in fields(StoredEvent))
 
 @dataclass(frozen=True)
 class Frame:
-    """One event as it goes over the wire, encoded once for all clients."""
+    """One event or notice as it goes over the wire, encoded once for all clients."""
 
-    id: int
+    id: int | None
+    """Id of the event; a notice has none, and leaves the client's position as it is."""
     job_id: str | None
     content: bytes
 
@@ -124,6 +126,7 @@ class Tail:
         self._subscriptions: set[Subscription] = set()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events-tail", daemon=True)
+        self._notices = NoticeCursor()
         self.position = 0
         """Id of the newest event that was handed over."""
 
@@ -131,6 +134,7 @@ class Tail:
         """Begin after the newest event."""
         with self._context.database.read() as connection:
             self.position = newest_id(connection)
+            self._notices.start(connection)
         self._thread.start()
 
     def stop(self) -> None:
@@ -184,13 +188,15 @@ class Tail:
 
     def _look(self) -> bool:
         with self._context.database.read() as connection:
-            frames = read_frames(connection, after=self.position)
-        if not frames:
+            # Before the events: of an event and a notice that it overtakes, the event comes last.
+            changed = [notice_frame(row) for row in self._notices.take(connection)]
+            happened = read_frames(connection, after=self.position)
+        if not changed and not happened:
             return False
         with self._lock:  # whoever subscribes gets either the position before, and these, or after
-            self.position = frames[-1].id
+            self.position = next((f.id for f in reversed(happened) if f.id), self.position)
             for subscription in self._subscriptions:
-                subscription.hand_over(frames)
+                subscription.hand_over([*changed, *happened])
         return True
 
 
@@ -210,6 +216,12 @@ def read_frames(
         query = query.where(events.c.job_id == job_id)
     rows = StoredEvent.all(connection, query.order_by(events.c.id).limit(BATCH))
     return [_frame(row) for row in rows]
+
+
+def notice_frame(row: StoredNotice) -> Frame:
+    """Return a notice as it goes over the wire."""
+    data = orjson.dumps(row.view, option=orjson.OPT_UTC_Z)
+    return Frame(None, row.job_id, b"data: %s\n\n" % data)
 
 
 def _frame(row: StoredEvent) -> Frame:

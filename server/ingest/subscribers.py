@@ -13,6 +13,7 @@ from server.checkpoints.catalog import record_commit, record_stall
 from server.checkpoints.service import apply_retention
 from server.context import Context
 from server.database.tables import attempts, events, jobs, requests
+from server.events.notices import notify
 from server.events.store import append_event
 from server.ingest.jsonl import TrainerEvent
 from server.ingest.parse import Delivery
@@ -80,13 +81,11 @@ def note_events(
             subject=reporter.subject.on(reporter.node),
         )
     for stored in {stored.rank: stored for stored in logs}.values():
-        append_event(
+        notify(
             context,
             connection,
+            reporter.subject.on(reporter.node),
             LogStored(rank=stored.rank, lines=stored.lines),
-            message=f"rank {stored.rank}: {stored.lines} lines",
-            actor=TRAINER,
-            subject=reporter.subject.on(reporter.node),
         )
 
 
@@ -102,7 +101,6 @@ def note_dropped(
     """Tell, once an attempt, that points beyond a limit are left out."""
     told = select(events.c.data).where(
         events.c.job_id == reporter.job_id,
-        events.c.transient.is_(False),
         events.c.kind == EventKind.METRICS_DROPPED,
         events.c.attempt == reporter.number,
     )
@@ -184,18 +182,9 @@ def note_metrics(
     )
     connection.execute(update(jobs).where(jobs.c.id == reporter.job_id).values(progress=progress))
     _check_continuity(context, connection, reporter, lines)
-    append_event(
-        context,
-        connection,
-        MetricsStored(
-            step=step,
-            values=next((line.values for line in reversed(lines) if line.values), {}),
-            progress=progress,
-        ),
-        message=f"step {step}",
-        actor=TRAINER,
-        subject=reporter.subject,
-    )
+    values = next((line.values for line in reversed(lines) if line.values), {})
+    stored_points = MetricsStored(step=step, values=values, progress=progress)
+    notify(context, connection, reporter.subject, stored_points)
 
 
 def _commit(
@@ -214,16 +203,8 @@ def _commit(
 def _settle(
     context: Context, connection: Connection, reporter: Reporter, settled: SaveSettled
 ) -> None:
-    if not record_stall(connection, reporter.attempt_id, settled):
-        return
-    append_event(
-        context,
-        connection,
-        settled,
-        message=f"training waited {settled.stall_seconds:.3g} s for {settled.checkpoint_id}",
-        actor=TRAINER,
-        subject=reporter.subject,
-    )
+    if record_stall(connection, reporter.attempt_id, settled):
+        notify(context, connection, reporter.subject, settled)
 
 
 def _note_failed_save(
@@ -246,6 +227,9 @@ def _note_failed_save(
 def _append(
     context: Context, connection: Connection, reporter: Reporter, event: TrainerEvent
 ) -> None:
+    if isinstance(event, PhaseEntered):
+        notify(context, connection, reporter.subject, event)
+        return
     append_event(
         context,
         connection,
@@ -256,10 +240,8 @@ def _append(
     )
 
 
-def _in_words(event: TrainerEvent) -> str:
+def _in_words(event: WeightsLoaded | Resumed | StopAgreed) -> str:
     match event:
-        case PhaseEntered():
-            return f"{event.phase} at step {event.step}"
         case WeightsLoaded():
             return f"starts from {event.place}"
         case Resumed():

@@ -294,13 +294,8 @@ def get_events(
     context: ServerContext,
     job_id: JobId,
     page: Annotated[PageRequest[int], Depends(page_by("events", int))],
-    transient: Annotated[
-        bool, Query(description="Also those that only live views need, kept for an hour.")
-    ] = False,
 ) -> Response:
     """List events, the newest first."""
-    rows = list_events(
-        context, job_id, before=page.after, limit=page.limit, with_transient=transient
-    )
+    rows = list_events(context, job_id, before=page.after, limit=page.limit)
     shown, next_page_token = page.cut(rows, lambda row: row["id"])
     return reply_page(shown, next_page_token)

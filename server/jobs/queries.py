@@ -108,7 +108,7 @@ def list_attempts(
 
 
 def list_events(
-    context: Context, job_id: str, *, before: int | None, limit: int, with_transient: bool
+    context: Context, job_id: str, *, before: int | None, limit: int
 ) -> list[dict[str, Any]]:
     """Return at most `limit` events of a job below an id, the newest first, for orjson.
 
@@ -116,8 +116,6 @@ def list_events(
         NotFoundError: no job has this id.
     """
     query = StoredEvent.select().where(events.c.job_id == job_id)
-    if not with_transient:
-        query = query.where(events.c.transient.is_(False))
     if before is not None:
         query = query.where(events.c.id < before)
     with context.database.read() as connection:

@@ -20,6 +20,7 @@ from server.database.rows import Job
 from server.database.tables import attempts, jobs, requests
 from server.database.upsert import insert_absent
 from server.errors import ConflictError, InvalidRequestError
+from server.events.notices import forget
 from server.events.store import append_event
 from server.jobs.checks import check_hardware, check_new, check_world_size
 from server.lifecycle import job_to, lock_job, move
@@ -143,6 +144,7 @@ def delete(
             operations = remove_with_job(context, connection, job, actor=actor)
         connection.execute(sa.delete(jobs).where(jobs.c.id == job_id))
         connection.execute(sa.delete(tables.events).where(tables.events.c.job_id == job_id))
+        forget(connection, job_id)
         keys = tables.idempotency_keys
         connection.execute(sa.delete(keys).where(keys.c.job_id == job_id))
         append_event(

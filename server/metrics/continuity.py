@@ -199,7 +199,7 @@ def _code_digests(connection: Connection, job_id: str, number: int) -> tuple[str
     of_attempt = (events.c.job_id == job_id, events.c.attempt == number)
     data = connection.scalar(
         select(events.c.data)
-        .where(*of_attempt, events.c.kind == EventKind.RESUMED, events.c.transient.is_(False))
+        .where(*of_attempt, events.c.kind == EventKind.RESUMED)
         .order_by(events.c.id.desc())
         .limit(1)
     )

@@ -10,7 +10,7 @@ from server.context import Context
 from server.database.rows import Operation
 from server.database.tables import operations
 from server.errors import ConflictError, NotFoundError
-from server.events.store import append_event
+from server.events.notices import notify
 from server.leases import OPERATION_LEASES, check_fence
 from server.lifecycle import lock_job, move, operation_to
 from server.nodes.workers import check_worker
@@ -144,16 +144,14 @@ def _note(
     values = OPERATION_LEASES.renewal(context.now()) | ({"progress": progress} if changed else {})
     connection.execute(update(operations).where(operations.c.id == operation.id).values(values))
     if progress is not None and changed:
-        append_event(
+        notify(
             context,
             connection,
+            Subject(operation.job_id, node=node),
             OperationProgressed(
                 **identity(operation.id, operation.kind, operation.checkpoint_id),
                 progress=progress,
             ),
-            message=f"{operation.kind}: {progress.doing}",
-            actor=Actor(node),
-            subject=Subject(operation.job_id, node=node),
         )
 
 

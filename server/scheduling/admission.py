@@ -12,7 +12,7 @@ from server.database.rows import Job
 from server.database.tables import jobs
 from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, move
-from server.scheduling.queue import WaitingJob, append_waiting
+from server.scheduling.queue import WaitingJob, notify_waiting
 from server.secrets import KeyFileError
 from server.subject import SCHEDULER, Subject
 from trainyard.base.problems import Problem
@@ -45,7 +45,7 @@ def _put_off(context: Context, connection: Connection, job: Job, *, reason: str)
     values = {"reason": reason, "demand": None, "not_before": context.now() + KEY_RETRY}
     connection.execute(update(jobs).where(jobs.c.id == job.id).values(values))
     if job.reason != reason:
-        append_waiting(context, connection, [WaitingJob(job.id, job.name, reason)])
+        notify_waiting(context, connection, [WaitingJob(job.id, reason)])
 
 
 def _end(context: Context, connection: Connection, job: Job, problems: Sequence[Problem]) -> None:

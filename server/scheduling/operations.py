@@ -14,7 +14,7 @@ from server.checkpoints.service import queue_look
 from server.context import Context
 from server.database.rows import CheckpointHead, JobHead, Operation, TypedRow
 from server.database.tables import checkpoints, jobs, operations
-from server.events.store import append_event
+from server.events.notices import notify_all
 from server.leases import OPERATION_LEASES
 from server.lifecycle import lock_job, move, operation_to
 from server.liveness import hearing
@@ -124,23 +124,22 @@ class OperationKeeper:
     def _explain(
         self, connection: Connection, rows: Sequence[QueuedOperation], reasons: Mapping[str, str]
     ) -> None:
-        """Store the reasons that changed: first on the operations, in one order, then as events."""
+        """Store changed reasons: on the operations, in one order, then as notices."""
         stored = [
             row
             for row in sorted(rows, key=lambda row: str(row.id))
             if _mark(connection, row, waiting=reasons[row.id])
         ]
-        for row in stored:
-            append_event(
-                self._context,
-                connection,
+        told = [
+            (
+                Subject(row.job_id),
                 OperationWaiting(
                     **identity(row.id, row.kind, row.checkpoint_id), waiting=reasons[row.id]
                 ),
-                message=f"{describe(row.kind, row.checkpoint_id)} {reasons[row.id]}",
-                actor=SCHEDULER,
-                subject=Subject(row.job_id),
             )
+            for row in sorted(stored, key=lambda row: (row.job_id, row.id))
+        ]
+        notify_all(self._context, connection, told)
 
     def _queue(self, connection: Connection) -> Sequence[QueuedOperation]:
         """Return the queued operations: first those that a job or person waits for, scrubs last."""

@@ -19,10 +19,10 @@ from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import checkpoints, demands, jobs
 from server.database.upsert import insert_absent
-from server.events.store import NewEvent, append_events
+from server.events.notices import notify_all
 from server.jobs.checks import roots_of
 from server.nodes.placement import Demand, Shape
-from server.subject import SCHEDULER, Subject
+from server.subject import Subject
 from trainyard.protocol.rest.event_data import Waiting
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import JobState
@@ -80,7 +80,6 @@ class WaitingJob(TypedRow):
 
     table: ClassVar[Table] = jobs
     id: str
-    name: str
     reason: Annotated[str, jobs.c.reason]
 
 
@@ -205,23 +204,13 @@ class JobQueue:
                 demands.c.reason.is_not(None),
             )
             rows = GroupedJob.all(connection, still.order_by(jobs.c.id))
-            append_waiting(self._context, connection, rows)
+            notify_waiting(self._context, connection, rows)
 
 
-def append_waiting(context: Context, connection: Connection, waiting: Sequence[WaitingJob]) -> None:
-    """Store why jobs wait."""
-    append_events(
-        context,
-        connection,
-        [
-            NewEvent(
-                Waiting(reason=job.reason),
-                Subject(job.id),
-                SCHEDULER,
-                message=f"{job.name} {job.reason}",
-            )
-            for job in waiting
-        ],
+def notify_waiting(context: Context, connection: Connection, waiting: Sequence[WaitingJob]) -> None:
+    """Tell live views why jobs wait, which come in the order of their ids."""
+    notify_all(
+        context, connection, [(Subject(job.id), Waiting(reason=job.reason)) for job in waiting]
     )
 
 

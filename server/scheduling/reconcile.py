@@ -18,7 +18,7 @@ from server.attempts.retry_policy import NodeEnd
 from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import attempt_nodes, attempts, jobs, nodes
-from server.events.store import append_event, prune_transient
+from server.events.store import append_event
 from server.jobs.service import forget_old_keys
 from server.leases import NODE_LEASES, Hearing
 from server.lifecycle import lock_job
@@ -245,7 +245,6 @@ class Reconciler:
     def _prune(self, now: datetime) -> None:
         if self._pruned_at is None or now - self._pruned_at >= PRUNE_EVERY:
             self._pruned_at = now
-            prune_transient(self._context)
             forget_old_keys(self._context)
             prune_ended(self._context)
             forget_groups(self._context)

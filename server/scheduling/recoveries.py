@@ -15,7 +15,7 @@ from server.database.tables import jobs, operations
 from server.liveness import hearing
 from server.nodes.capacity import read_offers
 from server.nodes.placement import Offer
-from server.scheduling.queue import WaitingJob, append_waiting
+from server.scheduling.queue import WaitingJob, notify_waiting
 from trainyard.protocol.operations import OperationKind, OperationTask
 from trainyard.protocol.states import OPEN_OPERATION_STATES, JobState
 
@@ -78,7 +78,7 @@ class Recoveries:
                 jobs.c.id.in_([row.job_id for row in ordered]), jobs.c.state == JobState.QUEUED
             )
             waiting = WaitingJob.all(connection, still.order_by(jobs.c.id))
-            append_waiting(self._context, connection, waiting)
+            notify_waiting(self._context, connection, waiting)
 
 
 def _reason(search: Search) -> str:

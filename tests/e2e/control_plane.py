@@ -24,8 +24,7 @@ from embedded.ports import any_free_port
 from embedded.record import ProcessRecord, is_alive, read_record
 from trainyard.client.errors import TrainyardError
 from trainyard.client.sdk import Client
-from trainyard.protocol.event_kinds import TRANSIENT
-from trainyard.protocol.rest.events import AnyEvent, Event
+from trainyard.protocol.rest.events import AnyEvent, Event, Notice, NoticeView
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.states import ACTIVE_JOB_STATES, JobState
 from trainyard.run.directory import RunDirectory
@@ -151,6 +150,7 @@ class Follower:
 
     yard: Client
     events: list[AnyEvent] = field(default_factory=list)
+    notices: list[NoticeView] = field(default_factory=list)
     resyncs: int = 0
     error: Exception | None = None
 
@@ -172,6 +172,8 @@ class Follower:
             for item in self.yard.stream():
                 if isinstance(item, Event):
                     self.events.append(item)
+                elif isinstance(item, Notice):
+                    self.notices.append(item)
                 else:
                     self.resyncs += 1
         except Exception as error:  # noqa: BLE001 - told by whoever waits for the events
@@ -362,9 +364,8 @@ def assert_told_once(yard: Client, job_id: str, follower: Follower) -> list[AnyE
     ids = [event.id for event in streamed]
     assert ids == sorted(set(ids))
     assert follower.resyncs == 1  # no gap that could not be replayed
-    lasting = [event for event in streamed if event.kind not in TRANSIENT]
-    assert lasting == sorted(yard.events(job_id), key=lambda event: event.id)
-    return lasting
+    assert streamed == sorted(yard.events(job_id), key=lambda event: event.id)
+    return streamed
 
 
 def cancel_all(yard: Client) -> None:

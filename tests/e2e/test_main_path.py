@@ -103,7 +103,7 @@ def live_steps(follower: Follower, job_id: str) -> list[int]:
     """Return the steps whose points the stream has brought."""
     return [
         event.data.step
-        for event in tuple(follower.events)
+        for event in tuple(follower.notices)
         if isinstance(event.data, MetricsStored) and event.job_id == job_id
     ]
 

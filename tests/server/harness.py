@@ -232,9 +232,8 @@ class Harness:
             return list(connection.execute(shares.order_by(attempt_nodes.c.node_rank)))
 
     def kinds(self, job_id: str) -> list[str]:
-        """Return the kinds of the job's lasting events, oldest first."""
-        lasting = events.c.transient.is_(False)
-        chosen = select(events.c.kind).where(events.c.job_id == job_id, lasting)
+        """Return the kinds of the job's events, oldest first."""
+        chosen = select(events.c.kind).where(events.c.job_id == job_id)
         with self.context.database.read() as connection:
             return list(connection.scalars(chosen.order_by(events.c.id)))
 

@@ -16,16 +16,25 @@ from sqlalchemy import insert
 from server.app.factory import openapi_text
 from server.context import Context
 from server.database.tables import events
+from server.events.notices import notify, read_notices
 from server.events.store import append_event
-from server.events.tail import read_frames
+from server.events.tail import notice_frame, read_frames
 from server.ingest.jsonl import event_line
 from server.subject import Subject
 from tests.actors import TESTER
-from trainyard.protocol.event_kinds import TRANSIENT, EventData, EventKind
+from trainyard.protocol.event_kinds import EventData, EventKind, NoticeKind
 from trainyard.protocol.manifest import SaveFailed, SaveSettled
 from trainyard.protocol.operations import OperationKind, OperationProgress
 from trainyard.protocol.rest import event_data as data
-from trainyard.protocol.rest.events import KIND_OF, AnyEvent, EventView, UnknownEvent
+from trainyard.protocol.rest.events import (
+    KIND_OF,
+    NOTICE_KIND_OF,
+    AnyEvent,
+    EventView,
+    Notice,
+    StreamItem,
+    UnknownEvent,
+)
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, JobState, OperationState
 from trainyard.run.checkpoint_faults import CheckpointFault
@@ -35,6 +44,7 @@ from trainyard.run.failures import Failure, FailureReason
 SERVER = Path(__file__).parents[2] / "server"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 STRICT: TypeAdapter[EventView] = TypeAdapter(EventView)
+ITEM: TypeAdapter[StreamItem] = TypeAdapter(StreamItem)
 LENIENT: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 FAILURE = Failure(reason=FailureReason.HANG, message="rank 1 is silent")
 OPERATION: dict[str, Any] = {
@@ -46,10 +56,8 @@ TIMES: dict[str, Any] = {"failing_since": NOW, "next_try_at": NOW, "give_up_at":
 EXAMPLES: tuple[EventData, ...] = (
     data.Submitted(world_size=2, layout="FSDP 2"),
     data.Queued(cause=AttemptCause.RETRY, not_before=NOW, reason="hang"),
-    data.Waiting(reason="needs 2 slots, 1 free"),
     data.Placed(layout="FSDP 2", nodes=("a",), parent_checkpoint_id=None, start_step=0),
     data.Claimed(),
-    data.PhaseEntered(phase=Phase.SAVING),
     data.Running(),
     data.WeightsLoaded(place="data:weights", files=(), step=0, time=1.0),
     data.Resumed(checkpoint_id="j.a1.step-4", step=4, time=1.0),
@@ -66,21 +74,14 @@ EXAMPLES: tuple[EventData, ...] = (
     data.Unreachable(),
     data.Reachable(),
     data.CheckpointCommitted(checkpoint_id="j.a1.step-4", step=4, size=1, kind="interval"),
-    SaveSettled(checkpoint_id="j.a1.step-4", stall_seconds=0.5),
     SaveFailed(kind="interval", message="full", tries=1, saved_step=0, step=4, **TIMES),
     data.CheckpointDamaged(checkpoint_id="j.a1.step-4", fault=CheckpointFault.FILE_MISSING),
     data.CheckpointPinned(checkpoint_id="j.a1.step-4", pinned=True),
     data.OperationQueued(**OPERATION, reason="asked for"),
-    data.OperationWaiting(**OPERATION, waiting="no node sees the root"),
     data.OperationStarted(**OPERATION, fence=1),
-    data.OperationProgressed(
-        **OPERATION, progress=OperationProgress(doing="reads", done=1, total=2)
-    ),
     data.OperationEnded(**OPERATION, state=OperationState.SUCCEEDED, ok=True),
     data.ContinuityChecked(ok=True, step=5, checks=()),
     data.RequestAnswered(request_id="r1", ok=True, message="saved"),
-    data.MetricsStored(step=5, values={"train/loss": math.nan}, progress=Progress(steps=10)),
-    data.LogStored(rank=0, lines=3),
     data.LineSkipped(file="metrics.jsonl", offset=0, error="no record"),
     data.MetricsDropped(what="series", limit=2000, first="train/x"),
     data.NodeRegistered(slots=2, device="cpu"),
@@ -88,6 +89,17 @@ EXAMPLES: tuple[EventData, ...] = (
     data.NodeOffline(),
     data.NodeDrained(draining=True, running="move"),
     data.JobDeleted(),
+)
+NOTICES: tuple[EventData, ...] = (
+    data.Waiting(reason="needs 2 slots, 1 free"),
+    data.PhaseEntered(phase=Phase.SAVING),
+    SaveSettled(checkpoint_id="j.a1.step-4", stall_seconds=0.5),
+    data.OperationWaiting(**OPERATION, waiting="no node sees the root"),
+    data.OperationProgressed(
+        **OPERATION, progress=OperationProgress(doing="reads", done=1, total=2)
+    ),
+    data.MetricsStored(step=5, values={"train/loss": math.nan}, progress=Progress(steps=10)),
+    data.LogStored(rank=0, lines=3),
 )
 
 
@@ -108,6 +120,9 @@ def store(context: Context, kind: str, content: dict[str, Any]) -> None:
 def test_every_kind_has_a_view_of_its_own() -> None:
     assert sorted(KIND_OF.values()) == sorted(EventKind)
     assert {type(example) for example in EXAMPLES} == set(KIND_OF)
+    assert sorted(NOTICE_KIND_OF.values()) == sorted(NoticeKind)
+    assert {type(example) for example in NOTICES} == set(NOTICE_KIND_OF)
+    assert not set(EventKind) & set(NoticeKind)
 
 
 def test_what_is_written_of_each_kind_is_read_as_its_view(context: Context) -> None:
@@ -126,9 +141,24 @@ def test_what_is_written_of_each_kind_is_read_as_its_view(context: Context) -> N
     assert [type(event.data) for event in read] == [type(example) for example in EXAMPLES]
     written = [example.model_dump_json() for example in EXAMPLES]
     assert [event.data.model_dump_json() for event in read] == written
+
+
+def test_what_is_noticed_of_each_kind_is_read_as_its_view(context: Context) -> None:
+    with context.database.write() as connection:
+        for example in NOTICES:
+            notify(context, connection, Subject("j", 2, "a"), example)
     with context.database.read() as connection:
-        short = connection.execute(events.select().where(events.c.transient.is_(True)))
-        assert {row.kind for row in short} == TRANSIENT
+        rows = read_notices(connection, since=context.now(), job_id="j")
+    texts = [notice_frame(row).content.decode() for row in rows]
+    assert all(text.startswith("data: ") for text in texts), "without an id"
+    read = [ITEM.validate_json(text.removeprefix("data: ")) for text in texts]
+    by_kind = {notice.kind: notice for notice in read}
+    assert len(by_kind) == len(NOTICES)
+    for example in NOTICES:
+        notice = by_kind[NOTICE_KIND_OF[type(example)]]
+        assert isinstance(notice, Notice)
+        assert (notice.job_id, notice.attempt, notice.node) == ("j", 2, "a")
+        assert notice.data.model_dump_json() == example.model_dump_json()
 
 
 def test_a_writer_cannot_store_what_is_not_declared(context: Context) -> None:
@@ -155,27 +185,29 @@ def test_the_server_writes_events_through_one_door_and_every_kind() -> None:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Name)
     }
-    assert {model.__name__ for model in KIND_OF} <= used
+    assert {model.__name__ for model in (*KIND_OF, *NOTICE_KIND_OF)} <= used
 
 
 def test_the_document_tells_events_apart_by_their_kind() -> None:
     document = json.loads(openapi_text())
     schemas = document["components"]["schemas"]
-    discriminator = schemas["EventView"]["discriminator"]
-    assert discriminator["propertyName"] == "kind"
-    assert set(discriminator["mapping"]) == set(EventKind)
-    assert {one["$ref"] for one in schemas["EventView"]["oneOf"]} == set(
-        discriminator["mapping"].values()
-    )
-    for model, kind in KIND_OF.items():
-        member = schemas[discriminator["mapping"][kind].rsplit("/", 1)[1]]["properties"]
-        assert member["kind"]["const"] == kind
-        assert member["data"]["$ref"].endswith(f"/{model.__name__}")
+    for name, kinds in (("EventView", KIND_OF), ("NoticeView", NOTICE_KIND_OF)):
+        discriminator = schemas[name]["discriminator"]
+        assert discriminator["propertyName"] == "kind"
+        assert set(discriminator["mapping"]) == set(kinds.values())
+        assert {one["$ref"] for one in schemas[name]["oneOf"]} == set(
+            discriminator["mapping"].values()
+        )
+        for model, kind in kinds.items():
+            member = schemas[discriminator["mapping"][kind].rsplit("/", 1)[1]]["properties"]
+            assert member["kind"]["const"] == kind
+            assert member["data"]["$ref"].endswith(f"/{model.__name__}")
     view = {"$ref": "#/components/schemas/EventView"}
     assert schemas["Page_EventView_"]["properties"]["items"]["items"] == view
     stream = document["paths"]["/api/v1/stream"]["get"]["responses"]["200"]
     frame = stream["content"]["text/event-stream"]["schema"]["properties"]["data"]
-    assert frame["contentSchema"] == view
+    assert frame["contentSchema"] == {"$ref": "#/components/schemas/StreamItem"}
+    assert view in schemas["StreamItem"]["anyOf"]
 
 
 def test_an_event_of_an_older_version_is_read_with_what_it_has(context: Context) -> None:

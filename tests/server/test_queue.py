@@ -9,12 +9,13 @@ import pytest
 from sqlalchemy import Connection, event, func, insert, select, update
 
 from server.context import Context
-from server.database.tables import demands, events, jobs, nodes
+from server.database.tables import demands, jobs, nodes, notices
 from server.scheduling.queue import NOTIFIED, PLACED_AT_ONCE, forget_groups
 from server.scheduling.round import Placer
 from tests.server.harness import Harness
 from trainyard.base.ids import make_id
 from trainyard.protocol.states import JobState
+from trainyard.run.failures import FailureReason
 
 
 def fill(harness: Harness, count: int, like: str) -> list[str]:
@@ -48,10 +49,12 @@ def statements(context: Context) -> Iterator[list[str]]:
     event.remove(context.database.engine, "before_cursor_execute", note)
 
 
-def waiting_events(context: Context) -> int:
+def notices_since(context: Context, seq: int) -> tuple[int, int]:
+    """Return how many notices changed after one, and the number of the newest."""
     with context.database.read() as connection:
-        kinds = select(func.count()).select_from(events).where(events.c.kind == "waiting")
-        return connection.execute(kinds).scalar_one()
+        later = select(func.count(), func.max(notices.c.seq)).where(notices.c.kind == "waiting")
+        count, newest = connection.execute(later.where(notices.c.seq > seq)).one()
+        return count, newest
 
 
 def reasons(context: Context) -> list[str | None]:
@@ -90,7 +93,7 @@ def test_a_round_costs_the_same_however_many_wait(harness: Harness, context: Con
     first = harness.submit(resources={"world_size": 1})
     copies = fill(harness, 300, first)
     assert harness.place() == 1
-    told = waiting_events(context)
+    told, newest = notices_since(context, 0)
     assert told == 300, "each is told once why it waits"
     assert harness.place() == 0
     with statements(context) as idle:
@@ -101,7 +104,7 @@ def test_a_round_costs_the_same_however_many_wait(harness: Harness, context: Con
     with statements(context) as changed:
         assert harness.place() == 0
     assert sum(text.startswith(("UPDATE", "INSERT")) for text in changed) == 2
-    assert waiting_events(context) - told == NOTIFIED
+    assert notices_since(context, newest)[0] == NOTIFIED
     assert harness.job(copies[-1]).reason == "no node is online that takes new work"
 
 
@@ -125,7 +128,7 @@ def test_a_job_that_is_queued_again_is_looked_at_anew(harness: Harness) -> None:
     job_id, (supervisor,) = harness.running(retry={"backoff_seconds": 60})
     before = harness.job(job_id).demand
     harness.commit_checkpoint(job_id, 1)
-    supervisor.end("failed", "hang")  # type: ignore[arg-type]
+    supervisor.end("failed", FailureReason.HANG)
     assert harness.job(job_id).demand is None
     harness.place()
     assert harness.job(job_id).reason == "retry 1 of 2 in 60 s after hang"

@@ -10,17 +10,14 @@ from pydantic import ValidationError
 
 from server.attempts.service import node_heartbeat
 from server.context import Context
-from server.events.store import append_event, prune_transient
 from server.jobs.service import stop
 from server.liveness import beat
 from server.scheduling.leader import FileLeadership
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.run import Scheduler
 from server.settings import Settings
-from server.subject import Subject
-from tests.actors import ADA, TESTER
+from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor
-from trainyard.protocol.rest.event_data import LogStored, NodeDrained
 from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
 from trainyard.protocol.worker_messages import NodeHeartbeat
 from trainyard.run.failures import FailureReason
@@ -261,16 +258,6 @@ def test_a_stopped_job_whose_node_died_ends(harness: Harness, context: Context) 
     harness.reconcile(seconds=61)
     assert harness.shares(job_id)[0].state == AttemptNodeState.ENDED
     assert harness.job(job_id).state == JobState.FAILED
-
-
-def test_transient_events_are_pruned_after_an_hour(harness: Harness, context: Context) -> None:
-    for event in (LogStored(rank=0, lines=1), NodeDrained(draining=True)):
-        with context.database.write() as connection:
-            append_event(context, connection, event, subject=Subject(), message="m", actor=TESTER)
-    harness.clock.advance(3599)
-    assert prune_transient(context) == 0
-    harness.clock.advance(2)
-    assert prune_transient(context) == 1
 
 
 def test_only_the_leader_works(harness: Harness, context: Context) -> None:

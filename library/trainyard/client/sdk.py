@@ -20,7 +20,7 @@ from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.access import SessionView, TokenRequest, TokenView
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.common import Page
-from trainyard.protocol.rest.events import AnyEvent
+from trainyard.protocol.rest.events import AnyEvent, AnyStreamItem
 from trainyard.protocol.rest.jobs import (
     CancelReply,
     JobRequest,
@@ -323,8 +323,11 @@ class Client(CatalogCalls, JobListCalls):
 
     def stream(
         self, *, job_id: str | None = None, give_up_seconds: float = 60.0
-    ) -> Iterator[AnyEvent | Resync]:
+    ) -> Iterator[AnyStreamItem | Resync]:
         """Yield events as they happen, in order and each once; interruptions are caught up.
+
+        Between them come notices (`metrics`, `log`, `phase`, ...), which have no `id`; the newest
+        of a kind stands for those that it replaces.
 
         The first item is a `Resync`: read then what you show, and follow with the events. Another
         one comes when a gap could not be replayed.

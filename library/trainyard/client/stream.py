@@ -12,13 +12,13 @@ from pydantic import TypeAdapter, ValidationError
 from trainyard.base.retry import Retries
 from trainyard.client.errors import ServerError
 from trainyard.client.transport import BACKOFF, Transport, unreachable
-from trainyard.protocol.rest.events import AnyEvent
+from trainyard.protocol.rest.events import AnyStreamItem
 
 SILENCE_SECONDS = 45.0
 """Without even a ping for so long, the connection is taken for dead and opened anew."""
 
 
-EVENT: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
+ITEM: TypeAdapter[AnyStreamItem] = TypeAdapter(AnyStreamItem)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ServerEvent:
 
 
 class EventStream:
-    """Events as they happen, in order and each once, over lost connections too."""
+    """Events in order and each once, over lost connections too, with notices between them."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class EventStream:
         self._retries = Retries(BACKOFF, for_seconds=give_up_seconds, clock=clock)
         self._last_id: str | None = None
 
-    def __iter__(self) -> Iterator[AnyEvent | Resync]:
-        """Yield events, and a `Resync` wherever what came before was not seen.
+    def __iter__(self) -> Iterator[AnyStreamItem | Resync]:
+        """Yield events and notices, and a `Resync` wherever what came before was not seen.
 
         Raises:
             ConnectionFailedError: the server stayed away for longer than `give_up_seconds`.
@@ -77,7 +77,7 @@ class EventStream:
                 pause = self._pause_after(error)
             self._transport.sleep(pause)
 
-    def _one_connection(self) -> Iterator[AnyEvent | Resync]:
+    def _one_connection(self) -> Iterator[AnyStreamItem | Resync]:
         """Yield what one connection brings, until it ends."""
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if self._last_id is not None:
@@ -127,10 +127,10 @@ def parse_events(lines: Iterable[str]) -> Iterator[ServerEvent]:
             event.id = value
 
 
-def _view(event: ServerEvent) -> AnyEvent | None:
+def _view(event: ServerEvent) -> AnyStreamItem | None:
     if not event.data:
         return None
     try:
-        return EVENT.validate_json("\n".join(event.data), extra="ignore")
+        return ITEM.validate_json("\n".join(event.data), extra="ignore")
     except ValidationError:  # no event at all: a message that only a newer server sends
         return None

@@ -1,4 +1,4 @@
-"""Kinds of events: what may happen, for the events table, the stream and whoever listens."""
+"""Kinds of events, which are kept, and of notices, which live views alone need."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ class EventKind(StrEnum):
 
     SUBMITTED = "submitted"
     QUEUED = "queued"
-    WAITING = "waiting"
     PLACED = "placed"
     CLAIMED = "claimed"
-    PHASE = "phase"
     RUNNING = "running"
     WEIGHTS_LOADED = "weights_loaded"
     RESUMED = "resumed"
@@ -33,19 +31,14 @@ class EventKind(StrEnum):
     UNREACHABLE = "unreachable"
     REACHABLE = "reachable"
     CHECKPOINT_COMMITTED = "checkpoint_committed"
-    CHECKPOINT_SETTLED = "checkpoint_settled"
     SAVE_FAILED = "save_failed"
     CHECKPOINT_DAMAGED = "checkpoint_damaged"
     CHECKPOINT_PINNED = "checkpoint_pinned"
     OPERATION_QUEUED = "operation_queued"
-    OPERATION_WAITING = "operation_waiting"
     OPERATION_STARTED = "operation_started"
-    OPERATION_PROGRESS = "operation_progress"
     OPERATION_ENDED = "operation_ended"
     CONTINUITY_CHECKED = "continuity_checked"
     REQUEST_ANSWERED = "request_answered"
-    METRICS = "metrics"
-    LOG = "log"
     LINE_SKIPPED = "line_skipped"
     METRICS_DROPPED = "metrics_dropped"
     NODE_REGISTERED = "node_registered"
@@ -55,18 +48,16 @@ class EventKind(StrEnum):
     JOB_DELETED = "job_deleted"
 
 
-TRANSIENT = frozenset(
-    {
-        EventKind.WAITING,
-        EventKind.PHASE,
-        EventKind.METRICS,
-        EventKind.LOG,
-        EventKind.CHECKPOINT_SETTLED,
-        EventKind.OPERATION_WAITING,
-        EventKind.OPERATION_PROGRESS,
-    }
-)
-"""Kinds that only live views need: they are pruned after an hour and kept out of a job's events."""
+class NoticeKind(StrEnum):
+    """What changed; only live views need it, and the newest of each kind and part is enough."""
+
+    WAITING = "waiting"
+    PHASE = "phase"
+    METRICS = "metrics"
+    LOG = "log"
+    CHECKPOINT_SETTLED = "checkpoint_settled"
+    OPERATION_WAITING = "operation_waiting"
+    OPERATION_PROGRESS = "operation_progress"
 
 
 def _stored_by_any_version(schema: dict[str, Any]) -> None:
@@ -74,7 +65,7 @@ def _stored_by_any_version(schema: dict[str, Any]) -> None:
 
 
 class EventData(RecordModel):
-    """Details of one event; each kind has a model of its own.
+    """Details of one event or notice; each kind has a model of its own.
 
     A writer sets declared fields only. A stored event of another version may lack fields that have
     a default, and may hold further ones: the JSON Schema leaves the former optional and is open.

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from trainyard.cli.commands.watch import Lines, follow, panel
 from trainyard.client.sdk import Client
-from trainyard.client.stream import EVENT, Resync
-from trainyard.protocol.event_kinds import EventKind
-from trainyard.protocol.rest.events import AnyEvent
+from trainyard.client.stream import ITEM, Resync
+from trainyard.protocol.event_kinds import EventKind, NoticeKind
+from trainyard.protocol.rest.events import AnyStreamItem
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.spec.job import JobSpec
 
@@ -61,9 +61,8 @@ def progress(step: int, *, phase: str | None = "training") -> dict[str, object]:
     }
 
 
-def event(kind: EventKind, message: str = "", *, step: int | None = None) -> AnyEvent:
-    data = {} if step is None else {"step": step, "values": {}, "progress": progress(step)}
-    return EVENT.validate_python(
+def event(kind: EventKind, message: str = "") -> AnyStreamItem:
+    return ITEM.validate_python(
         {
             "id": 1,
             "at": AT,
@@ -73,7 +72,20 @@ def event(kind: EventKind, message: str = "", *, step: int | None = None) -> Any
             "node": None,
             "actor": "scheduler",
             "message": message,
-            "data": data,
+            "data": {},
+        }
+    )
+
+
+def points(step: int) -> AnyStreamItem:
+    return ITEM.validate_python(
+        {
+            "at": AT,
+            "kind": NoticeKind.METRICS,
+            "job_id": "j",
+            "attempt": 2,
+            "node": None,
+            "data": {"step": step, "values": {}, "progress": progress(step)},
         }
     )
 
@@ -81,12 +93,12 @@ def event(kind: EventKind, message: str = "", *, step: int | None = None) -> Any
 class Script:
     """A server that plays items of a stream, each with the job as it is then."""
 
-    def __init__(self, *scenes: tuple[AnyEvent | Resync, JobView]) -> None:
+    def __init__(self, *scenes: tuple[AnyStreamItem | Resync, JobView]) -> None:
         self.scenes = scenes
         self.now = scenes[0][1]
         self.read = 0
 
-    def stream(self, *, job_id: str) -> Iterator[AnyEvent | Resync]:
+    def stream(self, *, job_id: str) -> Iterator[AnyStreamItem | Resync]:
         for item, now in self.scenes:
             self.now = now
             yield item
@@ -129,7 +141,7 @@ def test_progress_comes_from_the_events_and_not_too_often(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     seconds = iter(range(100))
-    metrics = [(event(EventKind.METRICS, step=step), job("running")) for step in range(10, 20)]
+    metrics = [(points(step), job("running")) for step in range(10, 20)]
     done = job("succeeded", step=100)
     script = Script((Resync(), job("running")), *metrics, (event(EventKind.JOB_ENDED), done))
     watch(script, Lines(now=lambda: float(next(seconds))))

@@ -104,13 +104,19 @@ def _fill(connection: sa.Connection, context: Context, job_id: str, saved: list[
         connection.execute(events.insert().values(row))
 
 
-def test_a_filled_database_of_the_former_schema_is_served(
-    filled: str, database: Database, context: Context, anonymous: TestClient
-) -> None:
+@pytest.fixture
+def upgraded(filled: str, database: Database) -> str:
+    """The same after the upgrade; the server starts on nothing older."""
     upgrade(database)
+    return filled
+
+
+def test_a_filled_database_of_the_former_schema_is_served(
+    upgraded: str, context: Context, anonymous: TestClient
+) -> None:
     _, token = create_token(context, TokenRequest(name="ada"))
     anonymous.headers["authorization"] = f"Bearer {token}"
-    listed = anonymous.get(f"{API}/operations", params={"job": filled}).json()["items"]
+    listed = anonymous.get(f"{API}/operations", params={"job": upgraded}).json()["items"]
     assert [(row["id"], row["kind"], row["state"]) for row in listed] == [
         (DONE, "delete", "succeeded"),
         (RUNNING, "scrub", "running"),
@@ -120,14 +126,16 @@ def test_a_filled_database_of_the_former_schema_is_served(
     assert listed[1]["progress"]["done"] == 1
     assert listed[2]["waiting"] == "no node is online"
     assert anonymous.post(f"{API}/operations/{OPEN}/cancel").json()["state"] == "cancelled"
-    events = anonymous.get(f"{API}/jobs/{filled}/events", params={"page_size": 200}).json()["items"]
+    events = anonymous.get(f"{API}/jobs/{upgraded}/events", params={"page_size": 200}).json()[
+        "items"
+    ]
     told = {event["kind"]: event["data"] for event in events if "operation" in event["kind"]}
     assert {f"operation_{kind}" for kind in KINDS} <= told.keys()
     assert all(data["operation_id"] == OPEN for data in told.values())
     assert told["operation_queued"]["reason"] == 'the text {"chore_id":"x"} is no key'
     assert not [event for event in events if "chore" in event["kind"]]
-    assert anonymous.get(f"{API}/jobs/{filled}").json()["state"] == "stopped"
-    assert len(anonymous.get(f"{API}/jobs/{filled}/checkpoints").json()["items"]) == 2
+    assert anonymous.get(f"{API}/jobs/{upgraded}").json()["state"] == "stopped"
+    assert len(anonymous.get(f"{API}/jobs/{upgraded}/checkpoints").json()["items"]) == 2
 
 
 def test_the_former_schema_comes_back(filled: str, database: Database) -> None:

@@ -19,15 +19,16 @@ from sqlalchemy import delete, insert
 from server.context import Context
 from server.database.engine import Database
 from server.database.tables import events
+from server.events.notices import notify
 from server.events.store import append_event
-from server.events.stream import follow
+from server.events.stream import MOST_REPLAYED, follow
 from server.events.tail import QUEUE, Tail, newest_id
 from server.subject import Subject
 from tests.actors import TESTER
 from tests.server.api.serving import PATIENCE, serving, until
 from tests.server.harness import FakeClock
 from trainyard.protocol.event_kinds import EventKind
-from trainyard.protocol.rest.event_data import NodeOnline
+from trainyard.protocol.rest.event_data import NodeOnline, Waiting
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Heard:
 
     ids: list[int] = field(default_factory=list)
     events: list[dict[str, object]] = field(default_factory=list)
+    notices: list[dict[str, object]] = field(default_factory=list)
     resets: int = 0
     position: int | None = None
     """The client's Last-Event-ID."""
@@ -101,6 +103,9 @@ def _dispatch(heard: Heard, kind: str, data: str) -> None:
         heard.resets += 1
     elif data:
         event = json.loads(data)
+        if "id" not in event:
+            heard.notices.append(event)
+            return
         assert event["id"] == heard.position
         heard.events.append(event)
         heard.ids.append(event["id"])
@@ -234,12 +239,10 @@ def test_a_filter_leaves_the_events_of_one_job(context: Context, api_token: str)
         assert live.ids == replayed.ids == [*mine, last]
 
 
-def test_a_gap_that_was_pruned_is_a_reset(
-    context: Context, api_token: str, clock: FakeClock
-) -> None:
+def test_a_gap_that_cannot_be_replayed_is_a_reset(context: Context, api_token: str) -> None:
     old = append(context, "old")
+    append_many(context, MOST_REPLAYED)
     gone = append(context, "gone")
-    clock.advance(2 * 3600)
     young = append(context, "young")
     with context.database.write() as connection:
         connection.execute(delete(events).where(events.c.id == gone))
@@ -253,6 +256,31 @@ def test_a_gap_that_was_pruned_is_a_reset(
         with listening(url, api_token, last=young) as heard:
             until(lambda: len(heard.ids) == 3)
             assert heard.resets == 0
+
+
+def test_notices_have_no_id_and_the_newest_is_replayed(
+    context: Context, api_token: str, clock: FakeClock
+) -> None:
+    one, other = context.new_id(), context.new_id()
+    with context.database.write() as connection:
+        notify(context, connection, Subject(one), Waiting(reason="long ago"))
+    clock.advance(1)
+    begin = append(context, "begin", job_id=one)
+    with serving(context) as url, listening(url, api_token, job=one) as live:
+        for job_id, reason in ((one, "first"), (other, "not mine"), (one, "second")):
+            with context.database.write() as connection:
+                notify(context, connection, Subject(job_id), Waiting(reason=reason))
+        until(lambda: live.notices and live.notices[-1]["data"] == {"reason": "second"})
+        assert {notice["job_id"] for notice in live.notices} == {one}
+        assert live.position == begin
+        end = append(context, "end", job_id=one)
+        with listening(url, api_token, last=begin, job=one) as replayed:
+            until(lambda: replayed.ids == [end])
+            assert [notice["data"] for notice in replayed.notices] == [{"reason": "second"}]
+        with listening(url, api_token, last=end, job=one) as later:
+            append(context, "more", job_id=one)
+            until(lambda: len(later.ids) == 1)
+            assert later.resets == 0
 
 
 def test_a_slow_client_is_dropped_with_a_reset_and_holds_up_nobody(context: Context) -> None:

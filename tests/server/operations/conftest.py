@@ -12,7 +12,7 @@ from sqlalchemy import select
 from server.attempts.launch import effective_spec
 from server.checkpoints.outcomes import apply_outcome
 from server.checkpoints.service import apply_retention
-from server.database.tables import checkpoints, events, operations
+from server.database.tables import checkpoints, events, notices, operations
 from server.lifecycle import lock_job
 from server.operations.store import read_operation
 from server.operations.worker_api import claim_operation, report_operation
@@ -117,6 +117,12 @@ class Yard:
         query = select(events).where(events.c.job_id == job_id, events.c.kind == kind)
         with self.harness.context.database.read() as connection:
             return list(connection.execute(query.order_by(events.c.id)))
+
+    def noticed(self, job_id: str, kind: str) -> list[AnyRow]:
+        """Return the job's notices of a kind, in the order of their changes."""
+        query = select(notices).where(notices.c.job_id == job_id, notices.c.kind == kind)
+        with self.harness.context.database.read() as connection:
+            return list(connection.execute(query.order_by(notices.c.seq)))
 
 
 @pytest.fixture

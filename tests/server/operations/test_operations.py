@@ -41,11 +41,12 @@ def test_a_verification_from_the_request_to_the_catalog(yard: Yard, context: Con
     progress = yard.operation(operation_id).progress
     assert progress is not None
     assert progress.done == 5
-    yard.report(operation_id, done=5)  # which is nothing new, and makes no event
-    assert len(yard.said(job_id, "operation_progress")) == 1
-    assert yard.said(job_id, "operation_progress")[0].transient
+    (first,) = yard.noticed(job_id, "operation_progress")
+    yard.report(operation_id, done=5)  # which is nothing new, and makes no notice
+    assert yard.noticed(job_id, "operation_progress") == [first]
 
     assert yard.report(operation_id, outcome=DONE).ended
+    assert yard.noticed(job_id, "operation_progress") == []
     view = yard.operation(operation_id)
     assert (view.state, view.tries, view.actor) == (OperationState.SUCCEEDED, 1, "ada")
     assert yard.harness.kinds(job_id)[-3:] == [
@@ -289,8 +290,7 @@ def test_the_reason_is_stored_once_and_ends_with_the_waiting(yard: Yard, context
     yard.give()
     assert yard.operation(first).waiting == "was given to node-1, which has not begun it yet"
     assert yard.operation(second).waiting == "waits for node-1, which has another operation"
-    told = yard.said(job_id, "operation_waiting")
-    assert [event.data["operation_id"] for event in told] == [second, first]
-    assert all(event.transient for event in told)
+    told = yard.noticed(job_id, "operation_waiting")
+    assert [notice.data["operation_id"] for notice in told] == [second, first]
     yard.claim(first)
     assert yard.operation(first).waiting is None

@@ -11,10 +11,11 @@ from sqlalchemy import select
 
 from server.auth.tokens import hash_token
 from server.context import Context
-from server.database.tables import events
+from server.database.tables import events, notices
 from server.ingest.receive import store_report
 from server.metrics.charts import chart
 from tests.server.harness import Supervisor
+from trainyard.protocol.event_kinds import NoticeKind
 from trainyard.protocol.rest.telemetry import MetricLineView
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Report, ReportReply
 
@@ -71,7 +72,10 @@ def loss(context: Context, job_id: str) -> MetricLineView:
 
 
 def kept_events(context: Context, kind: str) -> list[dict[str, Any]]:
-    """Return the data of the events of one kind, oldest first."""
+    """Return the data of the events of one kind, oldest first, or of the notices of that kind."""
     with context.database.read() as connection:
+        if kind in set(NoticeKind):
+            changed = select(notices.c.data).where(notices.c.kind == kind)
+            return list(connection.scalars(changed.order_by(notices.c.seq)))
         query = select(events.c.data).where(events.c.kind == kind).order_by(events.c.id)
         return list(connection.scalars(query))

@@ -267,9 +267,7 @@ def harness_job(context: Context, job_id: str) -> tuple[object, ...]:
         row = connection.execute(
             select(jobs.c.state, jobs.c.progress).where(jobs.c.id == job_id)
         ).one()
-        kept = connection.scalars(
-            select(events.c.kind).where(events.c.transient.is_(False)).order_by(events.c.id)
-        ).all()
+        kept = connection.scalars(select(events.c.kind).order_by(events.c.id)).all()
     return row.state, row.progress, tuple(kept)
 
 

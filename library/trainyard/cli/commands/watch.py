@@ -21,9 +21,9 @@ from trainyard.cli.render import progress_words
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
 from trainyard.client.stream import Resync
-from trainyard.protocol.event_kinds import TRANSIENT, EventKind
+from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.rest.event_data import MetricsStored
-from trainyard.protocol.rest.events import AnyEvent
+from trainyard.protocol.rest.events import AnyEvent, AnyStreamItem, Notice
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.states import TERMINAL_JOB_STATES, JobState
 
@@ -79,7 +79,7 @@ class Screen(Protocol):
     def show(self, job: JobView) -> None:
         """Show the job as it is now."""
 
-    def tell(self, event: AnyEvent, job: JobView) -> None:
+    def tell(self, item: AnyStreamItem, job: JobView) -> None:
         """Show something that happened, with the job as it is after that."""
 
 
@@ -104,7 +104,7 @@ def follow(yard: Client, job_id: str, screen: Screen) -> JobView:
 
 
 class JsonPrinter:
-    """Every event as one line of JSON."""
+    """Every event and notice as one line of JSON."""
 
     def __enter__(self) -> None:
         """Open nothing."""
@@ -113,11 +113,11 @@ class JsonPrinter:
         """Close nothing."""
 
     def show(self, job: JobView) -> None:
-        """Write nothing: the stream holds events only."""
+        """Write nothing: the stream holds events and notices only."""
 
-    def tell(self, event: AnyEvent, job: JobView) -> None:  # noqa: ARG002 - a Screen
-        """Write the event."""
-        write_json_line(event)
+    def tell(self, item: AnyStreamItem, job: JobView) -> None:  # noqa: ARG002 - a Screen
+        """Write the event or notice."""
+        write_json_line(item)
 
 
 class Lines:
@@ -142,13 +142,13 @@ class Lines:
         self._shown = line.plain
         self._next_progress = self._now() + PROGRESS_SECONDS
 
-    def tell(self, event: AnyEvent, job: JobView) -> None:
+    def tell(self, item: AnyStreamItem, job: JobView) -> None:
         """Write an event, or now and then the progress."""
-        if event.kind not in TRANSIENT:
-            console().print(event_line(event))
-        if event.kind == EventKind.JOB_ENDED:
-            self.show(job.model_copy(update={"reason": None}))  # the event has said it
-        elif event.kind in TRANSIENT and self._now() >= self._next_progress:
+        if not isinstance(item, Notice):
+            console().print(event_line(item))
+            if item.kind == EventKind.JOB_ENDED:
+                self.show(job.model_copy(update={"reason": None}))  # the event names it
+        elif self._now() >= self._next_progress:
             self.show(job)
 
 
@@ -170,10 +170,10 @@ class Panel:
         """Draw the job."""
         self._live.update(panel(job), refresh=True)
 
-    def tell(self, event: AnyEvent, job: JobView) -> None:
+    def tell(self, item: AnyStreamItem, job: JobView) -> None:
         """Write an event above the panel, and draw the job."""
-        if event.kind not in TRANSIENT:
-            self._live.console.print(event_line(event))
+        if not isinstance(item, Notice):
+            self._live.console.print(event_line(item))
         self.show(job)
 
 

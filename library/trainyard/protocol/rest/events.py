@@ -1,4 +1,4 @@
-"""Events as views: one model for each kind, a union that `kind` tells apart."""
+"""Events and notices as views: one model for each kind, unions that `kind` discriminates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import TypeAliasType
 
 from trainyard.base.models import RecordModel
-from trainyard.protocol.event_kinds import EventData, EventKind
+from trainyard.protocol.event_kinds import EventData, EventKind, NoticeKind
 from trainyard.protocol.manifest import SaveFailed, SaveSettled
 from trainyard.protocol.rest import event_data as data
 
@@ -41,19 +41,35 @@ class Event(RecordModel, Generic[Kind, Data]):
     """Its details."""
 
 
-# The classes of the table inherit the descriptions; to read the source for each of them again
+class Notice(RecordModel, Generic[Kind, Data]):
+    """The newest state of something that changes often; it has no place among the events."""
+
+    at: datetime
+    """When it changed."""
+    kind: Kind
+    """What; it decides which fields `data` has."""
+    job_id: str
+    """Job that it is about."""
+    attempt: int | None
+    """Number of the attempt."""
+    node: str | None
+    """Node."""
+    data: Data
+    """Its details."""
+
+
+# The classes of the tables inherit the descriptions; to read the source for each of them again
 # would take half a second at import.
 Event.model_config["use_attribute_docstrings"] = False
+Notice.model_config["use_attribute_docstrings"] = False
 
 EventView = TypeAliasType(
     "EventView",
     Annotated[
         Event[Literal[EventKind.SUBMITTED], data.Submitted]
         | Event[Literal[EventKind.QUEUED], data.Queued]
-        | Event[Literal[EventKind.WAITING], data.Waiting]
         | Event[Literal[EventKind.PLACED], data.Placed]
         | Event[Literal[EventKind.CLAIMED], data.Claimed]
-        | Event[Literal[EventKind.PHASE], data.PhaseEntered]
         | Event[Literal[EventKind.RUNNING], data.Running]
         | Event[Literal[EventKind.WEIGHTS_LOADED], data.WeightsLoaded]
         | Event[Literal[EventKind.RESUMED], data.Resumed]
@@ -68,19 +84,14 @@ EventView = TypeAliasType(
         | Event[Literal[EventKind.UNREACHABLE], data.Unreachable]
         | Event[Literal[EventKind.REACHABLE], data.Reachable]
         | Event[Literal[EventKind.CHECKPOINT_COMMITTED], data.CheckpointCommitted]
-        | Event[Literal[EventKind.CHECKPOINT_SETTLED], SaveSettled]
         | Event[Literal[EventKind.SAVE_FAILED], SaveFailed]
         | Event[Literal[EventKind.CHECKPOINT_DAMAGED], data.CheckpointDamaged]
         | Event[Literal[EventKind.CHECKPOINT_PINNED], data.CheckpointPinned]
         | Event[Literal[EventKind.OPERATION_QUEUED], data.OperationQueued]
-        | Event[Literal[EventKind.OPERATION_WAITING], data.OperationWaiting]
         | Event[Literal[EventKind.OPERATION_STARTED], data.OperationStarted]
-        | Event[Literal[EventKind.OPERATION_PROGRESS], data.OperationProgressed]
         | Event[Literal[EventKind.OPERATION_ENDED], data.OperationEnded]
         | Event[Literal[EventKind.CONTINUITY_CHECKED], data.ContinuityChecked]
         | Event[Literal[EventKind.REQUEST_ANSWERED], data.RequestAnswered]
-        | Event[Literal[EventKind.METRICS], data.MetricsStored]
-        | Event[Literal[EventKind.LOG], data.LogStored]
         | Event[Literal[EventKind.LINE_SKIPPED], data.LineSkipped]
         | Event[Literal[EventKind.METRICS_DROPPED], data.MetricsDropped]
         | Event[Literal[EventKind.NODE_REGISTERED], data.NodeRegistered]
@@ -102,11 +113,39 @@ AnyEvent = TypeAliasType(
 """An event as a client reads it from a server of any version."""
 
 
-def _kinds() -> Mapping[type[EventData], EventKind]:
-    union, _ = get_args(EventView.__value__)
+NoticeView = TypeAliasType(
+    "NoticeView",
+    Annotated[
+        Notice[Literal[NoticeKind.WAITING], data.Waiting]
+        | Notice[Literal[NoticeKind.PHASE], data.PhaseEntered]
+        | Notice[Literal[NoticeKind.METRICS], data.MetricsStored]
+        | Notice[Literal[NoticeKind.LOG], data.LogStored]
+        | Notice[Literal[NoticeKind.CHECKPOINT_SETTLED], SaveSettled]
+        | Notice[Literal[NoticeKind.OPERATION_WAITING], data.OperationWaiting]
+        | Notice[Literal[NoticeKind.OPERATION_PROGRESS], data.OperationProgressed],
+        Field(discriminator="kind"),
+    ],
+)
+"""A notice; its kind names the model of its data."""
+
+StreamItem = TypeAliasType(
+    "StreamItem", Annotated[EventView | NoticeView, Field(union_mode="left_to_right")]
+)
+"""What the stream sends; an event has an `id`, a notice has none."""
+
+AnyStreamItem = TypeAliasType(
+    "AnyStreamItem", Annotated[AnyEvent | NoticeView, Field(union_mode="left_to_right")]
+)
+"""What a client reads from the stream of a server of any version."""
+
+
+def _kinds(view: TypeAliasType) -> Mapping[type[EventData], Any]:
+    union, _ = get_args(view.__value__)
     members: list[Any] = [m.__pydantic_generic_metadata__["args"] for m in get_args(union)]
     return {model: get_args(kind)[0] for kind, model in members}
 
 
-KIND_OF: Mapping[type[EventData], EventKind] = _kinds()
+KIND_OF: Mapping[type[EventData], EventKind] = _kinds(EventView)
 """The kind of event that holds each model of data."""
+NOTICE_KIND_OF: Mapping[type[EventData], NoticeKind] = _kinds(NoticeView)
+"""The kind of notice that holds each model of data."""

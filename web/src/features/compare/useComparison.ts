@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { keys, MOST_COMPARED } from "@/shared/api/queries";
 import { useRefresher } from "@/shared/api/refresh";
-import type { ComparedJob, EventView } from "@/shared/api/types";
+import type { ComparedJob, StreamItem } from "@/shared/api/types";
 import { useStream } from "@/shared/stream/useStream";
 import { curvesQuery, headsQuery, type Wanted } from "./api";
 import { type CompareView, drawnNames } from "./view";
@@ -48,7 +48,7 @@ export function useLiveComparison(
 ): void {
   const refresher = useRefresher(REFRESH_MILLISECONDS);
   useStream({
-    event: (event: EventView) => {
+    event: (event: StreamItem) => {
       const id = event.job_id;
       if (id === null || !ids.includes(id) || event.kind === "log") return;
       if (event.kind === "job_deleted") {
@@ -61,7 +61,7 @@ export function useLiveComparison(
 }
 
 /** Whether an event changes more than curves: everything but points of series that are known. */
-export function bringsNews(event: EventView, known: ReadonlySet<string>): boolean {
+export function bringsNews(event: StreamItem, known: ReadonlySet<string>): boolean {
   if (event.kind !== "metrics") return true;
   return Object.keys(event.data.values).some((name) => !known.has(name));
 }

@@ -2460,7 +2460,7 @@ export interface components {
              */
             running?: "move" | "finish";
         };
-        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_WAITING__Waiting_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_PHASE__PhaseEntered_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_CHECKPOINT_SETTLED__SaveSettled_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_WAITING__OperationWaiting_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_PROGRESS__OperationProgressed_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_METRICS__MetricsStored_"] | components["schemas"]["Event_Literal_LOG__LogStored_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"];
+        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"];
         /** Event[Literal[<EventKind.ATTEMPT_ENDED: 'attempt_ended'>], AttemptEnded] */
         Event_Literal_ATTEMPT_ENDED__AttemptEnded_: {
             /**
@@ -2690,52 +2690,6 @@ export interface components {
             message: string;
             /** @description Its details. */
             data: components["schemas"]["CheckpointPinned"];
-        };
-        /** Event[Literal[<EventKind.CHECKPOINT_SETTLED: 'checkpoint_settled'>], SaveSettled] */
-        Event_Literal_CHECKPOINT_SETTLED__SaveSettled_: {
-            /**
-             * Id
-             * @description Position in the stream of all events.
-             */
-            id: number;
-            /**
-             * At
-             * Format: date-time
-             * @description When.
-             */
-            at: string;
-            /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
-             * @enum {string}
-             */
-            kind: "checkpoint_settled";
-            /**
-             * Job Id
-             * @description Job that it happened to.
-             */
-            job_id: string | null;
-            /**
-             * Attempt
-             * @description Number of the attempt.
-             */
-            attempt: number | null;
-            /**
-             * Node
-             * @description Node.
-             */
-            node: string | null;
-            /**
-             * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
-             */
-            actor: string;
-            /**
-             * Message
-             * @description The event as a sentence.
-             */
-            message: string;
-            /** @description Its details. */
-            data: components["schemas"]["SaveSettled"];
         };
         /** Event[Literal[<EventKind.CLAIMED: 'claimed'>], Claimed] */
         Event_Literal_CLAIMED__Claimed_: {
@@ -2967,52 +2921,6 @@ export interface components {
             /** @description Its details. */
             data: components["schemas"]["LineSkipped"];
         };
-        /** Event[Literal[<EventKind.LOG: 'log'>], LogStored] */
-        Event_Literal_LOG__LogStored_: {
-            /**
-             * Id
-             * @description Position in the stream of all events.
-             */
-            id: number;
-            /**
-             * At
-             * Format: date-time
-             * @description When.
-             */
-            at: string;
-            /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
-             * @enum {string}
-             */
-            kind: "log";
-            /**
-             * Job Id
-             * @description Job that it happened to.
-             */
-            job_id: string | null;
-            /**
-             * Attempt
-             * @description Number of the attempt.
-             */
-            attempt: number | null;
-            /**
-             * Node
-             * @description Node.
-             */
-            node: string | null;
-            /**
-             * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
-             */
-            actor: string;
-            /**
-             * Message
-             * @description The event as a sentence.
-             */
-            message: string;
-            /** @description Its details. */
-            data: components["schemas"]["LogStored"];
-        };
         /** Event[Literal[<EventKind.METRICS_DROPPED: 'metrics_dropped'>], MetricsDropped] */
         Event_Literal_METRICS_DROPPED__MetricsDropped_: {
             /**
@@ -3058,52 +2966,6 @@ export interface components {
             message: string;
             /** @description Its details. */
             data: components["schemas"]["MetricsDropped"];
-        };
-        /** Event[Literal[<EventKind.METRICS: 'metrics'>], MetricsStored] */
-        Event_Literal_METRICS__MetricsStored_: {
-            /**
-             * Id
-             * @description Position in the stream of all events.
-             */
-            id: number;
-            /**
-             * At
-             * Format: date-time
-             * @description When.
-             */
-            at: string;
-            /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
-             * @enum {string}
-             */
-            kind: "metrics";
-            /**
-             * Job Id
-             * @description Job that it happened to.
-             */
-            job_id: string | null;
-            /**
-             * Attempt
-             * @description Number of the attempt.
-             */
-            attempt: number | null;
-            /**
-             * Node
-             * @description Node.
-             */
-            node: string | null;
-            /**
-             * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
-             */
-            actor: string;
-            /**
-             * Message
-             * @description The event as a sentence.
-             */
-            message: string;
-            /** @description Its details. */
-            data: components["schemas"]["MetricsStored"];
         };
         /** Event[Literal[<EventKind.NODE_DRAINED: 'node_drained'>], NodeDrained] */
         Event_Literal_NODE_DRAINED__NodeDrained_: {
@@ -3381,52 +3243,6 @@ export interface components {
             /** @description Its details. */
             data: components["schemas"]["OperationEnded"];
         };
-        /** Event[Literal[<EventKind.OPERATION_PROGRESS: 'operation_progress'>], OperationProgressed] */
-        Event_Literal_OPERATION_PROGRESS__OperationProgressed_: {
-            /**
-             * Id
-             * @description Position in the stream of all events.
-             */
-            id: number;
-            /**
-             * At
-             * Format: date-time
-             * @description When.
-             */
-            at: string;
-            /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
-             * @enum {string}
-             */
-            kind: "operation_progress";
-            /**
-             * Job Id
-             * @description Job that it happened to.
-             */
-            job_id: string | null;
-            /**
-             * Attempt
-             * @description Number of the attempt.
-             */
-            attempt: number | null;
-            /**
-             * Node
-             * @description Node.
-             */
-            node: string | null;
-            /**
-             * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
-             */
-            actor: string;
-            /**
-             * Message
-             * @description The event as a sentence.
-             */
-            message: string;
-            /** @description Its details. */
-            data: components["schemas"]["OperationProgressed"];
-        };
         /** Event[Literal[<EventKind.OPERATION_QUEUED: 'operation_queued'>], OperationQueued] */
         Event_Literal_OPERATION_QUEUED__OperationQueued_: {
             /**
@@ -3518,98 +3334,6 @@ export interface components {
             message: string;
             /** @description Its details. */
             data: components["schemas"]["OperationStarted"];
-        };
-        /** Event[Literal[<EventKind.OPERATION_WAITING: 'operation_waiting'>], OperationWaiting] */
-        Event_Literal_OPERATION_WAITING__OperationWaiting_: {
-            /**
-             * Id
-             * @description Position in the stream of all events.
-             */
-            id: number;
-            /**
-             * At
-             * Format: date-time
-             * @description When.
-             */
-            at: string;
-            /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
-             * @enum {string}
-             */
-            kind: "operation_waiting";
-            /**
-             * Job Id
-             * @description Job that it happened to.
-             */
-            job_id: string | null;
-            /**
-             * Attempt
-             * @description Number of the attempt.
-             */
-            attempt: number | null;
-            /**
-             * Node
-             * @description Node.
-             */
-            node: string | null;
-            /**
-             * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
-             */
-            actor: string;
-            /**
-             * Message
-             * @description The event as a sentence.
-             */
-            message: string;
-            /** @description Its details. */
-            data: components["schemas"]["OperationWaiting"];
-        };
-        /** Event[Literal[<EventKind.PHASE: 'phase'>], PhaseEntered] */
-        Event_Literal_PHASE__PhaseEntered_: {
-            /**
-             * Id
-             * @description Position in the stream of all events.
-             */
-            id: number;
-            /**
-             * At
-             * Format: date-time
-             * @description When.
-             */
-            at: string;
-            /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
-             * @enum {string}
-             */
-            kind: "phase";
-            /**
-             * Job Id
-             * @description Job that it happened to.
-             */
-            job_id: string | null;
-            /**
-             * Attempt
-             * @description Number of the attempt.
-             */
-            attempt: number | null;
-            /**
-             * Node
-             * @description Node.
-             */
-            node: string | null;
-            /**
-             * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
-             */
-            actor: string;
-            /**
-             * Message
-             * @description The event as a sentence.
-             */
-            message: string;
-            /** @description Its details. */
-            data: components["schemas"]["PhaseEntered"];
         };
         /** Event[Literal[<EventKind.PLACED: 'placed'>], Placed] */
         Event_Literal_PLACED__Placed_: {
@@ -4208,52 +3932,6 @@ export interface components {
             message: string;
             /** @description Its details. */
             data: components["schemas"]["Unreachable"];
-        };
-        /** Event[Literal[<EventKind.WAITING: 'waiting'>], Waiting] */
-        Event_Literal_WAITING__Waiting_: {
-            /**
-             * Id
-             * @description Position in the stream of all events.
-             */
-            id: number;
-            /**
-             * At
-             * Format: date-time
-             * @description When.
-             */
-            at: string;
-            /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
-             * @enum {string}
-             */
-            kind: "waiting";
-            /**
-             * Job Id
-             * @description Job that it happened to.
-             */
-            job_id: string | null;
-            /**
-             * Attempt
-             * @description Number of the attempt.
-             */
-            attempt: number | null;
-            /**
-             * Node
-             * @description Node.
-             */
-            node: string | null;
-            /**
-             * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
-             */
-            actor: string;
-            /**
-             * Message
-             * @description The event as a sentence.
-             */
-            message: string;
-            /** @description Its details. */
-            data: components["schemas"]["Waiting"];
         };
         /** Event[Literal[<EventKind.WEIGHTS_LOADED: 'weights_loaded'>], WeightsLoaded] */
         Event_Literal_WEIGHTS_LOADED__WeightsLoaded_: {
@@ -6706,6 +6384,224 @@ export interface components {
              */
             heartbeat_at: string;
         };
+        NoticeView: components["schemas"]["Notice_Literal_WAITING__Waiting_"] | components["schemas"]["Notice_Literal_PHASE__PhaseEntered_"] | components["schemas"]["Notice_Literal_METRICS__MetricsStored_"] | components["schemas"]["Notice_Literal_LOG__LogStored_"] | components["schemas"]["Notice_Literal_CHECKPOINT_SETTLED__SaveSettled_"] | components["schemas"]["Notice_Literal_OPERATION_WAITING__OperationWaiting_"] | components["schemas"]["Notice_Literal_OPERATION_PROGRESS__OperationProgressed_"];
+        /** Notice[Literal[<NoticeKind.CHECKPOINT_SETTLED: 'checkpoint_settled'>], SaveSettled] */
+        Notice_Literal_CHECKPOINT_SETTLED__SaveSettled_: {
+            /**
+             * At
+             * Format: date-time
+             * @description When it changed.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "checkpoint_settled";
+            /**
+             * Job Id
+             * @description Job that it is about.
+             */
+            job_id: string;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /** @description Its details. */
+            data: components["schemas"]["SaveSettled"];
+        };
+        /** Notice[Literal[<NoticeKind.LOG: 'log'>], LogStored] */
+        Notice_Literal_LOG__LogStored_: {
+            /**
+             * At
+             * Format: date-time
+             * @description When it changed.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "log";
+            /**
+             * Job Id
+             * @description Job that it is about.
+             */
+            job_id: string;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /** @description Its details. */
+            data: components["schemas"]["LogStored"];
+        };
+        /** Notice[Literal[<NoticeKind.METRICS: 'metrics'>], MetricsStored] */
+        Notice_Literal_METRICS__MetricsStored_: {
+            /**
+             * At
+             * Format: date-time
+             * @description When it changed.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "metrics";
+            /**
+             * Job Id
+             * @description Job that it is about.
+             */
+            job_id: string;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /** @description Its details. */
+            data: components["schemas"]["MetricsStored"];
+        };
+        /** Notice[Literal[<NoticeKind.OPERATION_PROGRESS: 'operation_progress'>], OperationProgressed] */
+        Notice_Literal_OPERATION_PROGRESS__OperationProgressed_: {
+            /**
+             * At
+             * Format: date-time
+             * @description When it changed.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "operation_progress";
+            /**
+             * Job Id
+             * @description Job that it is about.
+             */
+            job_id: string;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /** @description Its details. */
+            data: components["schemas"]["OperationProgressed"];
+        };
+        /** Notice[Literal[<NoticeKind.OPERATION_WAITING: 'operation_waiting'>], OperationWaiting] */
+        Notice_Literal_OPERATION_WAITING__OperationWaiting_: {
+            /**
+             * At
+             * Format: date-time
+             * @description When it changed.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "operation_waiting";
+            /**
+             * Job Id
+             * @description Job that it is about.
+             */
+            job_id: string;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /** @description Its details. */
+            data: components["schemas"]["OperationWaiting"];
+        };
+        /** Notice[Literal[<NoticeKind.PHASE: 'phase'>], PhaseEntered] */
+        Notice_Literal_PHASE__PhaseEntered_: {
+            /**
+             * At
+             * Format: date-time
+             * @description When it changed.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "phase";
+            /**
+             * Job Id
+             * @description Job that it is about.
+             */
+            job_id: string;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /** @description Its details. */
+            data: components["schemas"]["PhaseEntered"];
+        };
+        /** Notice[Literal[<NoticeKind.WAITING: 'waiting'>], Waiting] */
+        Notice_Literal_WAITING__Waiting_: {
+            /**
+             * At
+             * Format: date-time
+             * @description When it changed.
+             */
+            at: string;
+            /**
+             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "waiting";
+            /**
+             * Job Id
+             * @description Job that it is about.
+             */
+            job_id: string;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Node.
+             */
+            node: string | null;
+            /** @description Its details. */
+            data: components["schemas"]["Waiting"];
+        };
         /**
          * OperationClaimReply
          * @description All that a node needs to carry an operation out.
@@ -8965,6 +8861,7 @@ export interface components {
              */
             goes_on?: boolean;
         };
+        StreamItem: components["schemas"]["EventView"] | components["schemas"]["NoticeView"];
         /**
          * Submitted
          * @description A job was stored.
@@ -10878,8 +10775,6 @@ export interface operations {
     jobs_get_events: {
         parameters: {
             query?: {
-                /** @description Also those that only live views need, kept for an hour. */
-                transient?: boolean;
                 /** @description `next_page_token` of the page before; the first page when absent. */
                 page_token?: string | null;
                 /** @description Rows of one page. */
@@ -12364,7 +12259,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Each event's `data` is an `EventView`; `event: reset` says that events were missed which cannot be replayed, so that what is shown must be read afresh. */
+            /** @description Each message's `data` is a `StreamItem`: an event, or a notice, which has no id. `event: reset` follows a gap that is not replayed: what is shown must be read afresh. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12375,7 +12270,7 @@ export interface operations {
                         id?: string;
                         /** @enum {string} */
                         event?: "message" | "reset";
-                        /** @description An `EventView` as JSON. */
+                        /** @description A `StreamItem` as JSON. */
                         data?: string;
                         retry?: number;
                     };

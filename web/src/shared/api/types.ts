@@ -11,7 +11,9 @@ export type ComparedJob = Schemas["ComparedJobView"];
 export type ComparedLine = Schemas["ComparedLineView"];
 export type Comparison = Schemas["ComparisonView"];
 export type EventView = Schemas["EventView"];
-export type EventKind = EventView["kind"];
+/** What the stream brings: an event, or a notice, which has no id. */
+export type StreamItem = Schemas["StreamItem"];
+export type ItemKind = StreamItem["kind"];
 export type ExportRequest = Schemas["ExportRequest"];
 export type Job = Schemas["JobView"];
 export type JobState = Schemas["JobState"];

@@ -1,7 +1,7 @@
 import { QueryClient } from "@tanstack/react-query";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { type JobFilter, jobQuery, keys } from "@/shared/api/queries";
-import type { EventView, Job, JobSummary } from "@/shared/api/types";
+import type { Job, JobSummary, StreamItem } from "@/shared/api/types";
 import { BATCH_MILLISECONDS, Feed } from "./feed";
 import type { JobPage } from "./jobs";
 
@@ -9,7 +9,7 @@ const ALL: JobFilter = { states: [], tags: [], search: "" };
 const row = (id: string, state = "running") =>
   ({ id, name: id, tags: [], state, progress: { step: 0 } }) as unknown as JobSummary;
 const event = (kind: string, job_id: string | null, data = {}) =>
-  ({ kind, job_id, data, at: "2026-01-01T00:00:00Z" }) as unknown as EventView;
+  ({ kind, job_id, data, at: "2026-01-01T00:00:00Z" }) as unknown as StreamItem;
 
 let client: QueryClient;
 let feed: Feed;

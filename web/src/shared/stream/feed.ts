@@ -2,7 +2,7 @@
 import type { InfiniteData, QueryClient } from "@tanstack/react-query";
 import { type JobFilter, jobQuery, keys } from "@/shared/api/queries";
 import { Refresher } from "@/shared/api/refresh";
-import type { EventKind, EventView, Job } from "@/shared/api/types";
+import type { ItemKind, Job, StreamItem } from "@/shared/api/types";
 import {
   type JobPage,
   makesStale,
@@ -19,7 +19,7 @@ export const BATCH_MILLISECONDS = 200;
 /** Where more jobs than this must be read anew at once, the lists are read anew instead. */
 const MANY_JOBS = 12;
 /** Kinds that tell all their news; others change parts of a job's page, which are read anew. */
-const COMPLETE = new Set<EventKind>([
+const COMPLETE = new Set<ItemKind>([
   "metrics",
   "log",
   "phase",
@@ -28,14 +28,14 @@ const COMPLETE = new Set<EventKind>([
   "operation_waiting",
 ]);
 /** Kinds after which the slots of nodes are held or free. */
-const CHANGES_NODES = new Set<EventKind>(["placed", "attempt_ended"]);
+const CHANGES_NODES = new Set<ItemKind>(["placed", "attempt_ended"]);
 
 type JobList = InfiniteData<JobPage, string>;
 type Pages = readonly JobPage[];
 
 /** Feeds one query client. */
 export class Feed implements StreamListener {
-  private events: EventView[] = [];
+  private events: StreamItem[] = [];
   private timer: ReturnType<typeof setTimeout> | null = null;
 
   constructor(
@@ -44,7 +44,7 @@ export class Feed implements StreamListener {
     private readonly refresher = new Refresher(client),
   ) {}
 
-  event = (event: EventView): void => {
+  event = (event: StreamItem): void => {
     this.events.push(event);
     this.timer ??= setTimeout(this.flush, BATCH_MILLISECONDS);
   };
@@ -63,7 +63,7 @@ export class Feed implements StreamListener {
     const byJob = groupedByJob(events);
     this.removeDeleted(byJob);
     const known = this.reduce(byJob);
-    const isNews = (event: EventView, id: string) =>
+    const isNews = (event: StreamItem, id: string) =>
       makesStale(event) || (!known.has(id) && mayEnter(event));
     const stale = [...byJob].filter(([id, own]) => own.some((event) => isNews(event, id)));
     this.refreshJobs(stale.map(([id]) => id));
@@ -73,7 +73,7 @@ export class Feed implements StreamListener {
     }
   };
 
-  private removeDeleted(byJob: Map<string, EventView[]>): void {
+  private removeDeleted(byJob: Map<string, StreamItem[]>): void {
     for (const [id, events] of byJob) {
       if (!events.some((event) => event.kind === "job_deleted")) continue;
       byJob.delete(id);
@@ -83,7 +83,7 @@ export class Feed implements StreamListener {
   }
 
   /** Apply events to what is in the cache, and return the ids of the jobs that were there. */
-  private reduce(byJob: ReadonlyMap<string, readonly EventView[]>): Set<string> {
+  private reduce(byJob: ReadonlyMap<string, readonly StreamItem[]>): Set<string> {
     const known = new Set<string>();
     for (const [id, events] of byJob) {
       this.client.setQueryData<Job>(keys.jobView(id), (job) => job && reduceJob(job, events));
@@ -110,8 +110,8 @@ export class Feed implements StreamListener {
   }
 
   private refreshParts(
-    events: readonly EventView[],
-    byJob: ReadonlyMap<string, readonly EventView[]>,
+    events: readonly StreamItem[],
+    byJob: ReadonlyMap<string, readonly StreamItem[]>,
   ): void {
     for (const [id, own] of byJob) {
       if (!own.every((event) => COMPLETE.has(event.kind))) this.refresher.refresh(keys.job(id));
@@ -133,8 +133,8 @@ export class Feed implements StreamListener {
   }
 }
 
-function groupedByJob(events: readonly EventView[]): Map<string, EventView[]> {
-  const byJob = new Map<string, EventView[]>();
+function groupedByJob(events: readonly StreamItem[]): Map<string, StreamItem[]> {
+  const byJob = new Map<string, StreamItem[]>();
   for (const event of events) {
     if (event.job_id === null) continue;
     const own = byJob.get(event.job_id);

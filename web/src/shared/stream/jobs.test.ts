@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { JobFilter } from "@/shared/api/queries";
-import type { EventView, JobSummary } from "@/shared/api/types";
+import type { JobSummary, StreamItem } from "@/shared/api/types";
 import { type JobPage, matches, placeJob, reduceJob, reducePages } from "./jobs";
 
 const ALL: JobFilter = { states: [], tags: [], search: "" };
@@ -33,10 +33,10 @@ function job(id: string, changes: Partial<JobSummary> = {}): JobSummary {
   };
 }
 
-function event(kind: string, job_id: string, data: Record<string, unknown> = {}): EventView {
+function event(kind: string, job_id: string, data: Record<string, unknown> = {}): StreamItem {
   const at = "2026-01-01T01:00:00Z";
   const head = { id: 1, at, job_id, attempt: 2, node: null, actor: "trainer", message: "" };
-  return { ...head, kind, data } as unknown as EventView;
+  return { ...head, kind, data } as unknown as StreamItem;
 }
 
 const ids = (pages: readonly JobPage[]) => pages.map((page) => page.items.map((row) => row.id));

@@ -1,9 +1,9 @@
 // What live events change in the rows of the jobs table, without asking the server.
 import type { JobFilter } from "@/shared/api/queries";
-import type { EventKind, EventView, JobState, JobSummary } from "@/shared/api/types";
+import type { ItemKind, JobState, JobSummary, StreamItem } from "@/shared/api/types";
 
 /** The fields of a row that an event changes; null where it changes none. */
-function patchOf(job: JobSummary, event: EventView): Partial<JobSummary> | null {
+function patchOf(job: JobSummary, event: StreamItem): Partial<JobSummary> | null {
   switch (event.kind) {
     case "metrics":
       return { progress: event.data.progress };
@@ -34,7 +34,7 @@ function patchOf(job: JobSummary, event: EventView): Partial<JobSummary> | null 
 }
 
 /** Events that change a row in ways that only the server knows, such as the world size. */
-const STALE = new Set<EventKind>([
+const STALE = new Set<ItemKind>([
   "submitted",
   "queued",
   "placed",
@@ -44,17 +44,17 @@ const STALE = new Set<EventKind>([
 ]);
 
 /** Whether the server must be asked for the job after this event. */
-export function makesStale(event: EventView): boolean {
+export function makesStale(event: StreamItem): boolean {
   return STALE.has(event.kind);
 }
 
 /** Whether an event can bring a job into a table that does not show it yet. */
-export function mayEnter(event: EventView): boolean {
+export function mayEnter(event: StreamItem): boolean {
   return STALE.has(event.kind) || event.kind === "running" || event.kind === "job_ended";
 }
 
 /** Return a row after events of its job, in their order. */
-export function reduceJob<Row extends JobSummary>(job: Row, events: readonly EventView[]): Row {
+export function reduceJob<Row extends JobSummary>(job: Row, events: readonly StreamItem[]): Row {
   let row = job;
   for (const event of events) {
     const patch = patchOf(row, event);
@@ -81,7 +81,7 @@ export interface JobPage {
 /** Return the pages after events by job id; rows that no longer match the filter leave. */
 export function reducePages(
   pages: readonly JobPage[],
-  events: ReadonlyMap<string, readonly EventView[]>,
+  events: ReadonlyMap<string, readonly StreamItem[]>,
   filter: JobFilter,
 ): readonly JobPage[] {
   const moved: JobSummary[] = [];

@@ -1,11 +1,11 @@
 // The one event stream of a tab: it resumes by itself, and says when something was missed.
-import type { EventView } from "@/shared/api/types";
+import type { StreamItem } from "@/shared/api/types";
 
 export type StreamStatus = "connecting" | "live" | "lost";
 
 export interface StreamListener {
   /** Called for each event, in order. */
-  event?: (event: EventView) => void;
+  event?: (event: StreamItem) => void;
   /** Called when events were missed for good: whatever is shown must be read afresh. */
   reset?: () => void;
 }
@@ -58,7 +58,7 @@ export class EventStream {
       source.onopen = () => this.setStatus("live");
     };
     source.onmessage = (message: MessageEvent<string>) => {
-      if (message.data) this.hand(JSON.parse(message.data) as EventView);
+      if (message.data) this.hand(JSON.parse(message.data) as StreamItem);
     };
     source.addEventListener("reset", () => this.reset());
     source.onerror = () => this.failed(source);
@@ -80,7 +80,7 @@ export class EventStream {
     this.setStatus("connecting");
   }
 
-  private hand(event: EventView): void {
+  private hand(event: StreamItem): void {
     for (const listener of this.listeners) listener.event?.(event);
   }
 

@@ -1,9 +1,9 @@
 import { describe, expect, test } from "vitest";
-import type { EventView, Metrics } from "@/shared/api/types";
+import type { Metrics, StreamItem } from "@/shared/api/types";
 import { appendPoint, pointOf } from "./live";
 
 const event = (kind: string, data: Record<string, unknown>) =>
-  ({ id: 1, at: "2026-01-01T00:00:00Z", kind, job_id: "j", data }) as unknown as EventView;
+  ({ id: 1, at: "2026-01-01T00:00:00Z", kind, job_id: "j", data }) as unknown as StreamItem;
 
 const line = (branch: string) => ({
   name: "train/loss",

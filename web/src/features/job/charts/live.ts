@@ -1,5 +1,5 @@
 // Brings charts forward by live points, between two readings of the exact buckets.
-import type { EventView, MetricLine, Metrics } from "@/shared/api/types";
+import type { MetricLine, Metrics, StreamItem } from "@/shared/api/types";
 import { numberOf } from "@/shared/format/numbers";
 import { COURSE } from "@/shared/ui/chart/lines";
 
@@ -10,7 +10,7 @@ export interface Point {
 }
 
 /** Return the point that an event brings; null where it brings none. */
-export function pointOf(event: EventView): Point | null {
+export function pointOf(event: StreamItem): Point | null {
   if (event.kind !== "metrics") return null;
   const { step, values } = event.data;
   const numbers: Record<string, number> = {};

@@ -1,14 +1,14 @@
 // The charts' data: exact buckets, brought forward by live points, read anew every two seconds.
 import { type QueryClient, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useRefresher } from "@/shared/api/refresh";
-import type { EventKind, EventView, Metrics } from "@/shared/api/types";
+import type { ItemKind, Metrics, StreamItem } from "@/shared/api/types";
 import { useStream } from "@/shared/stream/useStream";
 import { type MetricsWanted, metricsQuery } from "../api";
 import { appendPoint, type Point, pointOf } from "./live";
 
 const REFRESH_MILLISECONDS = 2_000;
 /** Events that change which steps belong to the lineage, or bring points in another way. */
-const CHANGING = new Set<EventKind>(["metrics", "placed", "running", "attempt_ended", "resumed"]);
+const CHANGING = new Set<ItemKind>(["metrics", "placed", "running", "attempt_ended", "resumed"]);
 
 export function useMetrics(jobId: string, wanted: MetricsWanted) {
   return useQuery({ ...metricsQuery(jobId, wanted), enabled: wanted.names.length > 0 });
@@ -19,7 +19,7 @@ export function useLiveMetrics(jobId: string): void {
   const client = useQueryClient();
   const refresher = useRefresher(REFRESH_MILLISECONDS);
   useStream({
-    event: (event: EventView) => {
+    event: (event: StreamItem) => {
       if (event.job_id !== jobId || !CHANGING.has(event.kind)) return;
       const point = pointOf(event);
       if (point) extend(client, jobId, point);

@@ -1,6 +1,6 @@
 // What a row says of its operations, and what may be asked of it.
 import { describe, expect, it } from "vitest";
-import type { CheckpointView, EventView, Job, Operation } from "@/shared/api/types";
+import type { CheckpointView, Job, Operation, StreamItem } from "@/shared/api/types";
 import {
   exportCommand,
   exportsOf,
@@ -106,14 +106,14 @@ describe("what a row tells", () => {
     const event = {
       kind: "operation_progress",
       data: { operation_id: "c1", progress },
-    } as unknown as EventView;
+    } as unknown as StreamItem;
     const [own, other] = withEvent([operation({}), operation({ id: "c9" })], event);
     expect(own).toMatchObject({ state: "running", progress });
     expect(other?.progress).toBeNull();
     const waits = {
       kind: "operation_waiting",
       data: { operation_id: "c9", waiting: "waits for gpu-1" },
-    } as unknown as EventView;
+    } as unknown as StreamItem;
     const found = withEvent([operation({}), operation({ id: "c9" })], waits);
     expect(found.map(({ waiting }) => waiting)).toEqual([null, "waits for gpu-1"]);
   });

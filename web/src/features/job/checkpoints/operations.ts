@@ -1,5 +1,5 @@
 // What is being done to checkpoints, and the words for it.
-import type { CheckpointView, EventView, ExportRequest, Job, Operation } from "@/shared/api/types";
+import type { CheckpointView, ExportRequest, Job, Operation, StreamItem } from "@/shared/api/types";
 import { command } from "@/shared/format/shell";
 
 export type CheckpointVerb = "verify" | "export" | "pin" | "unpin" | "delete";
@@ -96,7 +96,7 @@ export function operationWords(operation: Operation): string {
 }
 
 /** The fields of an operation that an event changes, with its id; null where the list must be read anew. */
-function toldBy(event: EventView): Partial<Operation> | null {
+function toldBy(event: StreamItem): Partial<Operation> | null {
   switch (event.kind) {
     case "operation_progress":
       return { id: event.data.operation_id, state: "running", progress: event.data.progress };
@@ -110,7 +110,7 @@ function toldBy(event: EventView): Partial<Operation> | null {
 /** Bring a list forward by an event that tells all its news. */
 export function withEvent(
   operations: readonly Operation[],
-  event: EventView,
+  event: StreamItem,
 ): readonly Operation[] {
   const told = toldBy(event);
   if (!told) return operations;

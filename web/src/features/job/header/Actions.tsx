@@ -85,10 +85,10 @@ interface Answer {
 function useAnswer(jobId: string, requestId: string | undefined): Answer | undefined {
   const [answers, setAnswers] = useState<Record<string, Answer>>({});
   useStream({
-    event: ({ kind, job_id, data, message }) => {
+    event: ({ kind, job_id, data }) => {
       if (kind !== "request_answered" || job_id !== jobId) return;
-      const answer = { ok: data.ok === true, message };
-      setAnswers((known) => ({ ...known, [String(data.request_id)]: answer }));
+      const { ok, message, request_id } = data;
+      setAnswers((known) => ({ ...known, [request_id]: { ok, message } }));
     },
   });
   return requestId === undefined ? undefined : answers[requestId];

@@ -1,0 +1,167 @@
+"""Notices: the newest state of what changes often, for live views; not part of the audit log.
+
+A notice replaces the former one of its job, kind and part, so the table does not grow with time,
+and the newest ones are all that a client needs that missed some.
+
+`seq` orders the changes for the tail. Writers of different jobs do not wait for each other, so on
+PostgreSQL it is the id of the transaction: what has an id below the oldest running transaction is
+visible for good, and what has a higher one is read again until then. SQLite has one writer at a
+time: it counts. There the clock is a lower bound, since the newest row may have been deleted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Annotated, Any, ClassVar
+
+import orjson
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Table,
+    Text,
+    cast,
+    delete,
+    func,
+    literal,
+    select,
+    type_coerce,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from server.context import Context
+from server.database.rows import TypedRow
+from server.database.tables import notices
+from server.subject import Subject
+from trainyard.protocol.event_kinds import EventData
+from trainyard.protocol.rest.event_data import LogStored, OperationData
+from trainyard.protocol.rest.events import NOTICE_KIND_OF
+
+
+@dataclass(frozen=True, slots=True)
+class StoredNotice(TypedRow):
+    """A notice as a row; its data stay the JSON text that is stored."""
+
+    table: ClassVar[Table] = notices
+    at: datetime
+    kind: str
+    job_id: str
+    attempt: int | None
+    node: str | None
+    data: Annotated[str, type_coerce(notices.c.data, Text).label("data")]
+    part: str
+    seq: int
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """Names this change."""
+        return self.job_id, self.kind, self.part, self.seq
+
+    @property
+    def view(self) -> dict[str, object]:
+        """A `NoticeView`, for orjson."""
+        row = {name: getattr(self, name) for name in _VIEW_NAMES}
+        return {**row, "data": orjson.Fragment(self.data)}
+
+
+_VIEW_NAMES = tuple(f.name for f in fields(StoredNotice) if f.name not in {"part", "seq"})
+
+
+class NoticeCursor:
+    """Reads each change once, for one tail."""
+
+    def __init__(self) -> None:
+        self._from = 0
+        self._seen: set[tuple[str, str, str, int]] = set()
+
+    def start(self, connection: Connection) -> None:
+        """Begin after what is there."""
+        self._from = _settled(connection)
+        self.take(connection)
+
+    def take(self, connection: Connection) -> list[StoredNotice]:
+        """Return the notices that changed since the last call, in order."""
+        settled = _settled(connection)  # first: what is settled now is in the rows that follow
+        query = StoredNotice.select().where(notices.c.seq >= self._from)
+        rows = StoredNotice.all(connection, query.order_by(notices.c.seq))
+        new = [row for row in rows if row.key not in self._seen]
+        self._from = settled
+        self._seen = {row.key for row in rows if row.seq >= settled}
+        return new
+
+
+def notify(context: Context, connection: Connection, subject: Subject, data: EventData) -> None:
+    """Store the newest state of something of a job, in place of the former one."""
+    notify_all(context, connection, [(subject, data)])
+
+
+def notify_all(
+    context: Context, connection: Connection, new: Iterable[tuple[Subject, EventData]]
+) -> None:
+    """Store notices by one statement; callers sort them by job, so that none waits crosswise."""
+    rows = [_row(context, subject, data) for subject, data in new]
+    if not rows:
+        return
+    dialect = sqlite if context.database.is_sqlite else postgresql
+    statement = dialect.insert(notices).values(seq=_next(connection))
+    key = (notices.c.job_id, notices.c.kind, notices.c.part)
+    replaced = {name: statement.excluded[name] for name in ("seq", "at", "attempt", "node", "data")}
+    connection.execute(statement.on_conflict_do_update(index_elements=key, set_=replaced), rows)
+
+
+def forget(connection: Connection, job_id: str, *, part: str | None = None) -> None:
+    """Delete the notices of a job or operation that is gone or has ended."""
+    stale = delete(notices).where(notices.c.job_id == job_id)
+    connection.execute(stale if part is None else stale.where(notices.c.part == part))
+
+
+def read_notices(
+    connection: Connection, *, since: datetime, job_id: str | None
+) -> list[StoredNotice]:
+    """Return the notices that changed at a moment or later, of one job or of all."""
+    query = StoredNotice.select().where(notices.c.at >= since)
+    if job_id is not None:
+        query = query.where(notices.c.job_id == job_id)
+    return list(StoredNotice.all(connection, query.order_by(notices.c.seq)))
+
+
+def _row(context: Context, subject: Subject, data: EventData) -> dict[str, Any]:
+    assert subject.job_id is not None
+    return {
+        "job_id": subject.job_id,
+        "kind": NOTICE_KIND_OF[type(data)].value,
+        "part": _part(data),
+        "at": context.now(),
+        "attempt": subject.attempt,
+        "node": subject.node,
+        "data": orjson.Fragment(data.model_dump_json()),  # pydantic writes NaN as a string
+    }
+
+
+def _part(data: EventData) -> str:
+    if isinstance(data, LogStored):
+        return str(data.rank)
+    return data.operation_id if isinstance(data, OperationData) else ""
+
+
+def _next(connection: Connection) -> ColumnElement[int]:
+    if connection.dialect.name == "sqlite":
+        newest = select(func.coalesce(func.max(notices.c.seq), 0)).scalar_subquery()
+        return func.max(newest + 1, literal(time.time_ns() // 1_000, BigInteger))
+    return _number(func.pg_current_xact_id())
+
+
+def _settled(connection: Connection) -> int:
+    """Return the number below which no further change can appear."""
+    if connection.dialect.name == "sqlite":
+        return (connection.scalar(select(func.max(notices.c.seq))) or 0) + 1
+    oldest = func.pg_snapshot_xmin(func.pg_current_snapshot())
+    return int(connection.execute(select(_number(oldest))).scalar_one())
+
+
+def _number(transaction_id: ColumnElement[Any]) -> ColumnElement[int]:
+    return cast(cast(transaction_id, Text), BigInteger)  # an xid8 has no other way to a number
