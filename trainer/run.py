@@ -5,13 +5,13 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from trainer.devices import device_kind
 from trainer.errors import LaunchError
-from trainer.metrics.tensorboard import refuse_without_tensorboard
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.base.problems import spec_error
 from trainyard.protocol.attempt import AttemptSpec
@@ -79,7 +79,7 @@ def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) 
     except ValueError as error:
         where = f"{directory.spec}" if bare else f"{directory.spec} under {directory.attempt.name}"
         raise LaunchError(f"{where}: {error}", path=str(directory.spec)) from error
-    refuse_without_tensorboard(spec)
+    _refuse_without_tensorboard(spec)
     return Run(
         directory=directory,
         submitted=submitted,
@@ -122,6 +122,19 @@ def refuse_used(directory: RunDirectory) -> None:
                 "copy spec.json into a fresh one, or remove what the former attempt wrote",
                 path=str(record),
             )
+
+
+def _refuse_without_tensorboard(spec: JobSpec) -> None:
+    """Refuse a job that asks for TensorBoard files where nothing can write them.
+
+    Raises:
+        LaunchError: naming the field, and how to install what is missing.
+    """
+    if spec.training.tensorboard and find_spec("tensorboard") is None:
+        raise LaunchError(
+            "training.tensorboard=true, but the package tensorboard is not installed here: "
+            "pip install 'trainyard-programs[tensorboard]', or training.tensorboard=false"
+        )
 
 
 def _read_spec(path: Path) -> JobSpec:

@@ -13,7 +13,8 @@ from trainer.checkpoint.comparison import kinds_of
 from trainer.checkpoint.reader.checked_reader import CheckedReader, point_at
 from trainer.checkpoint.state import WEIGHTS, tied_weights, weight_tensors
 from trainer.checkpoint.store import read_manifest
-from trainer.data.tokenizer import Tokenizer, open_tokenizer
+from trainer.data.open_tokenizer import open_tokenizer
+from trainer.data.tokenizer import Tokenizer
 from trainer.errors import RunError
 from trainer.models.base import Model
 from trainer.models.families import build_model

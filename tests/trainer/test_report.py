@@ -12,9 +12,8 @@ from torch.overrides import TorchFunctionMode
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, SmallJob
 from trainer.errors import LaunchError
-from trainer.loop.step import StepResult
 from trainer.loop.train import train
-from trainer.metrics.metrics_logger import Losses, share_of
+from trainer.metrics.metrics_logger import Losses, StepResult, share_of
 from trainer.metrics.run_writer import Recorder
 from trainer.run import open_run
 from trainyard.run.directory import RunDirectory
@@ -188,6 +187,6 @@ def test_a_node_without_the_package_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = short_job(tmp_path, tensorboard=True).prepare(1, Layout())
-    monkeypatch.setattr("trainer.metrics.tensorboard.find_spec", lambda name: None)
+    monkeypatch.setattr("trainer.run.find_spec", lambda name: None)
     with pytest.raises(LaunchError, match=r"training.tensorboard=true.*pip install 'trainyard"):
         open_run(run, world_size=1, roots={})

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.spec.job import JobSpec
 from trainyard.spec.rules import BYTE_VOCABULARY
 
 BOS, EOS, PAD = 256, 257, 258
@@ -52,24 +51,6 @@ class Tokenizer(Protocol):
 def dtype_of(tokenizer: Tokenizer) -> np.dtype[Any]:
     """Return the smallest type that the token cache may have: 16 or 32 bits, little-endian."""
     return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
-
-
-def open_tokenizer(spec: JobSpec, roots: Mapping[str, str]) -> Tokenizer:
-    """Return the tokenizer of a spec.
-
-    Args:
-        spec: the job's spec.
-        roots: absolute path on this node of each named root.
-
-    Raises:
-        DataError: its file is missing, outside its root or damaged, knows no end of a text, or has
-            more tokens than the model.
-    """
-    if spec.data.tokenizer == "byte":
-        return ByteTokenizer()
-    from trainer.data.huggingface_tokenizer import open_huggingface_tokenizer
-
-    return open_huggingface_tokenizer(spec, roots)
 
 
 class ByteTokenizer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -17,6 +16,7 @@ from torch.optim import Optimizer
 
 from trainer.data.batches import MicroBatch
 from trainer.data.digest import sequence_hash
+from trainer.metrics.metrics_logger import StepResult
 from trainer.models.base import Model
 from trainer.parallel.fsdp import reshard, set_gradient_sync
 from trainer.parallel.inputs import InputMaker
@@ -76,18 +76,6 @@ class MicroBatchLoop:
         self._model.train()
         reshard(self._model)
         return total
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What a step leaves behind; the tensors are on the device, and not waited for."""
-
-    loss: torch.Tensor
-    """This rank's share of the mean loss over the tokens of the global batch, float32 `[]`."""
-    grad_norm: torch.Tensor
-    """Global L2 norm of the gradient before clipping, `[]`."""
-    hashes: list[int]
-    """Hash of each sequence that this rank trained on, in the order in which it ran them."""
 
 
 class TrainStep:

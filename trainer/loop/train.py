@@ -1,11 +1,9 @@
-"""One attempt from its fence to its last checkpoint: the order in which everything happens."""
+"""One attempt, as an ordered recipe: fence, data, model, state, steps, last checkpoint."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -18,33 +16,21 @@ from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.pending_save import SaveRetry
 from trainer.checkpoint.store import committed
 from trainer.checkpoint.writer.checkpoint_writer import CheckpointOwner
-from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.distributed import Ranks, joined
 from trainer.errors import CheckpointError, DataError, LaunchError
 from trainer.hugging_face.load import load_initial_weights
 from trainer.loop.build import Assembly, assemble
-from trainer.loop.requests import Control, Decision
 from trainer.loop.resume import starting_state
-from trainer.loop.save_records import SaveRecords
-from trainer.loop.step import StepResult, TrainStep
-from trainer.loop.train_state import one_step_on
-from trainer.loop.validation import Validation
+from trainer.loop.steps import Loop
 from trainer.metrics.memory_report import explaining_memory, start_history
-from trainer.metrics.metrics_logger import Report
-from trainer.metrics.profiler import Recording
 from trainer.metrics.run_writer import Recorder
 from trainer.models.code import code_digest
-from trainer.parallel.compile import waiting_for_compilers
-from trainer.parallel.mesh import Place
 from trainer.parallel.quantize import refresh_scales
-from trainer.process import collecting_between_steps
 from trainer.provenance import provenance
 from trainer.run import Run
-from trainyard.protocol.manifest import TrainState
 from trainyard.run.directory import Phase
 from trainyard.run.records import Outcome
-from trainyard.spec.auto import explicit
 from trainyard.spec.job import JobSpec
 
 
@@ -80,6 +66,7 @@ def train(
     Raises:
         RunError: the run cannot go on; the reason is typed.
     """
+    # Before the first product on a GPU: cuBLAS reads its workspace setting once.
     if run.spec.training.deterministic:
         compute_deterministically()
     with joined(
@@ -87,7 +74,7 @@ def train(
         hang_seconds=run.spec.guard.hang_seconds,
         flight_recorder=Path(run.directory.flight_recorder),
     ) as ranks:
-        start_history(ranks.device)
+        start_history(ranks.device)  # before the first allocation that a snapshot is to show
         recorder.provenance(provenance)
         code = _code_on_every_rank(run, ranks)
         checkpoints = CheckpointManager(
@@ -96,17 +83,22 @@ def train(
             device=ranks.device,
             retry=SaveRetry(run.spec.checkpoint.give_up_after_seconds),
         )
+        # Before anything that takes long: an outrun attempt ends within seconds, and an older one
+        # that still runs can commit nothing more that this one would not know of.
         checkpoints.raise_fence()
         on_rank_0(ranks.cpu_group, lambda: _refuse_second_launch(run))
+        # Data before the model: tokenizing needs no GPU memory, and fails before any is taken.
         recorder.enter(Phase.BUILDING_CACHE)
         dataset = _open_on_every_rank(run, ranks, recorder, open_dataset)
+        # Weights: drawn from the seed, then replaced by given ones or by those of a checkpoint.
         recorder.enter(Phase.LOADING)
         assembly = assemble(run.spec, run.attempt.layout, ranks.device, roots=run.attempt.roots)
         _load_initial_weights(run, ranks, recorder, assembly)
         state = starting_state(run, recorder, checkpoints, assembly, dataset, code)
         loop = Loop(run, ranks, recorder, checkpoints, assembly, state, after_step)
         snapshots = Path(run.directory.snapshots)
-        with explaining_memory(assembly, ranks.device, snapshots, rank=ranks.rank):
+        model, optimizer = assembly.model, assembly.optimizer
+        with explaining_memory(model, optimizer, ranks.device, snapshots, rank=ranks.rank):
             outcome = loop.run(dataset)
         recorder.finish(outcome)
     return outcome
@@ -188,166 +180,6 @@ def _load_initial_weights(run: Run, ranks: Ranks, recorder: Recorder, assembly: 
         {"place": spec.model.initial_weights, "files": [file.model_dump() for file in files]},
     )
     refresh_scales(assembly.model)
-
-
-class Loop:
-    """The steps of an attempt, and what happens between them."""
-
-    def __init__(
-        self,
-        run: Run,
-        ranks: Ranks,
-        recorder: Recorder,
-        checkpoints: CheckpointManager,
-        assembly: Assembly,
-        state: TrainState,
-        after_step: Callable[[int], None],
-    ) -> None:
-        self._run = run
-        self._spec = run.spec
-        self._ranks = ranks
-        self._recorder = recorder
-        self._state = state
-        self._first_step = state.step + 1
-        self._after_step = after_step
-        self._engine = assembly.forward_backward
-        self._waiting_for_compilers = partial(
-            waiting_for_compilers, run.spec, assembly.mesh, ranks.cpu_group
-        )
-        self._report = Report(run, ranks, recorder, start=state)
-        self._control = Control(
-            run.directory,
-            recorder,
-            group=ranks.cpu_group,
-            interval_seconds=explicit(run.spec.checkpoint.interval_seconds),
-        )
-        self._recording = Recording(run.directory, ranks)
-        self._checkpoints = checkpoints
-        checkpoints.starts_at(state, SaveRecords(recorder, self._control, self._report))
-        self._assembly = assembly
-        self._train_step = TrainStep(
-            self._engine,
-            assembly.optimizer,
-            run.spec,
-            stages=assembly.stages,
-            before_update=checkpoints.wait_staged,
-        )
-
-    def run(self, dataset: Dataset) -> Outcome:
-        """Train until the last step or a stop, save, and return the outcome."""
-        if self._spec.checkpoint.preflight:
-            self._save("preflight")
-        self._recorder.enter(Phase.TRAINING)
-        with (
-            self._checkpoints.drained(),
-            BatchReader(
-                dataset,
-                position=self._state.data.position,
-                partition=self._run.partition,
-                dp_rank=Place.of(self._ranks.rank, self._run.attempt.layout).dp,
-                prefetch=self._spec.data.prefetch_batches,
-                skipped=self._state.data.skipped,
-            ) as batches,
-            collecting_between_steps() as collect,
-        ):
-            self._train(batches, self._validation(dataset), collect)
-        finished = self._state.step >= self._spec.training.steps
-        self._recorder.enter(Phase.ENDING)
-        self._save("final" if finished else "stop")
-        assert self._recorder.checkpoint_id is not None
-        self._control.recorded(self._recording.close(self._state.step))
-        self._control.close(self._recorder.checkpoint_id)
-        self._report.close()
-        return Outcome(
-            outcome="succeeded" if finished else "stopped",
-            step=self._state.step,
-            checkpoint_id=self._recorder.checkpoint_id,
-        )
-
-    def _validation(self, dataset: Dataset) -> Validation | None:
-        if not self._spec.validation.interval_steps:
-            return None
-        assert dataset.validation is not None, "the rules demand a share that is held out"
-        return Validation(
-            dataset.validation, self._run, self._ranks, self._recorder, self._engine.evaluate
-        )
-
-    def _train(
-        self,
-        batches: Iterator[list[MicroBatch]],
-        validation: Validation | None,
-        collect: Callable[[int], None],
-    ) -> None:
-        self._report.pace.restart()
-        if self._spec.compile.enabled is True:
-            # In the first step; nobody can beat meanwhile, so it has a limit of silence of its own.
-            self._recorder.beat(Phase.COMPILING)
-        while self._state.step < self._spec.training.steps:
-            self._control.post(
-                save_ended=self._checkpoints.ended, retry_due=self._checkpoints.retry_due
-            )
-            result = self._step(batches)
-            self._after_step(self._state.step)
-            decision = self._control.take()
-            if Decision.SAVE_ENDED in decision:
-                self._checkpoints.settle()
-            stopping = Decision.STOP in decision
-            saving = self._save_kind(decision)
-            # A stop may be a preemption with seconds to live: it does not wait for a validation.
-            validating = bool(validation and validation.is_due(self._state.step) and not stopping)
-            if validation and validating:
-                with self._report.pace.pausing(), self._waiting_for_compilers():
-                    self._report.keep(validation.run())
-            self._report.step_done(
-                self._state, result, write_values=stopping or bool(saving) or validating
-            )
-            if stopping:
-                self._recorder.event("stop_agreed", {})
-                return
-            if saving:
-                self._checkpoints.begin(
-                    self._assembly.model, self._assembly.optimizer, self._state, kind=saving
-                )
-            if self._recording.is_due(self._state.step, self._control.asked):
-                with self._report.pace.pausing():
-                    self._control.recorded(
-                        self._recording.step_done(self._state.step, self._control.asked)
-                    )
-            collect(self._state.step)
-            self._recorder.beat(Phase.TRAINING)
-
-    def _step(self, batches: Iterator[list[MicroBatch]]) -> StepResult:
-        with self._report.pace.waiting_for_data():
-            micro_batches = next(batches)
-        step = self._state.step + 1
-        compiling = step == self._first_step
-        with (
-            self._waiting_for_compilers() if compiling else nullcontext(),
-            self._report.pace.step(),
-        ):
-            result = self._train_step(step, micro_batches)
-        self._state = one_step_on(self._state, self._spec)
-        self._recorder.step = self._state.step
-        return result
-
-    def _save(self, kind: str) -> None:
-        assembly = self._assembly
-        self._checkpoints.save(assembly.model, assembly.optimizer, self._state, kind=kind)
-
-    def _save_kind(self, decision: Decision) -> str | None:
-        """Return why a checkpoint is due between two steps; the last one is saved apart."""
-        if self._state.step == self._spec.training.steps:
-            return None
-        if Decision.SAVE_ASKED in decision:
-            return "request"
-        failed_kind = self._checkpoints.failed_kind
-        if failed_kind is not None:  # the next try saves for whatever is due till then
-            return failed_kind if Decision.SAVE_RETRY in decision else None
-        interval = explicit(self._spec.checkpoint.interval_steps)
-        by_steps = interval > 0 and self._state.step % interval == 0
-        # By the clock none begins while one is being written: training would wait for its end.
-        by_clock = Decision.SAVE_DUE in decision and not self._checkpoints.under_way
-        return "interval" if by_steps or by_clock else None
 
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from trainer.errors import LaunchError, OutOfMemoryError, is_out_of_memory
-from trainer.loop.build import Assembly
 from trainyard.run.failures import REMEDIES, MemoryUse
 
 logger = logging.getLogger("trainer")
@@ -66,7 +67,7 @@ def dump_snapshot(folder: Path, name: str) -> Path:
 
 @contextmanager
 def explaining_memory(
-    assembly: Assembly, device: torch.device, snapshots: Path, *, rank: int
+    model: nn.Module, optimizer: Optimizer, device: torch.device, snapshots: Path, *, rank: int
 ) -> Iterator[None]:
     """Turn an error that means that memory ran out into one that says what took it.
 
@@ -78,7 +79,7 @@ def explaining_memory(
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        use = memory_use(assembly, device)
+        use = memory_use(model, optimizer, device)
         raise OutOfMemoryError(
             f"{_first_line(error)} {_in_words(use)}",
             memory=use,
@@ -87,13 +88,13 @@ def explaining_memory(
         ) from error
 
 
-def memory_use(assembly: Assembly, device: torch.device) -> MemoryUse:
+def memory_use(model: nn.Module, optimizer: Optimizer, device: torch.device) -> MemoryUse:
     """Return what this rank holds on its device by part."""
-    parameters = list(assembly.model.parameters())
-    states = (value for state in assembly.optimizer.state.values() for value in state.values())
+    parameters = list(model.parameters())
+    states = (value for state in optimizer.state.values() for value in state.values())
     weights = _bytes_on(device, parameters)
     gradients = _bytes_on(device, (p.grad for p in parameters))
-    optimizer = _bytes_on(device, states)
+    moments = _bytes_on(device, states)
     allocated, reserved, total = _held(device)
     return MemoryUse(
         device=device.type,
@@ -102,8 +103,8 @@ def memory_use(assembly: Assembly, device: torch.device) -> MemoryUse:
         allocated_bytes=allocated,
         weights_bytes=weights,
         gradients_bytes=gradients,
-        optimizer_bytes=optimizer,
-        rest_bytes=max(allocated - weights - gradients - optimizer, 0),
+        optimizer_bytes=moments,
+        rest_bytes=max(allocated - weights - gradients - moments, 0),
     )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from trainer.distributed import Ranks
-from trainer.loop.step import StepResult
 from trainer.metrics.loss_guard import Guard, Verdict
 from trainer.metrics.measure import (
     HardwareUse,
@@ -29,6 +29,18 @@ from trainyard.spec.auto import explicit
 from trainyard.training.batch_partition import BatchPartition
 
 logger = logging.getLogger("trainer")
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step leaves behind; the tensors are on the device, and not waited for."""
+
+    loss: torch.Tensor
+    """This rank's share of the mean loss over the tokens of the global batch, float32 `[]`."""
+    grad_norm: torch.Tensor
+    """Global L2 norm of the gradient before clipping, `[]`."""
+    hashes: list[int]
+    """Hash of each sequence that this rank trained on, in the order in which it ran them."""
 
 
 class Report:

@@ -2,24 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
-
-from trainer.errors import LaunchError
-from trainyard.spec.job import JobSpec
-
-
-def refuse_without_tensorboard(spec: JobSpec) -> None:
-    """Refuse a job that asks for TensorBoard files where nothing can write them.
-
-    Raises:
-        LaunchError: naming the field, and how to install what is missing.
-    """
-    if spec.training.tensorboard and find_spec("tensorboard") is None:
-        raise LaunchError(
-            "training.tensorboard=true, but the package tensorboard is not installed here: "
-            "pip install 'trainyard-programs[tensorboard]', or training.tensorboard=false"
-        )
 
 
 class TensorBoard:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from trainer.checkpoint.store import storage_errors
-from trainer.operations.main import Progress, folders_of
+from trainer.operations.order import Progress, folders_of
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.protocol.manifest import COMMITTED

@@ -8,7 +8,7 @@ from trainer.checkpoint.store import storage_errors
 from trainer.errors import LaunchError
 from trainer.hugging_face.export import export
 from trainer.hugging_face.tokenizer import ByteFiles, PlaceFiles
-from trainer.operations.main import Progress, check_root, checkpoint_of
+from trainer.operations.order import Progress, check_root, checkpoint_of
 from trainer.storage.root import storage_root
 from trainyard.protocol.operations import (
     EXPORTS,

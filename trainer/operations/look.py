@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainer.checkpoint.store import check_contents, check_sizes, read_checked
 from trainer.errors import CheckpointError
-from trainer.operations.main import Progress, checkpoint_of
+from trainer.operations.order import Progress, checkpoint_of
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import Manifest

@@ -6,57 +6,20 @@ The folder holds `task.json`; `trainyard.protocol.operations` defines it and wha
 from __future__ import annotations
 
 import logging
-import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pydantic import BaseModel
-
-from trainer.checkpoint.store import storage_errors
-from trainer.errors import CheckpointError, LaunchError, RunError
-from trainer.storage.root import StoragePath, storage_root
-from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.manifest import checkpoint_path
+from trainer.errors import LaunchError, RunError
+from trainer.operations.order import write_record
 from trainyard.protocol.operations import (
     OUTCOME,
-    PROGRESS,
     TASK,
     OperationKind,
     OperationOrder,
     OperationOutcome,
-    OperationProgress,
-    OperationTask,
 )
-from trainyard.run.atomic import replace_file
-from trainyard.spec.storage_uri import ROOT_FILE
-
-PROGRESS_SECONDS = 0.2
-JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 logger = logging.getLogger("trainer")
-
-
-class Progress:
-    """Writes the progress of an operation, a few times a second."""
-
-    def __init__(self, folder: Path, *, total: int) -> None:
-        self._path = folder / PROGRESS
-        self._total = total
-        self._done = 0
-        self._told_at = 0.0
-
-    def begin(self, doing: str) -> None:
-        """Write what is done now."""
-        now = time.monotonic()
-        if now - self._told_at >= PROGRESS_SECONDS:
-            self._told_at = now
-            progress = OperationProgress(doing=doing[:200], done=self._done, total=self._total)
-            write_record(self._path, progress)
-
-    def advance(self, done: int) -> None:
-        """Count what was done."""
-        self._done = min(self._done + done, self._total)
 
 
 def main(kind: OperationKind, words: list[str]) -> int:
@@ -73,59 +36,6 @@ def main(kind: OperationKind, words: list[str]) -> int:
     logger.info("%s: %s", outcome.outcome, outcome.message)
     write_record(folder / OUTCOME, outcome)
     return 0 if outcome.outcome == "succeeded" else 1
-
-
-def folders_of(order: OperationOrder) -> list[StoragePath]:
-    """Return the folders of a task, each where a checkpoint of the job lies beneath the root.
-
-    Raises:
-        LaunchError: the root's UUID differs, or a path leads elsewhere.
-    """
-    root = storage_root(order.root_path)
-    if order.root_id is not None:
-        check_root(root, order.root_id)
-    folders: list[StoragePath] = []
-    for path in order.task.paths:
-        folder = root / path
-        if not _is_checkpoint_path(order.task, path) or folder.resolve() != root.resolve() / path:
-            raise LaunchError(
-                f"{path!r} is no folder of a checkpoint of {order.task.job_id} beneath "
-                f"{order.root_path}",
-                path=str(folder),
-            )
-        folders.append(folder)
-    return folders
-
-
-def checkpoint_of(order: OperationOrder) -> tuple[StoragePath, ResumePoint]:
-    """Return the folder of the one checkpoint of a task, and which checkpoint it must be.
-
-    Raises:
-        LaunchError: the task names none, or a path leads elsewhere.
-    """
-    point = order.task.checkpoint
-    if point is None or len(order.task.paths) != 1:
-        raise LaunchError("the task names no checkpoint to read")
-    (folder,) = folders_of(order)
-    return folder, point
-
-
-def check_root(root: StoragePath, expected: str | None) -> None:
-    """Reject the root if its UUID differs, for example because it is not mounted.
-
-    Raises:
-        CheckpointError: it holds another UUID than `expected`, or none.
-    """
-    path = root / ROOT_FILE
-    with storage_errors("read", path):
-        found = path.read_bytes().decode("utf-8", errors="replace").strip()
-    if expected is not None and found != expected:
-        raise CheckpointError(f"{root} is storage {found}, not {expected}", path=str(path))
-
-
-def write_record(path: Path, record: BaseModel) -> None:
-    """Replace a file of the operation's folder at once."""
-    replace_file(path, record.model_dump_json(indent=1) + "\n", durable=False)
 
 
 def _do(kind: OperationKind, folder: Path) -> OperationOutcome:
@@ -159,11 +69,3 @@ def _command(kind: OperationKind) -> Callable[[OperationOrder, Path], OperationO
     from trainer.operations.look import look_at
 
     return look_at
-
-
-def _is_checkpoint_path(task: OperationTask, path: str) -> bool:
-    """Return whether a path has the form that `checkpoint_path` gives those of the job."""
-    attempt, _, step = path.removeprefix(f"{task.job_id}/a").partition("/step-")
-    if not (attempt.isdecimal() and step.isdecimal() and JOB_ID.fullmatch(task.job_id)):
-        return False
-    return path == checkpoint_path(task.job_id, int(attempt), int(step))

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer.data.tokenizer import open_tokenizer
+from trainer.data.open_tokenizer import open_tokenizer
 from trainer.errors import LaunchError
 from trainer.models.families import build_model
-from trainer.operations.main import Progress, checkpoint_of
+from trainer.operations.order import Progress, checkpoint_of
 from trainer.sample import generate, load_weights
 from trainyard.protocol.operations import (
     SAMPLE_SECONDS,

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from trainer.storage import s3_client
-
-if TYPE_CHECKING:
-    from trainer.storage.object_path import ObjectPath
 
 FIRST = 2**20
 LARGEST = 16 * 2**20
@@ -22,14 +18,17 @@ AHEAD = 4
 class Download:
     """Reads spans of an object; a jump drops what was fetched ahead."""
 
-    def __init__(self, path: ObjectPath) -> None:
-        """Open the object.
+    def __init__(self, bucket: str, key: str, *, name: str, size: int) -> None:
+        """Begin to fetch an object.
 
-        Raises:
-            OSError: it is not there, or the object store refuses.
+        Args:
+            bucket: its bucket.
+            key: its name there.
+            name: its URL, for errors.
+            size: its bytes.
         """
-        self._path = path
-        self._size = path.stat().st_size
+        self._bucket, self._key, self._name = bucket, key, name
+        self._size = size
         self._at = 0
         self._here = memoryview(b"")
         self._ahead: deque[Future[bytes]] = deque()
@@ -98,7 +97,7 @@ class Download:
         self._ask()
         if not self._ahead:
             return False
-        self._here = memoryview(s3_client.wait(self._ahead.popleft(), str(self._path)))
+        self._here = memoryview(s3_client.wait(self._ahead.popleft(), self._name))
         self._span = min(2 * self._span, LARGEST)
         self._most = min(self._most + 1, AHEAD)
         if self._most > 2:  # the first span may be all that is wanted here
@@ -109,8 +108,6 @@ class Download:
         while len(self._ahead) < self._most and self._next < self._size:
             end = min(self._next + self._span, self._size)
             self._ahead.append(
-                s3_client.begin_reading(
-                    self._path.bucket, self._path.key, start=self._next, end=end
-                )
+                s3_client.begin_reading(self._bucket, self._key, start=self._next, end=end)
             )
             self._next = end

@@ -109,8 +109,11 @@ class ObjectPath:
         Raises:
             OSError: it cannot be read.
         """
-        with Download(self) as file:
+        with self._download() as file:
             return file.read(LARGEST_SMALL)
+
+    def _download(self) -> Download:
+        return Download(self.bucket, self.key, name=str(self), size=self.stat().st_size)
 
     def open(self, _mode: Literal["rb"], *, buffering: Literal[0]) -> Download:
         """Open the object to be read forwards.
@@ -119,7 +122,7 @@ class ObjectPath:
             OSError: there is none, or the object store refuses.
         """
         assert buffering == 0
-        return Download(self)
+        return self._download()
 
     def put(self, content: bytes, *, new: bool = False) -> None:
         """Write a small object at once.

@@ -17,7 +17,8 @@ from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import store
 from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.operations import delete
-from trainer.operations.main import Progress, main
+from trainer.operations.main import main
+from trainer.operations.order import Progress
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
 from trainyard.protocol.operations import (
