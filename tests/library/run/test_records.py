@@ -155,6 +155,11 @@ def test_a_nan_in_the_data_of_an_event_is_a_string() -> None:
     assert to_json(record).endswith('"data":{"n":["NaN"]}}')
 
 
+def test_a_value_without_a_json_type_is_refused() -> None:
+    with pytest.raises(TypeError, match="set is no JSON type"):
+        to_json(EventRecord(time=2.0, kind="phase", step=5, data={"a": {1}}))
+
+
 def test_an_indented_record_is_the_one_that_a_person_reads() -> None:
     record = ExitRecord(outcome="failed", failure=None, ranks=(RANK,), time=4.0)
     assert to_json(record, indent=1) == (
