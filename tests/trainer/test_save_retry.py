@@ -16,8 +16,9 @@ import pytest
 from tests.trainer.points import at_points
 from tests.trainer.ranks import RankError, run_ranks, started_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
-from trainer.checkpoint import pending_save, store
+from trainer.checkpoint import pending_save
 from trainer.checkpoint.save_phases import Point
+from trainer.storage.access import storage_errors
 from trainyard.base.retry import Backoff
 from trainyard.protocol.manifest import SaveFailed
 from trainyard.protocol.record_parser import parse_record
@@ -182,7 +183,7 @@ def _fail_on_rank_1(run: str, disk: Disk) -> str:
 
     def refuse(point: Point, path: Path) -> None:
         if os.environ["RANK"] == "1" and point is Point.FILE_MADE and path.parent.name == "step-4":
-            with store.storage_errors("write", path):
+            with storage_errors("write", path):
                 raise OSError(errno.EIO, "Input/output error", str(path))
 
     with at_points(refuse):

@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from trainer.checkpoint.save_phases import Point, reached
-from trainer.checkpoint.store import storage_errors, write_durably
+from trainer.checkpoint.store import write_durably
 from trainer.errors import CheckpointError, OutrunError
+from trainer.storage.access import storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import FENCE

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
 
-import xxhash
 from pydantic import ValidationError
 
 from trainer.checkpoint.save_phases import Point, reached
 from trainer.errors import CheckpointError
+from trainer.storage.access import digest, file_digest, storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath, is_beneath
 from trainyard.protocol.attempt import ResumePoint
@@ -27,20 +25,6 @@ from trainyard.protocol.manifest import (
 )
 from trainyard.run.atomic import replacing, sync_folder
 from trainyard.run.checkpoint_faults import CheckpointFault
-
-FULL = (errno.ENOSPC, errno.EDQUOT)
-TRANSIENT = (
-    *FULL,
-    errno.EROFS,  # a file system that is remounted after an error
-    errno.EIO,
-    errno.ESTALE,  # the server of a network file system was restarted
-    errno.ETIMEDOUT,
-    errno.EHOSTUNREACH,  # a bucket does not answer,
-    errno.EREMOTEIO,  # has failed (5xx),
-    errno.EBUSY,  # or refuses so many requests
-)
-OF_CONTENT = (errno.ENOENT, errno.EIO)  # a file is gone, or its sectors are bad
-READ_SIZE = 8 * 2**20  # bytes; large enough that the disk, not Python, is the limit
 
 
 def committed(root: StoragePath, job_id: str, *, attempt: int | None = None) -> list[Manifest]:
@@ -325,43 +309,3 @@ def write_durably(path: StoragePath, content: bytes) -> None:
             reached(Point.REPLACING, path)
         reached(Point.NAMED, path)
         sync_folder(path.parent)
-
-
-def digest(content: bytes) -> str:
-    """Return the XXH3-128 of some bytes, in hexadecimal."""
-    return xxhash.xxh3_128_hexdigest(content)
-
-
-@contextmanager
-def storage_errors(verb: str, path: StoragePath) -> Iterator[None]:
-    """Turn what the system refuses into a `CheckpointError` that names path and cause."""
-    try:
-        yield
-    except OSError as error:
-        at_fault = str(error.filename or path)
-        message = f"cannot {verb} {at_fault}: {error.strerror or error}"
-        if error.errno in FULL and isinstance(path, Path):
-            message += f" ({_free_space(path)})"
-        gone = verb == "read" and error.errno == errno.ENOENT
-        raise CheckpointError(
-            message,
-            path=at_fault,
-            of_storage=error.errno not in OF_CONTENT,
-            transient=error.errno in TRANSIENT,
-            fault=CheckpointFault.FILE_MISSING if gone else None,
-        ) from error
-
-
-def file_digest(path: StoragePath) -> str:
-    """Return the XXH3-128 of a file's content, in hexadecimal; may raise OSError."""
-    hasher = xxhash.xxh3_128()
-    with path.open("rb", buffering=0) as file:
-        while chunk := file.read(READ_SIZE):
-            hasher.update(chunk)
-    return hasher.hexdigest()
-
-
-def _free_space(path: Path) -> str:
-    existing = next(parent for parent in path.parents if parent.exists())
-    usage = shutil.disk_usage(existing)
-    return f"{usage.free / 2**20:,.1f} MiB free of {usage.total / 2**20:,.1f} MiB"

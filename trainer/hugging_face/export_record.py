@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from trainer.checkpoint.store import storage_errors
 from trainer.errors import LaunchError
+from trainer.storage.access import storage_errors
 from trainyard.base.models import RecordModel
 from trainyard.run.atomic import new_folder
 

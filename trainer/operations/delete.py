@@ -6,8 +6,8 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from trainer.checkpoint.store import storage_errors
 from trainer.operations.order import Progress, folders_of
+from trainer.storage.access import storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.protocol.manifest import COMMITTED

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainer.checkpoint.store import storage_errors
 from trainer.errors import LaunchError
 from trainer.hugging_face.export import export
 from trainer.hugging_face.tokenizer import ByteFiles, PlaceFiles
 from trainer.operations.order import Progress, check_root, checkpoint_of
+from trainer.storage.access import storage_errors
 from trainer.storage.root import storage_root
 from trainyard.protocol.operations import (
     EXPORTS,

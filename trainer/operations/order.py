@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from trainer.checkpoint.store import storage_errors
 from trainer.errors import CheckpointError, LaunchError
+from trainer.storage.access import storage_errors
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import checkpoint_path

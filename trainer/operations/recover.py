@@ -13,10 +13,10 @@ from trainer.checkpoint.store import (
     check_sizes,
     committed,
     metadata_digest,
-    storage_errors,
 )
 from trainer.errors import CheckpointError, LaunchError, OutrunError
 from trainer.operations.order import JOB_ID, Progress, check_root
+from trainer.storage.access import storage_errors
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.protocol.manifest import DCP_METADATA, MANIFEST, Manifest, checkpoint_path
 from trainyard.protocol.operations import (

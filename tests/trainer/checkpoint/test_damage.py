@@ -23,6 +23,7 @@ from trainer.checkpoint import store
 from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.checkpoint.store import read_manifest
 from trainer.errors import RunError
+from trainer.storage.access import digest
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import (
     COMMITTED,
@@ -170,7 +171,7 @@ def _commit_again(folder: Path) -> None:
     """Commit what lies in the folder, as one who can write there would."""
     manifest = read_manifest(folder)
     files = tuple(
-        ManifestFile(path=f.path, size=len(content), xxh3_128=store.digest(content))
+        ManifestFile(path=f.path, size=len(content), xxh3_128=digest(content))
         for f in manifest.files
         for content in [(folder / f.path).read_bytes()]
     )

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from trainer.checkpoint.reader.load import _what_failed
-from trainer.checkpoint.store import storage_errors
 from trainer.errors import CheckpointError, MismatchError
 from trainer.metrics.run_writer import failure_of
+from trainer.storage.access import storage_errors
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.run.failures import LoadFailure

@@ -6,9 +6,9 @@ import errno
 
 import pytest
 
-from trainer.checkpoint import store
 from trainer.checkpoint.pending_save import BACKOFF, PendingSave, SaveRetry
 from trainer.errors import CheckpointError
+from trainer.storage.access import storage_errors
 from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import DataState, SaveFailed, TrainState
 
@@ -80,6 +80,6 @@ def test_with_no_time_the_first_failure_is_the_last() -> None:
 def test_which_errors_of_storage_may_pass(
     number: int, tmp_path: StoragePath, *, passes: bool
 ) -> None:
-    with pytest.raises(CheckpointError) as caught, store.storage_errors("write", tmp_path):
+    with pytest.raises(CheckpointError) as caught, storage_errors("write", tmp_path):
         raise OSError(number, "why")
     assert caught.value.transient == passes

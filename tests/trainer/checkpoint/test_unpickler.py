@@ -17,8 +17,8 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from trainer.checkpoint.reader.metadata import load_metadata, read_metadata
-from trainer.checkpoint.store import digest
 from trainer.errors import CheckpointError
+from trainer.storage.access import digest
 
 PATH = Path("somewhere/.metadata")
 METADATA = Metadata(

@@ -13,13 +13,13 @@ from tests.trainer.hugging_face.test_folder import written
 from tests.trainer.hugging_face.weights import MODELS, SEQ_LEN, ours, randomize, section
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import SmallJob
-from trainer.checkpoint.store import file_digest
 from trainer.hugging_face.folder import WeightsFolder
 from trainer.hugging_face.load import read_weights
 from trainer.hugging_face.names import published_name
 from trainer.models.families import build_model
 from trainer.parallel.mesh import build_mesh
 from trainer.parallel.parallelize import parallelize
+from trainer.storage.access import file_digest
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 

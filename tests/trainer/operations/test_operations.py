@@ -19,6 +19,7 @@ from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.operations import delete
 from trainer.operations.main import main
 from trainer.operations.order import Progress
+from trainer.storage.access import file_digest
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
 from trainyard.protocol.operations import (
@@ -189,7 +190,7 @@ def recommitted(folder: Path, change: Callable[..., object]) -> ResumePoint:
     path.write_bytes(pickle.dumps(metadata))
     manifest = store.read_manifest(folder)
     files = tuple(
-        file.model_copy(update={"size": path.stat().st_size, "xxh3_128": store.file_digest(path)})
+        file.model_copy(update={"size": path.stat().st_size, "xxh3_128": file_digest(path)})
         if file.path == DCP_METADATA
         else file
         for file in manifest.files

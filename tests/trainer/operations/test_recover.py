@@ -11,6 +11,7 @@ from trainer.checkpoint import store
 from trainer.checkpoint.fence import raised_fence, read_fence
 from trainer.operations import recover
 from trainer.operations.main import main
+from trainer.storage.access import digest
 from trainyard.protocol.manifest import (
     COMMITTED,
     DCP_METADATA,
@@ -51,7 +52,7 @@ def commit(root: Path, attempt: int, step: int, *, position: int | None = None) 
     if position is not None:
         data = state.data.model_copy(update={"position": position})
         state = state.model_copy(update={"data": data})
-    file = ManifestFile(path=DCP_METADATA, size=len(content), xxh3_128=store.digest(content))
+    file = ManifestFile(path=DCP_METADATA, size=len(content), xxh3_128=digest(content))
     manifest = make_manifest(JOB, attempt, state, files=(file,))
     store.write_manifest(folder, manifest)
     store.commit(folder)

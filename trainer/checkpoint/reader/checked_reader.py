@@ -24,12 +24,7 @@ from trainer.checkpoint.comparison import TensorKind, compare, drop_aliases, ref
 from trainer.checkpoint.reader.load_plan import LoadPlanner, share_out
 from trainer.checkpoint.reader.metadata import check_cover, load_metadata
 from trainer.checkpoint.reader.tensor_reads import Piece, read_pieces
-from trainer.checkpoint.store import (
-    check_contents,
-    check_sizes,
-    metadata_digest,
-    read_checked,
-)
+from trainer.checkpoint.store import check_contents, check_sizes, metadata_digest, read_checked
 from trainer.errors import CheckpointError
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint

@@ -19,8 +19,8 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from trainer.checkpoint.store import digest, storage_errors
 from trainer.errors import CheckpointError
+from trainer.storage.access import digest, storage_errors
 from trainer.storage.root import StoragePath
 from trainyard.run.checkpoint_faults import CheckpointFault
 

@@ -16,10 +16,11 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem
 
-from trainer.checkpoint.store import check_content, storage_errors
+from trainer.checkpoint.store import check_content
 from trainer.checkpoint.torch_save_format import frame_of
 from trainer.checkpoint.transfer import byte_view, memory_of
 from trainer.errors import CheckpointError
+from trainer.storage.access import storage_errors
 from trainer.storage.download import Download
 from trainer.storage.root import StoragePath
 from trainyard.run.checkpoint_faults import CheckpointFault

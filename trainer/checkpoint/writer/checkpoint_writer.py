@@ -25,6 +25,7 @@ from trainer.checkpoint.writer.save_plan import SavePlanner, is_shared, writing_
 from trainer.checkpoint.writer.staging import Staging
 from trainer.checkpoint.writer.storage_writer import ChecksumWriter, Stage
 from trainer.errors import CheckpointError, RunError
+from trainer.storage.access import storage_errors
 from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import (
     COMMITTED,
@@ -130,7 +131,7 @@ class CheckpointWriter:
         # Before the data too: an outrun attempt need not write it.
         with raised_fence(self._owner.job_folder, self._owner.attempt):
             pass
-        with store.storage_errors("read", folder):
+        with storage_errors("read", folder):
             committed = (folder / COMMITTED).exists()
         if not committed:
             store.create(folder)

@@ -1,0 +1,69 @@
+"""Access to storage: what the system refuses as typed errors, and digests of files."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import xxhash
+
+from trainer.errors import CheckpointError
+from trainer.storage.root import StoragePath
+from trainyard.run.checkpoint_faults import CheckpointFault
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+TRANSIENT = (
+    *FULL,
+    errno.EROFS,  # a file system that is remounted after an error
+    errno.EIO,
+    errno.ESTALE,  # the server of a network file system was restarted
+    errno.ETIMEDOUT,
+    errno.EHOSTUNREACH,  # a bucket does not answer,
+    errno.EREMOTEIO,  # has failed (5xx),
+    errno.EBUSY,  # or refuses so many requests
+)
+OF_CONTENT = (errno.ENOENT, errno.EIO)  # a file is gone, or its sectors are bad
+READ_SIZE = 8 * 2**20  # bytes; large enough that the disk, not Python, is the limit
+
+
+@contextmanager
+def storage_errors(verb: str, path: StoragePath) -> Iterator[None]:
+    """Turn what the system refuses into a `CheckpointError` that names path and cause."""
+    try:
+        yield
+    except OSError as error:
+        at_fault = str(error.filename or path)
+        message = f"cannot {verb} {at_fault}: {error.strerror or error}"
+        if error.errno in FULL and isinstance(path, Path):
+            message += f" ({_free_space(path)})"
+        gone = verb == "read" and error.errno == errno.ENOENT
+        raise CheckpointError(
+            message,
+            path=at_fault,
+            of_storage=error.errno not in OF_CONTENT,
+            transient=error.errno in TRANSIENT,
+            fault=CheckpointFault.FILE_MISSING if gone else None,
+        ) from error
+
+
+def digest(content: bytes) -> str:
+    """Return the XXH3-128 of some bytes, in hexadecimal."""
+    return xxhash.xxh3_128_hexdigest(content)
+
+
+def file_digest(path: StoragePath) -> str:
+    """Return the XXH3-128 of a file's content, in hexadecimal; may raise OSError."""
+    hasher = xxhash.xxh3_128()
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(READ_SIZE):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def _free_space(path: Path) -> str:
+    existing = next(parent for parent in path.parents if parent.exists())
+    usage = shutil.disk_usage(existing)
+    return f"{usage.free / 2**20:,.1f} MiB free of {usage.total / 2**20:,.1f} MiB"
