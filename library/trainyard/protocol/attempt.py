@@ -1,4 +1,4 @@
-"""One launch of a job: its layout, what it changes, where it runs, and what it resumes from."""
+"""One launch of a job: its layout, overrides, nodes and resume point."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from trainyard.training.stream import Windows
 
 
 class Overrides(SpecModel):
-    """What a resume may change; nothing in it changes what the job computes."""
+    """The settings that a resume may change; none of them affects what the job computes."""
 
     parallelism: ParallelismSection | None = None
     """Other parallel axes."""
     micro_batch_size: Sequences | None = None
     """Another micro-batch size."""
     cpu_offload: bool | None = None
-    """Whether weights, gradients and moments wait in the memory of the host."""
+    """Whether weights, gradients and moments are kept in host memory."""
     activation_checkpoint: ActivationCheckpointSection | None = None
     """What backward recomputes."""
     compile: CompileSection | None = None
@@ -83,7 +83,7 @@ class NodeAllocation(SpecModel):
 
 
 class ResumePoint(SpecModel):
-    """The checkpoint from which an attempt goes on."""
+    """The checkpoint from which an attempt resumes."""
 
     checkpoint_id: str
     """Id of the checkpoint."""
@@ -94,15 +94,15 @@ class ResumePoint(SpecModel):
     metadata_digest: str
     """XXH3-128 of its DCP metadata, compared before the metadata is opened."""
     parts: Parts = ALL_PARTS
-    """What is taken over of it; all, unless it is another job's."""
+    """Parts of it to load; all parts, unless the checkpoint belongs to another job."""
     allow_code_change: bool = False
-    """Whether the files of `model.code` may differ from those that wrote it."""
+    """Whether the files of `model.code` may differ from those with which it was written."""
 
 
 class AttemptSpec(SpecModel):
-    """`attempt.json`: all that the trainer needs beside the job's spec.
+    """`attempt.json`: all that the trainer needs in addition to the job's spec.
 
-    For a bare launch it may be absent: `AttemptSpec.bare` then says what holds.
+    A bare launch has no such file and uses `AttemptSpec.bare` instead.
     """
 
     job_id: Annotated[str, Field(pattern=NAME, max_length=100)]
@@ -112,17 +112,17 @@ class AttemptSpec(SpecModel):
     layout: Layout
     """The parallel axes."""
     overrides: Overrides = Overrides()
-    """What this attempt changes against the job's spec."""
+    """Differences between this attempt and the job's spec."""
     device: Literal["cpu", "cuda"] | None = None
-    """Kind of the slots that it has, by which each `auto` gets its value; `resources.device` holds
-    for a bare launch."""
+    """Device kind of its slots, which resolves each `auto`; a bare launch uses
+    `resources.device`."""
     allocation: Annotated[tuple[NodeAllocation, ...], Field(strict=False)] = ()
     """The nodes, by node rank; empty for a bare launch."""
     resume: ResumePoint | None = None
-    """Where it goes on from; absent for a fresh start."""
+    """Where it resumes from; absent for a fresh start."""
     skip: Windows = ()
-    """Windows of the stream, start and end, that it leaves out beside those of its checkpoint; each
-    begins at the checkpoint's position or later."""
+    """Windows of the stream, start and end, that it skips in addition to those of its checkpoint;
+    each begins at the checkpoint's position or later."""
     roots: dict[str, str] = Field(default_factory=dict)
     """Absolute path of each named root on this node."""
     cache_dir: str | None = None
@@ -130,10 +130,10 @@ class AttemptSpec(SpecModel):
 
     @classmethod
     def bare(cls, spec: JobSpec, *, world_size: int, job_id: str) -> Self:
-        """Return the first attempt of a job that somebody launches by hand.
+        """Return the first attempt of a job that a person launches by hand.
 
         Raises:
             SpecError: the axes of the spec do not multiply to the world size.
-            ValidationError: the job id is none.
+            ValidationError: the job id is malformed.
         """
         return cls(job_id=job_id, layout=spec.layout(world_size))

@@ -1,4 +1,4 @@
-"""A new job beside the one whose checkpoint it starts from: what is exact, and what is not."""
+"""Rules of a fork, a new job from another job's checkpoint: which parts continue exactly."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from trainyard.spec.job import JobSpec
 
 
 class Guarantee(RecordModel):
-    """What a fork promises of one thing."""
+    """Whether one aspect of a fork continues exactly."""
 
     name: Literal["weights", "optimizer", "counters", "data order", "global batch", "curve"]
-    """What it is about."""
+    """The aspect."""
     holds: bool
-    """Whether it goes on exactly."""
+    """Whether it continues exactly."""
     detail: str
-    """A sentence: how it goes on, or why it does not and what happens instead."""
+    """A sentence: how it continues, or why it does not and what happens instead."""
 
 
 def settle_parts(
     before: JobSpec, after: JobSpec, asked: tuple[CheckpointPart, ...] | None
 ) -> tuple[CheckpointPart, ...]:
-    """Return the parts that a fork takes over: those asked for, else all that go on.
+    """Return the parts that a fork loads: the requested ones, else all that can continue.
 
     Raises:
-        SpecError: the model has another shape, or a part that was asked for cannot go on.
+        SpecError: the model has another shape, or a requested part cannot continue.
     """
     different = differences(before, after)
     problems = list(_other_shape(before, after, different))
@@ -65,14 +65,14 @@ def guarantees(
     position: int,
     parts: Collection[CheckpointPart],
 ) -> tuple[Guarantee, ...]:
-    """Return what goes on exactly after a fork, and what does not.
+    """Return which aspects continue exactly after a fork, and which do not.
 
     Args:
-        before: the job whose checkpoint it is.
+        before: the job that wrote the checkpoint.
         after: the new job.
         step: completed steps of the checkpoint.
         position: its position in the data.
-        parts: what is taken over.
+        parts: the parts to load.
     """
     taken, different = set(parts), differences(before, after)
     return (
@@ -100,11 +100,11 @@ def _other_shape(
 
 
 def _shape(spec: JobSpec) -> object:
-    """Return what names and shapes of the weights depend on."""
+    """Return the settings that decide names and shapes of the weights."""
     if spec.model.factory is not None:
         return spec.model.factory, spec.model.code, spec.model.arguments, spec.training.seq_len
     arch = spec.architecture
-    # What the weights are used for may differ: their shapes are the same.
+    # Fields that leave the shapes of the weights unchanged may differ.
     return spec.model.family, dataclasses.replace(
         arch, own_head_dim=arch.head_dim, rope_theta=1.0, norm_eps=1.0, rope_scaling=None
     )

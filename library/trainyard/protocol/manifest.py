@@ -1,4 +1,4 @@
-"""What a checkpoint records of itself: names, data state and manifest."""
+"""Self-description of a checkpoint: names, data state and manifest."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FENCE = "FENCE"
 """Below `<root>/<job>`: the highest attempt number that may commit there."""
 MANIFEST = "manifest.json"
 COMMITTED = "COMMITTED"
-"""Written last, and holds the XXH3-128 of the manifest: without it there is no checkpoint."""
+"""Written last; holds the XXH3-128 of the manifest. A folder without it is no checkpoint."""
 DCP_METADATA = ".metadata"
 
 CheckpointId = Annotated[Text, Field(max_length=200)]
@@ -54,17 +54,17 @@ def split_checkpoint_id(identifier: str) -> tuple[str, int, int]:
 
 
 class DataState(RecordModel):
-    """Where the whole job stands in its data; nothing of it belongs to one rank."""
+    """Position of the whole job in its data; no field depends on a rank."""
 
     position: Annotated[int, Field(ge=0)] = 0
     """Index of the next sequence in the endless permuted stream."""
     consumed: Annotated[int, Field(ge=0)] = 0
     """Sequences that were trained on."""
     skipped: Annotated[tuple[tuple[int, int], ...], Field(strict=False)] = ()
-    """Windows of positions, start and end, that were left out on purpose."""
+    """Windows of positions, start and end, that were skipped on purpose."""
     dataset_digest: str
-    """Digest of files, tokenizer, `seq_len`, count and format version; a resume with another one
-    is refused."""
+    """Digest of files, tokenizer, `seq_len`, count and format version; a resume with another
+    digest is rejected."""
 
 
 class TrainState(RecordModel):
@@ -90,7 +90,7 @@ class ManifestFile(RecordModel):
 
 
 class ManifestWriter(RecordModel):
-    """What one rank wrote of the tensors."""
+    """The share of the tensors that one rank wrote."""
 
     rank: Annotated[int, Field(ge=0)]
     """Global rank."""
@@ -99,20 +99,20 @@ class ManifestWriter(RecordModel):
     files: Annotated[int, Field(ge=0)]
     """Data files that it wrote."""
     write_seconds: Annotated[float, Field(ge=0)]
-    """Time in which it wrote them, what it received from other ranks included."""
+    """Time in which it wrote them, including what it received from other ranks."""
 
 
 class SaveSettled(EventData):
-    """What a save cost the training loop, known once the loop has taken note of its end."""
+    """Cost of a save for the training loop; known once the loop has observed the save's end."""
 
     checkpoint_id: CheckpointId
-    """Checkpoint that it made."""
+    """Checkpoint that it wrote."""
     stall_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """All the time for which training waited for it."""
+    """Total time for which training waited for it."""
 
 
 class SaveFailed(EventData):
-    """A save that failed for a passing reason: it is tried again, and training goes on."""
+    """A save that failed for a transient reason: it is retried, and training continues."""
 
     kind: str
     """Why it was saved: `interval`, `request`, `stop` or `final`."""
@@ -123,17 +123,17 @@ class SaveFailed(EventData):
     failing_since: AwareDatetime
     """When the first of these failures was noted."""
     next_try_at: AwareDatetime
-    """When the next try is due; it saves the step of that moment."""
+    """When the next try is due; it saves the step that is then current."""
     give_up_at: AwareDatetime
-    """When the last try is due: if it fails, the attempt ends (`give_up_after_seconds`)."""
+    """When the last try is due; if that fails, the attempt ends (`give_up_after_seconds`)."""
     saved_step: Annotated[int, Field(ge=0)]
-    """Step of the last checkpoint: what follows it is lost if the attempt ends now."""
+    """Step of the last checkpoint; later steps are lost if the attempt ends now."""
     step: Annotated[int, Field(ge=0)]
     """Completed optimizer steps at that moment."""
 
 
 class Manifest(RecordModel):
-    """`manifest.json` of a checkpoint: what it holds, and how to know that it is whole."""
+    """`manifest.json` of a checkpoint: its contents, and the checksums that prove it complete."""
 
     format_version: int = 1
     """Version of this record."""
@@ -152,24 +152,24 @@ class Manifest(RecordModel):
     layout: Layout
     """Layout that wrote it; any other one may load it."""
     seed: int
-    """Seed of the job: with the counters it is the whole random state."""
+    """Seed of the job; with the counters it is the complete random state."""
     spec_digest: str
     """Digest of the job's spec as submitted."""
     spec: JobSpec | None = None
-    """The spec that held, overrides included, `env` left out; absent in checkpoints of older
+    """The effective spec, overrides included, without `env`; absent in checkpoints of older
     versions."""
     code_digest: str | None = None
     """Digest of the files of `model.code`; absent without, and in checkpoints of older versions."""
     parent: CheckpointId | None
-    """Checkpoint from which the attempt went on."""
+    """Checkpoint from which the attempt resumed."""
     kind: str
     """Why it was saved: `preflight`, `interval`, `request`, `stop` or `final`."""
     param_dtype: Annotated[Text, Field(max_length=16)]
     """Type of the stored weights."""
     model: ModelSection | None = None
-    """The model, as the spec says; absent in checkpoints of older versions."""
+    """Section `model` of the spec; absent in checkpoints of older versions."""
     seq_len: Annotated[int, Field(ge=1)] | None = None
-    """Tokens of the sequences that it was trained on."""
+    """Length in tokens of the sequences that it was trained on."""
     torch_version: str
     """torch that wrote it."""
     save_seconds: float
@@ -183,20 +183,20 @@ class Manifest(RecordModel):
     def of_event(cls, data: Mapping[str, Any]) -> Self:
         """Return the manifest that a line of `events.jsonl` carries, as plain JSON values.
 
-        By way of JSON text: from Python values the spec is read strictly, and would refuse the
-        texts that stand for its enums.
+        It is parsed from JSON text: parsing from Python values is strict, and would reject the
+        texts that stand for enums.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the line carries no valid manifest.
         """
         return cls.model_validate_json(json.dumps(data))
 
     @property
     def disagreement(self) -> str | None:
-        """Which counters no training can have left together; None where they agree.
+        """Return the inconsistency between the counters, or None where they agree.
 
-        The position follows from the consumed sequences and the windows left out. Steps, tokens
-        and sequences go together from the attempt's start: before it, a fork may have had others.
+        The position follows from the consumed sequences and the skipped windows. Steps, tokens
+        and sequences are compared from the attempt's start: a fork may begin with other ratios.
         """
         state, data = self.train_state, self.train_state.data
         position = advanced(0, data.consumed, data.skipped)
@@ -219,7 +219,7 @@ class Manifest(RecordModel):
 
     @property
     def metadata_digest(self) -> str:
-        """Checksum of DCP's `.metadata`, by which resume points and the catalog name the content.
+        """Checksum of DCP's `.metadata`, which identifies the content in resume points and catalog.
 
         Raises:
             ValueError: the manifest lists no such file.

@@ -42,9 +42,9 @@ class OperationKind(StrEnum):
     EXPORT = "export"
     """Write the weights as Hugging Face's libraries read them."""
     SAMPLE = "sample"
-    """Draw a text from it."""
+    """Generate text with it."""
     RECOVER = "recover"
-    """Fence off a lost attempt, and find its unreported commits."""
+    """Fence off a lost attempt and find its unreported commits."""
 
 
 LOOKS = frozenset({OperationKind.VERIFY, OperationKind.SCRUB, OperationKind.RECOVER})
@@ -69,7 +69,7 @@ class Verification(RecordModel):
     """Result of the last verification or scrub of a checkpoint."""
 
     ok: bool
-    """Whether it is whole."""
+    """Whether it is complete and undamaged."""
     at: datetime
     """When it was found."""
     loaded_at: datetime | None = None
@@ -79,9 +79,9 @@ class Verification(RecordModel):
     tensors: int | None = None
     """Tensors that were loaded."""
     fault: CheckpointFault | None = None
-    """What is wrong, by name."""
+    """Kind of the fault."""
     message: Message | None = None
-    """What is wrong, as a sentence."""
+    """The fault as a sentence."""
 
 
 Prompt = Annotated[Text, Field(max_length=4000)]
@@ -90,32 +90,32 @@ Temperature = Annotated[float, Field(ge=0, le=10)]
 
 
 class ExportTask(SpecModel):
-    """What is written of a checkpoint's weights, and where."""
+    """An export of a checkpoint's weights: format and target."""
 
     root: RootName
-    """Storage root that gets it."""
+    """Storage root of the target."""
     name: ExportName
     """Its folder, in `exports` beneath that root."""
     dtype: WeightsType
     """Type of the written weights."""
     shard_gib: ShardGib = SHARD_GIB
-    """Most of tensors in one file; a larger tensor has a file of its own."""
+    """Largest size of the tensors in one file; a larger tensor has a file of its own."""
     tokenizer: Place | None = None
-    """The Hugging Face tokenizer that goes with them; absent for the byte tokenizer."""
+    """The Hugging Face tokenizer to export with them; absent for the byte tokenizer."""
 
     @property
     def place(self) -> str:
-        """Return where it is written, as `<root>:<relative path>`."""
+        """Return the target as `<root>:<relative path>`."""
         return f"{self.root}:{EXPORTS}/{self.name}"
 
 
 class ExportResult(RecordModel):
-    """What an export has written."""
+    """Result of an export."""
 
     place: str
     """Its folder, as `<root>:<relative path>`."""
     path: str
-    """The same as the node sees it."""
+    """The same folder as a path on the node."""
     dtype: WeightsType
     """Type of the weights."""
     files: int
@@ -125,51 +125,51 @@ class ExportResult(RecordModel):
 
 
 class SampleTask(SpecModel):
-    """A text to draw."""
+    """Parameters of a text to generate."""
 
     spec: JobSpec
-    """Spec of the job, without its environment: its model and its tokenizer are needed."""
+    """Spec of the job, without its environment; gives model and tokenizer."""
     prompt: Prompt
-    """Text to begin with."""
+    """The prompt."""
     max_tokens: DrawnTokens
-    """Most tokens to draw."""
+    """Largest number of tokens to generate."""
     temperature: Temperature
-    """Divides the logits; 0 takes the likeliest token every time."""
+    """Divides the logits; 0 selects the likeliest token each time."""
     seed: Seed
-    """Of the draws."""
+    """Seed of the sampling."""
 
 
 class SampleEnd(StrEnum):
-    """Why a sample goes no further."""
+    """Why a sample ended."""
 
     END_OF_TEXT = "end_of_text"
     """The model ended the text."""
     MAX_TOKENS = "max_tokens"
     """The requested number of tokens is drawn."""
     TIME = "time"
-    """It took too long."""
+    """It exceeded its time limit."""
 
 
 class SampleResult(RecordModel):
-    """A text that was drawn."""
+    """A generated text."""
 
     text: Annotated[str, Cut(200_000)]
-    """The prompt and what the model wrote after it."""
+    """The prompt and its continuation by the model."""
     tokens: int
-    """Tokens that were drawn."""
+    """Tokens that were generated."""
     ended: SampleEnd
-    """Why it goes no further."""
+    """Why it ended."""
 
 
 class RecoverTask(SpecModel):
-    """A lost attempt whose commits are searched for."""
+    """A search for the commits of a lost attempt."""
 
     attempt: Annotated[int, Field(ge=1)]
-    """Its number."""
+    """Number of the attempt."""
     fence: Annotated[int, Field(ge=1)]
-    """Number to which the storage's fence is raised first: that of the next attempt."""
+    """Number to which the storage's fence is raised first; that of the next attempt."""
     after_step: Annotated[int, Field(ge=-1)]
-    """Newest step of it that the catalog holds; -1 without."""
+    """Its newest step in the catalog; -1 without one."""
 
 
 class OperationTask(RecordModel):
@@ -188,11 +188,11 @@ class OperationTask(RecordModel):
     checkpoint: ResumePoint | None = None
     """The checkpoint to read, with the digest that its metadata must have."""
     export: ExportTask | None = None
-    """What to export."""
+    """Parameters of an export."""
     sample: SampleTask | None = None
-    """What to draw."""
+    """Parameters of a sample."""
     recover: RecoverTask | None = None
-    """Whose commits to search for."""
+    """Parameters of a search for commits."""
 
     @property
     def other_roots(self) -> frozenset[str]:
@@ -206,14 +206,14 @@ class OperationTask(RecordModel):
 
 
 class OperationOrder(RecordModel):
-    """`task.json`: an operation as a node carries it out."""
+    """`task.json`: an operation with the paths of its node."""
 
     task: OperationTask
     """What to do."""
     root_path: str
     """Folder or URL of the storage root here."""
     root_id: str | None = None
-    """UUID that the root must hold; any when absent."""
+    """UUID that the root must have; any when absent."""
     roots: dict[str, str] = Field(default_factory=dict)
     """Path of every storage root here."""
 
@@ -222,11 +222,11 @@ class OperationProgress(RecordModel):
     """Progress of an operation."""
 
     doing: Annotated[str, Cut(200)]
-    """What it does now, in a few words."""
+    """Current activity, in a few words."""
     done: Annotated[int, Field(ge=0, lt=2**62)]
-    """Bytes read and written, tokens drawn, or files that were deleted."""
+    """Bytes read and written, tokens generated, or files deleted so far."""
     total: Annotated[int, Field(ge=0, lt=2**62)]
-    """How many there are."""
+    """Total of the same unit."""
 
 
 class OperationOutcome(RecordModel):
@@ -235,14 +235,14 @@ class OperationOutcome(RecordModel):
     outcome: Literal["succeeded", "failed"]
     """Whether the work was done; a verification that finds damage has succeeded."""
     message: Message
-    """What was found or done, or why it could not be."""
+    """Result in words, or why there is none."""
     verification: Verification | None = None
     """Result of a verification or scrub."""
     files: Annotated[int, Field(ge=0, lt=2**62)] = 0
     """Files that were deleted."""
     export: ExportResult | None = None
-    """What was exported."""
+    """Result of an export."""
     sample: SampleResult | None = None
-    """What was drawn."""
+    """Result of a sample."""
     commits: tuple[str, ...] = ()
-    """Texts of the manifests of commits that were found, the newest first."""
+    """Texts of the manifests of the commits found, newest first."""

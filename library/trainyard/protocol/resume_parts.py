@@ -1,4 +1,4 @@
-"""Parts of a checkpoint that a new job may take over, and what is not exact without the others."""
+"""Parts of a checkpoint that a new job may load, and what is inexact without the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CheckpointPart(StrEnum):
     OPTIMIZER = "optimizer"
     """Both moments and the step counter of each parameter."""
     COUNTERS = "counters"
-    """Steps and tokens so far, and with them the place in the learning-rate schedule."""
+    """Steps and tokens so far, which fix the position in the learning-rate schedule."""
     DATA = "data"
     """Position in the data."""
 
@@ -34,12 +34,12 @@ WITHOUT = {
     CheckpointPart.DATA: "the data begin at position 0: what was trained on comes again, and "
     "nothing of it is left out",
 }
-"""What is not exact when a part is left out."""
+"""The inexactness that results when a part is not loaded."""
 
 
 def _legal(parts: tuple[CheckpointPart, ...]) -> tuple[CheckpointPart, ...]:
     if CheckpointPart.MODEL not in parts:
-        raise ValueError("model is part of every load; legal beside it: optimizer, counters, data")
+        raise ValueError("model is part of every load; legal with it: optimizer, counters, data")
     if CheckpointPart.DATA in parts and CheckpointPart.COUNTERS not in parts:
         raise ValueError("data goes with counters: a position belongs to a step")
     return tuple(part for part in CheckpointPart if part in parts)
@@ -53,7 +53,7 @@ Parts = Annotated[
 
 
 def left_out(parts: Iterable[CheckpointPart]) -> tuple[str, ...]:
-    """Return what is not exact after a load of these parts; nothing after a load of all."""
+    """Return what is inexact after a load of these parts; nothing after a load of all."""
     taken = set(parts)
     return tuple(f"without {part}: {text}" for part, text in WITHOUT.items() if part not in taken)
 
@@ -61,7 +61,7 @@ def left_out(parts: Iterable[CheckpointPart]) -> tuple[str, ...]:
 def start_state(
     state: TrainState, parts: Iterable[CheckpointPart], *, dataset_digest: str
 ) -> TrainState:
-    """Return the counters with which a job starts that takes these parts of a checkpoint."""
+    """Return the initial counters of a job that loads these parts of a checkpoint."""
     taken = set(parts)
     counted = CheckpointPart.COUNTERS in taken
     return TrainState(

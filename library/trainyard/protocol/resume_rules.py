@@ -25,9 +25,9 @@ WITHOUT_EFFECT = frozenset(
         "training.tensorboard",
     }
 )
-"""Sections and fields on which the weights do not depend, although no resume overrides them."""
+"""Sections and fields that do not affect the weights, although no resume overrides them."""
 SCHEDULE_END = frozenset({"lr_schedule.total_steps", "lr_schedule.total_tokens"})
-"""Two ways to give the end of the schedule, which is compared in tokens."""
+"""Two forms of the end of the schedule, which is compared in tokens."""
 MAY_CHANGE = WITHOUT_EFFECT | OVERRIDABLE
 """Sections and fields that may differ; a field that is not listed here may not."""
 SHOWN_CHARACTERS = 100
@@ -35,7 +35,7 @@ SHOWN_CHARACTERS = 100
 
 @dataclass(frozen=True)
 class Difference:
-    """A field that two specs have otherwise."""
+    """A field whose value differs between two specs."""
 
     field: str
     before: Any
@@ -46,7 +46,7 @@ class Difference:
 
 
 def differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
-    """Return the fields on which the result depends and in which two specs differ."""
+    """Return the fields that affect the result and differ between two specs."""
     found = [each for each in _fields(before, after) if not _may_change(each.field)]
     meant = [_as_meant(each, before, after) for each in found]
     if before.schedule_tokens != after.schedule_tokens:
@@ -56,7 +56,7 @@ def differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
 
 
 def harmless_differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
-    """Return the fields in which two specs differ and on which the result does not depend."""
+    """Return the fields that differ between two specs and do not affect the result."""
     found = (each for each in _fields(before, after) if _may_change(each.field))
     return tuple(each for each in found if each.field not in SCHEDULE_END)
 

@@ -1,6 +1,6 @@
 """States of jobs, attempts, attempt-nodes and operations, and the legal moves between them.
 
-The prose is docs/lifecycle.md; the one module of the server that carries moves out reads this.
+docs/lifecycle.md describes them; `server/lifecycle.py` is the only module that applies them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class AttemptOutcome(StrEnum):
 
 
 class DesiredState(StrEnum):
-    """What is wanted of an attempt; the supervisor reads it in the reply to every report."""
+    """Desired state of an attempt; each reply to a supervisor's report carries it."""
 
     RUN = "run"
     STOP = "stop"

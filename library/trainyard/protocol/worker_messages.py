@@ -1,4 +1,4 @@
-"""What workers, supervisors and the server say to each other."""
+"""Messages between workers, supervisors and the server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_REPORT_BYTES = 4 * 1024 * 1024
 """Largest report body that the server reads."""
 
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
-"""Most bytes that one chunk may hold, decompressed; a report's chunks together four times that."""
+"""Limit of one chunk in decompressed bytes; all chunks of a report may have four times that."""
 
 NodeName = Annotated[str, Field(pattern=NAME, max_length=100, examples=["gpu-01"])]
 SPOOL_FILE_PATTERN = r"^(metrics|events|log:\d+)$"
@@ -31,7 +31,7 @@ Isolation = Literal["user", "namespace", "none"]
 
 
 class Hardware(RecordModel):
-    """What a node is made of."""
+    """Hardware of a node."""
 
     device: Literal["cpu", "cuda"]
     """Kind of its slots."""
@@ -46,15 +46,15 @@ class Hardware(RecordModel):
     memory_bytes: Annotated[int, Field(ge=0)]
     """Memory of the host."""
     isolation: Isolation = "none"
-    """What keeps ranks from the node's own files: `user`, a Unix user for each attempt;
-    `namespace`, the same with users of a user namespace; or `none`: code of a job can read the
-    node's token."""
+    """Isolation of ranks from the node's own files: `user`, a Unix user for each attempt;
+    `namespace`, the same with users of a user namespace; or `none`, where code of a job can read
+    the node's token."""
 
 
 class WorkerIdentity(RecordModel):
-    """Which worker serves a node: its data folder and the boot of its kernel.
+    """Identity of the worker that serves a node: its data folder and the boot of its kernel.
 
-    Two workers that run never have the same one: a running worker holds the lock of its folder.
+    No two running workers share it: a running worker holds the lock of its folder.
     """
 
     folder: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -64,7 +64,7 @@ class WorkerIdentity(RecordModel):
 
 
 class Registration(RecordModel):
-    """A node introduces itself, with a join token the first time and its own token afterwards."""
+    """Registration of a node, with a join token the first time and its own token afterwards."""
 
     protocol: int
     """`PROTOCOL` of the sender."""
@@ -73,7 +73,7 @@ class Registration(RecordModel):
     address: Annotated[str, Field(min_length=1, max_length=255)]
     """Host name or address at which the other nodes of an attempt reach it."""
     hardware: Hardware
-    """What it offers."""
+    """Its hardware."""
     roots: dict[str, str]
     """Name of each storage root that it sees, and the UUID found there."""
     worker: WorkerIdentity | None = None
@@ -86,7 +86,7 @@ class RegistrationReply(RecordModel):
     """The answer to a registration."""
 
     node_token: str | None
-    """Token of the node, given once, when it joined; absent when it came with its own."""
+    """Token of the node, sent once, when it joined; absent when it registered with its own."""
     heartbeat_seconds: float
     """Period in which the worker sends heartbeats."""
 
@@ -105,7 +105,7 @@ class Identity(RecordModel):
 
 
 class NodeHeartbeat(RecordModel):
-    """A worker says that its node lives, and which supervisors it watches."""
+    """Heartbeat of a worker, with the supervisors that it watches."""
 
     protocol: int
     """`PROTOCOL` of the sender."""
@@ -116,23 +116,23 @@ class NodeHeartbeat(RecordModel):
     worker: WorkerIdentity | None = None
     """The sender; absent from protocol 1."""
     gone: tuple[str, ...] = ()
-    """Ids of attempts that this node had claimed and that have no process in the sender's data
-    folder and no last report. The server decides whether that proves their end
+    """Ids of attempts that this node claimed and that have neither a process in the sender's data
+    folder nor a last report. The server decides whether that proves their end
     (docs/lifecycle.md, 48)."""
     notice: Annotated[Text, Field(min_length=1, max_length=200)] | None = None
-    """Why the machine is about to go away; absent while it is not."""
+    """Reason for the machine's announced shutdown; absent without one."""
 
 
 class NodeHeartbeatReply(RecordModel):
     """The answer to a worker's heartbeat."""
 
     expected: tuple[str, ...]
-    """Ids of live attempts that the server holds claimed by this node: the worker proves which of
-    them are gone."""
+    """Ids of live attempts that this node has claimed according to the server; the worker proves
+    which of them have ended."""
 
 
 class Claim(RecordModel):
-    """A worker takes on its node's share of an attempt: compare-and-set, once."""
+    """Claim of a node's share of an attempt: compare-and-set, once."""
 
     protocol: int
     """`PROTOCOL` of the sender."""
@@ -143,20 +143,20 @@ class Claim(RecordModel):
 
 
 class ClaimReply(RecordModel):
-    """All that a supervisor needs to launch its share."""
+    """All parameters that a supervisor needs to launch its share."""
 
     spec: JobSpec
     """The job's spec."""
     attempt: AttemptSpec
-    """The attempt, without roots: those are the node's own."""
+    """The attempt, without roots, which are the node's own."""
     attempt_token: str
     """Token for the reports of this attempt on this node."""
     node_rank: int
     """Position of the node in the attempt."""
     rendezvous: str
-    """`host:port` at which the nodes of the attempt meet; on one node its own loopback."""
+    """`host:port` of the rendezvous; a loopback address on a single node."""
     addresses: tuple[str, ...] = ()
-    """Where each node of the attempt is reached, by node rank; empty where it has one node."""
+    """Address of each node of the attempt, by node rank; empty for a single node."""
     lease_seconds: float
     """Silence after which the node counts as unreachable."""
     report_seconds: float
@@ -166,11 +166,12 @@ class ClaimReply(RecordModel):
 class Chunk(RecordModel):
     """Bytes of one file of the run directory; the server stores them once, by their offsets.
 
-    Bytes that the server has are cut off; after a gap nothing is stored, and the reply names the
-    offset to go on from. A report with a damaged chunk, half a line or a line that cannot be read
-    is refused whole (422). A line of `metrics` or `events` that is *alone* in its chunk and cannot
-    be read is skipped and acknowledged, with an event: so after a 422 a sender sends one line of
-    these files at a time until it is past the fault, and nothing can hold it up for ever.
+    The server drops bytes that it already has. After a gap it stores nothing, and its reply names
+    the offset at which to continue. It rejects a whole report (422) with a damaged chunk, a
+    partial line or an unreadable line. An unreadable line of `metrics` or `events` that is *alone*
+    in its chunk is skipped and acknowledged, with an event. After a 422 a sender therefore sends
+    one line of these files at a time until it is past the fault, so that no line blocks it for
+    ever.
     """
 
     file: Annotated[str, Field(pattern=SPOOL_FILE_PATTERN)]
@@ -184,7 +185,7 @@ class Chunk(RecordModel):
 
 
 class Report(RecordModel):
-    """What a supervisor has to say since its last acknowledged report."""
+    """Report of a supervisor: all that is new since its last acknowledged report."""
 
     protocol: int
     """`PROTOCOL` of the sender."""
@@ -216,18 +217,18 @@ class PendingRequest(RecordModel):
 
 
 class ReportReply(RecordModel):
-    """Orders, and what was stored."""
+    """Reply to a report: desired state, requests and stored offsets."""
 
     acknowledged: dict[str, int]
     """Offset up to which the bytes of each file named in the report are stored."""
     desired: DesiredState
-    """What is wanted of the attempt; the same words again until it ends."""
+    """Desired state of the attempt; repeated in every reply until it ends."""
     requests: tuple[PendingRequest, ...] = ()
     """Requests without an answer."""
 
 
 class LaunchMessage(RecordModel):
-    """The Celery message: ids only. It grants nothing; the claim does."""
+    """The Celery message: ids only. It grants nothing: only a claim does."""
 
     attempt_id: str
     """Id of the attempt."""
@@ -236,7 +237,7 @@ class LaunchMessage(RecordModel):
 
 
 class OperationMessage(RecordModel):
-    """The Celery message of an operation: ids only. It grants nothing; the claim does."""
+    """The Celery message of an operation: ids only. It grants nothing: only a claim does."""
 
     operation_id: str
     """Id of the operation."""
@@ -245,20 +246,20 @@ class OperationMessage(RecordModel):
 
 
 class OperationClaimReply(RecordModel):
-    """All that a node needs to carry an operation out."""
+    """All parameters that a node needs to execute an operation."""
 
     task: OperationTask
     """What to do."""
     storage: str | None
     """UUID of the storage root; any when absent."""
     fence: int
-    """Number of this claim: a report under a lower one counts for nothing."""
+    """Fencing number of this claim; reports with a lower one are ignored."""
     report_seconds: float
     """Longest pause between two reports."""
 
 
 class OperationReport(RecordModel):
-    """What the supervisor of an operation has to say; it renews the lease."""
+    """Report of an operation's supervisor; it renews the lease."""
 
     protocol: int
     """`PROTOCOL` of the sender."""
@@ -267,7 +268,7 @@ class OperationReport(RecordModel):
     fence: Annotated[int, Field(ge=1, lt=2**31)]
     """Number of its claim."""
     progress: OperationProgress | None = None
-    """How far the operation is."""
+    """Progress of the operation."""
     outcome: OperationOutcome | None = None
     """The last report: how it ended."""
 
@@ -276,4 +277,4 @@ class OperationReportReply(RecordModel):
     """The answer to an operation's report."""
 
     ended: bool
-    """Whether the server has noted the end."""
+    """Whether the server has stored the end."""

@@ -1,4 +1,4 @@
-"""What `auto` stands for on a device: pure, so that server, planner and trainer agree."""
+"""Values of `auto` by device: a pure function, so that server, planner and trainer agree."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ for a failure every eight hours."""
 
 
 def resolved(spec: JobSpec, device: DeviceKind, layout: Layout | None = None) -> JobSpec:
-    """Return the spec with a value in place of each `auto`; what was given stays.
+    """Return the spec with a value in place of each `auto`; given values stay.
 
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it.
@@ -59,7 +59,7 @@ def resolved(spec: JobSpec, device: DeviceKind, layout: Layout | None = None) ->
 def auto_values(spec: JobSpec, device: DeviceKind, layout: Layout | None = None) -> AutoValues:
     """Return the value of each field that is `auto`; arguments as for `resolved`.
 
-    No value is one that a rule refuses, unless every value is.
+    A value that a rule rejects is returned only if the rules reject every value.
     """
     paths = [path for path in FIELDS if _given(spec, path) == AUTO]
     if not paths:
@@ -84,9 +84,9 @@ def explicit(value: Value | Auto) -> Value:
 
 
 def expected_device(spec: JobSpec, slots: Collection[Slot] = ()) -> DeviceKind:
-    """Return the kind of slot that the job will be placed on.
+    """Return the kind of slot on which the job will be placed.
 
-    Placement prefers GPUs; where nothing is known of the nodes, GPUs are assumed.
+    Placement prefers GPUs; without information about the nodes, GPUs are assumed.
     """
     if spec.resources.device != AUTO:
         return spec.resources.device

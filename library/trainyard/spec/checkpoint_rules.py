@@ -15,9 +15,9 @@ from trainyard.training.devices import Slot
 def most_kept(spec: JobSpec, *, step: int = 0) -> int:
     """Return how many checkpoints a job holds at once from a step on, counted by its steps.
 
-    Saves on request are not counted, and without `keep_latest_k` neither are those by the clock:
-    their number is not known. With `keep_latest_k` one more than are kept lies there: the oldest
-    goes when the newest is there.
+    Saves on request are not counted, and without `keep_latest_k` neither are saves by the clock:
+    their number is unknown. With `keep_latest_k` there is one more than it keeps, because the
+    oldest is deleted only after the newest is committed.
 
     Args:
         spec: the job, resolved.
@@ -38,7 +38,7 @@ def most_kept(spec: JobSpec, *, step: int = 0) -> int:
 def saves_to_come(interval: int, spec: JobSpec, *, step: int) -> int:
     """Return how many saves follow a step, at this interval and at the end."""
     by_steps = (spec.training.steps - 1) // interval - step // interval if interval else 0
-    return by_steps + 1  # and the last one
+    return by_steps + 1  # the save at the end
 
 
 def kept_for_good(spec: JobSpec, *, step: int) -> int:
@@ -106,7 +106,7 @@ def writers(spec: JobSpec) -> Iterator[Problem]:
 
 
 def staging(spec: JobSpec) -> Iterator[Problem]:
-    """Only a number of writers has shards streamed: another ceiling would do nothing."""
+    """A ceiling needs a number of writers: with other settings no shards are streamed."""
     section = spec.checkpoint
     default = CheckpointSection().staging_gib
     if not isinstance(section.writers, int) and section.staging_gib != default:
@@ -118,11 +118,11 @@ def staging(spec: JobSpec) -> Iterator[Problem]:
 
 
 def accelerator(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
-    """Pinned memory serves the copies of an accelerator.
+    """Pinned memory needs an accelerator, whose copies it speeds up.
 
     Args:
         spec: the job.
-        slots: what the nodes offer; nothing is known of them when empty.
+        slots: slots of the nodes; empty means unknown.
     """
     kinds = {slot.device for slot in slots_for(spec, slots)} | {spec.resources.device} - {"auto"}
     if spec.checkpoint.async_mode == "async_with_pinned_mem" and kinds == {"cpu"}:

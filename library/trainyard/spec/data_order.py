@@ -1,4 +1,4 @@
-"""Which fields of a spec decide what the sequences are and in which order they come."""
+"""Fields of a spec that decide the sequences and their order."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ ORDER_FIELDS = (
     *(f for name in DataSection.model_fields if (f := f"data.{name}") not in WITHOUT_EFFECT),
     *BESIDE_DATA,
 )
-"""All that decide; with one of them changed, a position in the data means another sequence."""
+"""All such fields; with one of them changed, a position denotes another sequence."""
 
 
 def keeps_order(field: str) -> bool:
-    """Return whether a field, such as `data.path`, may change while the data go on."""
+    """Return whether the data can continue with another value of a field, such as `data.path`."""
     return field not in ORDER_FIELDS

@@ -1,4 +1,4 @@
-"""The job spec as a page: a table for each section, drawn from the JSON Schema of the models."""
+"""The job spec as a page: a table for each section, generated from the JSON Schema."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ more was allowed stays readable; when it would start, it ends as `failed` with t
 `not_allowed`, which is never retried.
 """
 
-TABLE_HEAD = """| field | type | default | unit | what it says |
+TABLE_HEAD = """| field | type | default | unit | meaning |
 |---|---|---|---|---|"""
 
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
@@ -113,7 +113,7 @@ def _table(
 
 
 def describe_type(schema: Schema, definitions: Schema) -> str:
-    """Return the type of a JSON Schema in words; null is left out, as the default `absent` says it.
+    """Return the type of a JSON Schema in words, without null: the default `absent` implies it.
 
     Args:
         schema: of one field.

@@ -16,7 +16,7 @@ RESERVED_ENV = re.compile(
     r"|CUDA_VISIBLE_DEVICES|PYTHON(PATH|HOME|STARTUP)|LD_(PRELOAD|LIBRARY_PATH|AUDIT)|PATH"
     r"|TORCHELASTIC_.*|TRAINYARD_.*|AWS_.*|BOTO_.*|FSSPEC_.*)"
 )
-"""Names that the launcher sets itself or keeps for the node; no job sets them, code or not."""
+"""Names that the launcher sets or reserves for the node; no job may set them."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Variable:
 
 
 def check_environment_names(env: Mapping[str, str]) -> None:
-    """Refuse what is no name of a variable, and reserved names.
+    """Reject malformed and reserved names of variables.
 
     Raises:
         ValueError: naming the variable.
@@ -49,7 +49,7 @@ def is_allowed(name: str, value: str) -> bool:
 
 
 def environment_problems(env: Mapping[str, str]) -> list[Problem]:
-    """Return what an `env` holds that may run, load or contact something a job chose.
+    """Return the variables of an `env` that might run, load or contact what a job chose.
 
     A deny-list cannot be complete (`PYTHONWARNINGS` with `BROWSER` starts a shell), so only names
     of the allow-list pass, each with a check of its value. Values may be secrets and are not shown.
@@ -72,7 +72,7 @@ def environment_problems(env: Mapping[str, str]) -> list[Problem]:
 
 
 def masked_problems(document: object, *path: str | int) -> list[Problem]:
-    """Return the masks in a JSON document: what a view showed is not what was stored."""
+    """Return the masks in a JSON document; a mask is shown in views and is no stored value."""
     if isinstance(document, str):
         detail = f"{MASK!r} masks what is not shown; give the value itself, or leave it out"
         return [Problem(pointer=pointer_to(path), detail=detail)] if is_masked(document) else []

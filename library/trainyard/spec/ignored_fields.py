@@ -1,7 +1,7 @@
-"""Fields that say something and would do nothing, because of what other fields say.
+"""Fields that are set and have no effect, because of the values of other fields.
 
-What a new job says so is refused. A job that was stored before goes on, and so does one whose
-layout has changed: there the plan warns.
+A new job with such a field is rejected. A job that was stored before continues, and so does one
+whose layout has changed: for these the plan contains a warning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EMBEDDING, HEAD = "tok_embeddings", "output"
 
 
 def overlap(spec: JobSpec) -> Iterator[Problem]:
-    """Only inductor knows how to fuse communication with products."""
+    """Only inductor fuses communication with matrix products."""
     if (
         spec.parallelism.async_tp
         and spec.compile.enabled is True
@@ -49,20 +49,20 @@ def decay(spec: JobSpec) -> Iterator[Problem]:
 
 
 def exclusions(spec: JobSpec) -> Iterator[Problem]:
-    """A part of a name that no layer has leaves nothing out."""
+    """A part of a name that occurs in no layer excludes nothing."""
     if spec.quantization.recipe != "none" and _has_our_names(spec):
         yield from _parts_of_names("/quantization/exclude", spec.quantization.exclude, spec, HEAD)
 
 
 def undecayed(spec: JobSpec) -> Iterator[Problem]:
-    """A part of a name that no matrix has stops no decay; norms never have any."""
+    """A part of a name that occurs in no matrix stops no decay; norms never decay."""
     if _has_our_names(spec):
         outer = (EMBEDDING,) if spec.architecture.tied_embeddings else (EMBEDDING, HEAD)
         yield from _parts_of_names("/optimizer/no_decay", spec.optimizer.no_decay, spec, *outer)
 
 
 def _has_our_names(spec: JobSpec) -> bool:
-    """Return whether it trains one of our models, of a size that there is."""
+    """Return whether the job trains one of our models in a known size."""
     return spec.model.factory is None and spec.model.size in ARCHITECTURES[spec.model.family]
 
 
@@ -84,7 +84,7 @@ def _parts_of_names(
 
 
 def pipeline(spec: JobSpec) -> Iterator[Problem]:
-    """What cuts a pipeline serves another layout of the same job."""
+    """Fields that cut a pipeline may serve another layout of the same job."""
     axes, default = spec.parallelism, ParallelismSection()
     if axes.pp > 1:
         return
@@ -99,7 +99,7 @@ def pipeline(spec: JobSpec) -> Iterator[Problem]:
 
 
 def budget(spec: JobSpec) -> Iterator[Problem]:
-    """The other modes keep what they keep."""
+    """The other modes ignore the budget."""
     section, default = spec.activation_checkpoint, ActivationCheckpointSection()
     if section.mode != "memory_budget" and section.memory_budget != default.memory_budget:
         yield Problem(
@@ -111,6 +111,6 @@ def budget(spec: JobSpec) -> Iterator[Problem]:
 
 Rule = Callable[[JobSpec], Iterator[Problem]]
 REFUSED: tuple[Rule, ...] = (overlap, decay, exclusions, undecayed)
-"""No layout and no later change of a resume would make use of it."""
+"""Rules that reject: no layout and no later change of a resume would use the field."""
 SAID: tuple[Rule, ...] = (*REFUSED, pipeline, budget)
-"""The plan of a job warns of all."""
+"""Rules of which the plan warns."""

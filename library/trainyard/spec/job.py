@@ -1,4 +1,4 @@
-"""The job spec: its sections together, and the one way in which it is read and checked."""
+"""The job spec: its sections, and the only parser and validator of it."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ FIRST_DEFAULTS: dict[tuple[str, str], Any] = {
     ("compile", "enabled"): False,
     ("training", "log_every_steps"): 1,
 }
-"""Defaults that a later version changed, by section and field: digests go on to leave these out."""
+"""Defaults that a later version changed, by section and field; digests still omit these."""
 
 
 class JobSpec(SpecModel):
-    """A training job, complete: what is trained, how, where, and what happens when it fails.
+    """A complete training job: model, data, training, resources and reaction to failures.
 
-    It never changes once submitted; what a resume changes is stored on the attempt.
+    It is immutable after submission; changes of a resume are stored on the attempt.
     """
 
     name: JobName = "job"
@@ -96,9 +96,9 @@ class JobSpec(SpecModel):
 
     @model_validator(mode="after")
     def _fit_warmup(self) -> Self:
-        """Shorten a warm-up that nobody gave to the whole schedule, so that a few steps are legal.
+        """Limit a warm-up that is not given to the whole schedule, so that short runs are legal.
 
-        The number stands in the spec from then on: whoever reads it later reads the same.
+        The number is stored in the spec, so that later versions read the same value.
         """
         schedule = self.lr_schedule
         given = schedule.model_fields_set & {"warmup_steps", "warmup_tokens"}
@@ -113,7 +113,7 @@ class JobSpec(SpecModel):
         """The model's shape: the size's own, with the shapes that the spec gives in its place.
 
         Raises:
-            KeyError: the family or the size is unknown (`trainyard.spec.rules` refuses it first).
+            KeyError: the family or the size is unknown (`trainyard.spec.rules` rejects it first).
         """
         return self.model.shape_of(ARCHITECTURES[self.model.family][self.model.size])
 
@@ -163,21 +163,21 @@ class JobSpec(SpecModel):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what the spec says beside the first defaults, in hexadecimal.
+        """SHA-256 of all values that differ from the first defaults, in hexadecimal.
 
-        Neither a field that a later version adds nor another default changes it. `env` is left
-        out: its values may be secrets, which a digest would let others try out.
+        A field that a later version adds, or a changed default, leaves it as it is. It omits `env`,
+        whose values may be secrets: a digest would allow others to test guesses.
         """
-        said = self.model_dump(mode="json", exclude_defaults=True, exclude={"env"})
+        given = self.model_dump(mode="json", exclude_defaults=True, exclude={"env"})
         for (section, field), first in FIRST_DEFAULTS.items():
             value = getattr(getattr(self, section), field)
-            fields = said.pop(section, {})
+            fields = given.pop(section, {})
             fields = {**fields, field: value} if value != first else _without(fields, field)
-            said |= {section: fields} if fields else {}
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+            given |= {section: fields} if fields else {}
+        return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
 
     def layout(self, world_size: int | None = None) -> Layout:
-        """Return the layout on `world_size` slots (those asked for when absent).
+        """Return the layout on `world_size` slots (the requested number when absent).
 
         Raises:
             SpecError: the axes do not multiply to the world size.
@@ -186,7 +186,7 @@ class JobSpec(SpecModel):
         return Layout.fill(world_size=size, **self.parallelism.sizes)
 
     def facts(self, layout: Layout) -> LayoutFacts:
-        """Return what the rules of the parallel axes look at."""
+        """Return the input of the rules of the parallel axes."""
         return LayoutFacts(
             sizes=layout.sizes,
             section=self.parallelism,
@@ -211,10 +211,10 @@ class JobSpec(SpecModel):
         return BatchPartition(training.global_batch_size, training.micro_batch_size, layout.dp)
 
     def on_layout(self, layout: Layout) -> JobSpec:
-        """Return the job moved to a layout: its axes, and as many slots.
+        """Return the job on another layout, with its axes and number of slots.
 
-        What was chosen for one size of an axis does not follow to another: the stages of a pipeline
-        and its micro-batches are derived anew, and asynchronous tensor parallelism ends with `tp`.
+        Choices for one size of an axis are dropped with that size: the stages of a pipeline and
+        its micro-batches are derived anew, and asynchronous tensor parallelism ends with `tp`.
         """
         update: dict[str, Any] = layout.model_dump()
         for axis in AXES:
@@ -231,15 +231,15 @@ class JobSpec(SpecModel):
     def is_sharded(self, layout: Layout) -> bool:
         """Return whether FSDP holds the weights on a layout.
 
-        One rank, or one to each stage, that computes in the type of its weights has nothing to
-        shard, to cast or to fetch. Sharding would still copy weights and gradients: 4 % of a step
-        of a model of 5 M parameters, and the memory of one layer.
+        With one rank in all, or one for each stage, that computes in the type of its weights,
+        nothing needs to be sharded, cast or gathered. FSDP would still copy weights and gradients:
+        4 % of the step of a model of 5 M parameters, and the memory of one layer.
         """
         casts = self.training.param_dtype != self.training.weight_dtype
         return layout.world_size > layout.pp or casts or self.optimizer.cpu_offload
 
     def _has_pipelines_of(self, layout: Layout) -> bool:
-        """Return whether the job's own axes give as many pipelines, with as many ranks each."""
+        """Return whether the job's own axes give as many pipelines of the same number of ranks."""
         try:
             own = self.layout()
         except ValueError:

@@ -15,7 +15,7 @@ from trainyard.base.problems import Problem, SpecError, around, multiples, neare
 if TYPE_CHECKING:
 
     class _Sizes(SpecModel):
-        """What a type checker sees of the axes; `Layout.size` takes any of them by name."""
+        """The axes as fields for a type checker; `Layout.size` takes any axis by name."""
 
         dp_replicate: Ranks = 1
         dp_shard: Ranks = 1
@@ -47,7 +47,7 @@ class Layout(_Sizes):
 
     @property
     def dp(self) -> int:
-        """Data-parallel ranks: each works on sequences of its own."""
+        """Data-parallel ranks; each trains on different sequences."""
         return self.dp_replicate * self.dp_shard
 
     @property
@@ -57,7 +57,7 @@ class Layout(_Sizes):
 
     @property
     def slots_in_words(self) -> str:
-        """Slots that it takes, such as `1 slot` or `4 slots`."""
+        """Number of slots in words, such as `1 slot` or `4 slots`."""
         return f"{self.world_size} slot{'' if self.world_size == 1 else 's'}"
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class Layout(_Sizes):
 
         Args:
             world_size: ranks in all.
-            sizes: size of each axis, 1 where absent; `dp_shard=-1` takes what the others leave.
+            sizes: size of each axis, 1 where absent; `dp_shard=-1` takes the remaining factor.
 
         Raises:
             SpecError: the axes do not multiply to `world_size`; field, value and nearest legal
@@ -100,7 +100,7 @@ class Layout(_Sizes):
 
 
 def _uneven(axes: Mapping[str, int], world_size: int) -> SpecError:
-    """Blame the largest axis that could have another size, else the number of slots."""
+    """Return a problem at the largest axis that could have another size, else at the slots."""
     product = math.prod(axes.values())
     words = f"{' x '.join(axes)} = {product}"
     slots = around(world_size, multiples(product, world_size))

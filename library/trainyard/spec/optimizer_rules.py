@@ -1,4 +1,4 @@
-"""What the sections on learning demand of their fields together."""
+"""Rules across the fields of the sections on learning."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.training import LrScheduleSection, OptimizerSection
 
 STANDSTILL = 2.0**-8
-"""Half of the last place of bfloat16 as a share of the number: what is less is rounded away."""
+"""Half a unit in the last place of bfloat16, relative to the number; less is rounded away."""
 
 
 def weight_decay(spec: JobSpec) -> Iterator[Problem]:
-    """Adam has no decay of weights: one that is given would do nothing."""
+    """Adam has no weight decay: a given one would have no effect."""
     section = spec.optimizer
     default = OptimizerSection().weight_decay
     if section.name == "adam" and section.weight_decay not in (0.0, default):
@@ -25,7 +25,7 @@ def weight_decay(spec: JobSpec) -> Iterator[Problem]:
 
 
 def moments(spec: JobSpec) -> Iterator[Problem]:
-    """A moment in bfloat16 forgets only while a step's share of it survives rounding."""
+    """A moment in bfloat16 decays only if one step's share of it survives rounding."""
     section = spec.optimizer
     if section.state_dtype != "bfloat16":
         return
@@ -40,7 +40,7 @@ def moments(spec: JobSpec) -> Iterator[Problem]:
 
 
 def weights(spec: JobSpec) -> Iterator[Problem]:
-    """Weights in bfloat16 are computed with as they are, and have moments of their own type."""
+    """Weights in bfloat16 need compute and moments in bfloat16."""
     if spec.training.weight_dtype != "bfloat16":
         return
     types = {
@@ -58,7 +58,7 @@ def weights(spec: JobSpec) -> Iterator[Problem]:
 
 
 def schedule(spec: JobSpec) -> Iterator[Problem]:
-    """Each length of a schedule is given once, and lies within the whole."""
+    """Each length of a schedule is given once, and is at most the total."""
     section, total = spec.lr_schedule, spec.schedule_tokens
     tokens = {"warmup": spec.schedule.warmup_tokens, "decay": spec.schedule.decay_tokens}
     for part in ("warmup", "decay", "total"):
@@ -86,7 +86,7 @@ def validation(spec: JobSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/data/validation_fraction",
             detail=f"validation_fraction=0 holds nothing out, but validation.interval_steps="
-            f"{interval} asks for validation; legal: above 0 and below 1, such as 0.01",
+            f"{interval} requires validation; legal: above 0 and below 1, such as 0.01",
         )
 
 

@@ -1,4 +1,4 @@
-"""What low precision and compiled code demand of shapes, and of the hardware that is at hand."""
+"""Rules of low precision and compilation for shapes and for the hardware of the nodes."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def quantizes(section: QuantizationSection, name: str, *widths: int) -> bool:
 
 
 def slots_for(spec: JobSpec, slots: Collection[Slot]) -> list[Slot]:
-    """Return the slots that a job may be placed on."""
-    wanted = spec.resources.device
-    return [slot for slot in slots if wanted in {"auto", slot.device}]
+    """Return the slots on which a job may be placed."""
+    device = spec.resources.device
+    return [slot for slot in slots if device in {"auto", slot.device}]
 
 
 def can_quantize(spec: JobSpec, slot: Slot) -> bool:
@@ -62,8 +62,8 @@ def can_quantize(spec: JobSpec, slot: Slot) -> bool:
 def widths(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
     """Widths on each rank, and tokens, are multiples of `MULTIPLE`.
 
-    Tokens are what the products for gradients of weights add up over. The layers of an own model
-    are not known before it is built: the trainer looks at them.
+    Products for gradients of weights sum over tokens. The layers of an own model are unknown
+    before it is built; the trainer checks them.
     """
     wanted = number_format(spec)
     if wanted is None:
@@ -77,7 +77,7 @@ def widths(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
     fields = {"dim": (a.dim, 1), "ffn_dim": (a.ffn_dim, 1)}
     fields |= {"n_heads": (a.n_heads, a.head_dim), "n_kv_heads": (a.n_kv_heads, a.head_dim)}
     if a.dim % block and "dim" in quantized:
-        fields = {"dim": fields["dim"]}  # the others mostly follow from it
+        fields = {"dim": fields["dim"]}  # the other problems mostly follow from this one
     for field, (value, unit) in fields.items():
         shards = 1 if field == "dim" else tp
         if field not in quantized or value * unit % (block * shards) == 0:
@@ -130,7 +130,7 @@ def _quantized_layers(spec: JobSpec) -> Iterator[tuple[str, int]]:
 
 
 def memory_budget(spec: JobSpec, _: Layout) -> Iterator[Problem]:
-    """The budget is a setting of the compiler, which decides what is kept for backward."""
+    """A memory budget needs the compiler, which selects what is kept for backward."""
     if spec.activation_checkpoint.mode == "memory_budget" and spec.compile.enabled is not True:
         yield Problem(
             pointer="/activation_checkpoint/mode",
@@ -140,9 +140,9 @@ def memory_budget(spec: JobSpec, _: Layout) -> Iterator[Problem]:
 
 
 def compiled_recomputation(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
-    """Compiled blocks whose matrices ranks share cannot be recomputed whole.
+    """Compiled blocks under tensor parallelism cannot be recomputed in full.
 
-    torch 2.13 then saves a device mesh beside the tensors of a block, and miscounts them.
+    torch 2.13 then saves a device mesh along with the tensors of a block, and miscounts them.
     """
     if layout.tp > 1 and spec.compile.enabled is True and spec.activation_checkpoint.mode == "full":
         yield Problem(
@@ -161,11 +161,11 @@ PRECISION: tuple[Callable[[JobSpec, Layout], Iterator[Problem]], ...] = (
 
 
 def hardware(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
-    """Some slot that the job may be placed on can do what it asks for.
+    """Some slot on which the job may be placed supports its recipe.
 
     Args:
         spec: the job.
-        slots: what the nodes offer; nothing is known of them when empty.
+        slots: slots of the nodes; empty means unknown.
     """
     own = slots_for(spec, slots)
     kinds = {slot.device for slot in own} | {spec.resources.device} - {"auto"}

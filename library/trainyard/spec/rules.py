@@ -1,4 +1,4 @@
-"""What must agree between the fields of a job spec."""
+"""Rules across the fields of a job spec."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ BYTE_VOCABULARY = 259
 
 
 def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
-    """Refuse what cannot run: unknown models, shapes or axes that disagree.
+    """Reject a job that cannot run: an unknown model, or inconsistent shapes or axes.
 
     Args:
-        spec: the job, or an attempt's `Overrides.apply` of it. Each `auto` is checked as the value
-            that it stands for on the expected device; which one that is leads to no refusal.
-        slots: what the nodes offer; nothing is refused because of hardware when that is not known.
+        spec: the job, or an attempt's `Overrides.apply` of it. Each `auto` is checked with its
+            value on the expected device; the device itself is never a reason to reject.
+        slots: slots of the nodes; if unknown, no job is rejected because of hardware.
 
     Raises:
         SpecError: naming every problem found.
@@ -40,9 +40,9 @@ def check_job_spec(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
 
 
 def check_new_job(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
-    """Refuse what cannot run, and what says something that would do nothing.
+    """Reject a job that cannot run, or a field that has no effect.
 
-    The second is no reason to keep a job that was stored before from going on.
+    The second does not prevent a job that was stored before from continuing.
 
     Raises:
         SpecError: naming every problem found.
@@ -51,7 +51,7 @@ def check_new_job(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
 
 
 def check_beside_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
-    """Refuse what no layout of as many slots can run; `layout_problems` says the rest.
+    """Reject a job that no layout of its slots can run; `layout_problems` has the other rules.
 
     Raises:
         SpecError: naming every problem found.
@@ -76,7 +76,7 @@ def _model(spec: JobSpec) -> Iterator[Problem]:
         )
         return
     shape = spec.architecture
-    if spec.model.factory is None:  # that of an own model is only what the planner counts with
+    if spec.model.factory is None:  # the vocabulary of an own model is only an input of the planner
         yield from _heads(shape)
     if spec.data.tokenizer == "byte" and shape.vocab_size < BYTE_VOCABULARY:
         yield Problem(
@@ -110,7 +110,7 @@ def _heads(shape: Architecture) -> Iterator[Problem]:
 
 
 def _own_model(spec: JobSpec) -> Iterator[Problem]:
-    """What goes with an own model only, and what it cannot have; `axes` has its layouts."""
+    """Fields that only an own model has, and fields that it lacks; `axes` has its layouts."""
     model = spec.model
     if model.factory is None:
         for name in ("code", "arguments", "block_classes", "plans"):
@@ -158,7 +158,7 @@ def _data(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _fields_without_use(data: DataSection) -> Iterator[Problem]:
-    """Refuse fields that this kind of input does not look at: accepted, they would do nothing."""
+    """Reject fields that this kind of input ignores: they would have no effect."""
     if data.source in {"corpus", "text"} and data.text_field != "text":
         yield Problem(
             pointer="/data/text_field",
@@ -189,7 +189,7 @@ def _axes(spec: JobSpec) -> Iterator[Problem]:
 
 
 def layout_problems(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
-    """Yield what a layout cannot share out: the batch, heads, tokens, layers, widths."""
+    """Yield what a layout cannot divide: batch, heads, tokens, layers or widths."""
     try:
         spec.batch_partition(layout)
     except ValueError as error:
@@ -206,7 +206,7 @@ def layout_problems(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
 
 
 def _borrowed(axis: Axis, facts: LayoutFacts) -> Iterator[Problem]:
-    """Refuse an axis that regroups ranks of others and does not divide their number."""
+    """Reject an axis that regroups ranks of others and does not divide their number."""
     size = facts.size(axis.name)
     if axis.multiplies_world or size == 1:
         return

@@ -1,4 +1,4 @@
-"""Places: `<root>:<relative path>`, the only way in which a spec names a file."""
+"""Storage URIs `<root>:<relative path>`, the only form in which a spec names a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainyard.base.names import ROOT
 ROOT_PATTERN = re.compile(ROOT)
 OBJECTS = "s3://"
 ROOT_FILE = ".trainyard-root"
-"""File of a storage root with its UUID, by which nodes prove that they see the same one."""
+"""File with the UUID of a storage root, which proves that nodes see the same root."""
 _OBJECT_STORE = re.compile(
     r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(?P<prefix>[\w.=-]+(?:/[\w.=-]+)*))?",
     re.ASCII,
@@ -24,8 +24,8 @@ _OBJECT_STORE = re.compile(
 def split_place(place: str) -> tuple[str, PurePosixPath]:
     """Return the root's name and the path below it.
 
-    Roots are named in the settings of the machine that opens the place; whoever opens it also
-    resolves symbolic links and checks that the result is still beneath the root.
+    The settings of each machine define its roots. The code that opens the file resolves symbolic
+    links and checks that the result is beneath the root.
 
     Raises:
         ValueError: the text names no root, or its path is absolute or climbs out with `..`.
@@ -45,7 +45,7 @@ def split_place(place: str) -> tuple[str, PurePosixPath]:
 
 
 def is_object_store(root: str) -> bool:
-    """Return whether a root, as the settings of a machine name it, is a bucket and no folder."""
+    """Return whether a root, as the settings of a machine define it, is a bucket."""
     return root.startswith(OBJECTS)
 
 

@@ -213,7 +213,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"validation": {"interval_steps": 10}},
         "/data/validation_fraction",
-        "validation_fraction=0 holds nothing out, but validation.interval_steps=10 asks for "
+        "validation_fraction=0 holds nothing out, but validation.interval_steps=10 requires "
         "validation; legal: above 0 and below 1, such as 0.01",
     ),
     (

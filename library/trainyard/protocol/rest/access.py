@@ -21,12 +21,12 @@ class SessionRequest(SpecModel):
 
 
 class SessionView(RecordModel):
-    """Who is logged in."""
+    """The session of the logged-in user."""
 
     name: str
     """Name of the token behind the session."""
     kind: Literal["admin", "api"]
-    """What it may do."""
+    """Its scope."""
     expires_at: datetime | None
     """When the session ends; absent for a bearer token."""
 
@@ -52,7 +52,7 @@ class TokenView(RecordModel):
     kind: Literal["admin", "api", "join", "login", "node"]
     """What it may do."""
     secret: str | None = None
-    """The token itself, in the answer to its creation only."""
+    """The token itself; present only in the response to its creation."""
     created_at: datetime
     """When it was made."""
     expires_at: datetime | None

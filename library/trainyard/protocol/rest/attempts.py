@@ -16,22 +16,22 @@ from trainyard.training.stream import Windows
 
 
 class ContinuityCheck(RecordModel):
-    """One thing that must be continuous over a resume."""
+    """A quantity that must be continuous over a resume."""
 
     name: Literal["sequences", "tokens", "lr", "data_digest", "loss", "code"]
-    """What is compared."""
+    """Name of the quantity."""
     ok: bool
     """Whether it held."""
     expected: str
-    """What the lineage says."""
+    """Value in the lineage."""
     got: str
-    """What the attempt reported."""
+    """Value that the attempt reported."""
     within: str | None = None
     """Bound of the comparison; absent where both must be equal."""
 
 
 class Continuity(RecordModel):
-    """Whether an attempt continues where its parent checkpoint stood, within the named bounds."""
+    """Whether an attempt continues from the state of its parent checkpoint, within named bounds."""
 
     ok: bool
     """Whether every check held."""
@@ -40,9 +40,9 @@ class Continuity(RecordModel):
     checks: tuple[ContinuityCheck, ...]
     """The checks."""
     exact: bool = False
-    """Whether every check held, and the digest of the sequences is that of another attempt."""
+    """Whether every check held and the digest of the sequences equals that of another attempt."""
     summary: str = ""
-    """What was compared, within which bounds, or what differs."""
+    """The comparisons with their bounds, or the difference."""
 
 
 class AttemptNodeView(RecordModel):
@@ -72,13 +72,13 @@ class AttemptView(RecordModel):
     cause: AttemptCause
     """Why it was launched."""
     actor: str
-    """Who asked for it."""
+    """Who requested it."""
     state: AttemptState
     """State."""
     outcome: AttemptOutcome | None
     """How it ended."""
     failure: Failure | None
-    """Why it failed, and what helps."""
+    """Why it failed, and the remedy."""
     layout: Layout
     """Parallel axes."""
     layout_name: str
@@ -86,17 +86,17 @@ class AttemptView(RecordModel):
     device: DeviceKind
     """Kind of its slots."""
     auto: AutoValues
-    """What each field that is `auto` stands for in it."""
+    """Resolved value of each field that is `auto`."""
     overrides: Overrides
-    """What it changes against the job's spec."""
+    """Its differences from the job's spec."""
     micro_batch_size: int
     """Sequences that one rank runs at once."""
     parent_checkpoint_id: str | None
-    """Checkpoint from which it went on."""
+    """Checkpoint from which it resumed."""
     start_step: int
     """Step of that checkpoint; 0 for a fresh start."""
     skip: Windows
-    """Windows of the stream, start and end, that are left out up to here."""
+    """Windows of the stream, start and end, that are skipped up to this attempt."""
     last_step: int
     """Last step that it reported."""
     on_lineage: bool
@@ -104,11 +104,11 @@ class AttemptView(RecordModel):
     continuity: Continuity | None
     """Check of the first step after a resume."""
     save_failed: SaveFailed | None
-    """The last save, where it failed and is tried again; absent once one is committed."""
+    """The last save, where it failed and is retried; absent once a save is committed."""
     nodes: tuple[AttemptNodeView, ...]
     """Its nodes, by node rank."""
     provenance: dict[str, object] | None
-    """Versions, host and commit that it ran with."""
+    """Versions, host and commit with which it ran."""
     created_at: datetime
     """When it was placed."""
     started_at: datetime | None

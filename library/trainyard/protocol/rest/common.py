@@ -1,4 +1,4 @@
-"""What every endpoint uses: problems and pages."""
+"""Views that every endpoint uses: problems and pages."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ProblemDetails(RecordModel):
     status: int
     """HTTP status."""
     detail: str
-    """What happened, and what would be legal."""
+    """The error, and the legal values."""
     errors: tuple[Problem, ...] = ()
-    """Each thing that is wrong, by JSON pointer into the request body or `query/<name>`."""
+    """Each error, by JSON pointer into the request body or `query/<name>`."""
     request_id: str
     """Id under which the server logged the request."""
 

@@ -1,8 +1,8 @@
-"""What a call to the server raises: one tree of errors, and how a response becomes one of them.
+"""Errors of a call to the server, and the mapping from a response to its error.
 
 TrainyardError
 ├── ConnectionFailedError      the server could not be reached, or did not answer in time
-└── ApiError                   the server refused; `problem` is its RFC 9457 document
+└── ApiError                   an error response; `problem` is its RFC 9457 document
     ├── UnauthenticatedError   401  no token, or one that is unknown, expired or revoked
     ├── ForbiddenError         403  the token may not do this
     ├── NotFoundError          404  nothing has this id
@@ -30,7 +30,7 @@ class ConnectionFailedError(TrainyardError):
 
 
 class ApiError(TrainyardError):
-    """The server refused."""
+    """The server returned an error response."""
 
     def __init__(self, problem: ProblemDetails) -> None:
         super().__init__(f"{problem.title}: {problem.detail}")
@@ -77,7 +77,7 @@ BY_STATUS: dict[int, type[ApiError]] = {
 
 
 class Response(Protocol):
-    """What is read of a response; `httpx.Response` has all of it."""
+    """The part of a response that is read; `httpx.Response` satisfies it."""
 
     @property
     def status_code(self) -> int:
@@ -85,7 +85,7 @@ class Response(Protocol):
 
     @property
     def reason_phrase(self) -> str:
-        """Words of the status; may be empty."""
+        """Reason phrase of the status; may be empty."""
 
     @property
     def content(self) -> bytes:
@@ -93,7 +93,7 @@ class Response(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers, by name of any case."""
+        """Headers, by case-insensitive name."""
 
     @property
     def url(self) -> object:
@@ -103,8 +103,8 @@ class Response(Protocol):
 def error_of(response: Response) -> ApiError:
     """Return the error for a response that is no success; its body must have been read.
 
-    A proxy or another service may answer in place of the server: then the problem is made of the
-    status alone.
+    A proxy or another service may respond in place of the server; the problem then consists of
+    the status alone.
     """
     status = response.status_code
     try:

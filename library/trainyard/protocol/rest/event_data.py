@@ -1,4 +1,4 @@
-"""What each kind of event holds; `trainyard.protocol.rest.events` names the kind of each model."""
+"""Data of each kind of event; `trainyard.protocol.rest.events` maps each kind to its model."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Submitted(EventData):
     """A job was stored."""
 
     world_size: int
-    """Slots that it asks for."""
+    """Slots that it requests."""
     layout: str
     """Layout in words."""
     forked_from: str | None = None
     """Checkpoint from which it was forked."""
     parts: tuple[CheckpointPart, ...] = ()
-    """What it takes over of that checkpoint."""
+    """Parts of that checkpoint that it loads."""
     not_exact: tuple[str, ...] = ()
     """What is not exact without the other parts."""
 
@@ -43,11 +43,11 @@ class Queued(EventData):
     """A launch waits for slots again."""
 
     cause: AttemptCause
-    """Why it is launched."""
+    """Cause of the launch."""
     not_before: datetime | None
-    """Earliest moment of the launch."""
+    """Earliest time of the launch."""
     reason: str | None
-    """The failure or order that led to it."""
+    """The failure or order that caused it."""
 
 
 class Waiting(EventData):
@@ -67,20 +67,20 @@ class ResumeRequested(EventData):
     checkpoint_id: str | None
     """Checkpoint that it loads; absent for a start at step 0."""
     branch: bool
-    """Whether steps after that checkpoint are left behind."""
+    """Whether steps after that checkpoint are abandoned."""
 
 
 class JobEnded(EventData):
-    """A job reached an end."""
+    """A job reached a final state."""
 
     state: JobState
-    """The end."""
+    """The final state."""
     reason: str | None
     """Why."""
 
 
 class JobDeleted(EventData):
-    """A job and what the server held of it are gone."""
+    """A job and its data on the server were deleted."""
 
 
 class Placed(EventData):
@@ -97,7 +97,7 @@ class Placed(EventData):
 
 
 class TrainerData(EventData):
-    """What every event that the trainer records holds."""
+    """Fields of every event that the trainer records."""
 
     step: int
     """Completed optimizer steps."""
@@ -106,7 +106,7 @@ class TrainerData(EventData):
 
 
 class Claimed(EventData):
-    """A node took on its share of an attempt."""
+    """A node claimed its share of an attempt."""
 
 
 class PhaseEntered(EventData):
@@ -128,7 +128,7 @@ class WeightsLoaded(TrainerData):
     """The trainer read the weights that the job starts from."""
 
     place: str
-    """Where they lie, as `<root>:<relative path>`."""
+    """Their location, as `<root>:<relative path>`."""
     files: tuple[ManifestFile, ...]
     """The files, with their checksums."""
 
@@ -152,15 +152,15 @@ class Resumed(TrainerData):
     layout: Layout | None = None
     """Layout of the attempt."""
     parts: tuple[CheckpointPart, ...] = ()
-    """What was taken over of it."""
+    """Parts of it that were loaded."""
     not_exact: tuple[str, ...] = ()
     """What is not exact without the other parts."""
     changed: tuple[str, ...] = ()
     """Fields of the spec that differ, with both values."""
     compared: tuple[str, ...] = ()
-    """What was compared: the whole `spec`, or what an older manifest holds."""
+    """Extent of the comparison: the whole `spec`, or the content of an older manifest."""
     code: CodeDigests | None = None
-    """Present where a model of one's own is trained and both digests are known."""
+    """Present for an own model of which both digests are known."""
 
 
 class StopRequested(EventData):
@@ -182,7 +182,7 @@ class CancelRequested(EventData):
     reason: str
     """Why."""
     lost: str | None = None
-    """What is lost by that."""
+    """The work that this loses."""
 
 
 class RolledBack(EventData):
@@ -193,9 +193,9 @@ class RolledBack(EventData):
     step: int
     """Step of it."""
     window: Annotated[tuple[int, ...], Field(min_length=2, max_length=2)]
-    """Sequences that are left out: the first, and the first after them."""
+    """Sequences that are skipped: the first one, and the first one after them."""
     reason: FailureReason
-    """What the guard found."""
+    """The guard's finding."""
 
 
 class NodeEnded(EventData):
@@ -217,7 +217,7 @@ class AttemptEnded(EventData):
 
 
 class Unreachable(EventData):
-    """A lease expired; the attempt is not ended before its processes are proved gone."""
+    """A lease expired; the attempt ends only once its processes are proved to have exited."""
 
 
 class Reachable(EventData):
@@ -251,14 +251,14 @@ class MetricsStored(EventData):
 
 
 class MetricsDropped(EventData):
-    """Points of an attempt are left out; once for each limit."""
+    """Points of an attempt were dropped; one event for each limit."""
 
     what: Literal["series", "steps"]
-    """What exceeds its limit."""
+    """The quantity that exceeds its limit."""
     limit: int
     """The limit."""
     first: str | int
-    """First series or step that was left out."""
+    """First series or step that was dropped."""
 
 
 class LogStored(EventData):
@@ -271,14 +271,14 @@ class LogStored(EventData):
 
 
 class LineSkipped(EventData):
-    """A line of a run's file can never be read and was left out."""
+    """A line of a run's file is unreadable and was skipped."""
 
     file: str
     """File of the run directory."""
     offset: int
     """First byte of the line."""
     error: str
-    """What is wrong with it."""
+    """The error in it."""
 
 
 class CheckpointCommitted(EventData):
@@ -300,11 +300,11 @@ class CheckpointDamaged(EventData):
     checkpoint_id: str
     """Its id."""
     fault: CheckpointFault
-    """What proves it."""
+    """The evidence."""
 
 
 class CheckpointPinned(EventData):
-    """A checkpoint is kept whatever retention decides, or no longer."""
+    """A checkpoint was pinned, which exempts it from retention, or unpinned."""
 
     checkpoint_id: str
     """Its id."""
@@ -313,14 +313,14 @@ class CheckpointPinned(EventData):
 
 
 class OperationData(EventData):
-    """What every event of an operation holds."""
+    """Fields of every event of an operation."""
 
     operation_id: str
     """The operation."""
     kind: OperationKind
-    """What it does."""
+    """Kind of the operation."""
     checkpoint_id: str | None
-    """The checkpoint; absent where it is about all of a job."""
+    """The checkpoint; absent for an operation on all checkpoints of a job."""
 
 
 class OperationQueued(OperationData):
@@ -338,7 +338,7 @@ class OperationWaiting(OperationData):
 
 
 class OperationStarted(OperationData):
-    """A node took on an operation."""
+    """A node claimed an operation."""
 
     fence: int
     """Number of this try."""
@@ -348,7 +348,7 @@ class OperationProgressed(OperationData):
     """An operation advanced."""
 
     progress: OperationProgress
-    """How far it is."""
+    """Its progress."""
 
 
 class OperationEnded(OperationData):
@@ -357,7 +357,7 @@ class OperationEnded(OperationData):
     state: OperationState
     """How."""
     ok: bool | None = None
-    """Whether the checkpoint is whole, of a verification."""
+    """Result of a verification: whether the checkpoint is undamaged."""
 
 
 class NodeRegistered(EventData):
@@ -368,7 +368,7 @@ class NodeRegistered(EventData):
     device: Literal["cpu", "cuda"]
     """Kind of device."""
     other_storage: tuple[str, ...] = ()
-    """Roots of which it sees another storage than most nodes."""
+    """Roots under which it sees another storage than most nodes."""
 
 
 class NodeOnline(EventData):
@@ -376,15 +376,15 @@ class NodeOnline(EventData):
 
 
 class NodeOffline(EventData):
-    """Heartbeats of a node stay away."""
+    """Heartbeats of a node are overdue."""
 
 
 class NodeDrained(EventData):
-    """A node takes no new work, or takes it again."""
+    """A node accepts no new work, or accepts it again."""
 
     draining: bool
-    """Whether it takes none."""
+    """Whether it accepts none."""
     running: DrainMode | None = None
-    """What becomes of the attempts there, where a person drained it."""
+    """Effect on its attempts, where a person drained it."""
     notice: str | None = None
-    """Why the machine is about to go away, where it announced that itself."""
+    """Reason that the machine gave for its shutdown, where it announced one."""

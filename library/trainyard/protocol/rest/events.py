@@ -26,7 +26,7 @@ class Event(RecordModel, Generic[Kind, Data]):
     at: datetime
     """When."""
     kind: Kind
-    """What; it decides which fields `data` has."""
+    """Kind of the event; it decides which fields `data` has."""
     job_id: str | None
     """Job that it happened to."""
     attempt: int | None
@@ -34,7 +34,7 @@ class Event(RecordModel, Generic[Kind, Data]):
     node: str | None
     """Node."""
     actor: str
-    """Who did it: a token's name, `scheduler`, `trainer` or a node."""
+    """Its author: a token's name, `scheduler`, `trainer` or a node."""
     message: str
     """The event as a sentence."""
     data: Data
@@ -105,7 +105,7 @@ EventView = TypeAliasType(
 """An event; its kind names the model of its data."""
 
 UnknownEvent = Event[str, dict[str, object]]
-"""An event of another version, whose kind or data this one does not know."""
+"""An event of another version, with a kind or data that this version lacks."""
 
 AnyEvent = TypeAliasType(
     "AnyEvent", Annotated[EventView | UnknownEvent, Field(union_mode="left_to_right")]

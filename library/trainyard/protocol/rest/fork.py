@@ -1,4 +1,4 @@
-"""A new job from another job's checkpoint: what is asked for, and what still holds."""
+"""Fork, a new job from another job's checkpoint: request, preview and reply."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from trainyard.spec.job import JobName
 
 
 class ForkRequest(SpecModel):
-    """Body of fork: all of it may be left out."""
+    """Body of fork; every field is optional."""
 
     name: JobName | None = None
     """Name of the new job; that of the other one and `-fork` when absent."""
     changes: dict[str, Any] = Field(default_factory=dict)
-    """Fields of the other job's spec that the new one has otherwise, by section; null takes one
-    out (a JSON merge patch)."""
+    """Changes to the other job's spec, by section; null removes a field (a JSON merge patch)."""
     parts: Parts | None = None
-    """What is taken over of the checkpoint; when absent all, but for the position in the data where
-    the new job's data are others."""
+    """Parts of the checkpoint to load. When absent: all parts, without the position in the data
+    if the new job has other data."""
     dry_run: bool = False
-    """Only work out; store nothing."""
+    """Compute the preview only; store nothing."""
 
 
 class ForkPreview(RecordModel):
-    """What a fork would be."""
+    """Preview of a fork."""
 
     plan: Plan
     """The plan of the new job."""
@@ -43,16 +42,16 @@ class ForkPreview(RecordModel):
     start_step: int
     """Completed steps with which the new job starts."""
     parts: tuple[CheckpointPart, ...]
-    """What it takes over."""
+    """Parts that it loads."""
     guarantees: tuple[Guarantee, ...]
-    """What is exact and what is not, each in a sentence."""
+    """Which aspects continue exactly and which do not, each in a sentence."""
 
 
 class ForkReply(RecordModel):
     """Answer to fork."""
 
     preview: ForkPreview | None
-    """What the new job is; absent where a request is repeated whose checkpoint has gone since."""
+    """Preview of the new job; absent for a repeated request whose checkpoint was deleted since."""
     job: JobView | None
     """The new job; absent after a dry run."""
 
@@ -65,4 +64,4 @@ class DescendantView(RecordModel):
     name: str
     """Its name."""
     parts: tuple[CheckpointPart, ...]
-    """What it took over."""
+    """Parts that it loaded."""

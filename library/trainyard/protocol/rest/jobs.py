@@ -1,4 +1,4 @@
-"""Views of jobs, and what may be asked of one."""
+"""Views of jobs, and requests on jobs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from trainyard.training.stream import Windows
 
 
 class Progress(RecordModel):
-    """How far a job's current attempt is."""
+    """Progress of a job's current attempt."""
 
     phase: Phase | None = None
-    """What the trainer is busy with."""
+    """Current activity of the trainer."""
     step: int = 0
     """Completed optimizer steps."""
     steps: int
@@ -36,7 +36,7 @@ class Progress(RecordModel):
     seconds_left: float | None = None
     """Estimate from the pace of the last steps."""
     heartbeat_at: datetime | None = None
-    """When the trainer was last heard of."""
+    """Time of the trainer's last sign of life."""
 
 
 class JobSummary(RecordModel):
@@ -47,7 +47,7 @@ class JobSummary(RecordModel):
     name: str
     """Name; need not be unique."""
     tags: tuple[str, ...]
-    """Words to filter by."""
+    """Tags to filter by."""
     state: JobState
     """Summarised state."""
     reason: str | None
@@ -55,21 +55,21 @@ class JobSummary(RecordModel):
     attempt: int
     """Number of the current attempt; 0 before the first."""
     world_size: int
-    """Slots of the current attempt, or those asked for."""
+    """Slots of the current attempt, or those requested."""
     layout: str
     """Layout in words, such as `HSDP 2x2`."""
     priority: int
     """Priority in the queue."""
     progress: Progress
-    """How far it is."""
+    """Its progress."""
     created_at: datetime
     """When it was submitted."""
     updated_at: datetime
-    """When something last happened to it."""
+    """Time of its last event."""
     started_at: datetime | None
     """When its first attempt was placed."""
     ended_at: datetime | None
-    """When it reached an end."""
+    """When it reached a final state."""
 
 
 class JobOrder(StrEnum):
@@ -82,54 +82,54 @@ class JobOrder(StrEnum):
 
 
 class JobCounts(RecordModel):
-    """How many jobs there are."""
+    """Counts of jobs."""
 
     by_state: dict[JobState, int]
     """Jobs in each state; every state has its number."""
 
 
 class PendingLaunch(RecordModel):
-    """A launch that is asked for and not placed yet."""
+    """A launch that was requested and is not placed yet."""
 
     cause: AttemptCause
-    """Why."""
+    """Cause of the launch."""
     actor: str
-    """Who asked."""
+    """Author of the request."""
     overrides: Overrides = Overrides()
-    """What it changes against the job's spec."""
+    """Its differences from the job's spec."""
     layout: Layout
     """Its layout."""
     checkpoint_id: str | None = None
-    """Checkpoint to go on from; the newest of the lineage when absent."""
+    """Checkpoint to resume from; the newest of the lineage when absent."""
     skip: Windows = ()
-    """Windows of the stream that it leaves out beside those that the job leaves out already."""
+    """Windows of the stream that it skips in addition to those that the job skips already."""
     allow_code_change: bool = False
-    """Whether `model.code` may differ from what wrote the checkpoint."""
+    """Whether `model.code` may differ from the code that wrote the checkpoint."""
     parent_named: bool = False
     """Whether it repeats an attempt that has saved nothing and whose checkpoint a person named."""
 
 
 class JobView(JobSummary):
-    """One job, whole."""
+    """One job with all fields."""
 
     description: str
-    """What it is for."""
+    """Purpose of the job."""
     spec: JobSpec
     """The spec as submitted, secrets masked."""
     desired: DesiredState
-    """What is wanted of its current attempt."""
+    """Desired state of its current attempt."""
     pending: PendingLaunch | None
-    """Launch that is asked for and not placed yet."""
+    """Launch that was requested and is not placed yet."""
     forked_from: str | None
     """Checkpoint of another job from which this one was forked."""
     fork_parts: tuple[CheckpointPart, ...] | None
-    """What it took over of that checkpoint."""
+    """Parts of that checkpoint that it loaded."""
     current_attempt: AttemptView | None
     """The newest attempt."""
     retries_left: int
-    """Failures that would still be followed by a retry."""
+    """Number of further failures that a retry would follow."""
     verbs: tuple[Literal["stop", "cancel", "resume", "resize", "save", "delete"], ...]
-    """What may be done now; the first is the next thing that most people want."""
+    """Commands that are legal now; the first is the most likely next one."""
 
 
 class StopRequest(SpecModel):
@@ -140,7 +140,7 @@ class StopRequest(SpecModel):
 
 
 class CancelReply(RecordModel):
-    """What a cancel loses."""
+    """Reply to cancel, with the work that it loses."""
 
     job: JobView
     """The job after the call."""
@@ -149,12 +149,12 @@ class CancelReply(RecordModel):
 
 
 class JobRequest(SpecModel):
-    """Body of requests on a running job."""
+    """Body of a request on a running job."""
 
     kind: RequestKind
     """What is asked for."""
     steps: Annotated[int, Field(ge=1, le=100, json_schema_extra={"unit": "steps"})] = 3
-    """Steps that a profile or the history of a memory snapshot holds."""
+    """Steps that a profile or the history of a memory snapshot covers."""
     ranks: RecordingRanks = "first"
     """Who records them: global rank 0, or every rank."""
 
@@ -167,6 +167,6 @@ class JobRequestView(RecordModel):
     request: Request
     """What is asked for."""
     answer: RequestAnswer | None
-    """What became of it."""
+    """The answer, once there is one."""
     created_at: datetime
-    """When it was asked."""
+    """When it was requested."""

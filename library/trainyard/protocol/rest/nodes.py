@@ -13,20 +13,20 @@ Running = Literal["move", "finish"]
 
 
 class DrainRequest(SpecModel):
-    """Body of drain: all of it may be left out."""
+    """Body of drain; every field is optional."""
 
     running: Running = "move"
-    """What becomes of the attempts there: `move` has them save and leave at the next step boundary
-    and go on elsewhere, `finish` lets them run to their end."""
+    """Effect on the attempts there: `move` saves them at the next step boundary and resumes them
+    on other nodes, `finish` lets them run to their end."""
 
 
 class Drain(RecordModel):
-    """A person's word that nothing new is placed on a node."""
+    """A person's order to place nothing new on a node."""
 
     running: Running
-    """What becomes of the attempts there."""
+    """Effect on the attempts there."""
     by: str
-    """Who said it."""
+    """Who gave the order."""
     at: datetime
     """When."""
 
@@ -48,21 +48,21 @@ class NodeView(RecordModel):
     name: str
     """Name."""
     address: str
-    """Where other nodes reach it."""
+    """Address at which other nodes reach it."""
     hardware: Hardware
-    """What it is made of."""
+    """Its hardware."""
     online: bool
     """Whether its worker's heartbeats arrive."""
     draining: bool
     """Whether nothing new is placed on it."""
     drain: Drain | None
-    """Who drained it, when and how; absent when nobody did."""
+    """Who drained it, when and how; absent when it is not drained."""
     notice: str | None
-    """Why it is about to go away by its own word: what runs there saves and moves."""
+    """Reason that the node gave for its shutdown; attempts there save and move."""
     free_slots: int
-    """Slots that nobody holds."""
+    """Free slots."""
     allocations: tuple[NodeHolding, ...]
-    """Who holds the others."""
+    """Jobs that hold the other slots."""
     roots: tuple[str, ...]
     """Storage roots that it sees."""
     version: str
@@ -70,4 +70,4 @@ class NodeView(RecordModel):
     registered_at: datetime
     """When it first registered."""
     heartbeat_at: datetime
-    """When it was last heard of."""
+    """Time of its last heartbeat."""

@@ -22,29 +22,29 @@ from trainyard.spec.storage_uri import RootName
 
 
 class ExportRequest(SpecModel):
-    """Body of export: all of it may be left out."""
+    """Body of export; every field is optional."""
 
     dtype: WeightsType | None = None
     """Type of the written weights; that of the stored ones when absent."""
     root: RootName | None = None
-    """Storage root that gets it; the checkpoint's own when absent."""
+    """Storage root of the target; the checkpoint's own when absent."""
     name: ExportName | None = None
     """Its folder, in `exports` beneath the root; the checkpoint's id and the type when absent."""
     shard_gib: ShardGib = SHARD_GIB
-    """Most of tensors in one file; a larger tensor has a file of its own."""
+    """Largest size of the tensors in one file; a larger tensor has a file of its own."""
 
 
 class SampleRequest(SpecModel):
-    """Body of sample: all of it may be left out."""
+    """Body of sample; every field is optional."""
 
     prompt: Prompt = ""
-    """Text to begin with."""
+    """The prompt."""
     max_tokens: DrawnTokens = 200
-    """Most tokens to draw; fewer where the model ends the text."""
+    """Largest number of tokens to generate; fewer where the model ends the text."""
     temperature: Temperature = 0.7
-    """Divides the logits; 0 takes the likeliest token every time."""
+    """Divides the logits; 0 selects the likeliest token each time."""
     seed: Seed = 0
-    """Of the draws: the same text again with the same seed."""
+    """Seed of the sampling; the same seed gives the same text."""
 
 
 class OperationView(RecordModel):
@@ -53,7 +53,7 @@ class OperationView(RecordModel):
     id: str
     """Id."""
     kind: OperationKind
-    """What is done."""
+    """Kind of the operation."""
     state: OperationState
     """State."""
     job_id: str
@@ -67,9 +67,9 @@ class OperationView(RecordModel):
     reason: str
     """Why."""
     waiting: str | None
-    """Why it has not begun; absent where it has, and until the scheduler has looked at it."""
+    """Why it has not begun; absent once it has, and before the scheduler's first look at it."""
     node: str | None
-    """Node that has it, or had it last."""
+    """Node that holds it, or held it last."""
     tries: int
     """Claims so far."""
     progress: OperationProgress | None
@@ -79,7 +79,7 @@ class OperationView(RecordModel):
     created_at: datetime
     """When it was requested."""
     started_at: datetime | None
-    """When a node last took it on."""
+    """When a node last claimed it."""
     ended_at: datetime | None
     """When it ended."""
 
@@ -88,4 +88,4 @@ class JobDeletedView(RecordModel):
     """The answer to the deletion of a job with its checkpoints."""
 
     operations: list[OperationView]
-    """What removes them from storage."""
+    """Operation that removes them from storage."""

@@ -1,4 +1,4 @@
-"""What a resume takes, compares and offers."""
+"""Resume: request, comparison and options."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from trainyard.protocol.rest.jobs import JobView
 
 
 class ResumeRequest(SpecModel):
-    """Body of resume: all of it may be left out."""
+    """Body of resume; every field is optional."""
 
     checkpoint_id: Annotated[str, Field(max_length=200)] | None = None
-    """Checkpoint to go on from; the newest of the current lineage when absent."""
+    """Checkpoint to resume from; the newest of the current lineage when absent."""
     world_size: Ranks | None = None
-    """Slots; as before when absent."""
+    """Slots; unchanged when absent."""
     overrides: Overrides = Overrides()
-    """Settings that may change."""
+    """Changed settings."""
     steps: PositiveSteps | None = None
-    """Another number of steps in all."""
+    """New total number of steps."""
     allow_code_change: bool = False
     """Whether the files of `model.code` may differ from those that wrote the checkpoint."""
     dry_run: bool = False
-    """Only compare; store nothing."""
+    """Compute the comparison only; store nothing."""
 
 
 class Change(RecordModel):
     """One line of a comparison."""
 
     name: str
-    """What is compared, such as `layout` or `data position`."""
+    """Name of the compared value, such as `layout` or `data position`."""
     before: str
     """Value of the last attempt."""
     after: str
@@ -43,29 +43,29 @@ class Change(RecordModel):
 
 
 class ResumePreview(RecordModel):
-    """What a resume would change, and what it would not."""
+    """Preview of a resume: changed and unchanged values."""
 
     plan: Plan
     """The plan of the next attempt."""
     checkpoint_id: str | None
-    """Checkpoint to go on from; absent for a start from step 0."""
+    """Checkpoint to resume from; absent for a start from step 0."""
     step: int
-    """Its step; that of the last report where the attempt saves first."""
+    """Its step; the last reported step where the attempt saves first."""
     branch: bool
-    """Whether newer checkpoints of the lineage are left behind."""
+    """Whether newer checkpoints of the lineage are abandoned."""
     saves_first: bool
-    """Whether the attempt that runs saves first, so that the job goes on from its last step."""
+    """Whether the running attempt saves first, so that the job resumes from its last step."""
     changes: tuple[Change, ...]
-    """Before and after, those that change first."""
+    """Values before and after; changed ones first."""
 
 
 class ResumeReply(RecordModel):
     """Answer to resume."""
 
     preview: ResumePreview
-    """What changes."""
+    """The comparison."""
     job: JobView
-    """The job after the call (unchanged by a dry run)."""
+    """The job after the call; a dry run leaves it unchanged."""
 
 
 class ResumeOptionView(RecordModel):
@@ -74,20 +74,20 @@ class ResumeOptionView(RecordModel):
     world_size: int
     """Slots."""
     free_now: bool
-    """Whether so many are free at this moment."""
+    """Whether that many are free at this moment."""
     layouts: tuple[LayoutOption, ...]
-    """Legal layouts, the one that resume would take first."""
+    """Legal layouts; the one that resume selects comes first."""
     more: Annotated[int, Field(ge=0)]
-    """Further legal layouts, which are not listed."""
+    """Number of further legal layouts, which are not listed."""
     reason: str | None
     """Why none is legal."""
 
 
 class ResumeOptions(RecordModel):
-    """World sizes on which a job could go on."""
+    """World sizes on which a job could resume."""
 
     checkpoint_id: str | None
-    """Checkpoint that a resume would take."""
+    """Checkpoint from which a resume would start."""
     step: int
     """Its step."""
     options: tuple[ResumeOptionView, ...]

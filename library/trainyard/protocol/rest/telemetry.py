@@ -1,4 +1,4 @@
-"""Views of what flows back from training: events, checkpoints, metrics and logs."""
+"""Views of training's output: checkpoints, metrics and logs."""
 
 from __future__ import annotations
 
@@ -37,39 +37,39 @@ class CheckpointView(RecordModel):
     save_seconds: float
     """From the end of the step to the last byte of the data files."""
     stall_seconds: float | None
-    """Time for which training waited for the save; absent until the training loop has taken note
-    of its end, and for good where the run ended before that."""
+    """Time for which training waited for the save; absent until the training loop has observed
+    its end, and for ever if the run ended before that."""
     writers: int | None
     """Ranks that wrote tensors; absent where the manifest does not name them."""
     write_seconds: float | None
     """Time of the slowest of them; `size` over it is the bandwidth of the storage."""
     parent: str | None
-    """Checkpoint from which its attempt went on."""
+    """Checkpoint from which its attempt resumed."""
     on_lineage: bool
     """Whether the current attempt descends from it."""
     created_at: datetime
     """When it was committed."""
     verification: Verification | None
-    """What the last look at it found; absent until somebody looks."""
+    """Result of its last check; absent before the first one."""
     pinned_at: datetime | None
-    """Since when it is kept whatever retention says; absent when it is not pinned."""
+    """Time since when it is pinned, which exempts it from retention; absent when it is not."""
     pinned_by: str | None
     """Who pinned it."""
     deleting: bool
-    """Whether it is to go: nothing goes on from it any more."""
+    """Whether its deletion is requested; nothing may start from it then."""
 
 
 class CheckpointDetails(CheckpointView):
     """A committed checkpoint with its manifest."""
 
     manifest: Manifest
-    """All that it records of itself."""
+    """Its manifest."""
     descendants: tuple[DescendantView, ...]
     """Jobs that were forked from it, the oldest first; at most a hundred."""
 
 
 class MetricLineView(RecordModel):
-    """One line of a chart: buckets of one series of one attempt (or of the lineage)."""
+    """One curve of a chart: buckets of one series of one attempt (or of the lineage)."""
 
     name: str
     """Metric name."""
@@ -101,7 +101,7 @@ class MetricsView(RecordModel):
     last_step: int
     """Greatest step on the lineage."""
     lines: list[MetricLineView]
-    """The lines asked for."""
+    """The requested curves."""
 
 
 class ComparedLineView(MetricLineView):
@@ -134,7 +134,7 @@ class ComparedJobView(RecordModel):
     names: list[str]
     """All metric names that the job has."""
     lines: list[ComparedLineView]
-    """Those of the series asked for that the job has points of."""
+    """The requested series of which the job has points."""
 
 
 class ComparisonView(RecordModel):
@@ -154,7 +154,7 @@ class LogLine(RecordModel):
 
 
 class LogPage(RecordModel):
-    """Some lines of one rank's log."""
+    """A range of lines of one rank's log."""
 
     attempt: int
     """Attempt."""
@@ -184,4 +184,4 @@ class LogMatches(RecordModel):
     lines: list[LogLine]
     """The lines that match."""
     next_line: int | None
-    """Line from which to search on; absent when the end was reached."""
+    """Line at which to continue the search; absent when the end was reached."""

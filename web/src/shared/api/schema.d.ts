@@ -1068,9 +1068,9 @@ export interface components {
         AttemptOutcome: "succeeded" | "stopped" | "failed" | "cancelled";
         /**
          * AttemptSpec
-         * @description `attempt.json`: all that the trainer needs beside the job's spec.
+         * @description `attempt.json`: all that the trainer needs in addition to the job's spec.
          *
-         *     For a bare launch it may be absent: `AttemptSpec.bare` then says what holds.
+         *     A bare launch has no such file and uses `AttemptSpec.bare` instead.
          */
         AttemptSpec: {
             /**
@@ -1087,14 +1087,14 @@ export interface components {
             /** @description The parallel axes. */
             layout: components["schemas"]["Layout"];
             /**
-             * @description What this attempt changes against the job's spec.
+             * @description Differences between this attempt and the job's spec.
              * @default {}
              */
             overrides: components["schemas"]["Overrides"];
             /**
              * Device
-             * @description Kind of the slots that it has, by which each `auto` gets its value; `resources.device` holds
-             *     for a bare launch.
+             * @description Device kind of its slots, which resolves each `auto`; a bare launch uses
+             *     `resources.device`.
              */
             device: ("cpu" | "cuda") | null;
             /**
@@ -1103,12 +1103,12 @@ export interface components {
              * @default []
              */
             allocation: components["schemas"]["NodeAllocation"][];
-            /** @description Where it goes on from; absent for a fresh start. */
+            /** @description Where it resumes from; absent for a fresh start. */
             resume: components["schemas"]["ResumePoint"] | null;
             /**
              * Skip
-             * @description Windows of the stream, start and end, that it leaves out beside those of its checkpoint; each
-             *     begins at the checkpoint's position or later.
+             * @description Windows of the stream, start and end, that it skips in addition to those of its checkpoint;
+             *     each begins at the checkpoint's position or later.
              * @default []
              */
             skip: number[][];
@@ -1150,14 +1150,14 @@ export interface components {
             cause: components["schemas"]["AttemptCause"];
             /**
              * Actor
-             * @description Who asked for it.
+             * @description Who requested it.
              */
             actor: string;
             /** @description State. */
             state: components["schemas"]["AttemptState"];
             /** @description How it ended. */
             outcome: components["schemas"]["AttemptOutcome"] | null;
-            /** @description Why it failed, and what helps. */
+            /** @description Why it failed, and the remedy. */
             failure: components["schemas"]["Failure"] | null;
             /** @description Parallel axes. */
             layout: components["schemas"]["Layout"];
@@ -1174,12 +1174,12 @@ export interface components {
             device: "cpu" | "cuda";
             /**
              * Auto
-             * @description What each field that is `auto` stands for in it.
+             * @description Resolved value of each field that is `auto`.
              */
             auto: {
                 [key: string]: boolean | number | string;
             };
-            /** @description What it changes against the job's spec. */
+            /** @description Its differences from the job's spec. */
             overrides: components["schemas"]["Overrides"];
             /**
              * Micro Batch Size
@@ -1188,7 +1188,7 @@ export interface components {
             micro_batch_size: number;
             /**
              * Parent Checkpoint Id
-             * @description Checkpoint from which it went on.
+             * @description Checkpoint from which it resumed.
              */
             parent_checkpoint_id: string | null;
             /**
@@ -1198,7 +1198,7 @@ export interface components {
             start_step: number;
             /**
              * Skip
-             * @description Windows of the stream, start and end, that are left out up to here.
+             * @description Windows of the stream, start and end, that are skipped up to this attempt.
              */
             skip: number[][];
             /**
@@ -1213,7 +1213,7 @@ export interface components {
             on_lineage: boolean;
             /** @description Check of the first step after a resume. */
             continuity: components["schemas"]["Continuity"] | null;
-            /** @description The last save, where it failed and is tried again; absent once one is committed. */
+            /** @description The last save, where it failed and is retried; absent once a save is committed. */
             save_failed: components["schemas"]["SaveFailed"] | null;
             /**
              * Nodes
@@ -1222,7 +1222,7 @@ export interface components {
             nodes: components["schemas"]["AttemptNodeView"][];
             /**
              * Provenance
-             * @description Versions, host and commit that it ran with.
+             * @description Versions, host and commit with which it ran.
              */
             provenance: {
                 [key: string]: unknown;
@@ -1308,7 +1308,7 @@ export interface components {
         };
         /**
          * CancelReply
-         * @description What a cancel loses.
+         * @description Reply to cancel, with the work that it loses.
          */
         CancelReply: {
             /** @description The job after the call. */
@@ -1331,7 +1331,7 @@ export interface components {
             reason: string;
             /**
              * Lost
-             * @description What is lost by that.
+             * @description The work that this loses.
              */
             lost?: string | null;
         };
@@ -1342,7 +1342,7 @@ export interface components {
         Change: {
             /**
              * Name
-             * @description What is compared, such as `layout` or `data position`.
+             * @description Name of the compared value, such as `layout` or `data position`.
              */
             name: string;
             /**
@@ -1397,7 +1397,7 @@ export interface components {
              * @description Its id.
              */
             checkpoint_id: string;
-            /** @description What proves it. */
+            /** @description The evidence. */
             fault: components["schemas"]["CheckpointFault"];
         };
         /**
@@ -1462,8 +1462,8 @@ export interface components {
             save_seconds: number;
             /**
              * Stall Seconds
-             * @description Time for which training waited for the save; absent until the training loop has taken note
-             *     of its end, and for good where the run ended before that.
+             * @description Time for which training waited for the save; absent until the training loop has observed
+             *     its end, and for ever if the run ended before that.
              */
             stall_seconds: number | null;
             /**
@@ -1478,7 +1478,7 @@ export interface components {
             write_seconds: number | null;
             /**
              * Parent
-             * @description Checkpoint from which its attempt went on.
+             * @description Checkpoint from which its attempt resumed.
              */
             parent: string | null;
             /**
@@ -1492,11 +1492,11 @@ export interface components {
              * @description When it was committed.
              */
             created_at: string;
-            /** @description What the last look at it found; absent until somebody looks. */
+            /** @description Result of its last check; absent before the first one. */
             verification: components["schemas"]["Verification"] | null;
             /**
              * Pinned At
-             * @description Since when it is kept whatever retention says; absent when it is not pinned.
+             * @description Time since when it is pinned, which exempts it from retention; absent when it is not.
              */
             pinned_at: string | null;
             /**
@@ -1506,10 +1506,10 @@ export interface components {
             pinned_by: string | null;
             /**
              * Deleting
-             * @description Whether it is to go: nothing goes on from it any more.
+             * @description Whether its deletion is requested; nothing may start from it then.
              */
             deleting: boolean;
-            /** @description All that it records of itself. */
+            /** @description Its manifest. */
             manifest: components["schemas"]["Manifest"];
             /**
              * Descendants
@@ -1531,7 +1531,7 @@ export interface components {
         CheckpointPart: "model" | "optimizer" | "counters" | "data";
         /**
          * CheckpointPinned
-         * @description A checkpoint is kept whatever retention decides, or no longer.
+         * @description A checkpoint was pinned, which exempts it from retention, or unpinned.
          */
         CheckpointPinned: {
             /**
@@ -1797,8 +1797,8 @@ export interface components {
             save_seconds: number;
             /**
              * Stall Seconds
-             * @description Time for which training waited for the save; absent until the training loop has taken note
-             *     of its end, and for good where the run ended before that.
+             * @description Time for which training waited for the save; absent until the training loop has observed
+             *     its end, and for ever if the run ended before that.
              */
             stall_seconds: number | null;
             /**
@@ -1813,7 +1813,7 @@ export interface components {
             write_seconds: number | null;
             /**
              * Parent
-             * @description Checkpoint from which its attempt went on.
+             * @description Checkpoint from which its attempt resumed.
              */
             parent: string | null;
             /**
@@ -1827,11 +1827,11 @@ export interface components {
              * @description When it was committed.
              */
             created_at: string;
-            /** @description What the last look at it found; absent until somebody looks. */
+            /** @description Result of its last check; absent before the first one. */
             verification: components["schemas"]["Verification"] | null;
             /**
              * Pinned At
-             * @description Since when it is kept whatever retention says; absent when it is not pinned.
+             * @description Time since when it is pinned, which exempts it from retention; absent when it is not.
              */
             pinned_at: string | null;
             /**
@@ -1841,7 +1841,7 @@ export interface components {
             pinned_by: string | null;
             /**
              * Deleting
-             * @description Whether it is to go: nothing goes on from it any more.
+             * @description Whether its deletion is requested; nothing may start from it then.
              */
             deleting: boolean;
         };
@@ -1849,11 +1849,12 @@ export interface components {
          * Chunk
          * @description Bytes of one file of the run directory; the server stores them once, by their offsets.
          *
-         *     Bytes that the server has are cut off; after a gap nothing is stored, and the reply names the
-         *     offset to go on from. A report with a damaged chunk, half a line or a line that cannot be read
-         *     is refused whole (422). A line of `metrics` or `events` that is *alone* in its chunk and cannot
-         *     be read is skipped and acknowledged, with an event: so after a 422 a sender sends one line of
-         *     these files at a time until it is past the fault, and nothing can hold it up for ever.
+         *     The server drops bytes that it already has. After a gap it stores nothing, and its reply names
+         *     the offset at which to continue. It rejects a whole report (422) with a damaged chunk, a
+         *     partial line or an unreadable line. An unreadable line of `metrics` or `events` that is *alone*
+         *     in its chunk is skipped and acknowledged, with an event. After a 422 a sender therefore sends
+         *     one line of these files at a time until it is past the fault, so that no line blocks it for
+         *     ever.
          */
         Chunk: {
             /**
@@ -1879,7 +1880,7 @@ export interface components {
         };
         /**
          * Claim
-         * @description A worker takes on its node's share of an attempt: compare-and-set, once.
+         * @description Claim of a node's share of an attempt: compare-and-set, once.
          */
         Claim: {
             /**
@@ -1898,12 +1899,12 @@ export interface components {
         };
         /**
          * ClaimReply
-         * @description All that a supervisor needs to launch its share.
+         * @description All parameters that a supervisor needs to launch its share.
          */
         ClaimReply: {
             /** @description The job's spec. */
             spec: components["schemas"]["JobSpec"];
-            /** @description The attempt, without roots: those are the node's own. */
+            /** @description The attempt, without roots, which are the node's own. */
             attempt: components["schemas"]["AttemptSpec"];
             /**
              * Attempt Token
@@ -1917,12 +1918,12 @@ export interface components {
             node_rank: number;
             /**
              * Rendezvous
-             * @description `host:port` at which the nodes of the attempt meet; on one node its own loopback.
+             * @description `host:port` of the rendezvous; a loopback address on a single node.
              */
             rendezvous: string;
             /**
              * Addresses
-             * @description Where each node of the attempt is reached, by node rank; empty where it has one node.
+             * @description Address of each node of the attempt, by node rank; empty for a single node.
              * @default []
              */
             addresses: string[];
@@ -1939,7 +1940,7 @@ export interface components {
         };
         /**
          * Claimed
-         * @description A node took on its share of an attempt.
+         * @description A node claimed its share of an attempt.
          */
         Claimed: Record<string, never>;
         /**
@@ -2002,7 +2003,7 @@ export interface components {
             names: string[];
             /**
              * Lines
-             * @description Those of the series asked for that the job has points of.
+             * @description The requested series of which the job has points.
              */
             lines: components["schemas"]["ComparedLineView"][];
         };
@@ -2123,7 +2124,7 @@ export interface components {
         };
         /**
          * Continuity
-         * @description Whether an attempt continues where its parent checkpoint stood, within the named bounds.
+         * @description Whether an attempt continues from the state of its parent checkpoint, within named bounds.
          */
         Continuity: {
             /**
@@ -2143,25 +2144,25 @@ export interface components {
             checks: components["schemas"]["ContinuityCheck"][];
             /**
              * Exact
-             * @description Whether every check held, and the digest of the sequences is that of another attempt.
+             * @description Whether every check held and the digest of the sequences equals that of another attempt.
              * @default false
              */
             exact: boolean;
             /**
              * Summary
-             * @description What was compared, within which bounds, or what differs.
+             * @description The comparisons with their bounds, or the difference.
              * @default
              */
             summary: string;
         };
         /**
          * ContinuityCheck
-         * @description One thing that must be continuous over a resume.
+         * @description A quantity that must be continuous over a resume.
          */
         ContinuityCheck: {
             /**
              * Name
-             * @description What is compared.
+             * @description Name of the quantity.
              * @enum {string}
              */
             name: "sequences" | "tokens" | "lr" | "data_digest" | "loss" | "code";
@@ -2172,12 +2173,12 @@ export interface components {
             ok: boolean;
             /**
              * Expected
-             * @description What the lineage says.
+             * @description Value in the lineage.
              */
             expected: string;
             /**
              * Got
-             * @description What the attempt reported.
+             * @description Value that the attempt reported.
              */
             got: string;
             /**
@@ -2208,13 +2209,13 @@ export interface components {
             checks: components["schemas"]["ContinuityCheck"][];
             /**
              * Exact
-             * @description Whether every check held, and the digest of the sequences is that of another attempt.
+             * @description Whether every check held and the digest of the sequences equals that of another attempt.
              * @default false
              */
             exact?: boolean;
             /**
              * Summary
-             * @description What was compared, within which bounds, or what differs.
+             * @description The comparisons with their bounds, or the difference.
              * @default
              */
             summary?: string;
@@ -2365,7 +2366,7 @@ export interface components {
         };
         /**
          * DataState
-         * @description Where the whole job stands in its data; nothing of it belongs to one rank.
+         * @description Position of the whole job in its data; no field depends on a rank.
          */
         DataState: {
             /**
@@ -2382,7 +2383,7 @@ export interface components {
             consumed: number;
             /**
              * Skipped
-             * @description Windows of positions, start and end, that were left out on purpose.
+             * @description Windows of positions, start and end, that were skipped on purpose.
              * @default []
              */
             skipped: [
@@ -2391,8 +2392,8 @@ export interface components {
             ][];
             /**
              * Dataset Digest
-             * @description Digest of files, tokenizer, `seq_len`, count and format version; a resume with another one
-             *     is refused.
+             * @description Digest of files, tokenizer, `seq_len`, count and format version; a resume with another
+             *     digest is rejected.
              */
             dataset_digest: string;
         };
@@ -2413,30 +2414,30 @@ export interface components {
             name: string;
             /**
              * Parts
-             * @description What it took over.
+             * @description Parts that it loaded.
              */
             parts: components["schemas"]["CheckpointPart"][];
         };
         /**
          * DesiredState
-         * @description What is wanted of an attempt; the supervisor reads it in the reply to every report.
+         * @description Desired state of an attempt; each reply to a supervisor's report carries it.
          * @enum {string}
          */
         DesiredState: "run" | "stop" | "cancel";
         /**
          * Drain
-         * @description A person's word that nothing new is placed on a node.
+         * @description A person's order to place nothing new on a node.
          */
         Drain: {
             /**
              * Running
-             * @description What becomes of the attempts there.
+             * @description Effect on the attempts there.
              * @enum {string}
              */
             running: "move" | "finish";
             /**
              * By
-             * @description Who said it.
+             * @description Who gave the order.
              */
             by: string;
             /**
@@ -2448,13 +2449,13 @@ export interface components {
         };
         /**
          * DrainRequest
-         * @description Body of drain: all of it may be left out.
+         * @description Body of drain; every field is optional.
          */
         DrainRequest: {
             /**
              * Running
-             * @description What becomes of the attempts there: `move` has them save and leave at the next step boundary
-             *     and go on elsewhere, `finish` lets them run to their end.
+             * @description Effect on the attempts there: `move` saves them at the next step boundary and resumes them
+             *     on other nodes, `finish` lets them run to their end.
              * @default move
              * @enum {string}
              */
@@ -2475,7 +2476,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "attempt_ended";
@@ -2496,7 +2497,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -2521,7 +2522,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "cancel_requested";
@@ -2542,7 +2543,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -2567,7 +2568,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "checkpoint_committed";
@@ -2588,7 +2589,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -2613,7 +2614,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "checkpoint_damaged";
@@ -2634,7 +2635,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -2659,7 +2660,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "checkpoint_pinned";
@@ -2680,7 +2681,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -2705,7 +2706,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "claimed";
@@ -2726,7 +2727,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -2751,7 +2752,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "continuity_checked";
@@ -2772,7 +2773,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -2797,7 +2798,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "job_deleted";
@@ -2818,7 +2819,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -2843,7 +2844,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "job_ended";
@@ -2864,7 +2865,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -2889,7 +2890,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "line_skipped";
@@ -2910,7 +2911,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -2935,7 +2936,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "metrics_dropped";
@@ -2956,7 +2957,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -2981,7 +2982,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "node_drained";
@@ -3002,7 +3003,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3027,7 +3028,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "node_ended";
@@ -3048,7 +3049,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3073,7 +3074,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "node_offline";
@@ -3094,7 +3095,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3119,7 +3120,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "node_online";
@@ -3140,7 +3141,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3165,7 +3166,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "node_registered";
@@ -3186,7 +3187,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3211,7 +3212,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "operation_ended";
@@ -3232,7 +3233,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3257,7 +3258,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "operation_queued";
@@ -3278,7 +3279,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3303,7 +3304,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "operation_started";
@@ -3324,7 +3325,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3349,7 +3350,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "placed";
@@ -3370,7 +3371,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3395,7 +3396,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "queued";
@@ -3416,7 +3417,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3441,7 +3442,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "reachable";
@@ -3462,7 +3463,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3487,7 +3488,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "request_answered";
@@ -3508,7 +3509,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3533,7 +3534,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "resumed";
@@ -3554,7 +3555,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3579,7 +3580,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "resume_requested";
@@ -3600,7 +3601,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3625,7 +3626,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "rolled_back";
@@ -3646,7 +3647,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3671,7 +3672,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "running";
@@ -3692,7 +3693,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3717,7 +3718,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "save_failed";
@@ -3738,7 +3739,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3763,7 +3764,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "stop_agreed";
@@ -3784,7 +3785,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3809,7 +3810,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "stop_requested";
@@ -3830,7 +3831,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3855,7 +3856,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "submitted";
@@ -3876,7 +3877,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3901,7 +3902,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "unreachable";
@@ -3922,7 +3923,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -3947,7 +3948,7 @@ export interface components {
              */
             at: string;
             /**
-             * @description What; it decides which fields `data` has. (enum property replaced by openapi-typescript)
+             * @description Kind of the event; it decides which fields `data` has. (enum property replaced by openapi-typescript)
              * @enum {string}
              */
             kind: "weights_loaded";
@@ -3968,7 +3969,7 @@ export interface components {
             node: string | null;
             /**
              * Actor
-             * @description Who did it: a token's name, `scheduler`, `trainer` or a node.
+             * @description Its author: a token's name, `scheduler`, `trainer` or a node.
              */
             actor: string;
             /**
@@ -4005,7 +4006,7 @@ export interface components {
         };
         /**
          * ExportRequest
-         * @description Body of export: all of it may be left out.
+         * @description Body of export; every field is optional.
          */
         ExportRequest: {
             /**
@@ -4015,7 +4016,7 @@ export interface components {
             dtype?: ("float32" | "bfloat16" | "float16") | null;
             /**
              * Root
-             * @description Storage root that gets it; the checkpoint's own when absent.
+             * @description Storage root of the target; the checkpoint's own when absent.
              */
             root?: string | null;
             /**
@@ -4025,14 +4026,14 @@ export interface components {
             name?: string | null;
             /**
              * Shard Gib
-             * @description Most of tensors in one file; a larger tensor has a file of its own.
+             * @description Largest size of the tensors in one file; a larger tensor has a file of its own.
              * @default 4
              */
             shard_gib?: number;
         };
         /**
          * ExportResult
-         * @description What an export has written.
+         * @description Result of an export.
          */
         ExportResult: {
             /**
@@ -4042,7 +4043,7 @@ export interface components {
             place: string;
             /**
              * Path
-             * @description The same as the node sees it.
+             * @description The same folder as a path on the node.
              */
             path: string;
             /**
@@ -4064,12 +4065,12 @@ export interface components {
         };
         /**
          * ExportTask
-         * @description What is written of a checkpoint's weights, and where.
+         * @description An export of a checkpoint's weights: format and target.
          */
         ExportTask: {
             /**
              * Root
-             * @description Storage root that gets it.
+             * @description Storage root of the target.
              */
             root: string;
             /**
@@ -4085,13 +4086,13 @@ export interface components {
             dtype: "float32" | "bfloat16" | "float16";
             /**
              * Shard Gib
-             * @description Most of tensors in one file; a larger tensor has a file of its own.
+             * @description Largest size of the tensors in one file; a larger tensor has a file of its own.
              * @default 4
              */
             shard_gib: number;
             /**
              * Tokenizer
-             * @description The Hugging Face tokenizer that goes with them; absent for the byte tokenizer.
+             * @description The Hugging Face tokenizer to export with them; absent for the byte tokenizer.
              */
             tokenizer: string | null;
         };
@@ -4239,7 +4240,7 @@ export interface components {
         FailureReason: "out_of_memory" | "non_finite_loss" | "loss_spike" | "data_error" | "checkpoint_error" | "hang" | "node_lost" | "preempted" | "launch_error" | "not_allowed" | "trainer_error";
         /**
          * ForkPreview
-         * @description What a fork would be.
+         * @description Preview of a fork.
          */
         ForkPreview: {
             /** @description The plan of the new job. */
@@ -4266,12 +4267,12 @@ export interface components {
             start_step: number;
             /**
              * Parts
-             * @description What it takes over.
+             * @description Parts that it loads.
              */
             parts: components["schemas"]["CheckpointPart"][];
             /**
              * Guarantees
-             * @description What is exact and what is not, each in a sentence.
+             * @description Which aspects continue exactly and which do not, each in a sentence.
              */
             guarantees: components["schemas"]["Guarantee"][];
         };
@@ -4280,14 +4281,14 @@ export interface components {
          * @description Answer to fork.
          */
         ForkReply: {
-            /** @description What the new job is; absent where a request is repeated whose checkpoint has gone since. */
+            /** @description Preview of the new job; absent for a repeated request whose checkpoint was deleted since. */
             preview: components["schemas"]["ForkPreview"] | null;
             /** @description The new job; absent after a dry run. */
             job: components["schemas"]["JobView"] | null;
         };
         /**
          * ForkRequest
-         * @description Body of fork: all of it may be left out.
+         * @description Body of fork; every field is optional.
          */
         ForkRequest: {
             /**
@@ -4297,44 +4298,43 @@ export interface components {
             name?: string | null;
             /**
              * Changes
-             * @description Fields of the other job's spec that the new one has otherwise, by section; null takes one
-             *     out (a JSON merge patch).
+             * @description Changes to the other job's spec, by section; null removes a field (a JSON merge patch).
              */
             changes?: {
                 [key: string]: unknown;
             };
             /**
              * Parts
-             * @description What is taken over of the checkpoint; when absent all, but for the position in the data where
-             *     the new job's data are others.
+             * @description Parts of the checkpoint to load. When absent: all parts, without the position in the data
+             *     if the new job has other data.
              */
             parts?: components["schemas"]["CheckpointPart"][] | null;
             /**
              * Dry Run
-             * @description Only work out; store nothing.
+             * @description Compute the preview only; store nothing.
              * @default false
              */
             dry_run?: boolean;
         };
         /**
          * Guarantee
-         * @description What a fork promises of one thing.
+         * @description Whether one aspect of a fork continues exactly.
          */
         Guarantee: {
             /**
              * Name
-             * @description What it is about.
+             * @description The aspect.
              * @enum {string}
              */
             name: "weights" | "optimizer" | "counters" | "data order" | "global batch" | "curve";
             /**
              * Holds
-             * @description Whether it goes on exactly.
+             * @description Whether it continues exactly.
              */
             holds: boolean;
             /**
              * Detail
-             * @description A sentence: how it goes on, or why it does not and what happens instead.
+             * @description A sentence: how it continues, or why it does not and what happens instead.
              */
             detail: string;
         };
@@ -4406,7 +4406,7 @@ export interface components {
         };
         /**
          * Hardware
-         * @description What a node is made of.
+         * @description Hardware of a node.
          */
         Hardware: {
             /**
@@ -4442,9 +4442,9 @@ export interface components {
             memory_bytes: number;
             /**
              * Isolation
-             * @description What keeps ranks from the node's own files: `user`, a Unix user for each attempt;
-             *     `namespace`, the same with users of a user namespace; or `none`: code of a job can read the
-             *     node's token.
+             * @description Isolation of ranks from the node's own files: `user`, a Unix user for each attempt;
+             *     `namespace`, the same with users of a user namespace; or `none`, where code of a job can read
+             *     the node's token.
              * @default none
              * @enum {string}
              */
@@ -4452,7 +4452,7 @@ export interface components {
         };
         /**
          * Hardware
-         * @description What a node is made of.
+         * @description Hardware of a node.
          */
         HardwareInput: {
             /**
@@ -4488,9 +4488,9 @@ export interface components {
             memory_bytes: number;
             /**
              * Isolation
-             * @description What keeps ranks from the node's own files: `user`, a Unix user for each attempt;
-             *     `namespace`, the same with users of a user namespace; or `none`: code of a job can read the
-             *     node's token.
+             * @description Isolation of ranks from the node's own files: `user`, a Unix user for each attempt;
+             *     `namespace`, the same with users of a user namespace; or `none`, where code of a job can read
+             *     the node's token.
              * @default none
              * @enum {string}
              */
@@ -4542,7 +4542,7 @@ export interface components {
         };
         /**
          * JobCounts
-         * @description How many jobs there are.
+         * @description Counts of jobs.
          */
         JobCounts: {
             /**
@@ -4555,7 +4555,7 @@ export interface components {
         };
         /**
          * JobDeleted
-         * @description A job and what the server held of it are gone.
+         * @description A job and its data on the server were deleted.
          */
         JobDeleted: Record<string, never>;
         /**
@@ -4565,16 +4565,16 @@ export interface components {
         JobDeletedView: {
             /**
              * Operations
-             * @description What removes them from storage.
+             * @description Operation that removes them from storage.
              */
             operations: components["schemas"]["OperationView"][];
         };
         /**
          * JobEnded
-         * @description A job reached an end.
+         * @description A job reached a final state.
          */
         JobEnded: {
-            /** @description The end. */
+            /** @description The final state. */
             state: components["schemas"]["JobState"];
             /**
              * Reason
@@ -4590,7 +4590,7 @@ export interface components {
         JobOrder: "newest" | "active";
         /**
          * JobRequest
-         * @description Body of requests on a running job.
+         * @description Body of a request on a running job.
          */
         JobRequest: {
             /**
@@ -4601,7 +4601,7 @@ export interface components {
             kind: "save" | "profile" | "memory_snapshot";
             /**
              * Steps
-             * @description Steps that a profile or the history of a memory snapshot holds.
+             * @description Steps that a profile or the history of a memory snapshot covers.
              * @default 3
              */
             steps?: number;
@@ -4625,20 +4625,20 @@ export interface components {
             id: string;
             /** @description What is asked for. */
             request: components["schemas"]["Request"];
-            /** @description What became of it. */
+            /** @description The answer, once there is one. */
             answer: components["schemas"]["RequestAnswer"] | null;
             /**
              * Created At
              * Format: date-time
-             * @description When it was asked.
+             * @description When it was requested.
              */
             created_at: string;
         };
         /**
          * JobSpec
-         * @description A training job, complete: what is trained, how, where, and what happens when it fails.
+         * @description A complete training job: model, data, training, resources and reaction to failures.
          *
-         *     It never changes once submitted; what a resume changes is stored on the attempt.
+         *     It is immutable after submission; changes of a resume are stored on the attempt.
          */
         JobSpec: {
             /**
@@ -4843,9 +4843,9 @@ export interface components {
         };
         /**
          * JobSpec
-         * @description A training job, complete: what is trained, how, where, and what happens when it fails.
+         * @description A complete training job: model, data, training, resources and reaction to failures.
          *
-         *     It never changes once submitted; what a resume changes is stored on the attempt.
+         *     It is immutable after submission; changes of a resume are stored on the attempt.
          */
         JobSpecInput: {
             /**
@@ -5071,7 +5071,7 @@ export interface components {
             name: string;
             /**
              * Tags
-             * @description Words to filter by.
+             * @description Tags to filter by.
              */
             tags: string[];
             /** @description Summarised state. */
@@ -5088,7 +5088,7 @@ export interface components {
             attempt: number;
             /**
              * World Size
-             * @description Slots of the current attempt, or those asked for.
+             * @description Slots of the current attempt, or those requested.
              */
             world_size: number;
             /**
@@ -5101,7 +5101,7 @@ export interface components {
              * @description Priority in the queue.
              */
             priority: number;
-            /** @description How far it is. */
+            /** @description Its progress. */
             progress: components["schemas"]["Progress"];
             /**
              * Created At
@@ -5112,7 +5112,7 @@ export interface components {
             /**
              * Updated At
              * Format: date-time
-             * @description When something last happened to it.
+             * @description Time of its last event.
              */
             updated_at: string;
             /**
@@ -5122,13 +5122,13 @@ export interface components {
             started_at: string | null;
             /**
              * Ended At
-             * @description When it reached an end.
+             * @description When it reached a final state.
              */
             ended_at: string | null;
         };
         /**
          * JobView
-         * @description One job, whole.
+         * @description One job with all fields.
          */
         JobView: {
             /**
@@ -5143,7 +5143,7 @@ export interface components {
             name: string;
             /**
              * Tags
-             * @description Words to filter by.
+             * @description Tags to filter by.
              */
             tags: string[];
             /** @description Summarised state. */
@@ -5160,7 +5160,7 @@ export interface components {
             attempt: number;
             /**
              * World Size
-             * @description Slots of the current attempt, or those asked for.
+             * @description Slots of the current attempt, or those requested.
              */
             world_size: number;
             /**
@@ -5173,7 +5173,7 @@ export interface components {
              * @description Priority in the queue.
              */
             priority: number;
-            /** @description How far it is. */
+            /** @description Its progress. */
             progress: components["schemas"]["Progress"];
             /**
              * Created At
@@ -5184,7 +5184,7 @@ export interface components {
             /**
              * Updated At
              * Format: date-time
-             * @description When something last happened to it.
+             * @description Time of its last event.
              */
             updated_at: string;
             /**
@@ -5194,19 +5194,19 @@ export interface components {
             started_at: string | null;
             /**
              * Ended At
-             * @description When it reached an end.
+             * @description When it reached a final state.
              */
             ended_at: string | null;
             /**
              * Description
-             * @description What it is for.
+             * @description Purpose of the job.
              */
             description: string;
             /** @description The spec as submitted, secrets masked. */
             spec: components["schemas"]["JobSpec"];
-            /** @description What is wanted of its current attempt. */
+            /** @description Desired state of its current attempt. */
             desired: components["schemas"]["DesiredState"];
-            /** @description Launch that is asked for and not placed yet. */
+            /** @description Launch that was requested and is not placed yet. */
             pending: components["schemas"]["PendingLaunch"] | null;
             /**
              * Forked From
@@ -5215,19 +5215,19 @@ export interface components {
             forked_from: string | null;
             /**
              * Fork Parts
-             * @description What it took over of that checkpoint.
+             * @description Parts of that checkpoint that it loaded.
              */
             fork_parts: components["schemas"]["CheckpointPart"][] | null;
             /** @description The newest attempt. */
             current_attempt: components["schemas"]["AttemptView"] | null;
             /**
              * Retries Left
-             * @description Failures that would still be followed by a retry.
+             * @description Number of further failures that a retry would follow.
              */
             retries_left: number;
             /**
              * Verbs
-             * @description What may be done now; the first is the next thing that most people want.
+             * @description Commands that are legal now; the first is the most likely next one.
              */
             verbs: ("stop" | "cancel" | "resume" | "resize" | "save" | "delete")[];
         };
@@ -5293,7 +5293,7 @@ export interface components {
         };
         /**
          * LineSkipped
-         * @description A line of a run's file can never be read and was left out.
+         * @description A line of a run's file is unreadable and was skipped.
          */
         LineSkipped: {
             /**
@@ -5308,7 +5308,7 @@ export interface components {
             offset: number;
             /**
              * Error
-             * @description What is wrong with it.
+             * @description The error in it.
              */
             error: string;
         };
@@ -5363,13 +5363,13 @@ export interface components {
             lines: components["schemas"]["LogLine"][];
             /**
              * Next Line
-             * @description Line from which to search on; absent when the end was reached.
+             * @description Line at which to continue the search; absent when the end was reached.
              */
             next_line: number | null;
         };
         /**
          * LogPage
-         * @description Some lines of one rank's log.
+         * @description A range of lines of one rank's log.
          */
         LogPage: {
             /**
@@ -5549,7 +5549,7 @@ export interface components {
         };
         /**
          * Manifest
-         * @description `manifest.json` of a checkpoint: what it holds, and how to know that it is whole.
+         * @description `manifest.json` of a checkpoint: its contents, and the checksums that prove it complete.
          */
         Manifest: {
             /**
@@ -5587,7 +5587,7 @@ export interface components {
             layout: components["schemas"]["Layout"];
             /**
              * Seed
-             * @description Seed of the job: with the counters it is the whole random state.
+             * @description Seed of the job; with the counters it is the complete random state.
              */
             seed: number;
             /**
@@ -5596,7 +5596,7 @@ export interface components {
              */
             spec_digest: string;
             /**
-             * @description The spec that held, overrides included, `env` left out; absent in checkpoints of older
+             * @description The effective spec, overrides included, without `env`; absent in checkpoints of older
              *     versions.
              */
             spec: components["schemas"]["JobSpec"] | null;
@@ -5607,7 +5607,7 @@ export interface components {
             code_digest: string | null;
             /**
              * Parent
-             * @description Checkpoint from which the attempt went on.
+             * @description Checkpoint from which the attempt resumed.
              */
             parent: string | null;
             /**
@@ -5620,11 +5620,11 @@ export interface components {
              * @description Type of the stored weights.
              */
             param_dtype: string;
-            /** @description The model, as the spec says; absent in checkpoints of older versions. */
+            /** @description Section `model` of the spec; absent in checkpoints of older versions. */
             model: components["schemas"]["ModelSection"] | null;
             /**
              * Seq Len
-             * @description Tokens of the sequences that it was trained on.
+             * @description Length in tokens of the sequences that it was trained on.
              */
             seq_len: number | null;
             /**
@@ -5672,7 +5672,7 @@ export interface components {
         };
         /**
          * ManifestWriter
-         * @description What one rank wrote of the tensors.
+         * @description The share of the tensors that one rank wrote.
          */
         ManifestWriter: {
             /**
@@ -5692,7 +5692,7 @@ export interface components {
             files: number;
             /**
              * Write Seconds
-             * @description Time in which it wrote them, what it received from other ranks included.
+             * @description Time in which it wrote them, including what it received from other ranks.
              */
             write_seconds: number;
         };
@@ -5797,7 +5797,7 @@ export interface components {
         };
         /**
          * MetricLineView
-         * @description One line of a chart: buckets of one series of one attempt (or of the lineage).
+         * @description One curve of a chart: buckets of one series of one attempt (or of the lineage).
          */
         MetricLineView: {
             /**
@@ -5848,12 +5848,12 @@ export interface components {
         };
         /**
          * MetricsDropped
-         * @description Points of an attempt are left out; once for each limit.
+         * @description Points of an attempt were dropped; one event for each limit.
          */
         MetricsDropped: {
             /**
              * What
-             * @description What exceeds its limit.
+             * @description The quantity that exceeds its limit.
              * @enum {string}
              */
             what: "series" | "steps";
@@ -5864,7 +5864,7 @@ export interface components {
             limit: number;
             /**
              * First
-             * @description First series or step that was left out.
+             * @description First series or step that was dropped.
              */
             first: string | number;
         };
@@ -5910,7 +5910,7 @@ export interface components {
             last_step: number;
             /**
              * Lines
-             * @description The lines asked for.
+             * @description The requested curves.
              */
             lines: components["schemas"]["MetricLineView"][];
         };
@@ -6187,22 +6187,22 @@ export interface components {
         };
         /**
          * NodeDrained
-         * @description A node takes no new work, or takes it again.
+         * @description A node accepts no new work, or accepts it again.
          */
         NodeDrained: {
             /**
              * Draining
-             * @description Whether it takes none.
+             * @description Whether it accepts none.
              */
             draining: boolean;
             /**
              * Running
-             * @description What becomes of the attempts there, where a person drained it.
+             * @description Effect on its attempts, where a person drained it.
              */
             running?: ("move" | "finish") | null;
             /**
              * Notice
-             * @description Why the machine is about to go away, where it announced that itself.
+             * @description Reason that the machine gave for its shutdown, where it announced one.
              */
             notice?: string | null;
         };
@@ -6218,7 +6218,7 @@ export interface components {
         };
         /**
          * NodeHeartbeat
-         * @description A worker says that its node lives, and which supervisors it watches.
+         * @description Heartbeat of a worker, with the supervisors that it watches.
          */
         NodeHeartbeat: {
             /**
@@ -6242,15 +6242,15 @@ export interface components {
             worker?: components["schemas"]["WorkerIdentity"] | null;
             /**
              * Gone
-             * @description Ids of attempts that this node had claimed and that have no process in the sender's data
-             *     folder and no last report. The server decides whether that proves their end
+             * @description Ids of attempts that this node claimed and that have neither a process in the sender's data
+             *     folder nor a last report. The server decides whether that proves their end
              *     (docs/lifecycle.md, 48).
              * @default []
              */
             gone?: string[];
             /**
              * Notice
-             * @description Why the machine is about to go away; absent while it is not.
+             * @description Reason for the machine's announced shutdown; absent without one.
              */
             notice?: string | null;
         };
@@ -6261,8 +6261,8 @@ export interface components {
         NodeHeartbeatReply: {
             /**
              * Expected
-             * @description Ids of live attempts that the server holds claimed by this node: the worker proves which of
-             *     them are gone.
+             * @description Ids of live attempts that this node has claimed according to the server; the worker proves
+             *     which of them have ended.
              */
             expected: string[];
         };
@@ -6286,7 +6286,7 @@ export interface components {
         };
         /**
          * NodeOffline
-         * @description Heartbeats of a node stay away.
+         * @description Heartbeats of a node are overdue.
          */
         NodeOffline: Record<string, never>;
         /**
@@ -6312,7 +6312,7 @@ export interface components {
             device: "cpu" | "cuda";
             /**
              * Other Storage
-             * @description Roots of which it sees another storage than most nodes.
+             * @description Roots under which it sees another storage than most nodes.
              * @default []
              */
             other_storage?: string[];
@@ -6329,10 +6329,10 @@ export interface components {
             name: string;
             /**
              * Address
-             * @description Where other nodes reach it.
+             * @description Address at which other nodes reach it.
              */
             address: string;
-            /** @description What it is made of. */
+            /** @description Its hardware. */
             hardware: components["schemas"]["Hardware"];
             /**
              * Online
@@ -6344,21 +6344,21 @@ export interface components {
              * @description Whether nothing new is placed on it.
              */
             draining: boolean;
-            /** @description Who drained it, when and how; absent when nobody did. */
+            /** @description Who drained it, when and how; absent when it is not drained. */
             drain: components["schemas"]["Drain"] | null;
             /**
              * Notice
-             * @description Why it is about to go away by its own word: what runs there saves and moves.
+             * @description Reason that the node gave for its shutdown; attempts there save and move.
              */
             notice: string | null;
             /**
              * Free Slots
-             * @description Slots that nobody holds.
+             * @description Free slots.
              */
             free_slots: number;
             /**
              * Allocations
-             * @description Who holds the others.
+             * @description Jobs that hold the other slots.
              */
             allocations: components["schemas"]["NodeHolding"][];
             /**
@@ -6380,7 +6380,7 @@ export interface components {
             /**
              * Heartbeat At
              * Format: date-time
-             * @description When it was last heard of.
+             * @description Time of its last heartbeat.
              */
             heartbeat_at: string;
         };
@@ -6604,7 +6604,7 @@ export interface components {
         };
         /**
          * OperationClaimReply
-         * @description All that a node needs to carry an operation out.
+         * @description All parameters that a node needs to execute an operation.
          */
         OperationClaimReply: {
             /** @description What to do. */
@@ -6616,7 +6616,7 @@ export interface components {
             storage: string | null;
             /**
              * Fence
-             * @description Number of this claim: a report under a lower one counts for nothing.
+             * @description Fencing number of this claim; reports with a lower one are ignored.
              */
             fence: number;
             /**
@@ -6635,18 +6635,18 @@ export interface components {
              * @description The operation.
              */
             operation_id: string;
-            /** @description What it does. */
+            /** @description Kind of the operation. */
             kind: components["schemas"]["OperationKind"];
             /**
              * Checkpoint Id
-             * @description The checkpoint; absent where it is about all of a job.
+             * @description The checkpoint; absent for an operation on all checkpoints of a job.
              */
             checkpoint_id: string | null;
             /** @description How. */
             state: components["schemas"]["OperationState"];
             /**
              * Ok
-             * @description Whether the checkpoint is whole, of a verification.
+             * @description Result of a verification: whether the checkpoint is undamaged.
              */
             ok?: boolean | null;
         };
@@ -6669,7 +6669,7 @@ export interface components {
             outcome: "succeeded" | "failed";
             /**
              * Message
-             * @description What was found or done, or why it could not be.
+             * @description Result in words, or why there is none.
              */
             message: string;
             /** @description Result of a verification or scrub. */
@@ -6680,13 +6680,13 @@ export interface components {
              * @default 0
              */
             files: number;
-            /** @description What was exported. */
+            /** @description Result of an export. */
             export: components["schemas"]["ExportResult"] | null;
-            /** @description What was drawn. */
+            /** @description Result of a sample. */
             sample: components["schemas"]["SampleResult"] | null;
             /**
              * Commits
-             * @description Texts of the manifests of commits that were found, the newest first.
+             * @description Texts of the manifests of the commits found, newest first.
              * @default []
              */
             commits: string[];
@@ -6704,7 +6704,7 @@ export interface components {
             outcome: "succeeded" | "failed";
             /**
              * Message
-             * @description What was found or done, or why it could not be.
+             * @description Result in words, or why there is none.
              */
             message: string;
             /** @description Result of a verification or scrub. */
@@ -6715,13 +6715,13 @@ export interface components {
              * @default 0
              */
             files?: number;
-            /** @description What was exported. */
+            /** @description Result of an export. */
             export?: components["schemas"]["ExportResult"] | null;
-            /** @description What was drawn. */
+            /** @description Result of a sample. */
             sample?: components["schemas"]["SampleResult"] | null;
             /**
              * Commits
-             * @description Texts of the manifests of commits that were found, the newest first.
+             * @description Texts of the manifests of the commits found, newest first.
              * @default []
              */
             commits?: string[];
@@ -6733,17 +6733,17 @@ export interface components {
         OperationProgress: {
             /**
              * Doing
-             * @description What it does now, in a few words.
+             * @description Current activity, in a few words.
              */
             doing: string;
             /**
              * Done
-             * @description Bytes read and written, tokens drawn, or files that were deleted.
+             * @description Bytes read and written, tokens generated, or files deleted so far.
              */
             done: number;
             /**
              * Total
-             * @description How many there are.
+             * @description Total of the same unit.
              */
             total: number;
         };
@@ -6757,14 +6757,14 @@ export interface components {
              * @description The operation.
              */
             operation_id: string;
-            /** @description What it does. */
+            /** @description Kind of the operation. */
             kind: components["schemas"]["OperationKind"];
             /**
              * Checkpoint Id
-             * @description The checkpoint; absent where it is about all of a job.
+             * @description The checkpoint; absent for an operation on all checkpoints of a job.
              */
             checkpoint_id: string | null;
-            /** @description How far it is. */
+            /** @description Its progress. */
             progress: components["schemas"]["OperationProgress"];
         };
         /**
@@ -6777,11 +6777,11 @@ export interface components {
              * @description The operation.
              */
             operation_id: string;
-            /** @description What it does. */
+            /** @description Kind of the operation. */
             kind: components["schemas"]["OperationKind"];
             /**
              * Checkpoint Id
-             * @description The checkpoint; absent where it is about all of a job.
+             * @description The checkpoint; absent for an operation on all checkpoints of a job.
              */
             checkpoint_id: string | null;
             /**
@@ -6792,7 +6792,7 @@ export interface components {
         };
         /**
          * OperationReport
-         * @description What the supervisor of an operation has to say; it renews the lease.
+         * @description Report of an operation's supervisor; it renews the lease.
          */
         OperationReport: {
             /**
@@ -6811,7 +6811,7 @@ export interface components {
              * @description Number of its claim.
              */
             fence: number;
-            /** @description How far the operation is. */
+            /** @description Progress of the operation. */
             progress?: components["schemas"]["OperationProgress"] | null;
             /** @description The last report: how it ended. */
             outcome?: components["schemas"]["OperationOutcomeInput"] | null;
@@ -6823,13 +6823,13 @@ export interface components {
         OperationReportReply: {
             /**
              * Ended
-             * @description Whether the server has noted the end.
+             * @description Whether the server has stored the end.
              */
             ended: boolean;
         };
         /**
          * OperationStarted
-         * @description A node took on an operation.
+         * @description A node claimed an operation.
          */
         OperationStarted: {
             /**
@@ -6837,11 +6837,11 @@ export interface components {
              * @description The operation.
              */
             operation_id: string;
-            /** @description What it does. */
+            /** @description Kind of the operation. */
             kind: components["schemas"]["OperationKind"];
             /**
              * Checkpoint Id
-             * @description The checkpoint; absent where it is about all of a job.
+             * @description The checkpoint; absent for an operation on all checkpoints of a job.
              */
             checkpoint_id: string | null;
             /**
@@ -6886,11 +6886,11 @@ export interface components {
             whole_job: boolean;
             /** @description The checkpoint to read, with the digest that its metadata must have. */
             checkpoint: components["schemas"]["ResumePoint"] | null;
-            /** @description What to export. */
+            /** @description Parameters of an export. */
             export: components["schemas"]["ExportTask"] | null;
-            /** @description What to draw. */
+            /** @description Parameters of a sample. */
             sample: components["schemas"]["SampleTask"] | null;
-            /** @description Whose commits to search for. */
+            /** @description Parameters of a search for commits. */
             recover: components["schemas"]["RecoverTask"] | null;
         };
         /**
@@ -6903,7 +6903,7 @@ export interface components {
              * @description Id.
              */
             id: string;
-            /** @description What is done. */
+            /** @description Kind of the operation. */
             kind: components["schemas"]["OperationKind"];
             /** @description State. */
             state: components["schemas"]["OperationState"];
@@ -6934,12 +6934,12 @@ export interface components {
             reason: string;
             /**
              * Waiting
-             * @description Why it has not begun; absent where it has, and until the scheduler has looked at it.
+             * @description Why it has not begun; absent once it has, and before the scheduler's first look at it.
              */
             waiting: string | null;
             /**
              * Node
-             * @description Node that has it, or had it last.
+             * @description Node that holds it, or held it last.
              */
             node: string | null;
             /**
@@ -6959,7 +6959,7 @@ export interface components {
             created_at: string;
             /**
              * Started At
-             * @description When a node last took it on.
+             * @description When a node last claimed it.
              */
             started_at: string | null;
             /**
@@ -6978,11 +6978,11 @@ export interface components {
              * @description The operation.
              */
             operation_id: string;
-            /** @description What it does. */
+            /** @description Kind of the operation. */
             kind: components["schemas"]["OperationKind"];
             /**
              * Checkpoint Id
-             * @description The checkpoint; absent where it is about all of a job.
+             * @description The checkpoint; absent for an operation on all checkpoints of a job.
              */
             checkpoint_id: string | null;
             /**
@@ -7117,7 +7117,7 @@ export interface components {
         };
         /**
          * Overrides
-         * @description What a resume may change; nothing in it changes what the job computes.
+         * @description The settings that a resume may change; none of them affects what the job computes.
          */
         Overrides: {
             /** @description Other parallel axes. */
@@ -7129,7 +7129,7 @@ export interface components {
             micro_batch_size: number | null;
             /**
              * Cpu Offload
-             * @description Whether weights, gradients and moments wait in the memory of the host.
+             * @description Whether weights, gradients and moments are kept in host memory.
              */
             cpu_offload: boolean | null;
             /** @description What backward recomputes. */
@@ -7150,7 +7150,7 @@ export interface components {
         };
         /**
          * Overrides
-         * @description What a resume may change; nothing in it changes what the job computes.
+         * @description The settings that a resume may change; none of them affects what the job computes.
          */
         OverridesInput: {
             /** @description Other parallel axes. */
@@ -7162,7 +7162,7 @@ export interface components {
             micro_batch_size?: number | null;
             /**
              * Cpu Offload
-             * @description Whether weights, gradients and moments wait in the memory of the host.
+             * @description Whether weights, gradients and moments are kept in host memory.
              */
             cpu_offload?: boolean | null;
             /** @description What backward recomputes. */
@@ -7517,18 +7517,18 @@ export interface components {
         };
         /**
          * PendingLaunch
-         * @description A launch that is asked for and not placed yet.
+         * @description A launch that was requested and is not placed yet.
          */
         PendingLaunch: {
-            /** @description Why. */
+            /** @description Cause of the launch. */
             cause: components["schemas"]["AttemptCause"];
             /**
              * Actor
-             * @description Who asked.
+             * @description Author of the request.
              */
             actor: string;
             /**
-             * @description What it changes against the job's spec.
+             * @description Its differences from the job's spec.
              * @default {}
              */
             overrides: components["schemas"]["Overrides"];
@@ -7536,18 +7536,18 @@ export interface components {
             layout: components["schemas"]["Layout"];
             /**
              * Checkpoint Id
-             * @description Checkpoint to go on from; the newest of the lineage when absent.
+             * @description Checkpoint to resume from; the newest of the lineage when absent.
              */
             checkpoint_id: string | null;
             /**
              * Skip
-             * @description Windows of the stream that it leaves out beside those that the job leaves out already.
+             * @description Windows of the stream that it skips in addition to those that the job skips already.
              * @default []
              */
             skip: number[][];
             /**
              * Allow Code Change
-             * @description Whether `model.code` may differ from what wrote the checkpoint.
+             * @description Whether `model.code` may differ from the code that wrote the checkpoint.
              * @default false
              */
             allow_code_change: boolean;
@@ -7797,12 +7797,12 @@ export interface components {
             status: number;
             /**
              * Detail
-             * @description What happened, and what would be legal.
+             * @description The error, and the legal values.
              */
             detail: string;
             /**
              * Errors
-             * @description Each thing that is wrong, by JSON pointer into the request body or `query/<name>`.
+             * @description Each error, by JSON pointer into the request body or `query/<name>`.
              * @default []
              */
             errors?: components["schemas"]["Problem"][];
@@ -7814,10 +7814,10 @@ export interface components {
         };
         /**
          * Progress
-         * @description How far a job's current attempt is.
+         * @description Progress of a job's current attempt.
          */
         Progress: {
-            /** @description What the trainer is busy with. */
+            /** @description Current activity of the trainer. */
             phase: components["schemas"]["Phase"] | null;
             /**
              * Step
@@ -7847,7 +7847,7 @@ export interface components {
             seconds_left: number | null;
             /**
              * Heartbeat At
-             * @description When the trainer was last heard of.
+             * @description Time of the trainer's last sign of life.
              */
             heartbeat_at: string | null;
         };
@@ -7912,16 +7912,16 @@ export interface components {
          * @description A launch waits for slots again.
          */
         Queued: {
-            /** @description Why it is launched. */
+            /** @description Cause of the launch. */
             cause: components["schemas"]["AttemptCause"];
             /**
              * Not Before
-             * @description Earliest moment of the launch.
+             * @description Earliest time of the launch.
              */
             not_before: string | null;
             /**
              * Reason
-             * @description The failure or order that led to it.
+             * @description The failure or order that caused it.
              */
             reason: string | null;
         };
@@ -7963,28 +7963,28 @@ export interface components {
         Reachable: Record<string, never>;
         /**
          * RecoverTask
-         * @description A lost attempt whose commits are searched for.
+         * @description A search for the commits of a lost attempt.
          */
         RecoverTask: {
             /**
              * Attempt
-             * @description Its number.
+             * @description Number of the attempt.
              */
             attempt: number;
             /**
              * Fence
-             * @description Number to which the storage's fence is raised first: that of the next attempt.
+             * @description Number to which the storage's fence is raised first; that of the next attempt.
              */
             fence: number;
             /**
              * After Step
-             * @description Newest step of it that the catalog holds; -1 without.
+             * @description Its newest step in the catalog; -1 without one.
              */
             after_step: number;
         };
         /**
          * Registration
-         * @description A node introduces itself, with a join token the first time and its own token afterwards.
+         * @description Registration of a node, with a join token the first time and its own token afterwards.
          */
         Registration: {
             /**
@@ -8003,7 +8003,7 @@ export interface components {
              * @description Host name or address at which the other nodes of an attempt reach it.
              */
             address: string;
-            /** @description What it offers. */
+            /** @description Its hardware. */
             hardware: components["schemas"]["HardwareInput"];
             /**
              * Roots
@@ -8027,7 +8027,7 @@ export interface components {
         RegistrationReply: {
             /**
              * Node Token
-             * @description Token of the node, given once, when it joined; absent when it came with its own.
+             * @description Token of the node, sent once, when it joined; absent when it registered with its own.
              */
             node_token: string | null;
             /**
@@ -8082,7 +8082,7 @@ export interface components {
         };
         /**
          * Report
-         * @description What a supervisor has to say since its last acknowledged report.
+         * @description Report of a supervisor: all that is new since its last acknowledged report.
          */
         Report: {
             /**
@@ -8132,7 +8132,7 @@ export interface components {
         };
         /**
          * ReportReply
-         * @description Orders, and what was stored.
+         * @description Reply to a report: desired state, requests and stored offsets.
          */
         ReportReply: {
             /**
@@ -8142,7 +8142,7 @@ export interface components {
             acknowledged: {
                 [key: string]: number;
             };
-            /** @description What is wanted of the attempt; the same words again until it ends. */
+            /** @description Desired state of the attempt; repeated in every reply until it ends. */
             desired: components["schemas"]["DesiredState"];
             /**
              * Requests
@@ -8290,17 +8290,17 @@ export interface components {
             world_size: number;
             /**
              * Free Now
-             * @description Whether so many are free at this moment.
+             * @description Whether that many are free at this moment.
              */
             free_now: boolean;
             /**
              * Layouts
-             * @description Legal layouts, the one that resume would take first.
+             * @description Legal layouts; the one that resume selects comes first.
              */
             layouts: components["schemas"]["LayoutOption"][];
             /**
              * More
-             * @description Further legal layouts, which are not listed.
+             * @description Number of further legal layouts, which are not listed.
              */
             more: number;
             /**
@@ -8311,12 +8311,12 @@ export interface components {
         };
         /**
          * ResumeOptions
-         * @description World sizes on which a job could go on.
+         * @description World sizes on which a job could resume.
          */
         ResumeOptions: {
             /**
              * Checkpoint Id
-             * @description Checkpoint that a resume would take.
+             * @description Checkpoint from which a resume would start.
              */
             checkpoint_id: string | null;
             /**
@@ -8332,7 +8332,7 @@ export interface components {
         };
         /**
          * ResumePoint
-         * @description The checkpoint from which an attempt goes on.
+         * @description The checkpoint from which an attempt resumes.
          */
         ResumePoint: {
             /**
@@ -8357,7 +8357,7 @@ export interface components {
             metadata_digest: string;
             /**
              * Parts
-             * @description What is taken over of it; all, unless it is another job's.
+             * @description Parts of it to load; all parts, unless the checkpoint belongs to another job.
              * @default [
              *       "model",
              *       "optimizer",
@@ -8368,41 +8368,41 @@ export interface components {
             parts: components["schemas"]["CheckpointPart"][];
             /**
              * Allow Code Change
-             * @description Whether the files of `model.code` may differ from those that wrote it.
+             * @description Whether the files of `model.code` may differ from those with which it was written.
              * @default false
              */
             allow_code_change: boolean;
         };
         /**
          * ResumePreview
-         * @description What a resume would change, and what it would not.
+         * @description Preview of a resume: changed and unchanged values.
          */
         ResumePreview: {
             /** @description The plan of the next attempt. */
             plan: components["schemas"]["Plan"];
             /**
              * Checkpoint Id
-             * @description Checkpoint to go on from; absent for a start from step 0.
+             * @description Checkpoint to resume from; absent for a start from step 0.
              */
             checkpoint_id: string | null;
             /**
              * Step
-             * @description Its step; that of the last report where the attempt saves first.
+             * @description Its step; the last reported step where the attempt saves first.
              */
             step: number;
             /**
              * Branch
-             * @description Whether newer checkpoints of the lineage are left behind.
+             * @description Whether newer checkpoints of the lineage are abandoned.
              */
             branch: boolean;
             /**
              * Saves First
-             * @description Whether the attempt that runs saves first, so that the job goes on from its last step.
+             * @description Whether the running attempt saves first, so that the job resumes from its last step.
              */
             saves_first: boolean;
             /**
              * Changes
-             * @description Before and after, those that change first.
+             * @description Values before and after; changed ones first.
              */
             changes: components["schemas"]["Change"][];
         };
@@ -8411,34 +8411,34 @@ export interface components {
          * @description Answer to resume.
          */
         ResumeReply: {
-            /** @description What changes. */
+            /** @description The comparison. */
             preview: components["schemas"]["ResumePreview"];
-            /** @description The job after the call (unchanged by a dry run). */
+            /** @description The job after the call; a dry run leaves it unchanged. */
             job: components["schemas"]["JobView"];
         };
         /**
          * ResumeRequest
-         * @description Body of resume: all of it may be left out.
+         * @description Body of resume; every field is optional.
          */
         ResumeRequest: {
             /**
              * Checkpoint Id
-             * @description Checkpoint to go on from; the newest of the current lineage when absent.
+             * @description Checkpoint to resume from; the newest of the current lineage when absent.
              */
             checkpoint_id?: string | null;
             /**
              * World Size
-             * @description Slots; as before when absent.
+             * @description Slots; unchanged when absent.
              */
             world_size?: number | null;
             /**
-             * @description Settings that may change.
+             * @description Changed settings.
              * @default {}
              */
             overrides?: components["schemas"]["OverridesInput"];
             /**
              * Steps
-             * @description Another number of steps in all.
+             * @description New total number of steps.
              */
             steps?: number | null;
             /**
@@ -8449,7 +8449,7 @@ export interface components {
             allow_code_change?: boolean;
             /**
              * Dry Run
-             * @description Only compare; store nothing.
+             * @description Compute the comparison only; store nothing.
              * @default false
              */
             dry_run?: boolean;
@@ -8476,7 +8476,7 @@ export interface components {
             checkpoint_id: string | null;
             /**
              * Branch
-             * @description Whether steps after that checkpoint are left behind.
+             * @description Whether steps after that checkpoint are abandoned.
              */
             branch: boolean;
         };
@@ -8506,7 +8506,7 @@ export interface components {
             layout?: components["schemas"]["Layout"] | null;
             /**
              * Parts
-             * @description What was taken over of it.
+             * @description Parts of it that were loaded.
              * @default []
              */
             parts?: components["schemas"]["CheckpointPart"][];
@@ -8524,11 +8524,11 @@ export interface components {
             changed?: string[];
             /**
              * Compared
-             * @description What was compared: the whole `spec`, or what an older manifest holds.
+             * @description Extent of the comparison: the whole `spec`, or the content of an older manifest.
              * @default []
              */
             compared?: string[];
-            /** @description Present where a model of one's own is trained and both digests are known. */
+            /** @description Present for an own model of which both digests are known. */
             code?: components["schemas"]["CodeDigests"] | null;
         };
         /**
@@ -8620,10 +8620,10 @@ export interface components {
             step: number;
             /**
              * Window
-             * @description Sequences that are left out: the first, and the first after them.
+             * @description Sequences that are skipped: the first one, and the first one after them.
              */
             window: number[];
-            /** @description What the guard found. */
+            /** @description The guard's finding. */
             reason: components["schemas"]["FailureReason"];
         };
         /**
@@ -8633,89 +8633,89 @@ export interface components {
         Running: Record<string, never>;
         /**
          * SampleEnd
-         * @description Why a sample goes no further.
+         * @description Why a sample ended.
          * @enum {string}
          */
         SampleEnd: "end_of_text" | "max_tokens" | "time";
         /**
          * SampleRequest
-         * @description Body of sample: all of it may be left out.
+         * @description Body of sample; every field is optional.
          */
         SampleRequest: {
             /**
              * Prompt
-             * @description Text to begin with.
+             * @description The prompt.
              * @default
              */
             prompt?: string;
             /**
              * Max Tokens
-             * @description Most tokens to draw; fewer where the model ends the text.
+             * @description Largest number of tokens to generate; fewer where the model ends the text.
              * @default 200
              */
             max_tokens?: number;
             /**
              * Temperature
-             * @description Divides the logits; 0 takes the likeliest token every time.
+             * @description Divides the logits; 0 selects the likeliest token each time.
              * @default 0.7
              */
             temperature?: number;
             /**
              * Seed
-             * @description Of the draws: the same text again with the same seed.
+             * @description Seed of the sampling; the same seed gives the same text.
              * @default 0
              */
             seed?: number;
         };
         /**
          * SampleResult
-         * @description A text that was drawn.
+         * @description A generated text.
          */
         SampleResult: {
             /**
              * Text
-             * @description The prompt and what the model wrote after it.
+             * @description The prompt and its continuation by the model.
              */
             text: string;
             /**
              * Tokens
-             * @description Tokens that were drawn.
+             * @description Tokens that were generated.
              */
             tokens: number;
-            /** @description Why it goes no further. */
+            /** @description Why it ended. */
             ended: components["schemas"]["SampleEnd"];
         };
         /**
          * SampleTask
-         * @description A text to draw.
+         * @description Parameters of a text to generate.
          */
         SampleTask: {
-            /** @description Spec of the job, without its environment: its model and its tokenizer are needed. */
+            /** @description Spec of the job, without its environment; gives model and tokenizer. */
             spec: components["schemas"]["JobSpec"];
             /**
              * Prompt
-             * @description Text to begin with.
+             * @description The prompt.
              */
             prompt: string;
             /**
              * Max Tokens
-             * @description Most tokens to draw.
+             * @description Largest number of tokens to generate.
              */
             max_tokens: number;
             /**
              * Temperature
-             * @description Divides the logits; 0 takes the likeliest token every time.
+             * @description Divides the logits; 0 selects the likeliest token each time.
              */
             temperature: number;
             /**
              * Seed
-             * @description Of the draws.
+             * @description Seed of the sampling.
              */
             seed: number;
         };
         /**
          * SaveFailed
-         * @description A save that failed for a passing reason: it is tried again, and training goes on.
+         * @description A save that failed for a transient reason: it is retried, and training continues.
          */
         SaveFailed: {
             /**
@@ -8742,18 +8742,18 @@ export interface components {
             /**
              * Next Try At
              * Format: date-time
-             * @description When the next try is due; it saves the step of that moment.
+             * @description When the next try is due; it saves the step that is then current.
              */
             next_try_at: string;
             /**
              * Give Up At
              * Format: date-time
-             * @description When the last try is due: if it fails, the attempt ends (`give_up_after_seconds`).
+             * @description When the last try is due; if that fails, the attempt ends (`give_up_after_seconds`).
              */
             give_up_at: string;
             /**
              * Saved Step
-             * @description Step of the last checkpoint: what follows it is lost if the attempt ends now.
+             * @description Step of the last checkpoint; later steps are lost if the attempt ends now.
              */
             saved_step: number;
             /**
@@ -8764,17 +8764,17 @@ export interface components {
         };
         /**
          * SaveSettled
-         * @description What a save cost the training loop, known once the loop has taken note of its end.
+         * @description Cost of a save for the training loop; known once the loop has observed the save's end.
          */
         SaveSettled: {
             /**
              * Checkpoint Id
-             * @description Checkpoint that it made.
+             * @description Checkpoint that it wrote.
              */
             checkpoint_id: string;
             /**
              * Stall Seconds
-             * @description All the time for which training waited for it.
+             * @description Total time for which training waited for it.
              */
             stall_seconds: number;
         };
@@ -8796,7 +8796,7 @@ export interface components {
         };
         /**
          * SessionView
-         * @description Who is logged in.
+         * @description The session of the logged-in user.
          */
         SessionView: {
             /**
@@ -8806,7 +8806,7 @@ export interface components {
             name: string;
             /**
              * Kind
-             * @description What it may do.
+             * @description Its scope.
              * @enum {string}
              */
             kind: "admin" | "api";
@@ -8869,7 +8869,7 @@ export interface components {
         Submitted: {
             /**
              * World Size
-             * @description Slots that it asks for.
+             * @description Slots that it requests.
              */
             world_size: number;
             /**
@@ -8884,7 +8884,7 @@ export interface components {
             forked_from?: string | null;
             /**
              * Parts
-             * @description What it takes over of that checkpoint.
+             * @description Parts of that checkpoint that it loads.
              * @default []
              */
             parts?: components["schemas"]["CheckpointPart"][];
@@ -8942,7 +8942,7 @@ export interface components {
             kind: "admin" | "api" | "join" | "login" | "node";
             /**
              * Secret
-             * @description The token itself, in the answer to its creation only.
+             * @description The token itself; present only in the response to its creation.
              */
             secret: string | null;
             /**
@@ -9148,7 +9148,7 @@ export interface components {
         };
         /**
          * Unreachable
-         * @description A lease expired; the attempt is not ended before its processes are proved gone.
+         * @description A lease expired; the attempt ends only once its processes are proved to have exited.
          */
         Unreachable: Record<string, never>;
         /**
@@ -9194,7 +9194,7 @@ export interface components {
         Verification: {
             /**
              * Ok
-             * @description Whether it is whole.
+             * @description Whether it is complete and undamaged.
              */
             ok: boolean;
             /**
@@ -9218,11 +9218,11 @@ export interface components {
              * @description Tensors that were loaded.
              */
             tensors: number | null;
-            /** @description What is wrong, by name. */
+            /** @description Kind of the fault. */
             fault: components["schemas"]["CheckpointFault"] | null;
             /**
              * Message
-             * @description What is wrong, as a sentence.
+             * @description The fault as a sentence.
              */
             message: string | null;
         };
@@ -9233,7 +9233,7 @@ export interface components {
         VerificationInput: {
             /**
              * Ok
-             * @description Whether it is whole.
+             * @description Whether it is complete and undamaged.
              */
             ok: boolean;
             /**
@@ -9257,11 +9257,11 @@ export interface components {
              * @description Tensors that were loaded.
              */
             tensors?: number | null;
-            /** @description What is wrong, by name. */
+            /** @description Kind of the fault. */
             fault?: components["schemas"]["CheckpointFault"] | null;
             /**
              * Message
-             * @description What is wrong, as a sentence.
+             * @description The fault as a sentence.
              */
             message?: string | null;
         };
@@ -9293,7 +9293,7 @@ export interface components {
             time: number;
             /**
              * Place
-             * @description Where they lie, as `<root>:<relative path>`.
+             * @description Their location, as `<root>:<relative path>`.
              */
             place: string;
             /**
@@ -9304,9 +9304,9 @@ export interface components {
         };
         /**
          * WorkerIdentity
-         * @description Which worker serves a node: its data folder and the boot of its kernel.
+         * @description Identity of the worker that serves a node: its data folder and the boot of its kernel.
          *
-         *     Two workers that run never have the same one: a running worker holds the lock of its folder.
+         *     No two running workers share it: a running worker holds the lock of its folder.
          */
         WorkerIdentity: {
             /**
