@@ -1,4 +1,4 @@
-"""What every parallel axis is made of: fields, order, label, legality, and what it divides."""
+"""The base of every parallel axis: fields, order, label, legality, and the dimension it divides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainyard.training.architectures import Architecture
 from trainyard.training.batch_partition import BatchPartition
 
 WIDEST = 256
-"""Axis sizes up to here are tried when nearest legal ones are named."""
+"""Largest axis size that is tried for the nearest legal ones in a message."""
 
 Sizes = Mapping[str, int]
 """Size of each axis by its name."""
@@ -25,7 +25,7 @@ class AxisFields(SpecModel):
 
 @dataclass(frozen=True)
 class LayoutFacts:
-    """All that the rules of an axis may look at: a job on one layout, without the spec itself."""
+    """Input of the rules of an axis: a job on one layout, without the spec itself."""
 
     sizes: Sizes
     """Size of each axis."""
@@ -96,18 +96,18 @@ class Axis:
     help: str
     """One sentence for the schema."""
     divides: Literal["sequences", "tokens", "matrices", "layers"]
-    """What its ranks share out."""
+    """The dimension that its ranks divide."""
     scope: Literal["batch", "sequence"]
-    """Legality of one scope is independent of sizes in the other: `sequence` for axes inside a
-    sequence or a matrix, `batch` for those that share out sequences and layers."""
+    """Legality in one scope is independent of sizes in the other: `sequence` for axes inside a
+    sequence or a matrix, `batch` for axes that divide sequences and layers."""
     shards_weights: bool = False
-    """Whether each rank keeps only its part of weights, gradients and optimizer states."""
+    """Whether each rank stores only its shard of weights, gradients and optimizer states."""
     borrows_from: tuple[str, ...] = ()
-    """Axes whose ranks it regroups; it then multiplies the world size by nothing."""
+    """Axes whose ranks it regroups; such an axis does not multiply the world size."""
     rules: tuple[Rule, ...] = field(default=(), repr=False)
-    """What it demands of a job."""
+    """Its legality rules for a job."""
     resets: Callable[[Sizes, Sizes], dict[str, Any]] = field(default=_resets_nothing, repr=False)
-    """Fields of the section that were chosen for the sizes before and do not follow to others."""
+    """Resets of fields that were chosen for the former sizes and do not apply to new ones."""
 
     @property
     def multiplies_world(self) -> bool:
@@ -126,7 +126,7 @@ def problem(field_name: str, detail: str) -> Problem:
 
 
 def lacks_plan(facts: LayoutFacts, axis: str, plan: str, what: str) -> Iterator[Problem]:
-    """An own model is divided by its plans, which `model.plans` names."""
+    """Yield a problem if an own model has no plan for the axis in `model.plans`."""
     size, plans = facts.size(axis), facts.own_plans
     if plans is not None and size > 1 and plan not in plans:
         given = f"[{', '.join(map(repr, plans))}]"

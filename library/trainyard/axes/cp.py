@@ -20,7 +20,7 @@ class ContextParallelFields(AxisFields):
 
 
 def own_model(facts: LayoutFacts) -> Iterator[Problem]:
-    """An own model attends in a way of its own, which nothing here can divide."""
+    """An own model has its own attention, which context parallelism cannot divide."""
     if facts.own_plans is not None and facts.size("cp") > 1:
         yield problem(
             "cp",
@@ -30,7 +30,7 @@ def own_model(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def context_parallel(facts: LayoutFacts) -> Iterator[Problem]:
-    """Each rank has as many tokens; with `ulysses` each attends with as many heads."""
+    """Each rank has the same number of tokens, and with `ulysses` of heads."""
     cp, tp, tokens = facts.size("cp"), facts.size("tp"), facts.seq_len
     if cp == 1:
         return
@@ -70,7 +70,7 @@ AXES = (
         help="Context parallel ranks.",
         divides="tokens",
         scope="sequence",
-        # Its ranks hold the same weights and add up their gradients, so they share them as FSDP.
+        # Its ranks use the same weights and sum their gradients, so FSDP shards over them too.
         shards_weights=True,
         rules=(own_model, context_parallel),
     ),

@@ -16,7 +16,7 @@ class DataParallelFields(AxisFields):
     dp_replicate: Ranks = 1
     """Replicas of the sharded model (HSDP when above 1)."""
     dp_shard: Annotated[int, Field(ge=-1, le=65_536, json_schema_extra={"unit": "ranks"})] = -1
-    """Ranks that share one replica's weights (FSDP); -1 fills the slots asked for."""
+    """Ranks that share one replica's weights (FSDP); -1 fills the requested slots."""
     reshard_after_forward: Literal["default", "always", "never"] = "default"
     """Free gathered weights after the forward pass; `default`: yes, unless pipeline parallel is on,
     and never for the last layers, which backward needs at once."""

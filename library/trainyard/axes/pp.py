@@ -40,7 +40,7 @@ def stages_of(facts: LayoutFacts) -> tuple[Stage, ...]:
     """Return the stages of a job in model order; a single one without pipeline parallelism.
 
     Raises:
-        SpecError: the model cannot be cut so; field, value and nearest legal values are named.
+        SpecError: the model cannot be cut this way; the error has the nearest legal values.
     """
     options = facts.options(PipelineParallelFields)
     choice = StageChoice(options.pp_schedule, options.pp_stage_modules, options.pp_layers_per_stage)
@@ -51,13 +51,14 @@ def stages_of(facts: LayoutFacts) -> tuple[Stage, ...]:
 def microbatches_of(facts: LayoutFacts) -> int:
     """Return m, the micro-batches of one run of the schedule.
 
-    A step takes as many runs as hold all that a rank has to run; the last one is filled up with
-    micro-batches without a sequence. When `pp_microbatches` is absent, m is that of the shortest
-    step, what is computed of empty ones counted. It follows from spec and layout alone, so it is
+    A step has as many runs as its micro-batches need; the last run is padded with micro-batches
+    without a sequence. When `pp_microbatches` is absent, m minimizes the time of a step, including
+    the computation of empty micro-batches. It depends on spec and layout alone, so it is
     the same on every device.
 
     Raises:
-        SpecError: the schedule cannot run so many; field, value and nearest legal values are named.
+        SpecError: the schedule cannot run m micro-batches; field, value and nearest legal values
+            are named.
         ValueError: there are fewer micro-batches than data-parallel ranks.
     """
     options, pp = facts.options(PipelineParallelFields), facts.size("pp")
@@ -104,7 +105,7 @@ def pipeline_parallel(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def _split_backward(facts: LayoutFacts) -> Iterator[Problem]:
-    """Blocks can be gone backward through twice, where the schedule does so."""
+    """A schedule with a split backward needs blocks that allow two backward passes."""
     schedule = facts.options(PipelineParallelFields).pp_schedule
     if schedule not in SPLIT_BACKWARD:
         return
@@ -115,8 +116,8 @@ def _split_backward(facts: LayoutFacts) -> Iterator[Problem]:
             facts.recomputation == "selective",
         ),
     }
-    for legal, (what, asked_for) in unable.items():
-        if asked_for:
+    for legal, (what, applies) in unable.items():
+        if applies:
             yield problem(
                 "pp_schedule",
                 f"pp_schedule={schedule!r} computes gradients of inputs and "

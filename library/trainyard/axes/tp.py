@@ -37,7 +37,7 @@ def own_model(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def tensor_parallel(facts: LayoutFacts) -> Iterator[Problem]:
-    """Each rank has as many heads, feed-forward columns, vocabulary rows and tokens."""
+    """Each rank has the same number of heads, feed-forward columns, vocabulary rows and tokens."""
     tp, cp, tokens = facts.size("tp"), facts.size("cp"), facts.seq_len
     if tp == 1:
         return
@@ -57,7 +57,7 @@ def tensor_parallel(facts: LayoutFacts) -> Iterator[Problem]:
 
 
 def asynchronous(facts: LayoutFacts) -> Iterator[Problem]:
-    """torch.compile fuses the communication of sequence parallelism with products, on CUDA only."""
+    """Needs torch.compile, which fuses sequence-parallel communication with products, and CUDA."""
     options, tp = facts.options(TensorParallelFields), facts.size("tp")
     if not options.async_tp:
         return

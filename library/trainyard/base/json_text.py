@@ -1,4 +1,4 @@
-"""JSON texts that others write: bounded in size and depth, and no key twice."""
+"""Checks of JSON text from outside: bounded size and depth, and no duplicate keys."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MAX_DEPTH = 32
 
 
 def json_problem(text: str | bytes) -> Problem | None:
-    """Return the first thing that no model would see: a key twice, too many values, too deep.
+    """Return the first problem that models do not detect: duplicate key, size or depth.
 
-    A text that is no JSON has no such problem; whoever reads it into a model says what is wrong.
+    Text that is not JSON returns None: parsing it into a model reports that error.
     """
     twice: dict[int, str] = {}
-    kept: list[dict[str, Any]] = []  # so that no id is used again
+    kept: list[dict[str, Any]] = []  # keeps the objects alive, so that no id is reused
 
     def together(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -31,7 +31,7 @@ def json_problem(text: str | bytes) -> Problem | None:
         return found
 
     try:
-        # Numbers stay text: Python refuses integers of more than 4,300 digits, and others do not.
+        # Numbers stay text: Python rejects integers above 4,300 digits, other parsers do not.
         document = json.loads(
             text, object_pairs_hook=together, parse_int=str, parse_float=str, parse_constant=str
         )

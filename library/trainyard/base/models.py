@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 
 class SpecModel(BaseModel):
-    """A frozen, strict model: unknown fields, wrong types, NaN and infinity are refused.
+    """A frozen, strict model: unknown fields, wrong types, NaN and infinity are rejected.
 
     Strict means that `"8"` is no integer and `1` is no boolean. The docstring under a field is its
     help text in the JSON Schema, the web form and the command line.
@@ -28,8 +28,8 @@ class SpecModel(BaseModel):
 class RecordModel(BaseModel):
     """A frozen record that programs write for programs (run directory, reports, API views).
 
-    Unlike a spec it may hold NaN and infinity, written as strings: a loss that became NaN is the
-    point that people look for, and pydantic's default would turn it into null.
+    Unlike a spec it may hold NaN and infinity, written as strings: a NaN loss must stay visible,
+    and pydantic's default would turn it into null.
     """
 
     model_config = ConfigDict(

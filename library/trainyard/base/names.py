@@ -1,4 +1,4 @@
-"""Patterns of names, and in words what each allows."""
+"""Patterns of names, with the legal characters of each in words."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ LEGAL = {
     TAG: "letters, digits, '.', '_', ':', '/' and '-', beginning with a letter or a digit",
     ROOT: "lower-case letters, digits, '_' and '-', beginning with a letter, at most 32",
 }
-"""What a text may hold, by the pattern that it must match."""
+"""The legal characters of each pattern, in words."""

@@ -1,4 +1,4 @@
-"""What is wrong with an input: one problem per place, named by a JSON pointer."""
+"""Problems of an input: one per location, named by a JSON pointer."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 class Problem(RecordModel):
-    """One thing that is wrong with an input."""
+    """One error in an input."""
 
     pointer: str
     """JSON pointer (RFC 6901) to the field; empty for the whole document."""
     detail: str
-    """What was given, and what would be legal."""
+    """The given value, and the legal ones."""
 
 
 class SpecError(ValueError):
-    """An input that is refused; `problems` says all that is wrong with it."""
+    """A rejected input; `problems` lists every error in it."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -43,7 +43,7 @@ def nearest(given: int, legal: Iterable[int]) -> str:
 
 
 def around(given: int, legal: Iterable[int]) -> str:
-    """Return the legal values on both sides of the one given, as far as there are such."""
+    """Return the nearest legal value on each side of the one given, where there is one."""
     values = list(legal)
     below = max((value for value in values if value < given), default=None)
     above = min((value for value in values if value > given), default=None)
@@ -79,10 +79,10 @@ def named(field: str, value: object) -> str:
 
 
 def spec_error(error: ValidationError, text: str | bytes) -> SpecError:
-    """Return what pydantic found in a JSON text, as problems that name place and value."""
+    """Return pydantic's errors in a JSON text as problems with location and value."""
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError):  # pydantic has said so, with the place
+    except (ValueError, RecursionError):  # pydantic has reported this error, with its location
         document = None
     return SpecError(problems_of(error, document))
 

@@ -1,4 +1,4 @@
-"""Repeat what may succeed later: growing pauses with jitter, up to a deadline.
+"""Retries with growing pauses and jitter, up to a deadline.
 
 `retry` repeats a call that blocks. A loop that does other work between two tries holds `Retries`.
 """

@@ -1,4 +1,4 @@
-"""Bytes that one micro-batch keeps for its backward.
+"""Bytes of activations that one micro-batch keeps for backward.
 
 Letters: d width, q width of all queries, k width of all keys, f feed-forward width, c bytes of a
 compute element.
@@ -13,13 +13,13 @@ BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
-    """Return the bytes that a block saves for its backward when nothing is recomputed.
+    """Return the bytes that a block saves for backward without recomputation.
 
-    4d + 2q + 2k + 4f elements a token: what each norm takes and gives, queries, keys, values, what
-    attention gives, gate, its SiLU, up, and their product; fused attention saves no scores, and
-    rotation saves nothing. Norms of queries and keys save what they take, q + k, once more. Under
-    tensor parallelism the inputs of column-wise products (what the norms give) are whole on each
-    rank; without sequence sharding what the norms take is whole too.
+    4d + 2q + 2k + 4f elements a token: input and output of each norm, queries, keys, values,
+    output of attention, gate, its SiLU, up, and their product. Fused attention saves no scores, and
+    rotation saves nothing. Norms of queries and keys save their inputs, q + k, in addition. Under
+    tensor parallelism the inputs of column-wise products (outputs of the norms) are unsharded on
+    each rank; without sequence sharding the inputs of the norms are unsharded too.
     """
     a = spec.architecture
     c = BYTES[spec.training.param_dtype]
@@ -40,11 +40,11 @@ def activations_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int
 
 
 def kept_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
-    """Return the bytes that stay of one block until its backward.
+    """Return the bytes that one block keeps until its backward.
 
-    `full` keeps the block's input. `selective` keeps that, what attention gives and every second
-    matrix product: queries, values, gate and the block's output. `memory_budget` lies between
-    `full` and `none` by its share.
+    `full` keeps the block's input. `selective` also keeps the output of attention and every second
+    matrix product: queries, values, gate and the block's output. `memory_budget` interpolates
+    between `full` and `none` by its share.
     """
     a = spec.architecture
     c = BYTES[spec.training.param_dtype]
@@ -67,26 +67,26 @@ def kept_of_a_block(spec: JobSpec, layout: Layout, *, tokens: int) -> int:
 
 
 def width_of_the_stream(spec: JobSpec, layout: Layout) -> int:
-    """Return the bytes that a rank holds of the residual stream for each token."""
+    """Return the bytes of the residual stream that a rank holds for each token."""
     shared = layout.tp if spec.parallelism.sequence_parallel else 1
     return spec.architecture.dim * BYTES[spec.training.param_dtype] // shared
 
 
 def activations_of_the_head(spec: JobSpec, *, tokens: int) -> int:
-    """Return the bytes that the final norm and the head save, the logits left out."""
+    """Return the bytes that the final norm and the head save, without the logits."""
     output_of_the_norm = spec.architecture.dim * BYTES[spec.training.param_dtype]
     return tokens * (_input_of_a_norm(spec) + output_of_the_norm)
 
 
 def _input_of_a_norm(spec: JobSpec) -> int:
-    """Return the bytes a token that a norm of the residual stream saves, its output left out."""
+    """Return the bytes per token that a norm of the residual stream saves, without its output."""
     return spec.architecture.dim * _input_of_a_norm_per_feature(spec)
 
 
 def _input_of_a_norm_per_feature(spec: JobSpec) -> int:
-    """Return the bytes that an RMS norm saves for each feature, its output left out.
+    """Return the bytes that an RMS norm saves for each feature, without its output.
 
-    CUDA has it as one operation, which saves its input. On a CPU it is composed of several, which
+    On CUDA it is one operation, which saves its input. On a CPU it is composed of several, which
     save a float32 input (a copy, unless it is float32 already) and the normalized values.
     """
     if spec.resources.device == "cpu":

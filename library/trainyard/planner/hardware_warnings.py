@@ -1,4 +1,4 @@
-"""What the nodes' hardware makes of a job that is legal, and that its owner may not expect."""
+"""Warnings about legal jobs that the nodes' hardware runs slowly, or not on every node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainyard.training.devices import Slot
 
 
 def hardware_warnings(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
-    """Yield what runs slower than meant, or not on every node that the job may be placed on."""
+    """Yield each setting that runs slower than expected, or not on every eligible node."""
     own = slots_for(spec, slots)
     if slots and not own:
         yield Problem(

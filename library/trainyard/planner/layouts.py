@@ -1,4 +1,4 @@
-"""Legal layouts of a world size, asked of the rules that the job itself must pass."""
+"""Legal layouts of a world size, by the rules that validate the job itself."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from trainyard.training.pipeline_schedule import least_microbatches
 _NAMES = [axis.name for axis in AXES]
 _BY_MESH = sorted(AXES, key=lambda axis: axis.mesh_order)
 MOST_LISTED = 24
-"""Longer lists help nobody; the rest is counted."""
+"""Longer lists are not useful; further layouts are only counted."""
 LEAST_LISTED = 4
 LISTED_IN_ALL = 512
-"""Where many numbers of slots are asked about, each list is shorter."""
+"""Limit of each list in a request for many numbers of slots."""
 
 
 class LegalLayouts:
     """The legal layouts of a job on any number of slots.
 
-    No rule ties the axes inside a sequence or a matrix to those that share out sequences and layers
-    (`Axis.scope`), so the sizes of each scope are checked once, on however many slots. Two things
-    tie them: one `auto`, whether blocks are compiled, which `async_tp` needs and some pipelines
-    refuse; and an axis that regroups ranks of others.
+    Axes inside a sequence or a matrix are legal independently of axes that divide sequences and
+    layers (`Axis.scope`), so the sizes of each scope are checked once for all numbers of slots.
+    There are two exceptions: `compile.enabled = "auto"`, because `async_tp` needs compiled blocks
+    and some pipelines forbid them; and an axis that regroups ranks of others.
     """
 
     def __init__(self, spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
@@ -49,12 +49,12 @@ class LegalLayouts:
         self._known: dict[tuple[int, ...], tuple[str, ...]] = {}
 
     def on(self, world_size: int, *, at_most: int = MOST_LISTED) -> ResumeOption:
-        """Return the legal layouts of so many slots, or the reason why there is none.
+        """Return the legal layouts of a number of slots, or the reason why there is none.
 
         Each has the job's own micro-batch size where that is legal and leaves few slots idle, else
-        a smaller one (`chosen_micro_batch_size`). First comes the layout that the job's own axes
-        give, if they do; then those that change the fewest of cp, tp and pp, and among these those
-        with the fewest replicas.
+        a smaller one (`chosen_micro_batch_size`). The layout of the job's own axes comes first, if
+        it fits. Then follow those that change the fewest of cp, tp and pp; among equals, those
+        with fewer replicas come first.
 
         Raises:
             ValueError: `world_size` is not positive.
@@ -75,14 +75,14 @@ class LegalLayouts:
             world_size=world_size,
             layouts=tuple(self._option(layout) for layout in legal[:at_most]),
             more=max(0, len(legal) - at_most),
-            # The nearest layout says best why there is none.
+            # The problem of the nearest layout explains best why there is none.
             reason=None if legal else "; ".join(self._problems(candidates[0])),
         )
 
     def _candidates(self, world_size: int) -> Iterator[Layout]:
         """Yield each way to write `world_size` as a product of the axes.
 
-        An axis that borrows its ranks takes each size that divides their number.
+        An axis that borrows its ranks gets each size that divides their number.
         """
         factors = [axis.name for axis in AXES if axis.multiplies_world]
         for product in _factorizations(world_size, len(factors)):
@@ -142,7 +142,7 @@ def smallest_memory(spec: JobSpec, slots: Collection[Slot]) -> int | None:
 
 
 def _distance(layout: Layout, own: Layout | None, spec: JobSpec) -> tuple[int, ...]:
-    """Return what layouts are sorted by: how far they are from the job's own axes."""
+    """Return the sort key of layouts: their distance from the job's own axes."""
     now = spec.parallelism.sizes
     others = [axis.name for axis in _BY_MESH if axis.divides != "sequences"]
     changed = sum(layout.size(name) != now[name] for name in others)
@@ -164,7 +164,7 @@ def _within(layout: Layout, scope: Literal["batch", "sequence"]) -> tuple[int, .
 
 
 def _factorizations(product: int, factors: int) -> Iterator[tuple[int, ...]]:
-    """Yield each way to write a product of so many factors, in their order."""
+    """Yield each factorization into this number of ordered factors."""
     if factors == 1:
         yield (product,)
         return
@@ -182,7 +182,7 @@ def _on_layout(spec: JobSpec, layout: Layout) -> JobSpec:
     training, given = spec.training, spec.training.micro_batch_size
     rounds = least_microbatches(spec.parallelism.pp_schedule, pp=layout.pp)
     own = _own_layout(spec, spec.resources.world_size)
-    # What runs keeps its size, as a resume that names none does.
+    # The running layout keeps its micro-batch size, as in a resume without overrides.
     choose = legal_micro_batch_size if own and own.dp == layout.dp else chosen_micro_batch_size
     size = choose(training.global_batch_size, layout.dp, at_most=given, rounds=rounds)
     if size is None:

@@ -1,9 +1,8 @@
 """A first model of device memory: bytes of each part at the fullest moment of a step.
 
-It knows Llama-style blocks with bfloat16 or float32 compute under FSDP2, tensor, context and
-pipeline parallelism; docs/planner.md compares it with published and measured peaks. It does not
-know what torch.compile saves; the device's own context and the buffers of the communication library
-count nowhere.
+It covers Llama-style blocks with bfloat16 or float32 compute under FSDP2, tensor, context and
+pipeline parallelism; docs/planner.md compares it with published and measured peaks. It omits the
+savings of torch.compile, the device's own context and the buffers of the communication library.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ caching allocator. Fitted to the published peaks of docs/planner.md."""
 
 
 def estimate_memory(spec: JobSpec, layout: Layout, partition: BatchPartition) -> MemoryEstimate:
-    """Return what the fullest rank holds, in bytes, at the moment when it holds most.
+    """Return the bytes that the fullest rank holds at its peak.
 
     Args:
         spec: gives shape, types and what backward recomputes.
@@ -46,14 +45,14 @@ def estimate_memory(spec: JobSpec, layout: Layout, partition: BatchPartition) ->
     Raises:
         SpecError: the model or the batch cannot be cut into the stages of a pipeline.
     """
-    parts = dict.fromkeys(parts_of(spec, layout))  # most ranks of a long pipeline are alike
+    parts = dict.fromkeys(parts_of(spec, layout))  # most ranks of a long pipeline are equal
     ranks = (Step(spec, layout, partition, part).estimate() for part in parts)
     return max(ranks, key=lambda estimate: estimate.total)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What a rank holds at one moment of a step, beside its weights and optimizer states."""
+    """Memory of a rank at one moment of a step, without its weights and optimizer states."""
 
     name: Literal["loss", "head", "block", "embedding"]
     gradients: int
@@ -71,9 +70,9 @@ class Moment:
 
 
 class Step:
-    """The moments of one rank's step that can be the fullest, in their order.
+    """The moments of one rank's step that can be the peak, in order.
 
-    The update that follows needs less: it works in place.
+    The optimizer update needs less, because it works in place.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Step:
         self.total = part.parameters(self.parameters)
         self.compute = BYTES[spec.training.param_dtype]
         self.weight = BYTES[spec.training.weight_dtype]
-        # Else it gathers no weights, and sums its gradients in place.
+        # Without FSDP a rank gathers no weights and sums its gradients in place.
         self.sharded = spec.is_sharded(layout)
         self.reduce = BYTES[spec.training.reduce_dtype] if self.sharded else 0
         sequences = min(partition.micro_batch_size, partition.global_batch_size)
@@ -93,15 +92,14 @@ class Step:
         self.tokens = -(-sequences * spec.training.seq_len // shared)
         sharded = math.prod(layout.size(axis.name) for axis in AXES if axis.shards_weights)
         self.shard = -(-self.total // sharded)
-        # Offloaded, the shards are in the memory of the host.
+        # With offloading the shards are in host memory.
         self.stored = 0 if spec.optimizer.cpu_offload else self.shard
         self.earlier = self._earlier_gradients() if partition.rounds > 1 else 0
         self.block = sum(
             (self.parameters.attention, self.parameters.feed_forward, self.parameters.norms)
         )
         self.head = a.vocab_size * a.dim  # and as many in the embedding
-        # The vocabulary of which this rank computes the loss, and the tokens for which it does so
-        # at once.
+        # This rank's share of the vocabulary in the loss, and the tokens of one chunk of the loss.
         self.rows = a.vocab_size // (layout.tp if spec.parallelism.loss_parallel else 1)
         self.chunk = min(self.tokens, tokens_per_chunk(self.rows))
         self.several_chunks = self.chunk < self.tokens
@@ -130,11 +128,11 @@ class Step:
         )
 
     def at_loss(self) -> Moment:
-        """A chunk's logits are there, and the gradient of the head's weight by earlier chunks.
+        """A chunk's logits, and the gradient of the head's weight from earlier chunks.
 
-        The loss computes gradients at once, so that no logits outlive their chunk: those by its
-        input stand beside the input until backward. Head and final norm are gathered; the buffer in
-        which the last block's weights arrived is freed at the next gathering only.
+        The loss computes gradients immediately, so that no logits outlive their chunk; input and
+        gradient of the input are both kept until backward. Head and final norm are gathered; the
+        buffer with the last block's gathered weights is freed only at the next all-gather.
         """
         waiting = self.block * self.compute if self.sharded else 0
         if self.several_chunks:
@@ -147,11 +145,11 @@ class Step:
         )
 
     def at_head(self) -> Moment:
-        """The gradient of the head's weight is scaled, then converted to be summed over ranks.
+        """The gradient of the head's weight is scaled, then converted for the sum over ranks.
 
-        The last block's weights are on their way meanwhile. Before the sum, which leaves a shard
-        that may be converted once more, the head itself is freed; but a pipeline keeps it for the
-        next micro-batch, and tied embeddings wait for the embedding's gradient.
+        Meanwhile the last block's weights are gathered. The head itself is freed before the sum,
+        whose result, a shard, may be converted once more. Two exceptions: a pipeline keeps the head
+        for the next micro-batch, and tied embeddings keep it until the embedding's gradient.
         """
         computed, gathered = self._head_gradient(), self.weights(self.head + self.block)
         scaled = 2 * computed + (self.head * self.compute if self.several_chunks else 0)
@@ -167,11 +165,11 @@ class Step:
         )
 
     def at_block(self) -> Moment:
-        """The last block is run again where asked for, and differentiated.
+        """Backward of the last block, after its recomputation if that is enabled.
 
-        Whole at once: its weights and the next one's, the gradient of one block being computed and
-        that of another being summed. Gradients of the four feed-forward activations stand beside
-        the activations themselves.
+        Unsharded at the same time: weights of this block and of the next, the gradient of one
+        block being computed and that of another being summed. Gradients of the four feed-forward
+        activations coexist with the activations.
         """
         activations = 4 * self.tokens * self.shape.ffn_dim * self.compute // self.layout.tp
         if self.spec.activation_checkpoint.mode != "none":
@@ -185,11 +183,11 @@ class Step:
         )
 
     def at_embedding(self) -> Moment:
-        """All other gradients are there, the embedding's is whole and about to be summed.
+        """All other gradients are sharded; the embedding's is unsharded, before its sum over ranks.
 
-        Backward has freed the weights, but for a pipeline's. A tied embedding is still gathered,
-        and has three gradients: the head's, its own, and their sum. On a single rank the last of
-        them is the shard itself.
+        Backward has freed the weights, except in a pipeline. A tied embedding is still gathered
+        and has three gradients: the head's, its own, and their sum. On a single rank the sum is the
+        shard itself.
         """
         tied = self.shape.tied_embeddings
         if self.layout.pp > 1:
@@ -201,7 +199,9 @@ class Step:
         if tied:
             gathered += computed
         elif self.earlier and self._sums_whole():
-            gathered += max(computed, summed)  # added to the whole sum before that one travels
+            gathered += max(
+                computed, summed
+            )  # added to the unsharded sum before the reduce-scatter
         else:
             gathered += computed + summed
             gathered += self._shard_of_head(self.reduce) if self._converts() else 0
@@ -216,11 +216,11 @@ class Step:
         return self.head * bytes_each // (self.layout.dp_shard * self.layout.cp)
 
     def _converts(self) -> bool:
-        """Return whether shards of gradients are kept in another type than they are summed in."""
+        """Return whether shards of gradients are stored in another type than that of their sum."""
         return self.sharded and self.reduce != self.weight
 
     def _earlier_gradients(self) -> int:
-        """Return what earlier micro-batches left: shards, or sums that are still whole."""
+        """Return the gradients of earlier micro-batches: shards, or unsharded sums."""
         if self._sums_whole():
             return self.total * (self.reduce or self.compute) // self.layout.tp
         return self.stored * self.weight
@@ -230,11 +230,11 @@ class Step:
         return self._keeps_weights() or not self.sharded
 
     def _kept(self) -> int:
-        """Return what blocks keep until backward, of all micro-batches in flight."""
+        """Return the activations that blocks keep until backward, for all micro-batches."""
         part = self.part
         kept = part.blocks_in_flight * kept_of_a_block(self.spec, self.layout, tokens=self.tokens)
         if self.layout.pp > 1:
-            # What a stage gives to the next one stays until its gradient comes back.
+            # A stage keeps its output until the next stage returns the gradient of it.
             kept += (
                 part.stages_in_flight * self.tokens * width_of_the_stream(self.spec, self.layout)
             )
@@ -248,13 +248,13 @@ class Step:
         return activations_of_the_head(self.spec, tokens=self.tokens) + by_its_input
 
     def _head_gradient(self) -> int:
-        """Return the bytes of the head's gradient, undivided; several chunks add up in float32."""
+        """Return the bytes of the head's unsharded gradient; several chunks sum in float32."""
         return self.head * (BYTES["float32"] if self.several_chunks else self.compute)
 
     def _logits(self) -> int:
-        """Return the bytes of a chunk's logits and of their log-softmax, float32 both.
+        """Return the bytes of a chunk's logits and of their log-softmax, both float32.
 
-        Of the chunk before, the gradient is still there, and again in the type of the product.
+        The gradient of the chunk before still exists, also as a copy in the type of the product.
         """
         each = 2 * BYTES["float32"]
         if self.several_chunks:
@@ -262,7 +262,7 @@ class Step:
         return each * self.chunk * self.rows
 
     def _gathered_blocks(self, blocks: int) -> int:
-        """Return the bytes of so many gathered blocks; float8 matrices travel as float8."""
+        """Return the bytes of gathered blocks; float8 matrices are gathered as float8."""
         gathered = self.weights(blocks * self.block)
         tensorwise = self.spec.quantization.recipe == "float8_tensorwise"
         if tensorwise and self.sharded and not self.spec.optimizer.cpu_offload:
@@ -271,14 +271,14 @@ class Step:
         return gathered
 
     def weights(self, gathered: int) -> int:
-        """Return the bytes of so many gathered weights, or of all where none are freed."""
+        """Return the bytes of a number of gathered weights, or of all where none are freed."""
         if not self.sharded:
             return 0
         return (self.total if self._keeps_weights() else gathered) * self.compute
 
     def _keeps_weights(self) -> bool:
         """Return whether weights stay gathered from one use to the next."""
-        # A pipeline goes from one micro-batch's backward to the next one's forward without freeing.
+        # A pipeline frees no weights between one micro-batch's backward and the next one's forward.
         return self.spec.parallelism.reshard_after_forward == "never" or self.layout.pp > 1
 
     def moment(

@@ -1,4 +1,4 @@
-"""Micro-batch sizes: which are legal on so many ranks, and which leave the least of them idle."""
+"""Micro-batch sizes: the legal ones for a number of ranks, and those with the least idle share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainyard.planner.results import BatchPlan
 from trainyard.training.batch_partition import BatchPartition
 
 IDLE_SHARE_WORTH_SAYING = 0.1
-"""Share of idle sequence slots above which a plan says so, and a smaller size is chosen."""
+"""Share of idle sequence slots above which a plan warns and a smaller size is chosen."""
 
 
 def legal_micro_batch_size(
@@ -16,8 +16,8 @@ def legal_micro_batch_size(
 ) -> int | None:
     """Return the largest legal micro-batch size up to `at_most`; None when dp has no legal one.
 
-    Legal means that each of the `dp` data-parallel ranks runs at least so many rounds, and has a
-    micro-batch of its own in the first. That is n = dp x (rounds - 1) + 1 micro-batches, or dp if
+    A size is legal if each of the `dp` data-parallel ranks runs at least `rounds` rounds and has a
+    micro-batch in the first. That takes n = dp x (rounds - 1) + 1 micro-batches, or dp if
     that is more, which bounds the size by (global - 1) // (n - 1) sequences.
     """
     least = max(dp, dp * (rounds - 1) + 1)
@@ -29,10 +29,10 @@ def legal_micro_batch_size(
 def chosen_micro_batch_size(
     global_batch_size: int, dp: int, *, at_most: int, rounds: int = 1
 ) -> int | None:
-    """Return the size that a job takes on `dp` ranks where none is named; None without a legal one.
+    """Return the default size of a job on `dp` ranks; None without a legal one.
 
-    The largest legal one, unless it leaves more idle than is worth a word: then the one that leaves
-    the least. A few idle slots cost less than many rounds of small micro-batches.
+    That is the largest legal size, or, if it exceeds the tolerated idle share, the size with the
+    least. A few idle slots cost less than many rounds of small micro-batches.
     """
     largest = legal_micro_batch_size(global_batch_size, dp, at_most=at_most, rounds=rounds)
     if largest is None:
@@ -43,7 +43,7 @@ def chosen_micro_batch_size(
 
 
 def least_idle_micro_batch_size(global_batch_size: int, dp: int, *, at_most: int) -> int:
-    """Return the largest micro-batch size up to `at_most` with which no other idles less.
+    """Return the largest micro-batch size up to `at_most` with the least idle share.
 
     Each rank runs at least c = ceil(global / dp) sequence slots, and exactly c when the size
     divides c. So the answer is the largest such divisor that is legal.
@@ -60,7 +60,7 @@ def least_idle_micro_batch_size(global_batch_size: int, dp: int, *, at_most: int
 
 
 def plan_batch(partition: BatchPartition) -> BatchPlan:
-    """State what a partition costs, and the micro-batch size that would cost less."""
+    """Return the cost of a partition, and the micro-batch size that would cost less."""
     best = least_idle_micro_batch_size(
         partition.global_batch_size, partition.dp, at_most=partition.micro_batch_size
     )

@@ -1,4 +1,4 @@
-"""What a pipeline costs: its stages, its micro-batches and the time in which ranks wait."""
+"""Cost of a pipeline: its stages, its micro-batches and the time for which ranks wait."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from trainyard.training.pipeline_schedule import bubble_share, runs_of
 
 
 def plan_pipeline(spec: JobSpec, layout: Layout, partition: BatchPartition) -> PipelinePlan | None:
-    """Return the pipeline of a layout; None where it has none.
+    """Return the pipeline of a layout; None without one.
 
     Raises:
-        SpecError: the model or the batch cannot be cut so.
+        SpecError: the model or the batch cannot be cut this way.
     """
     if layout.pp == 1:
         return None
@@ -43,10 +43,10 @@ def plan_pipeline(spec: JobSpec, layout: Layout, partition: BatchPartition) -> P
 def microbatches_that_fit(
     spec: JobSpec, layout: Layout, partition: BatchPartition, *, available: int
 ) -> int | None:
-    """Return the most micro-batches of a run with which a GPipe step fits into so many bytes.
+    """Return the most micro-batches of a run with which a GPipe step fits into the given bytes.
 
-    Of as many runs it is the least, so that as few as can be are empty. None where the schedule
-    holds no more for more of them, or where even one of them does not fit.
+    Among values with the same number of runs it is the least, so that the fewest are empty. None if
+    memory does not depend on the number, or if even one micro-batch does not fit.
     """
     if layout.pp == 1 or spec.parallelism.pp_schedule != "GPipe":
         return None

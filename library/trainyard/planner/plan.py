@@ -1,4 +1,4 @@
-"""The plan of a job, and the world sizes on which it could go on."""
+"""The plan of a job, and the world sizes on which it could resume."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ VOCABULARY_PADDING = 64
 
 
 def plan(spec: JobSpec, *, slots: Collection[Slot] = ()) -> Plan:
-    """Work out what a job amounts to, from its spec alone.
+    """Return the plan of a job, from its spec alone.
 
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it.
-        slots: what the nodes offer, if known; each kind of slot once is enough.
+        slots: slots of the nodes, if known; each kind of slot once is enough.
 
     Raises:
         SpecError: the job cannot run; every problem is named.
@@ -91,7 +91,7 @@ def resume_options(
     Args:
         spec: the job, or an attempt's `Overrides.apply` of it.
         world_sizes: numbers of slots, each at least 1.
-        slots: what the nodes offer, if known; each kind of slot once is enough.
+        slots: slots of the nodes, if known; each kind of slot once is enough.
     """
     legal, sizes = LegalLayouts(spec, slots=slots), list(world_sizes)
     at_most = min(MOST_LISTED, max(LEAST_LISTED, LISTED_IN_ALL // max(len(sizes), 1)))

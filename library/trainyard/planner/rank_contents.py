@@ -1,4 +1,4 @@
-"""What each pipeline rank holds of the model, and how many micro-batches wait in it at once."""
+"""The part of the model on each pipeline rank, and its micro-batches in flight."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Part:
 
 
 def parts_of(spec: JobSpec, layout: Layout) -> list[Part]:
-    """Return what each pipeline rank holds.
+    """Return the part of the model on each pipeline rank.
 
     Raises:
-        SpecError: the model or the batch cannot be cut so.
+        SpecError: the model or the batch cannot be cut this way.
     """
     if layout.pp == 1:
         layers = spec.architecture.n_layers
@@ -72,10 +72,10 @@ def parts_of(spec: JobSpec, layout: Layout) -> list[Part]:
 
 
 def _heads(spec: JobSpec, layout: Layout, microbatches: int) -> int:
-    """Return how many micro-batches have run through the head, and not back.
+    """Return how many micro-batches have passed the head forward and not yet backward.
 
-    All of them with GPipe; else each goes back at once. A zero bubble of the interleaved kind puts
-    off the weights' half of p - 1 of them.
+    With GPipe that is all of them; otherwise each runs backward immediately. The interleaved
+    zero-bubble schedule defers the weights' half of p - 1 of them.
     """
     match spec.parallelism.pp_schedule:
         case "GPipe":

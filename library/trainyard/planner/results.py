@@ -1,4 +1,4 @@
-"""What the planner says of a job before it runs, shared by the server and its clients."""
+"""Results of the planner, shared by the server and its clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ParameterCount(RecordModel):
     final_norm: Count
     """RMS norm before the head."""
     head: Count
-    """Output matrix; 0 when the embedding serves."""
+    """Output matrix; 0 with tied embeddings."""
     total: Count
     """All of them, each counted once."""
 
@@ -58,7 +58,7 @@ class BatchPlan(RecordModel):
 
 
 class PipelinePlan(RecordModel):
-    """How the model is cut into stages, and how long ranks wait for each other."""
+    """Stages of the model, and how long ranks wait for each other."""
 
     schedule: PipelineSchedule
     """The schedule."""
@@ -71,30 +71,30 @@ class PipelinePlan(RecordModel):
     empty: Count
     """Micro-batches of a step that hold no sequence and only fill up its last run."""
     bubble_share: Share
-    """Share of a run's time in which a rank waits, were all stages equally long; with a zero-bubble
-    schedule also forward and both halves of backward."""
+    """Share of a run for which a rank waits, assuming equally long stages; with a zero-bubble
+    schedule also equally long forward and halves of backward."""
 
 
 class MemoryEstimate(RecordModel):
-    """Device memory of the fullest rank at the moment of a step when it holds most."""
+    """Peak device memory of the fullest rank in a step."""
 
     peak_at: Literal["loss", "head", "block", "embedding"]
-    """Whose backward that moment is: the loss's, the head's, the last block's or the embedding's,
-    which is the end."""
+    """The backward in which the peak occurs: that of the loss, the head, the last block or, at the
+    end, the embedding."""
     weights: Bytes
     """The rank's shard of the stored float32 weights."""
     gradients: Bytes
-    """Gradients that wait: those of earlier micro-batches, whole, or at the end their shards."""
+    """Accumulated gradients of earlier micro-batches; at the end of the step their shards."""
     optimizer_states: Bytes
     """The rank's shard of both moments."""
     gathered: Bytes
-    """Whole weights and gradients of the layers at work, on their way from and to the shards."""
+    """Unsharded weights and gradients of the layers that are being computed."""
     activations: Bytes
-    """What backward needs of one micro-batch, and what it recomputes of it."""
+    """Activations of one micro-batch that backward needs, saved or recomputed."""
     logits: Bytes
     """Logits of one micro-batch, their log-softmax and their gradients."""
     slack: Bytes
-    """What the allocator holds beyond the short-lived parts above."""
+    """Memory that the allocator reserves beyond the short-lived parts above."""
     total: Bytes
     """All of them."""
 
@@ -111,26 +111,26 @@ class LayoutOption(RecordModel):
     pipeline: PipelinePlan | None
     """Its stages; absent without pipeline parallelism."""
     memory: MemoryEstimate
-    """What the fullest rank needs."""
+    """Peak memory of the fullest rank."""
     fits: bool | None
     """Whether the estimate is within the device's memory; absent when that is not known."""
 
 
 class ResumeOption(RecordModel):
-    """A world size on which a job could go on, or why it could not."""
+    """A world size with its legal layouts, or the reason why there is none."""
 
     world_size: Annotated[int, Field(ge=1)]
     """Slots."""
     layouts: tuple[LayoutOption, ...]
-    """Legal layouts, those nearest to the job's own axes first; empty when there is none."""
+    """Legal layouts, nearest to the job's own axes first; empty when there is none."""
     more: Count = 0
-    """Further legal layouts, which are not listed."""
+    """Number of further legal layouts, which are not listed."""
     reason: str | None
     """Why no layout is legal; absent when one is."""
 
 
 class Plan(RecordModel):
-    """What a job amounts to, worked out from its spec alone."""
+    """The plan of a job, computed from its spec alone."""
 
     world_size: Annotated[int, Field(ge=1)]
     """Slots."""
@@ -139,9 +139,9 @@ class Plan(RecordModel):
     name: str
     """The layout in words, as in `HSDP 2x2`."""
     device: DeviceKind
-    """Kind of slot that is expected: the spec's own, else GPUs, unless all nodes have CPUs only."""
+    """Expected kind of slot: that of the spec, else GPUs, unless all nodes have CPUs only."""
     auto: AutoValues
-    """What each field that is `auto` stands for on such slots; an attempt goes by its own."""
+    """Value of each field that is `auto` on such slots; an attempt uses its own slots."""
     batch: BatchPlan
     """How the global batch is split."""
     pipeline: PipelinePlan | None
@@ -161,16 +161,16 @@ class Plan(RecordModel):
     total_flops: Annotated[int, Field(ge=0, json_schema_extra={"unit": "FLOPs"})]
     """Model FLOPs of all steps."""
     memory: MemoryEstimate
-    """What the fullest rank needs."""
+    """Peak memory of the fullest rank."""
     fits: bool | None
     """Whether the estimate is within the device's memory; absent when that is not known."""
     device_memory_bytes: Bytes | None = None
-    """Memory of the smallest slot, by which `fits` was judged; absent when that is not known."""
+    """Memory of the smallest slot, with which `fits` compares; absent when that is not known."""
     checkpoint_bytes: Bytes
     """Size of one checkpoint: weights and optimizer states, each stored once."""
     checkpoints_kept: Count
-    """Checkpoints that lie on storage at once at most, counted by steps."""
+    """Largest number of checkpoints on storage at once, counted by steps."""
     checkpoints_bytes: Bytes
     """Size of all of them."""
     warnings: tuple[Problem, ...]
-    """What is legal and probably not meant, each with the field that it comes from."""
+    """Settings that are legal and probably unintended, each with its field."""

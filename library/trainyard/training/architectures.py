@@ -1,4 +1,4 @@
-"""Shapes of the models that can be trained, in one table that is read without torch."""
+"""Shapes of the models that can be trained, in one table that needs no torch."""
 
 from __future__ import annotations
 

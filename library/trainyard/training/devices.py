@@ -1,8 +1,8 @@
 """Devices that are known by name: what they can do, how fast, and with how much memory.
 
 FLOPs are the dense peaks of the makers' data sheets (half of those "with sparsity"), for products
-that add up in float32. Names are those of `nvidia-smi` and `torch.cuda.get_device_name`. A device
-that is not listed is unknown: nothing is refused and nothing is claimed because of it.
+that sum in float32. Names are those of `nvidia-smi` and `torch.cuda.get_device_name`. A device
+that is not listed is unknown: no rule rejects a job and no plan makes a claim because of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEAST_CAPABILITY = {"float8": (8, 9), "mxfp8": (10, 0)}
 
 @dataclass(frozen=True)
 class Slot:
-    """What a kind of slot is made of, as its node has registered it."""
+    """Hardware of a kind of slot, as registered by its node."""
 
     device: Literal["cpu", "cuda"]
     """Kind of device."""

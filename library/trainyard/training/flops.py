@@ -1,4 +1,4 @@
-"""Model FLOPs of training: what the mathematics needs, whatever the hardware does beside it."""
+"""Model FLOPs of training: those of the mathematics, without any overhead of the hardware."""
 
 from __future__ import annotations
 

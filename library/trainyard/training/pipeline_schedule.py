@@ -1,6 +1,6 @@
 """The timetable of a pipeline: which rank runs which stage when, and how long ranks wait.
 
-The rule is the same for the planner, which states what it costs, and the trainer, which follows it.
+Planner and trainer share the rules: one computes the cost of a schedule, the other runs it.
 p ranks share one pipeline; each runs v stages and, in one run of the schedule, m micro-batches.
 """
 
@@ -33,10 +33,10 @@ def runs_of(rounds: int, microbatches: int) -> int:
 
 
 def quickest(schedule: PipelineSchedule, rounds: int, *, pp: int, stages_per_rank: int) -> int:
-    """Return the m with which a step of so many micro-batches is over first.
+    """Return the m with which a step of `rounds` micro-batches takes the least time.
 
-    Of equals it is the one with the fewest runs, each of which reduces gradients anew. The least m
-    that so many runs need is the best for them: one more never shortens a run.
+    Among equals it is the one with the fewest runs, because each run reduces gradients anew. For a
+    given number of runs the least sufficient m is best: a larger one never shortens a run.
     """
     best, shortest = rounds, math.inf
     for runs in range(1, rounds + 1):
@@ -51,12 +51,12 @@ def quickest(schedule: PipelineSchedule, rounds: int, *, pp: int, stages_per_ran
 
 
 def next_runnable(schedule: PipelineSchedule, microbatches: int, *, pp: int) -> int:
-    """Return the fewest that the schedule can run, and not fewer than those; at most p - 1 more."""
+    """Return the least runnable number that is not below the given one; at most p - 1 above it."""
     return next(m for m in itertools.count(microbatches) if can_run(schedule, m, pp=pp))
 
 
 def can_run(schedule: PipelineSchedule, microbatches: int, *, pp: int) -> bool:
-    """Return whether a schedule takes so many micro-batches in one run.
+    """Return whether a schedule can run this number of micro-batches at once.
 
     1F1B needs one for each stage. The interleaved ones run them in max(1, m // p) equal groups.
     The others take any number (torch.distributed.pipelining.schedules, 2.13).
@@ -86,8 +86,8 @@ def waiting(schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microb
     interleaved ones with p micro-batches or more: Narayanan et al. 2021, section 2.2. ZB-H1 with v
     stages: Qi et al. 2023, table 2. ZB-V has no bubble there because its iterations overlap, as
     they cannot where all ranks wait for the norm of the gradient. With fewer micro-batches a rank
-    waits for the first one to come round; those terms were found by playing the schedules out, and
-    a test does so.
+    waits until the first one returns; those terms come from simulating the schedules, which a test
+    repeats.
     """
     few = max(0, pp - microbatches)
     match schedule:
@@ -105,7 +105,7 @@ def waiting(schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microb
 def in_flight(
     schedule: PipelineSchedule, *, pp: int, stages_per_rank: int, microbatches: int, rank: int
 ) -> int:
-    """Return how many forward passes of stages a rank holds at most, their backward to come.
+    """Return the most forward passes of stages that a rank holds before their backward.
 
     GPipe holds all of them; 1F1B as many as there are stages from this one on. The interleaved
     ones run (v - 1) g + k (p - 1 - rank) ahead, for groups of g micro-batches and k = 2, or 1 with
@@ -129,12 +129,12 @@ def in_flight(
 
 
 def default_stages_per_rank(schedule: PipelineSchedule) -> int:
-    """Return v where the spec gives no stages."""
+    """Return the default of v, for a spec without stages."""
     return 1 if schedule in {"GPipe", "1F1B"} else 2
 
 
 def takes_stages(schedule: PipelineSchedule, stages: int, *, pp: int) -> bool:
-    """Return whether a schedule can run so many stages in all."""
+    """Return whether a schedule can run this total number of stages."""
     match schedule:
         case "GPipe" | "1F1B":
             return stages == pp

@@ -1,4 +1,4 @@
-"""Pipeline stages: which modules of a model each has."""
+"""Pipeline stages: the modules of a model in each."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def cut_into_stages(
 ) -> tuple[Stage, ...]:
     """Return the stages of a model in its order; a single one without pipeline parallelism.
 
-    Where the choice names neither modules nor layers, no stage is longer than it must be, by FLOPs.
+    Without a choice of modules or layers, the longest stage is as short as possible, by FLOPs.
 
     Raises:
-        SpecError: the model cannot be cut so; field, value and nearest legal values are named.
+        SpecError: the model cannot be cut this way; the error has the nearest legal values.
     """
     names = module_names(architecture)
     if pp == 1:

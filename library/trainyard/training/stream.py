@@ -1,7 +1,7 @@
-"""The endless stream of sequences, and the windows of it that are left out on purpose.
+"""The endless stream of sequences, and the windows of it that are skipped on purpose.
 
-All arithmetic of positions is here: the trainer reads by it, and the server compares by it. Leaving
-windows out changes which sequences a step holds, never how many.
+All arithmetic of positions is here, for the trainer's reader and the server's comparisons. Skipped
+windows change which sequences a step holds, never how many.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _check_window(window: tuple[int, int]) -> tuple[int, int]:
     return window
 
 
-# Said as an array of two: clients in TypeScript lose the tuple on the way through their types.
+# The schema declares an array of two: generated TypeScript types do not preserve the tuple.
 _SCHEMA = {
     "type": "array",
     "items": {"type": "integer", "minimum": 0},
@@ -52,7 +52,7 @@ def merged(windows: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 def advanced(position: int, sequences: int, windows: Iterable[tuple[int, int]]) -> int:
     """Return the position that comes `sequences` later in the stream without the windows.
 
-    It never lies within a window; with 0 sequences that is all that is seen to.
+    It never lies within a window; with 0 sequences it is only moved out of one.
     """
     for start, end in merged(windows):
         if end <= position:
@@ -66,9 +66,9 @@ def advanced(position: int, sequences: int, windows: Iterable[tuple[int, int]]) 
 
 
 def left_out(windows: Iterable[tuple[int, int]], *, sequences: int) -> tuple[tuple[int, int], ...]:
-    """Return the windows that the first `sequences` sequences of the stream jump over.
+    """Return the windows that the first `sequences` sequences of the stream skip.
 
-    Two courses of one job have trained on the same sequences as long as these are equal.
+    Two lineages of one job have trained on the same sequences while these are equal.
     """
     windows = merged(windows)
     if not sequences:

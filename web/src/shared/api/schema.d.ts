@@ -5283,7 +5283,7 @@ export interface components {
             batch: components["schemas"]["BatchPlan"];
             /** @description Its stages; absent without pipeline parallelism. */
             pipeline: components["schemas"]["PipelinePlan"] | null;
-            /** @description What the fullest rank needs. */
+            /** @description Peak memory of the fullest rank. */
             memory: components["schemas"]["MemoryEstimate"];
             /**
              * Fits
@@ -5698,13 +5698,13 @@ export interface components {
         };
         /**
          * MemoryEstimate
-         * @description Device memory of the fullest rank at the moment of a step when it holds most.
+         * @description Peak device memory of the fullest rank in a step.
          */
         MemoryEstimate: {
             /**
              * Peak At
-             * @description Whose backward that moment is: the loss's, the head's, the last block's or the embedding's,
-             *     which is the end.
+             * @description The backward in which the peak occurs: that of the loss, the head, the last block or, at the
+             *     end, the embedding.
              * @enum {string}
              */
             peak_at: "loss" | "head" | "block" | "embedding";
@@ -5715,7 +5715,7 @@ export interface components {
             weights: number;
             /**
              * Gradients
-             * @description Gradients that wait: those of earlier micro-batches, whole, or at the end their shards.
+             * @description Accumulated gradients of earlier micro-batches; at the end of the step their shards.
              */
             gradients: number;
             /**
@@ -5725,12 +5725,12 @@ export interface components {
             optimizer_states: number;
             /**
              * Gathered
-             * @description Whole weights and gradients of the layers at work, on their way from and to the shards.
+             * @description Unsharded weights and gradients of the layers that are being computed.
              */
             gathered: number;
             /**
              * Activations
-             * @description What backward needs of one micro-batch, and what it recomputes of it.
+             * @description Activations of one micro-batch that backward needs, saved or recomputed.
              */
             activations: number;
             /**
@@ -5740,7 +5740,7 @@ export interface components {
             logits: number;
             /**
              * Slack
-             * @description What the allocator holds beyond the short-lived parts above.
+             * @description Memory that the allocator reserves beyond the short-lived parts above.
              */
             slack: number;
             /**
@@ -7298,7 +7298,7 @@ export interface components {
             dp_replicate: number;
             /**
              * Dp Shard
-             * @description Ranks that share one replica's weights (FSDP); -1 fills the slots asked for.
+             * @description Ranks that share one replica's weights (FSDP); -1 fills the requested slots.
              * @default -1
              */
             dp_shard: number;
@@ -7390,7 +7390,7 @@ export interface components {
             dp_replicate?: number;
             /**
              * Dp Shard
-             * @description Ranks that share one replica's weights (FSDP); -1 fills the slots asked for.
+             * @description Ranks that share one replica's weights (FSDP); -1 fills the requested slots.
              * @default -1
              */
             dp_shard?: number;
@@ -7506,7 +7506,7 @@ export interface components {
             final_norm: number;
             /**
              * Head
-             * @description Output matrix; 0 when the embedding serves.
+             * @description Output matrix; 0 with tied embeddings.
              */
             head: number;
             /**
@@ -7597,7 +7597,7 @@ export interface components {
         };
         /**
          * PipelinePlan
-         * @description How the model is cut into stages, and how long ranks wait for each other.
+         * @description Stages of the model, and how long ranks wait for each other.
          */
         PipelinePlan: {
             /**
@@ -7628,8 +7628,8 @@ export interface components {
             empty: number;
             /**
              * Bubble Share
-             * @description Share of a run's time in which a rank waits, were all stages equally long; with a zero-bubble
-             *     schedule also forward and both halves of backward.
+             * @description Share of a run for which a rank waits, assuming equally long stages; with a zero-bubble
+             *     schedule also equally long forward and halves of backward.
              */
             bubble_share: number;
         };
@@ -7661,7 +7661,7 @@ export interface components {
         };
         /**
          * Plan
-         * @description What a job amounts to, worked out from its spec alone.
+         * @description The plan of a job, computed from its spec alone.
          */
         Plan: {
             /**
@@ -7678,13 +7678,13 @@ export interface components {
             name: string;
             /**
              * Device
-             * @description Kind of slot that is expected: the spec's own, else GPUs, unless all nodes have CPUs only.
+             * @description Expected kind of slot: that of the spec, else GPUs, unless all nodes have CPUs only.
              * @enum {string}
              */
             device: "cpu" | "cuda";
             /**
              * Auto
-             * @description What each field that is `auto` stands for on such slots; an attempt goes by its own.
+             * @description Value of each field that is `auto` on such slots; an attempt uses its own slots.
              */
             auto: {
                 [key: string]: boolean | number | string;
@@ -7725,7 +7725,7 @@ export interface components {
              * @description Model FLOPs of all steps.
              */
             total_flops: number;
-            /** @description What the fullest rank needs. */
+            /** @description Peak memory of the fullest rank. */
             memory: components["schemas"]["MemoryEstimate"];
             /**
              * Fits
@@ -7734,7 +7734,7 @@ export interface components {
             fits: boolean | null;
             /**
              * Device Memory Bytes
-             * @description Memory of the smallest slot, by which `fits` was judged; absent when that is not known.
+             * @description Memory of the smallest slot, with which `fits` compares; absent when that is not known.
              */
             device_memory_bytes: number | null;
             /**
@@ -7744,7 +7744,7 @@ export interface components {
             checkpoint_bytes: number;
             /**
              * Checkpoints Kept
-             * @description Checkpoints that lie on storage at once at most, counted by steps.
+             * @description Largest number of checkpoints on storage at once, counted by steps.
              */
             checkpoints_kept: number;
             /**
@@ -7754,13 +7754,13 @@ export interface components {
             checkpoints_bytes: number;
             /**
              * Warnings
-             * @description What is legal and probably not meant, each with the field that it comes from.
+             * @description Settings that are legal and probably unintended, each with its field.
              */
             warnings: components["schemas"]["Problem"][];
         };
         /**
          * Problem
-         * @description One thing that is wrong with an input.
+         * @description One error in an input.
          */
         Problem: {
             /**
@@ -7770,7 +7770,7 @@ export interface components {
             pointer: string;
             /**
              * Detail
-             * @description What was given, and what would be legal.
+             * @description The given value, and the legal ones.
              */
             detail: string;
         };
