@@ -14,7 +14,7 @@ COPY library library
 COPY server server
 COPY migrations migrations
 COPY --from=web /src/web/dist web/dist
-# Installed in place, so that the dashboard's files are found beside the packages.
+# Installed in place: the server finds the dashboard's files by their path relative to its package.
 RUN pip install -c constraints.txt -e ./library -e '.[server]' \
     && useradd --system --uid 10001 trainyard \
     && install -d -o trainyard -m 0700 /var/lib/trainyard
