@@ -8,14 +8,14 @@ STAMP := $(VENV)/.setup-stamp
 # Modules that write a generated file; `python -m <module> --check` fails when that file is stale.
 GENERATORS := tools.generate
 
-# What the dashboard is built from; node comes from the PATH when it is new enough (see setup).
+# Sources of the dashboard. node comes from the PATH when it is new enough (see setup).
 WEB := web/dist/index.html
 WEB_SOURCES := $(shell find web/src web/public -type f 2>/dev/null) $(wildcard web/*.json web/*.ts) web/index.html
 NODE_IS_NEW := node -e 'const [a, b] = process.versions.node.split(".").map(Number); \
 	process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null
 NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --loglevel=error
 
-# Files of tests go to two processes: many wait more than they compute, and none needs another file.
+# Two processes share the files of tests: many tests wait more than they compute, and no file needs another.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help

@@ -20,21 +20,26 @@ WORDS = re.compile(
 
 # Folders and files whose words are checked. The list only grows.
 CHECKED = (
-    "docs/api.md",
-    "docs/checkpoints.md",
-    "docs/design.md",
-    "docs/glossary.md",
-    "docs/lifecycle.md",
-    "docs/telemetry.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+    "README.md",
+    "deploy",
+    "docker-compose.yml",
+    "docs",
+    "library/README.md",
 )
 
 # Whole files that are left out, each with its reason.
 SKIPPED = {
+    "docs/spec.md": "is generated from docstrings of the library, which are not in the list yet",
     "docs/house.md": "lists the words and shows sentences that use them",
 }
 
 # (file, part of the line): the reason why the word stays.
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+EXCEPTIONS = {
+    ("deploy/trainyard-worker.service", "Wants=network-online.target"): "a key of systemd",
+}
 
 WHOLE_TEXT = {".md", ".ts", ".tsx", ".toml", ".yml", ".service", ".env", ".Dockerfile", ""}
 # Part of a name: `tests/beside.py`, `--asks`, `wants_more`.
