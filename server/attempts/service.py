@@ -50,7 +50,7 @@ from trainyard.run.records import ExitRecord, Heartbeat
 
 
 @dataclass(frozen=True)
-class Reporter:
+class ReportedShare:
     """The share of an attempt whose supervisor reports; its job is locked."""
 
     attempt_id: str
@@ -120,7 +120,7 @@ def claim(
 
 def authorize_report(
     connection: Connection, attempt_id: str, *, node: str, token_hash: str
-) -> Reporter:
+) -> ReportedShare:
     """Lock the job of a report's attempt, and return whose report it is; its share may have ended.
 
     Raises:
@@ -159,7 +159,7 @@ def authorize_report(
         raise UnauthenticatedError("this is no token of this attempt on this node")
     fields = row._asdict()
     del fields["token_hash"]
-    return Reporter(
+    return ReportedShare(
         **fields
         | {
             "node_state": AttemptNodeState(row.node_state),
@@ -170,7 +170,7 @@ def authorize_report(
     )
 
 
-def check_identity(row: Reporter, identity: Identity) -> None:
+def check_identity(row: ReportedShare, identity: Identity) -> None:
     """Refuse the report of another process than the first one that reported for this share.
 
     Raises:
@@ -183,7 +183,7 @@ def check_identity(row: Reporter, identity: Identity) -> None:
 def record_heartbeat(
     context: Context,
     connection: Connection,
-    row: Reporter,
+    row: ReportedShare,
     heartbeat: Heartbeat | None,
     identity: Identity,
 ) -> None:
@@ -215,7 +215,7 @@ def record_heartbeat(
 def record_exit(
     context: Context,
     connection: Connection,
-    row: Reporter,
+    row: ReportedShare,
     record: ExitRecord,
 ) -> None:
     """End a share by its supervisor's last report, and with the last share the attempt."""
@@ -251,7 +251,7 @@ def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatR
 
 
 def _renew_lease(
-    context: Context, connection: Connection, row: Reporter, identity: Identity
+    context: Context, connection: Connection, row: ReportedShare, identity: Identity
 ) -> None:
     first = row.node_state == AttemptNodeState.CLAIMED
     lease = NODE_LEASES.renewal(context.now())
@@ -284,7 +284,7 @@ def _renew_lease(
 
 
 def _note_progress(
-    context: Context, connection: Connection, row: Reporter, heartbeat: Heartbeat
+    context: Context, connection: Connection, row: ReportedShare, heartbeat: Heartbeat
 ) -> None:
     if heartbeat.step > row.last_step:
         connection.execute(

@@ -10,26 +10,18 @@ from sqlalchemy.exc import DataError, DBAPIError, StatementError
 
 from server.attempts.launch import effective_spec
 from server.attempts.service import (
-    Reporter,
+    ReportedShare,
     authorize_report,
     check_identity,
-    record_exit,
-    record_heartbeat,
 )
 from server.context import Context
 from server.database.tables import attempt_nodes, attempts, requests
 from server.errors import InvalidRequestError, UnauthenticatedError
-from server.ingest.offsets import read_offsets, unpack, write_offsets
+from server.ingest.offsets import read_offsets, unpack
 from server.ingest.parse import Delivery, ReportSource, read_delivery
-from server.ingest.subscribers import (
-    answer_request,
-    note_dropped,
-    note_events,
-    note_metrics,
-    note_provenance,
-)
-from server.logs.store import Stored, close_output, store_output
-from server.metrics.store import MAX_SERIES, store_lines
+from server.ingest.report import IncomingReport
+from server.ingest.store import close_logs, drop_steps_beyond, store_content
+from server.ingest.subscribers import AFTER_THE_END, SUBSCRIBERS, publish
 from server.nodes.service import check_protocol
 from trainyard.protocol.states import AttemptNodeState, DesiredState
 from trainyard.protocol.worker_messages import PendingRequest, Report, ReportReply
@@ -76,38 +68,22 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
     delivery = read_delivery(pieces, offsets, source)
     last_step = _last_step(context, attempt_id) if delivery.metrics else 0
     with context.database.write() as connection:
-        reporter = authorize_report(connection, attempt_id, **key)
+        share = authorize_report(connection, attempt_id, **key)
         present = read_offsets(connection, attempt_id, report.node)
         if present != offsets:  # a copy of this report came in between
             delivery = read_delivery(pieces, present, source)
-        if reporter.node_state == AttemptNodeState.ENDED:
-            return _take_output(context, connection, reporter, delivery, report, before=present)
-        _leave_out(context, connection, reporter, delivery, last_step=last_step)
-        logs = _store_content(context, connection, reporter, delivery, before=present)
-        if report.exit is not None:
-            quota = context.settings.log_quota_bytes
-            logs += close_output(connection, attempt_id, source.ranks, quota=quota)
-        record_heartbeat(context, connection, reporter, report.heartbeat, report.identity)
-        note_provenance(connection, reporter, report.provenance)
-        note_events(context, connection, reporter, delivery, logs)
-        if delivery.metrics:
-            note_metrics(
-                context,
-                connection,
-                reporter,
-                delivery.metrics,
-                world_size=source.world_size,
-                heartbeat_step=report.heartbeat.step if report.heartbeat else 0,
-            )
-        for request_id, answer in report.answers.items():
-            answer_request(context, connection, reporter, request_id, answer)
-        if report.exit is not None:
-            record_exit(context, connection, reporter, report.exit)
+        incoming = IncomingReport(context, connection, share, source, report, delivery)
+        if share.node_state == AttemptNodeState.ENDED:
+            return _take_output(incoming, before=present)
+        drop_steps_beyond(incoming, last_step=last_step)
+        store_content(incoming, before=present)
+        close_logs(incoming)
+        publish(incoming, SUBSCRIBERS)
         stored = present | {piece.file: piece.end for piece in delivery.pieces}
         return ReportReply(
             acknowledged={chunk.file: stored.get(chunk.file, 0) for chunk in report.chunks},
-            desired=reporter.desired,
-            requests=_pending_requests(connection, reporter),
+            desired=share.desired,
+            requests=_pending_requests(connection, share),
         )
 
 
@@ -132,69 +108,22 @@ def _source(connection: Connection, attempt_id: str, *, node: str, token_hash: s
     )
 
 
-def _store_content(
-    context: Context,
-    connection: Connection,
-    reporter: Reporter,
-    delivery: Delivery,
-    *,
-    before: Mapping[str, int],
-) -> list[Stored]:
-    """Store points, digests and output with their offsets."""
-    attempt_id = reporter.attempt_id
-    if delivery.metrics:
-        left_out = store_lines(connection, attempt_id, delivery.metrics)
-        if left_out:
-            note_dropped(
-                context, connection, reporter, what="series", limit=MAX_SERIES, first=left_out[0]
-            )
-    quota = context.settings.log_quota_bytes
-    logs = [
-        store_output(connection, attempt_id, rank, content, quota=quota)
-        for rank, content in delivery.output
-    ]
-    write_offsets(connection, attempt_id, reporter.node, before=before, pieces=delivery.pieces)
-    return logs
-
-
-def _leave_out(
-    context: Context,
-    connection: Connection,
-    reporter: Reporter,
-    delivery: Delivery,
-    *,
-    last_step: int,
-) -> None:
-    """Drop metric lines above the last step; their bytes are acknowledged, so no report fails."""
-    beyond = [line.step for line in delivery.metrics if line.step > last_step]
-    if beyond:
-        delivery.metrics = [line for line in delivery.metrics if line.step <= last_step]
-        note_dropped(context, connection, reporter, what="steps", limit=last_step, first=beyond[0])
-
-
 def _last_step(context: Context, attempt_id: str) -> int:
     with context.database.read() as connection:
         return effective_spec(connection, attempt_id).training.steps
 
 
-def _take_output(
-    context: Context,
-    connection: Connection,
-    reporter: Reporter,
-    delivery: Delivery,
-    report: Report,
-    *,
-    before: Mapping[str, int],
-) -> ReportReply:
+def _take_output(incoming: IncomingReport, *, before: Mapping[str, int]) -> ReportReply:
     """Store the output of a share that has ended, drop all else, and order what runs to end.
 
     What is dropped is acknowledged, so that the supervisor gets to its exit.
     """
-    check_identity(reporter, report.identity)
+    report, delivery = incoming.report, incoming.delivery
+    check_identity(incoming.share, report.identity)
     output = [piece for piece in delivery.pieces if piece.file not in {"metrics", "events"}]
-    kept = Delivery(pieces=output, output=delivery.output)
-    logs = _store_content(context, connection, reporter, kept, before=before)
-    note_events(context, connection, reporter, kept, logs)
+    incoming.delivery = Delivery(pieces=output, output=delivery.output)
+    store_content(incoming, before=before)
+    publish(incoming, AFTER_THE_END)
     dropped = {chunk.file: chunk.end for chunk in report.chunks}
     stored = dict(before) | {piece.file: piece.end for piece in output}
     acknowledged = {
@@ -204,13 +133,13 @@ def _take_output(
     return ReportReply(acknowledged=acknowledged, desired=DesiredState.CANCEL)
 
 
-def _pending_requests(connection: Connection, reporter: Reporter) -> tuple[PendingRequest, ...]:
+def _pending_requests(connection: Connection, share: ReportedShare) -> tuple[PendingRequest, ...]:
     """Return what the trainer has not answered; only global rank 0's node can hand it over."""
-    if reporter.node_rank != 0:
+    if share.node_rank != 0:
         return ()
     query = (
         select(requests.c.id, requests.c.request)
-        .where(requests.c.attempt_id == reporter.attempt_id, requests.c.answer.is_(None))
+        .where(requests.c.attempt_id == share.attempt_id, requests.c.answer.is_(None))
         .order_by(requests.c.id)
         .limit(REQUESTS_AT_ONCE)
     )

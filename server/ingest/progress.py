@@ -1,0 +1,111 @@
+"""Metric records bring a job's progress forward, and check the first step of a resumed attempt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sqlalchemy import select, update
+
+from server.database.tables import attempts, jobs
+from server.ingest.report import IncomingReport
+from server.metrics import continuity
+from server.metrics.store import newest_values
+from server.subject import SERVER
+from trainyard.protocol.rest.event_data import ContinuityChecked, MetricsStored
+from trainyard.protocol.rest.jobs import Progress
+from trainyard.run.records import MetricRecord
+
+STEP_SECONDS = "perf/step_seconds"
+PACE_STEPS = 20
+"""Logged steps over which the pace is averaged."""
+
+
+def advance_progress(incoming: IncomingReport) -> None:
+    """Bring the job's progress forward, check a resume, and notify live charts.
+
+    The heartbeat, stored before, may be some steps ahead of the records, or behind them.
+    """
+    records, heartbeat = incoming.delivery.metrics, incoming.report.heartbeat
+    if not records:
+        return
+    connection, share = incoming.connection, incoming.share
+    heartbeat_step = heartbeat.step if heartbeat is not None else 0
+    step = max(record.step for record in records)
+    if step > max(share.last_step, heartbeat_step):
+        mine = attempts.c.id == share.attempt_id
+        connection.execute(update(attempts).where(mine).values(last_step=step))
+    mine = jobs.c.id == share.job_id
+    before: Progress = connection.execute(select(jobs.c.progress).where(mine)).scalar_one()
+    progress = advanced(
+        before,
+        records,
+        step=max(step, heartbeat_step),
+        world_size=incoming.source.world_size,
+        step_seconds=_recent_step_seconds(incoming),
+    )
+    connection.execute(update(jobs).where(mine).values(progress=progress))
+    _check_continuity(incoming)
+    values = next((record.values for record in reversed(records) if record.values), {})
+    incoming.notify(MetricsStored(step=step, values=values, progress=progress))
+
+
+def advanced(
+    progress: Progress,
+    records: Sequence[MetricRecord],
+    *,
+    step: int,
+    world_size: int,
+    step_seconds: Sequence[float],
+) -> Progress:
+    """Return the progress after these records.
+
+    Args:
+        progress: what was known before.
+        records: at least one record.
+        step: completed steps of the attempt.
+        world_size: ranks of the attempt.
+        step_seconds: durations of the last steps.
+    """
+    values = next((record.values for record in reversed(records) if record.values), {})
+    per_device = values.get("perf/tokens_per_second_per_device")
+    durations = [seconds for seconds in step_seconds if math.isfinite(seconds)]
+    left = progress.seconds_left
+    if durations:
+        left = max(progress.steps - step, 0) * sum(durations) / len(durations)
+    return progress.model_copy(
+        update={
+            "step": step,
+            "loss": values.get("train/loss", progress.loss),
+            "tokens_per_second": progress.tokens_per_second
+            if per_device is None
+            else per_device * world_size,
+            "seconds_left": left,
+        }
+    )
+
+
+def _recent_step_seconds(incoming: IncomingReport) -> Sequence[float]:
+    """Return the durations of the last steps; a short report is filled up from the store."""
+    records = incoming.delivery.metrics
+    recent = [record.values[STEP_SECONDS] for record in records if STEP_SECONDS in record.values]
+    if 0 < len(recent) < PACE_STEPS:
+        connection, attempt_id = incoming.connection, incoming.share.attempt_id
+        recent = newest_values(connection, attempt_id, STEP_SECONDS, limit=PACE_STEPS) or recent
+    return recent[-PACE_STEPS:]
+
+
+def _check_continuity(incoming: IncomingReport) -> None:
+    share, records = incoming.share, incoming.delivery.metrics
+    if share.parent_checkpoint_id is None or records[0].step > share.start_step + 1:
+        return
+    found = continuity.check(incoming.connection, share.attempt_id, records)
+    if found is None:
+        return
+    mine = attempts.c.id == share.attempt_id
+    incoming.connection.execute(update(attempts).where(mine).values(continuity=found))
+    incoming.append(
+        ContinuityChecked(**dict(found)),
+        message=f"step {found.step} after {share.parent_checkpoint_id}: {found.summary}",
+        actor=SERVER,
+    )

@@ -1,0 +1,60 @@
+"""One report in the transaction that stores it: whose it is, and what it brought that is new."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from server.attempts.service import ReportedShare
+from server.context import Context
+from server.events.notices import notify
+from server.events.store import append_event
+from server.ingest.parse import Delivery, ReportSource
+from server.logs.store import Stored
+from server.subject import TRAINER, Actor, Subject
+from trainyard.protocol.event_kinds import EventData
+from trainyard.protocol.worker_messages import Report
+
+
+@dataclass
+class IncomingReport:
+    """What every subscriber gets."""
+
+    context: Context
+    connection: Connection
+    """The transaction, which holds the job's lock."""
+    share: ReportedShare
+    source: ReportSource
+    report: Report
+    delivery: Delivery
+    """What was not stored before."""
+    logs: list[Stored] = field(default_factory=list)
+    """What the report added to the logs of ranks."""
+
+    @property
+    def node_subject(self) -> Subject:
+        """What an event of this node's share is about."""
+        return self.share.subject.on(self.share.node)
+
+    def append(
+        self,
+        event: EventData,
+        *,
+        message: str,
+        actor: Actor = TRAINER,
+        subject: Subject | None = None,
+    ) -> None:
+        """Append an event of the attempt, or of another subject."""
+        append_event(
+            self.context,
+            self.connection,
+            event,
+            subject=subject or self.share.subject,
+            message=message,
+            actor=actor,
+        )
+
+    def notify(self, data: EventData, *, subject: Subject | None = None) -> None:
+        """Replace the notice of the attempt, or of another subject."""
+        notify(self.context, self.connection, subject or self.share.subject, data)

@@ -1,0 +1,104 @@
+"""Events that a run wrote: commits enter the catalog, answers reach their requests."""
+
+from __future__ import annotations
+
+from sqlalchemy import update
+
+from server.attempts.launch import effective_spec
+from server.checkpoints.catalog import record_commit, record_stall
+from server.checkpoints.service import apply_retention
+from server.database.tables import attempts, requests
+from server.ingest.jsonl import TrainerEvent
+from server.ingest.report import IncomingReport
+from server.subject import TRAINER
+from trainyard.protocol.manifest import Manifest, SaveFailed
+from trainyard.protocol.rest.event_data import (
+    PhaseEntered,
+    RequestAnswered,
+    Resumed,
+    StopAgreed,
+    WeightsLoaded,
+)
+from trainyard.run.records import RequestAnswer
+
+
+def apply_run_events(incoming: IncomingReport) -> None:
+    """Apply the events of `events.jsonl` in the order in which they were written."""
+    for found in incoming.delivery.events:
+        if found.manifest is not None:
+            _commit(incoming, found.manifest)
+        elif found.settled is not None:
+            if record_stall(incoming.connection, incoming.share.attempt_id, found.settled):
+                incoming.notify(found.settled)
+        elif found.save_failed is not None:
+            _note_failed_save(incoming, found.save_failed)
+        elif found.request_id is not None and found.answer is not None:
+            _store_answer(incoming, found.request_id, found.answer)
+        elif found.event is not None:
+            _append(incoming, found.event)
+
+
+def store_answers(incoming: IncomingReport) -> None:
+    """Store the answers that the supervisor read from the run directory."""
+    for request_id, answer in incoming.report.answers.items():
+        _store_answer(incoming, request_id, answer)
+
+
+def _commit(incoming: IncomingReport, manifest: Manifest) -> None:
+    connection, share = incoming.connection, incoming.share
+    section = effective_spec(connection, share.attempt_id).checkpoint
+    if not record_commit(
+        incoming.context, connection, share.attempt_id, manifest, root=section.root, actor=TRAINER
+    ):
+        return
+    mine = attempts.c.id == share.attempt_id
+    connection.execute(update(attempts).where(mine).values(save_failed=None))
+    # In this transaction: another commit must not decide over the same checkpoints.
+    apply_retention(incoming.context, connection, share.job_id, section)
+
+
+def _note_failed_save(incoming: IncomingReport, failed: SaveFailed) -> None:
+    mine = attempts.c.id == incoming.share.attempt_id
+    incoming.connection.execute(update(attempts).where(mine).values(save_failed=failed))
+    unsaved = failed.step - failed.saved_step
+    incoming.append(
+        failed,
+        message=f"save {failed.tries} failed, {unsaved} steps since step {failed.saved_step} "
+        f"are not saved: {failed.message}",
+    )
+
+
+def _store_answer(incoming: IncomingReport, request_id: str, answer: RequestAnswer) -> None:
+    """Store the first answer to a request of this attempt."""
+    answered = incoming.connection.execute(
+        update(requests)
+        .where(
+            requests.c.id == request_id,
+            requests.c.attempt_id == incoming.share.attempt_id,
+            requests.c.answer.is_(None),
+        )
+        .values(answer=answer)
+    )
+    if answered.rowcount:
+        incoming.append(
+            RequestAnswered(request_id=request_id, ok=answer.ok, message=answer.message),
+            message=answer.message,
+        )
+
+
+def _append(incoming: IncomingReport, event: TrainerEvent) -> None:
+    if isinstance(event, PhaseEntered):
+        incoming.notify(event)
+    else:
+        incoming.append(event, message=_in_words(event))
+
+
+def _in_words(event: WeightsLoaded | Resumed | StopAgreed) -> str:
+    match event:
+        case WeightsLoaded():
+            return f"starts from {event.place}"
+        case Resumed():
+            changed = f"; changed: {'; '.join(event.changed)}" if event.changed else ""
+            return f"went on from {event.checkpoint_id}{changed}"
+        case StopAgreed():
+            return f"all ranks leave after step {event.step}"
