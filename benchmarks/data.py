@@ -143,7 +143,7 @@ def measure_share(steps: int) -> bool:
     import torch
 
     from trainer.loop.train import train
-    from trainer.metrics.run_writer import Recorder
+    from trainer.metrics.run_writer import RunWriter
     from trainer.run import open_run
 
     torch.set_num_threads(1)
@@ -156,7 +156,7 @@ def measure_share(steps: int) -> bool:
         folder = Path(name)
         (folder / "spec.json").write_text(json.dumps(spec))
         run = open_run(folder, world_size=1, roots={})
-        recorder = Recorder(RunDirectory(folder), rank=0, local_rank=0)
+        recorder = RunWriter(RunDirectory(folder), rank=0, local_rank=0)
         train(run, recorder, after_step=lambda _: ended.append(time.perf_counter()))
         lines = Path(RunDirectory(folder).metrics).read_text().splitlines()
     values = json.loads(lines[-1])["values"]

@@ -24,7 +24,7 @@ from torch import Tensor
 from benchmarks.bare_llama import BareLlama
 from benchmarks.report import emit
 from trainer.loop.train import train
-from trainer.metrics.run_writer import Recorder
+from trainer.metrics.run_writer import RunWriter
 from trainer.run import open_run
 from trainyard.run.directory import RunDirectory
 from trainyard.spec.job import JobSpec, parse_job_spec
@@ -103,7 +103,7 @@ def measure(blocks: int, steps_per_block: int) -> bool:
         folder = Path(name)
         (folder / "spec.json").write_text(json.dumps(spec))
         run = open_run(folder, world_size=1, roots={})
-        recorder = Recorder(RunDirectory(folder), rank=0, local_rank=0)
+        recorder = RunWriter(RunDirectory(folder), rank=0, local_rank=0)
         train(run, recorder, after_step=timed.after_step)
     del timed.trainer[:WARMUP_BLOCKS], timed.bare[:WARMUP_BLOCKS]
     passed = True

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from trainer.check import check_run
 from trainer.errors import LaunchError, RunError
-from trainer.metrics.run_writer import Recorder
+from trainer.metrics.run_writer import RunWriter
 from trainer.operations.main import main as do_operation
 from trainer.process import (
     collector_resting,
@@ -64,7 +64,7 @@ def main() -> int:
     if arguments.verbose:
         logger.setLevel(logging.DEBUG)
     directory = RunDirectory(arguments.run.resolve())
-    recorder = Recorder(directory, rank=rank, local_rank=local_rank)
+    recorder = RunWriter(directory, rank=rank, local_rank=local_rank)
     try:
         if checking:
             forget_check(directory)
@@ -131,7 +131,7 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-def _recorded(recorder: Recorder, action: Callable[[], None]) -> int:
+def _recorded(recorder: RunWriter, action: Callable[[], None]) -> int:
     """Run `action`; what it raises goes to the log and into the run directory."""
     try:
         action()
@@ -146,7 +146,7 @@ def _recorded(recorder: Recorder, action: Callable[[], None]) -> int:
     return 0
 
 
-def _failed(recorder: Recorder, error: BaseException) -> int:
+def _failed(recorder: RunWriter, error: BaseException) -> int:
     try:
         failure = recorder.fail(error)
     except OSError:
@@ -157,7 +157,7 @@ def _failed(recorder: Recorder, error: BaseException) -> int:
     return 1
 
 
-def _train(folder: Path, roots: Mapping[str, str], recorder: Recorder) -> None:
+def _train(folder: Path, roots: Mapping[str, str], recorder: RunWriter) -> None:
     if "RANK" in os.environ:
         die_with_parent()
     show_stacks_when_asked()

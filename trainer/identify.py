@@ -10,7 +10,7 @@ import uuid
 from contextlib import suppress
 
 from trainer.errors import RunError
-from trainer.storage.access import storage_errors
+from trainer.storage.io_errors import storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import storage_root
 from trainyard.spec.storage_uri import ROOT_FILE

@@ -10,7 +10,7 @@ from tests.objects.store import Server
 from trainer.checkpoint.writer.hashed_file import HashedFile
 from trainer.errors import CheckpointError
 from trainer.storage import s3_client, upload
-from trainer.storage.access import digest, file_digest, storage_errors
+from trainer.storage.io_errors import digest, file_digest, storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.upload import MOST_PARTS, PART, Upload, part_bytes
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tests.trainer.ranks import run_ranks
 from trainer.checkpoint import store
 from trainer.data.dataset import Dataset, open_dataset
-from trainer.metrics.run_writer import Recorder
+from trainer.metrics.run_writer import RunWriter
 from trainer.run import open_run
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import AttemptSpec, Overrides, ResumePoint
@@ -132,7 +132,7 @@ def train_rank(run_directory: str, meddling: Meddling) -> str:
     if meddling.breaks is not None:
         _break_weights(*meddling.breaks)
     run, rank = Path(run_directory), int(os.environ["RANK"])
-    recorder = Recorder(RunDirectory(run), rank=rank, local_rank=rank)
+    recorder = RunWriter(RunDirectory(run), rank=rank, local_rank=rank)
     if meddling.uid is not None:
         for folder in (run, run.parents[1] / "cache"):
             folder.chmod(0o777)

@@ -24,7 +24,7 @@ from trainer.errors import DataError, LaunchError
 from trainer.loop.step import TrainStep
 from trainer.loop.train import train
 from trainer.metrics.memory_report import HISTORY, start_history
-from trainer.metrics.run_writer import Recorder, failure_of
+from trainer.metrics.run_writer import RunWriter, failure_of
 from trainer.parallel.mesh import build_mesh, fsdp_mesh, set_timeouts
 from trainer.run import open_run
 from trainyard.protocol.record_parser import parse_record
@@ -295,7 +295,7 @@ def _phase_and_timeout_in_each_step(run: str) -> list[tuple[Phase, float]]:
         return step_of(self, step, micro_batches)
 
     TrainStep.__call__ = noting  # type: ignore[method-assign]
-    train(attempt, Recorder(attempt.directory, rank=0, local_rank=0))
+    train(attempt, RunWriter(attempt.directory, rank=0, local_rank=0))
     return found
 
 
@@ -318,10 +318,10 @@ def test_compiling_is_no_hang_of_the_first_step(tmp_path: Path) -> None:
 
 def test_the_first_failing_rank_has_the_word(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
-    first = Recorder(directory, rank=3, local_rank=3)
+    first = RunWriter(directory, rank=3, local_rank=3)
     first.step = 7
     first.fail(DataError("the file is gone", path="/data/x"))
-    Recorder(directory, rank=0, local_rank=0).fail(RuntimeError("connection closed by peer"))
+    RunWriter(directory, rank=0, local_rank=0).fail(RuntimeError("connection closed by peer"))
     attempt = Attempt(tmp_path)
     assert (attempt.error.rank, attempt.error.step, attempt.error.path) == (3, 7, "/data/x")
     assert attempt.error.reason == FailureReason.DATA_ERROR

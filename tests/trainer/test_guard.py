@@ -11,7 +11,7 @@ import pytest
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from trainer.errors import GuardError, LossSpikeError, NonFiniteError
-from trainer.metrics.loss_guard import COURSE, WARM_UP, Guard, Verdict
+from trainer.metrics.loss_guard import COURSE, WARM_UP, LossGuard, Verdict
 from trainyard.protocol.manifest import DataState, TrainState
 from trainyard.run.failures import BadWindow, Failure, FailureReason
 from trainyard.spec.job import parse_job_spec
@@ -29,8 +29,8 @@ def measured(loss: float, grad_norm: float = 1.0) -> dict[str, float]:
     return {"train/loss": loss, "train/loss_max": loss, "train/grad_norm": grad_norm}
 
 
-def guard(*losses: float, **section: Any) -> Guard:
-    made = Guard(parse_job_spec({"guard": section}), START)
+def guard(*losses: float, **section: Any) -> LossGuard:
+    made = LossGuard(parse_job_spec({"guard": section}), START)
     for step, loss in enumerate(losses, start=START.step + 1):
         made.act(made.judge(measured(loss)), measured(loss), state(step))
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainer.metrics.timers import Pace
+from trainer.metrics.timers import StepTimers
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 
 def test_what_holds_over_the_steps_since_the_last_look() -> None:
     clock = Clock()
-    pace = Pace(tokens_per_step=1000, devices=4, device=torch.device("cpu"), clock=clock)
+    pace = StepTimers(tokens_per_step=1000, devices=4, device=torch.device("cpu"), clock=clock)
     for waited in (1.0, 0.0):
         with pace.waiting_for_data():
             clock.now += waited
@@ -47,7 +47,7 @@ def test_what_holds_over_the_steps_since_the_last_look() -> None:
 @pytest.mark.cuda
 def test_on_a_gpu_the_time_of_steps_is_the_devices_own() -> None:
     device = torch.device("cuda")
-    pace = Pace(tokens_per_step=1000, devices=1, device=device)
+    pace = StepTimers(tokens_per_step=1000, devices=1, device=device)
     torch.cuda._sleep(1)  # the first kernel waits for the device to be set up
     torch.cuda.synchronize()
     pace.restart()

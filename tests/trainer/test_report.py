@@ -14,7 +14,7 @@ from tests.trainer.runs import Attempt, SmallJob
 from trainer.errors import LaunchError
 from trainer.loop.train import train
 from trainer.metrics.metrics_logger import Losses, StepResult, share_of
-from trainer.metrics.run_writer import Recorder
+from trainer.metrics.run_writer import RunWriter
 from trainer.run import open_run
 from trainyard.run.directory import RunDirectory
 from trainyard.spec.layout import Layout
@@ -116,7 +116,7 @@ class Reads(TorchFunctionMode):
 
 def _reads_by_step(run_directory: str) -> dict[int, list[str]]:
     directory = Path(run_directory)
-    recorder = Recorder(RunDirectory(directory), rank=0, local_rank=0)
+    recorder = RunWriter(RunDirectory(directory), rank=0, local_rank=0)
     by_step: dict[int, list[str]] = {}
     with Reads() as reads:
 
@@ -150,7 +150,7 @@ def test_no_step_waits_for_a_gpu_between_logged_steps(tmp_path: Path) -> None:
 
 def _train_without_waiting(run_directory: str) -> None:
     directory = Path(run_directory)
-    recorder = Recorder(RunDirectory(directory), rank=0, local_rank=0)
+    recorder = RunWriter(RunDirectory(directory), rank=0, local_rank=0)
 
     def after_step(step: int) -> None:
         # From here to the end of the next step nothing may wait, unless values are written now.

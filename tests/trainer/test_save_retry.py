@@ -18,7 +18,7 @@ from tests.trainer.ranks import RankError, run_ranks, started_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import pending_save
 from trainer.checkpoint.save_phases import Point
-from trainer.storage.access import storage_errors
+from trainer.storage.io_errors import storage_errors
 from trainyard.base.retry import Backoff
 from trainyard.protocol.manifest import SaveFailed
 from trainyard.protocol.record_parser import parse_record

@@ -13,7 +13,7 @@ from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob
 from trainer.checkpoint.save_phases import Point
 from trainer.loop.train import train
-from trainer.metrics.run_writer import Recorder
+from trainer.metrics.run_writer import RunWriter
 from trainer.run import open_run
 from trainyard.run.directory import RunDirectory
 from trainyard.spec.layout import Layout
@@ -112,6 +112,6 @@ def _hold_the_save_of_step_1(run_directory: str) -> None:
         if step == 5:
             released.set()
 
-    recorder = Recorder(RunDirectory(directory), rank=0, local_rank=0)
+    recorder = RunWriter(RunDirectory(directory), rank=0, local_rank=0)
     with at_points(hold):
         train(open_run(directory, world_size=1, roots={}), recorder, after_step=after_step)

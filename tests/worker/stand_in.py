@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from trainer.metrics.run_writer import Recorder
+from trainer.metrics.run_writer import RunWriter
 from trainer.process import show_stacks_when_asked
 from trainyard.run.directory import RunDirectory
 
@@ -66,7 +66,7 @@ def time_out(run: Path, rank: int) -> None:
     show_stacks_when_asked()
     beat(run, rank)
     time.sleep(1)
-    Recorder(RunDirectory(run), rank=rank, local_rank=rank).fail(
+    RunWriter(RunDirectory(run), rank=rank, local_rank=rank).fail(
         RuntimeError("Timed out waiting 540000ms for recv operation to complete")
     )
     raise SystemExit(1)

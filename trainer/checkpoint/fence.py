@@ -12,7 +12,7 @@ from pathlib import Path
 from trainer.checkpoint.save_phases import Point, reached
 from trainer.checkpoint.store import write_durably
 from trainer.errors import CheckpointError, OutrunError
-from trainer.storage.access import storage_errors
+from trainer.storage.io_errors import storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import FENCE

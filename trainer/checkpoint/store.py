@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from trainer.checkpoint.save_phases import Point, reached
 from trainer.errors import CheckpointError
-from trainer.storage.access import digest, file_digest, storage_errors
+from trainer.storage.io_errors import digest, file_digest, storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath, is_beneath
 from trainyard.protocol.attempt import ResumePoint

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 
-class Frame(NamedTuple):
+class TensorFrame(NamedTuple):
     """`head + numbers + tail` is the file that `torch.save` writes of a tensor."""
 
     head: bytes
@@ -20,7 +20,7 @@ class Frame(NamedTuple):
 
 
 @lru_cache(maxsize=65_536)
-def frame_of(dtype: torch.dtype, shape: torch.Size) -> Frame:
+def frame_of(dtype: torch.dtype, shape: torch.Size) -> TensorFrame:
     """Return the frame of a contiguous tensor, the same for all of its type and shape.
 
     It is taken from `torch.save` itself, of a tensor whose memory is reserved and never touched.
@@ -30,7 +30,7 @@ def frame_of(dtype: torch.dtype, shape: torch.Size) -> Frame:
     with without_zip_checksums():
         torch.save(tensor, cast(IO[bytes], recorder))
     assert recorder.numbers == tensor.nbytes, "torch.save writes a tensor's memory as it lies"
-    return Frame(bytes(recorder.head), bytes(recorder.tail))
+    return TensorFrame(bytes(recorder.head), bytes(recorder.tail))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from trainer.errors import LaunchError
-from trainer.storage.access import storage_errors
+from trainer.storage.io_errors import storage_errors
 from trainyard.base.models import RecordModel
 from trainyard.run.atomic import new_folder
 

@@ -13,7 +13,7 @@ from trainer.data.files.places import resolve
 from trainer.errors import DataError
 from trainer.hugging_face.config import differences
 from trainer.hugging_face.names import published_name, shapes_of
-from trainer.storage.access import file_digest
+from trainer.storage.io_errors import file_digest
 from trainyard.protocol.manifest import ManifestFile
 from trainyard.spec.job import JobSpec
 from trainyard.training.architectures import Architecture

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from pydantic import ValidationError
 
 from trainer.metrics.profiler import Asked
-from trainer.metrics.run_writer import Recorder
+from trainer.metrics.run_writer import RunWriter
 from trainyard.base.problems import spec_error
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.control_files import request_files, should_stop
@@ -46,13 +46,13 @@ class _Posted:
     work: dist.Work
 
 
-class Control:
+class RequestChannel:
     """Asks of the run directory, agreed upon by all ranks; each calls every method."""
 
     def __init__(
         self,
         directory: RunDirectory,
-        recorder: Recorder,
+        recorder: RunWriter,
         *,
         group: dist.ProcessGroup,
         interval_seconds: float,

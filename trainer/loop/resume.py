@@ -12,7 +12,7 @@ from trainer.data.dataset import Dataset
 from trainer.errors import DataError, MismatchError
 from trainer.loop.build import Assembly
 from trainer.loop.train_state import leave_out
-from trainer.metrics.run_writer import Recorder
+from trainer.metrics.run_writer import RunWriter
 from trainer.run import Run
 from trainyard.base.problems import SpecError
 from trainyard.protocol.attempt import OVERRIDABLE, ResumePoint
@@ -28,7 +28,7 @@ logger = logging.getLogger("trainer")
 
 def starting_state(
     run: Run,
-    recorder: Recorder,
+    recorder: RunWriter,
     checkpoints: CheckpointManager,
     assembly: Assembly,
     dataset: Dataset,

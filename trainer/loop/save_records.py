@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trainer.checkpoint.pending_save import SaveObserver
-from trainer.loop.requests import Control
-from trainer.metrics.metrics_logger import Report
-from trainer.metrics.run_writer import Recorder
+from trainer.loop.requests import RequestChannel
+from trainer.metrics.metrics_logger import MetricsLogger
+from trainer.metrics.run_writer import RunWriter
 from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled
 from trainyard.run.directory import Phase
 
@@ -16,7 +16,7 @@ from trainyard.run.directory import Phase
 class SaveRecords(SaveObserver):
     """Writes what becomes of each save into the run directory."""
 
-    def __init__(self, recorder: Recorder, control: Control, report: Report) -> None:
+    def __init__(self, recorder: RunWriter, control: RequestChannel, report: MetricsLogger) -> None:
         self._recorder = recorder
         self._control = control
         self._report = report

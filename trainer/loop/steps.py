@@ -11,14 +11,14 @@ from trainer.data.batches import BatchReader, MicroBatch
 from trainer.data.dataset import Dataset
 from trainer.distributed import Ranks
 from trainer.loop.build import Assembly
-from trainer.loop.requests import Control, Decision
+from trainer.loop.requests import Decision, RequestChannel
 from trainer.loop.save_records import SaveRecords
 from trainer.loop.step import TrainStep
 from trainer.loop.train_state import one_step_on
 from trainer.loop.validation import Validation
-from trainer.metrics.metrics_logger import Report, StepResult
-from trainer.metrics.profiler import Recording
-from trainer.metrics.run_writer import Recorder
+from trainer.metrics.metrics_logger import MetricsLogger, StepResult
+from trainer.metrics.profiler import Profiler
+from trainer.metrics.run_writer import RunWriter
 from trainer.parallel.compile import waiting_for_compilers
 from trainer.parallel.mesh import Place
 from trainer.process import collecting_between_steps
@@ -36,7 +36,7 @@ class Loop:
         self,
         run: Run,
         ranks: Ranks,
-        recorder: Recorder,
+        recorder: RunWriter,
         checkpoints: CheckpointManager,
         assembly: Assembly,
         state: TrainState,
@@ -53,14 +53,14 @@ class Loop:
         self._waiting_for_compilers = partial(
             waiting_for_compilers, run.spec, assembly.mesh, ranks.cpu_group
         )
-        self._report = Report(run, ranks, recorder, start=state)
-        self._control = Control(
+        self._report = MetricsLogger(run, ranks, recorder, start=state)
+        self._control = RequestChannel(
             run.directory,
             recorder,
             group=ranks.cpu_group,
             interval_seconds=explicit(run.spec.checkpoint.interval_seconds),
         )
-        self._recording = Recording(run.directory, ranks)
+        self._recording = Profiler(run.directory, ranks)
         self._checkpoints = checkpoints
         checkpoints.starts_at(state, SaveRecords(recorder, self._control, self._report))
         self._assembly = assembly

@@ -24,7 +24,7 @@ from trainer.loop.build import Assembly, assemble
 from trainer.loop.resume import starting_state
 from trainer.loop.steps import Loop
 from trainer.metrics.memory_report import explaining_memory, start_history
-from trainer.metrics.run_writer import Recorder
+from trainer.metrics.run_writer import RunWriter
 from trainer.models.code import code_digest
 from trainer.parallel.quantize import refresh_scales
 from trainer.provenance import provenance
@@ -49,7 +49,7 @@ class OpenDataset(Protocol):
 
 def train(
     run: Run,
-    recorder: Recorder,
+    recorder: RunWriter,
     *,
     open_dataset: OpenDataset = open_dataset,
     after_step: Callable[[int], None] = lambda _step: None,
@@ -143,7 +143,7 @@ def _refuse_second_launch(run: Run) -> None:
 
 
 def _open_on_every_rank(
-    run: Run, ranks: Ranks, recorder: Recorder, open_dataset: OpenDataset
+    run: Run, ranks: Ranks, recorder: RunWriter, open_dataset: OpenDataset
 ) -> Dataset:
     """Open the dataset everywhere, and refuse nodes that see different data."""
     opened: list[Dataset] = []
@@ -169,7 +169,7 @@ def _open_on_every_rank(
     return opened[0]
 
 
-def _load_initial_weights(run: Run, ranks: Ranks, recorder: Recorder, assembly: Assembly) -> None:
+def _load_initial_weights(run: Run, ranks: Ranks, recorder: RunWriter, assembly: Assembly) -> None:
     """Put given weights in place of drawn ones, if the job starts from some."""
     spec = run.spec
     if spec.model.initial_weights is None or run.attempt.resume is not None:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from trainer.data.batches import MicroBatch, micro_batches
 from trainer.data.dataset import Dataset
 from trainer.distributed import Ranks
-from trainer.metrics.run_writer import Recorder
+from trainer.metrics.run_writer import RunWriter
 from trainer.parallel.mesh import Place
 from trainer.run import Run
 from trainyard.run.directory import Phase
@@ -33,7 +33,7 @@ class Validation:
     """
 
     def __init__(
-        self, held_out: Dataset, run: Run, ranks: Ranks, recorder: Recorder, evaluate: Evaluate
+        self, held_out: Dataset, run: Run, ranks: Ranks, recorder: RunWriter, evaluate: Evaluate
     ) -> None:
         self._held_out = held_out
         self._partition = run.partition

@@ -32,7 +32,7 @@ class Verdict(IntEnum):
     NON_FINITE = 2
 
 
-class Guard:
+class LossGuard:
     """Knows the recent course of the loss, and since when it has been good; the same on all ranks.
 
     It begins anew with each attempt: the checkpoint from which it goes on counts as good.

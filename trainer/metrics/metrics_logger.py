@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from trainer.distributed import Ranks
-from trainer.metrics.loss_guard import Guard, Verdict
+from trainer.metrics.loss_guard import LossGuard, Verdict
 from trainer.metrics.measure import (
     HardwareUse,
     compile_seconds,
@@ -18,10 +18,10 @@ from trainer.metrics.measure import (
     largest_of_ranks,
     memory,
 )
-from trainer.metrics.run_writer import Recorder
+from trainer.metrics.run_writer import RunWriter
 from trainer.metrics.step_log import StepLog
 from trainer.metrics.tensorboard import TensorBoard
-from trainer.metrics.timers import Pace
+from trainer.metrics.timers import StepTimers
 from trainer.parallel.mesh import Place
 from trainer.run import Run
 from trainyard.protocol.manifest import TrainState
@@ -43,19 +43,19 @@ class StepResult:
     """Hash of each sequence that this rank trained on, in the order in which it ran them."""
 
 
-class Report:
+class MetricsLogger:
     """The lines of `metrics.jsonl`; every rank calls every method.
 
     Writing values is the one thing between two steps that waits for the device.
     """
 
-    def __init__(self, run: Run, ranks: Ranks, recorder: Recorder, *, start: TrainState) -> None:
+    def __init__(self, run: Run, ranks: Ranks, recorder: RunWriter, *, start: TrainState) -> None:
         """Begin with the counters before the first step of the attempt."""
         self._spec = run.spec
         self._ranks = ranks
         self._log_every_steps = explicit(run.spec.training.log_every_steps)
         self._first_step = start.step + 1
-        self._guard = Guard(run.spec, start)
+        self._guard = LossGuard(run.spec, start)
         self._log = StepLog(
             partition=run.partition, layout=run.attempt.layout, ranks=ranks, recorder=recorder
         )
@@ -65,7 +65,7 @@ class Report:
         self._kept: dict[str, float] = {}
         wanted = run.spec.training.tensorboard and ranks.leads
         self._tensorboard = TensorBoard(Path(run.directory.tensorboard)) if wanted else None
-        self.pace = Pace(
+        self.pace = StepTimers(
             tokens_per_step=run.spec.tokens_per_step,
             devices=ranks.world_size,
             device=ranks.device,

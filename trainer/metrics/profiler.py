@@ -39,7 +39,7 @@ class _Recorder(Protocol):
         ...
 
 
-class Recording:
+class Profiler:
     """At most one recording at a time; every rank calls `step_done` after each step.
 
     All ranks begin and end it after the same step. Nothing is waited for in between, but the

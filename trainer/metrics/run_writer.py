@@ -49,7 +49,7 @@ TIMED_OUT = (
 NO_ANSWER = "another rank did not answer (the ranks' logs end with what their threads were doing)"
 
 
-class Recorder:
+class RunWriter:
     """The records of one rank; each method writes only where this rank is the one to do so.
 
     Lines are appended by global rank 0, each with one write. Files that are replaced change

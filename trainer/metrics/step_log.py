@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from trainer.data.digest import in_global_order, step_digest
 from trainer.distributed import Ranks
-from trainer.metrics.run_writer import Recorder
+from trainer.metrics.run_writer import RunWriter
 from trainer.parallel.mesh import Place
 from trainyard.run.records import MetricRecord
 from trainyard.spec.layout import Layout
@@ -30,7 +30,7 @@ class StepLog:
     """The steps since the last written line; every rank calls every method."""
 
     def __init__(
-        self, *, partition: BatchPartition, layout: Layout, ranks: Ranks, recorder: Recorder
+        self, *, partition: BatchPartition, layout: Layout, ranks: Ranks, recorder: RunWriter
     ) -> None:
         self._partition = partition
         self._ranks = ranks

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 
-class Pace:
+class StepTimers:
     """Times since the last look.
 
     On a GPU the host runs ahead of the device, so look only where it has just waited for it. The

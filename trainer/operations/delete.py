@@ -6,8 +6,8 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from trainer.operations.order import Progress, folders_of
-from trainer.storage.access import storage_errors
+from trainer.operations.order import ProgressWriter, folders_of
+from trainer.storage.io_errors import storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.protocol.manifest import COMMITTED
@@ -25,7 +25,7 @@ def delete_all(order: OperationOrder, operation: Path) -> OperationOutcome:
     folders = folders_of(order)
     with storage_errors("read", storage_root(order.root_path)):
         names = {folder: _files(folder) for folder in folders}
-    progress = Progress(operation, total=sum(map(len, names.values())))
+    progress = ProgressWriter(operation, total=sum(map(len, names.values())))
     for folder, files in names.items():
         progress.begin(f"deletes {folder.parent.name}/{folder.name}")
         delete_checkpoint(folder)

@@ -7,8 +7,8 @@ from pathlib import Path
 from trainer.errors import LaunchError
 from trainer.hugging_face.export import export
 from trainer.hugging_face.tokenizer import ByteFiles, PlaceFiles
-from trainer.operations.order import Progress, check_root, checkpoint_of
-from trainer.storage.access import storage_errors
+from trainer.operations.order import ProgressWriter, check_root, checkpoint_of
+from trainer.storage.io_errors import storage_errors
 from trainer.storage.root import storage_root
 from trainyard.protocol.operations import (
     EXPORTS,
@@ -40,7 +40,7 @@ def export_weights(order: OperationOrder, operation: Path) -> OperationOutcome:
         tokenizer=tokenizer,
         shard_bytes=int(asked.shard_gib * 2**30),
         point=point,
-        watch=lambda total: Progress(operation, total=total),
+        watch=lambda total: ProgressWriter(operation, total=total),
     )
     result = ExportResult(
         place=asked.place,

@@ -22,7 +22,7 @@ from trainer.checkpoint.reader.checked_reader import CheckedReader
 from trainer.checkpoint.reader.load_plan import LoadPlanner
 from trainer.checkpoint.reader.metadata import check_cover, load_metadata
 from trainer.errors import CheckpointError
-from trainer.operations.order import Progress
+from trainer.operations.order import ProgressWriter
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import DCP_METADATA
@@ -35,7 +35,12 @@ Entries = dict[str, TensorStorageMetadata]
 
 
 def load_everything(
-    folder: StoragePath, point: ResumePoint, *, ranks: int, progress: Progress, operation: Path
+    folder: StoragePath,
+    point: ResumePoint,
+    *,
+    ranks: int,
+    progress: ProgressWriter,
+    operation: Path,
 ) -> int:
     """Load all tensors of a checkpoint whose checksums are right; return how many there are.
 
@@ -113,7 +118,7 @@ def _open(folder: StoragePath, point: ResumePoint, entries: Entries) -> CheckedR
 
 
 def _load_alone(
-    folder: StoragePath, point: ResumePoint, entries: Entries, progress: Progress
+    folder: StoragePath, point: ResumePoint, entries: Entries, progress: ProgressWriter
 ) -> None:
     reader = _open(folder, point, entries)
     for part in _parts(entries):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainer.checkpoint.store import check_contents, check_sizes, read_checked
 from trainer.errors import CheckpointError
-from trainer.operations.order import Progress, checkpoint_of
+from trainer.operations.order import ProgressWriter, checkpoint_of
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import Manifest
@@ -32,7 +32,7 @@ def look_at(order: OperationOrder, operation: Path) -> OperationOutcome:
     loads = order.task.kind == OperationKind.VERIFY
     try:
         manifest = read_checked(folder, point, root=storage_root(order.root_path))
-        progress = Progress(operation, total=manifest.size * (2 if loads else 1))
+        progress = ProgressWriter(operation, total=manifest.size * (2 if loads else 1))
         for file in manifest.files:
             progress.begin(f"compares {file.path}")
             check_sizes(folder, [file])
@@ -64,7 +64,11 @@ def _whole() -> Verification:
 
 
 def _loaded(
-    folder: StoragePath, point: ResumePoint, manifest: Manifest, progress: Progress, operation: Path
+    folder: StoragePath,
+    point: ResumePoint,
+    manifest: Manifest,
+    progress: ProgressWriter,
+    operation: Path,
 ) -> Verification:
     from trainer.operations.load import load_everything  # with torch
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from trainer.errors import CheckpointError, LaunchError
-from trainer.storage.access import storage_errors
+from trainer.storage.io_errors import storage_errors
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import checkpoint_path
@@ -26,7 +26,7 @@ PROGRESS_SECONDS = 0.2
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-class Progress:
+class ProgressWriter:
     """Writes the progress of an operation, a few times a second."""
 
     def __init__(self, folder: Path, *, total: int) -> None:

@@ -15,8 +15,8 @@ from trainer.checkpoint.store import (
     metadata_digest,
 )
 from trainer.errors import CheckpointError, LaunchError, OutrunError
-from trainer.operations.order import JOB_ID, Progress, check_root
-from trainer.storage.access import storage_errors
+from trainer.operations.order import JOB_ID, ProgressWriter, check_root
+from trainer.storage.io_errors import storage_errors
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.protocol.manifest import DCP_METADATA, MANIFEST, Manifest, checkpoint_path
 from trainyard.protocol.operations import (
@@ -48,7 +48,7 @@ def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
     unreported = [
         m for m in committed(root, job_id, attempt=task.attempt) if _is_unreported(m, task)
     ]
-    progress = Progress(operation, total=len(unreported))
+    progress = ProgressWriter(operation, total=len(unreported))
     texts: list[str] = []
     damaged, room = 0, MAX_RECOVERED_BYTES
     for manifest in reversed(unreported):

@@ -9,7 +9,7 @@ from pathlib import Path
 from trainer.data.open_tokenizer import open_tokenizer
 from trainer.errors import LaunchError
 from trainer.models.families import build_model
-from trainer.operations.order import Progress, checkpoint_of
+from trainer.operations.order import ProgressWriter, checkpoint_of
 from trainer.sample import generate, load_weights
 from trainyard.protocol.operations import (
     SAMPLE_SECONDS,
@@ -37,7 +37,7 @@ def draw(
     folder, point = checkpoint_of(order)
     tokenizer = open_tokenizer(asked.spec, order.roots)
     _check_room(asked, order)
-    progress = Progress(operation, total=asked.max_tokens)
+    progress = ProgressWriter(operation, total=asked.max_tokens)
     progress.begin("loads the weights")
     model = load_weights(asked.spec, folder, order.roots, point=point)
     until = clock() + SAMPLE_SECONDS

@@ -23,7 +23,7 @@ from trainer.checkpoint import store
 from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.checkpoint.store import read_manifest
 from trainer.errors import RunError
-from trainer.storage.access import digest
+from trainer.storage.io_errors import digest
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import (
     COMMITTED,

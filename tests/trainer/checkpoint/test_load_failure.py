@@ -11,7 +11,7 @@ import pytest
 from trainer.checkpoint.reader.load import _what_failed
 from trainer.errors import CheckpointError, MismatchError
 from trainer.metrics.run_writer import failure_of
-from trainer.storage.access import storage_errors
+from trainer.storage.io_errors import storage_errors
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.run.failures import LoadFailure

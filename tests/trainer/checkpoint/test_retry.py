@@ -8,7 +8,7 @@ import pytest
 
 from trainer.checkpoint.pending_save import BACKOFF, PendingSave, SaveRetry
 from trainer.errors import CheckpointError
-from trainer.storage.access import storage_errors
+from trainer.storage.io_errors import storage_errors
 from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import DataState, SaveFailed, TrainState
 

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from trainer.checkpoint.reader.metadata import load_metadata, read_metadata
 from trainer.errors import CheckpointError
-from trainer.storage.access import digest
+from trainer.storage.io_errors import digest
 
 PATH = Path("somewhere/.metadata")
 METADATA = Metadata(

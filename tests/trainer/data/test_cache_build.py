@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from trainer.data.cache.producer import Piece
+from trainer.data.cache.producer import TokenPiece
 from trainer.data.cache.token_cache import TokenCache, open_token_cache
 from trainer.errors import DataError
 
@@ -43,11 +43,11 @@ class Parts:
     def parts(self) -> Iterator[int]:
         yield from range(PARTS)
 
-    def pieces(self, part: int) -> Iterator[Piece]:
+    def pieces(self, part: int) -> Iterator[TokenPiece]:
         with (self.marks / f"begun-{part}").open("a") as file:
             file.write(f"{os.getpid()}\n")
         for tokens in tokens_of(part):
-            yield Piece(tokens, np.arange(0, tokens.size, 700))
+            yield TokenPiece(tokens, np.arange(0, tokens.size, 700))
             if part == self.waits_at:
                 (self.marks / "waits").touch()
                 time.sleep(3600)
@@ -267,7 +267,7 @@ def test_progress_is_reported_by_several_processes(tmp_path: Path) -> None:
 def test_an_input_without_a_token_is_refused(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Empty(Parts):
-        def pieces(self, part: int) -> Iterator[Piece]:
+        def pieces(self, part: int) -> Iterator[TokenPiece]:
             return iter([])
 
     with pytest.raises(DataError, match="holds no text: every document is empty"):

@@ -18,7 +18,7 @@ import pytest
 import xxhash
 from numpy.typing import NDArray
 
-from trainer.data.cache.producer import Piece
+from trainer.data.cache.producer import TokenPiece
 from trainer.data.cache.token_cache import BLOCK_BYTES, CHECKED_BLOCKS, TokenCache, open_token_cache
 from trainer.errors import DataError
 
@@ -31,35 +31,35 @@ PROCESSES = multiprocessing.get_context("forkserver")
 STARTS = [0, 1430, 2858, 4286]  # of the 7 pieces every other one begins a document
 
 
-def pieces(tokens: NDArray[Any] = TOKENS) -> Iterator[Piece]:
+def pieces(tokens: NDArray[Any] = TOKENS) -> Iterator[TokenPiece]:
     for number, part in enumerate(np.array_split(tokens, 7)):
-        yield Piece(part, np.array([0] if number % 2 == 0 else [], dtype=np.int64))
+        yield TokenPiece(part, np.array([0] if number % 2 == 0 else [], dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class OnePart:
     """Gives all tokens as one part."""
 
-    produce: Callable[[], Iterator[Piece]]
+    produce: Callable[[], Iterator[TokenPiece]]
     dtype = DTYPE
     limit = None
 
     def parts(self) -> Iterator[None]:
         yield None
 
-    def pieces(self, part: None) -> Iterator[Piece]:
+    def pieces(self, part: None) -> Iterator[TokenPiece]:
         return self.produce()
 
 
 def open_cache(
     folder: Path,
-    produce: Callable[[], Iterator[Piece]] = pieces,
+    produce: Callable[[], Iterator[TokenPiece]] = pieces,
     on_progress: Callable[[], None] = lambda: None,
 ) -> TokenCache:
     return open_token_cache(folder, "k", OnePart(produce), on_progress=on_progress)
 
 
-def never() -> Iterator[Piece]:
+def never() -> Iterator[TokenPiece]:
     raise AssertionError("a whole cache is not built again")
 
 
@@ -81,7 +81,7 @@ def test_the_cache_holds_what_was_produced(tmp_path: Path) -> None:
 
 
 def test_the_digest_does_not_depend_on_the_pieces(tmp_path: Path) -> None:
-    whole = open_cache(tmp_path, lambda: iter([Piece(TOKENS, BEGINS)]))
+    whole = open_cache(tmp_path, lambda: iter([TokenPiece(TOKENS, BEGINS)]))
     assert whole.digest == open_cache(tmp_path / "other").digest
 
 
@@ -186,7 +186,7 @@ def test_a_damaged_cache_is_built_again(tmp_path: Path, damage: Callable[[Path],
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} != before
     builds: list[int] = []
 
-    def produce() -> Iterator[Piece]:
+    def produce() -> Iterator[TokenPiece]:
         builds.append(1)
         return pieces()
 
@@ -228,8 +228,8 @@ def test_readers_keep_what_they_have_when_the_cache_is_replaced(tmp_path: Path) 
 
 
 def test_a_build_that_fails_leaves_nothing_that_counts(tmp_path: Path) -> None:
-    def fail() -> Iterator[Piece]:
-        yield Piece(TOKENS, BEGINS)
+    def fail() -> Iterator[TokenPiece]:
+        yield TokenPiece(TOKENS, BEGINS)
         raise DataError("the input is bad", path="x")
 
     with pytest.raises(DataError, match="the input is bad"):
@@ -258,7 +258,7 @@ def test_a_full_disk_is_named_with_its_cause(tmp_path: Path) -> None:
 # ---- several processes --------------------------------------------------------------------------
 
 
-def build_slowly(folder: Path) -> Iterator[Piece]:
+def build_slowly(folder: Path) -> Iterator[TokenPiece]:
     with (folder / "builders").open("a") as file:
         file.write(f"{os.getpid()}\n")
     for piece in pieces():
@@ -298,8 +298,8 @@ def test_processes_that_start_together_build_once(tmp_path: Path) -> None:
 def build_and_hang(folder: Path) -> None:
     """Build, but stop for ever in the middle."""
 
-    def produce() -> Iterator[Piece]:
-        yield Piece(TOKENS[:100], BEGINS)
+    def produce() -> Iterator[TokenPiece]:
+        yield TokenPiece(TOKENS[:100], BEGINS)
         (folder / "in-the-middle").touch()
         signal.pause()
 

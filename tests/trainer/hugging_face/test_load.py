@@ -19,7 +19,7 @@ from trainer.hugging_face.names import published_name
 from trainer.models.families import build_model
 from trainer.parallel.mesh import build_mesh
 from trainer.parallel.parallelize import parallelize
-from trainer.storage.access import file_digest
+from trainer.storage.io_errors import file_digest
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 

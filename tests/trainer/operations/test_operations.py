@@ -18,8 +18,8 @@ from trainer.checkpoint import store
 from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.operations import delete
 from trainer.operations.main import main
-from trainer.operations.order import Progress
-from trainer.storage.access import file_digest
+from trainer.operations.order import ProgressWriter
+from trainer.storage.io_errors import file_digest
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest
 from trainyard.protocol.operations import (
@@ -158,16 +158,16 @@ def test_sectors_that_cannot_be_read_are_damage(
 def test_storage_that_refuses_while_it_loads_says_nothing_of_the_checkpoint(
     root: Path, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest, begin = saved(root, ranks), Progress.begin
+    manifest, begin = saved(root, ranks), ProgressWriter.begin
     file = data_file(root / resume_point(manifest).path)
 
-    def begin_and_refuse(progress: Progress, doing: str) -> None:
+    def begin_and_refuse(progress: ProgressWriter, doing: str) -> None:
         begin(progress, doing)
         if doing.startswith("loads"):
             file.unlink()
             file.symlink_to(file)  # ELOOP, for root too
 
-    monkeypatch.setattr(Progress, "begin", begin_and_refuse)
+    monkeypatch.setattr(ProgressWriter, "begin", begin_and_refuse)
     outcome = look(root, manifest)
     assert (outcome.outcome, outcome.verification) == ("failed", None)
     assert ("Too many levels" if ranks == 3 else "before it had loaded") in outcome.message

@@ -11,7 +11,7 @@ from trainer.checkpoint import store
 from trainer.checkpoint.fence import raised_fence, read_fence
 from trainer.operations import recover
 from trainer.operations.main import main
-from trainer.storage.access import digest
+from trainer.storage.io_errors import digest
 from trainyard.protocol.manifest import (
     COMMITTED,
     DCP_METADATA,

@@ -21,7 +21,7 @@ from tools.gpu_check.check import (
 from tools.gpu_check.launch import Job
 from tools.gpu_check.training import INPUTS, alone, compile_section, curve, job
 from trainer.loop.train import compute_deterministically, train
-from trainer.metrics.run_writer import Recorder
+from trainer.metrics.run_writer import RunWriter
 from trainer.run import open_run
 from trainyard.run.directory import RunDirectory
 
@@ -107,7 +107,7 @@ def nothing_waits_between_logged_steps(here: Here, *, compiled: bool) -> list[Fi
     directory = Job.small(here.scratch, here.device, **spec).prepare().run
     waits = _Waits(here.device)
     with waits:
-        recorder = Recorder(RunDirectory(directory), rank=0, local_rank=0)
+        recorder = RunWriter(RunDirectory(directory), rank=0, local_rank=0)
         run = open_run(directory, world_size=1, roots={})
         train(run, recorder, after_step=waits.after_step)
     # The line of a step is written between the call for it and that for the step after it.

@@ -16,7 +16,7 @@ from tools.gpu_check.check import Figure, Here, at_least, at_most, equal, report
 from tools.gpu_check.launch import Attempt, Job
 from trainer.errors import OutOfMemoryError
 from trainer.loop.train import train
-from trainer.metrics.run_writer import Recorder
+from trainer.metrics.run_writer import RunWriter
 from trainer.run import open_run
 from trainyard.run.directory import RunDirectory
 from trainyard.run.records import RequestAnswer
@@ -129,7 +129,7 @@ def _small(here: Here) -> Job:
 
 
 def _train(attempt: Attempt, after_step: Callable[[int], None]) -> None:
-    recorder = Recorder(RunDirectory(attempt.run), rank=0, local_rank=0)
+    recorder = RunWriter(RunDirectory(attempt.run), rank=0, local_rank=0)
     train(open_run(attempt.run, world_size=1, roots={}), recorder, after_step=after_step)
 
 

@@ -23,7 +23,7 @@ from torch.futures import Future
 from trainer.checkpoint.comparison import TensorKind, compare, drop_aliases, refuse_unless_it_fits
 from trainer.checkpoint.reader.load_plan import LoadPlanner, share_out
 from trainer.checkpoint.reader.metadata import check_cover, load_metadata
-from trainer.checkpoint.reader.tensor_reads import Piece, read_pieces
+from trainer.checkpoint.reader.tensor_reads import TensorPiece, read_pieces
 from trainer.checkpoint.store import check_contents, check_sizes, metadata_digest, read_checked
 from trainer.errors import CheckpointError
 from trainer.storage.root import StoragePath
@@ -64,7 +64,7 @@ class CheckedReader(FileSystemReader):
         self.bytes_read = 0
         """Bytes of the data files that this rank has read."""
         self._verifies, self._tied = verifies, tied or {}
-        self._wanted: dict[str, list[Piece]] = {}
+        self._wanted: dict[str, list[TensorPiece]] = {}
 
     def open(
         self,
@@ -157,14 +157,14 @@ class CheckedReader(FileSystemReader):
         read.set_result(None)
         return read
 
-    def _by_file(self, plan: LoadPlan) -> dict[str, list[Piece]]:
+    def _by_file(self, plan: LoadPlan) -> dict[str, list[TensorPiece]]:
         requests: dict[MetadataIndex, list[ReadItem]] = {}
         for request in plan.items:
             requests.setdefault(request.storage_index, []).append(request)
-        by_file: dict[str, list[Piece]] = {}
+        by_file: dict[str, list[TensorPiece]] = {}
         for index, wanted in requests.items():
             place = self.metadata.storage_data[index]
-            piece = Piece(place, *self._chunk(index), wanted)
+            piece = TensorPiece(place, *self._chunk(index), wanted)
             by_file.setdefault(place.relative_path, []).append(piece)
         return by_file
 

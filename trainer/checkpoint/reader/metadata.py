@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from trainer.errors import CheckpointError
-from trainer.storage.access import digest, storage_errors
+from trainer.storage.io_errors import digest, storage_errors
 from trainer.storage.root import StoragePath
 from trainyard.run.checkpoint_faults import CheckpointFault
 

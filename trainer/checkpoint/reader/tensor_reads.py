@@ -20,8 +20,8 @@ from trainer.checkpoint.store import check_content
 from trainer.checkpoint.torch_save_format import frame_of
 from trainer.checkpoint.transfer import byte_view, memory_of
 from trainer.errors import CheckpointError
-from trainer.storage.access import storage_errors
 from trainer.storage.download import Download
+from trainer.storage.io_errors import storage_errors
 from trainer.storage.root import StoragePath
 from trainyard.run.checkpoint_faults import CheckpointFault
 
@@ -34,7 +34,7 @@ LARGE = 2**23
 LOAD_FAILED = CheckpointFault.LOAD_FAILED
 
 
-class Piece:
+class TensorPiece:
     """What one item of a file holds, and what is wanted of it."""
 
     def __init__(
@@ -94,7 +94,7 @@ def _strides(sizes: torch.Size) -> tuple[int, ...]:
 
 def read_pieces(
     path: StoragePath,
-    pieces: Iterable[Piece],
+    pieces: Iterable[TensorPiece],
     planner: LoadPlanner,
     *,
     digest: str,
@@ -125,7 +125,7 @@ def read_pieces(
         return reading.count
 
 
-def _read(reading: _Reading, piece: Piece, planner: LoadPlanner) -> None:
+def _read(reading: _Reading, piece: TensorPiece, planner: LoadPlanner) -> None:
     reading.go_to(piece.place.offset)
     head = reading.take(min(len(piece.frame.head), piece.place.length))
     if head != piece.frame.head or piece.place.length != piece.size:
@@ -141,7 +141,7 @@ def _read(reading: _Reading, piece: Piece, planner: LoadPlanner) -> None:
         planner.commit_tensor(piece.requests[0], target)
 
 
-def _direct_target(piece: Piece, planner: LoadPlanner) -> Tensor | None:
+def _direct_target(piece: TensorPiece, planner: LoadPlanner) -> Tensor | None:
     """Return the memory that wants a span of a piece as it lies, if there is one."""
     request, *others = piece.requests
     if others or math.prod(request.lengths) != piece.end - piece.first:
@@ -151,7 +151,7 @@ def _direct_target(piece: Piece, planner: LoadPlanner) -> Tensor | None:
     return target if fits else None
 
 
-def _fill_from(numbers: Tensor, first: int, piece: Piece, planner: LoadPlanner) -> None:
+def _fill_from(numbers: Tensor, first: int, piece: TensorPiece, planner: LoadPlanner) -> None:
     """Copy to each request what it wants of a piece's numbers `[n]`, which begin at `first`."""
     for request in piece.requests:
         start, _ = piece.span(request)
@@ -161,7 +161,7 @@ def _fill_from(numbers: Tensor, first: int, piece: Piece, planner: LoadPlanner) 
         planner.commit_tensor(request, target)
 
 
-def _unframed(reading: _Reading, piece: Piece, head: bytes) -> Tensor:
+def _unframed(reading: _Reading, piece: TensorPiece, head: bytes) -> Tensor:
     """Return a piece as another version of torch wrote it, or with other strides."""
     content = head + reading.take(piece.place.length - len(head))
     reading.check_before_parsing()

@@ -25,7 +25,7 @@ from trainer.checkpoint.writer.save_plan import SavePlanner, is_shared, writing_
 from trainer.checkpoint.writer.staging import Staging
 from trainer.checkpoint.writer.storage_writer import ChecksumWriter, Stage
 from trainer.errors import CheckpointError, RunError
-from trainer.storage.access import storage_errors
+from trainer.storage.io_errors import storage_errors
 from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import (
     COMMITTED,

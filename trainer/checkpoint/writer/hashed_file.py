@@ -12,7 +12,7 @@ from types import TracebackType
 import xxhash
 
 from trainer.checkpoint.save_phases import Point, reached
-from trainer.storage.access import storage_errors
+from trainer.storage.io_errors import storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath
 from trainer.storage.upload import Upload

@@ -24,7 +24,7 @@ from trainer.checkpoint.torch_save_format import frame_of
 from trainer.checkpoint.transfer import Receiver, byte_view, memory_of, piece_bytes, send
 from trainer.checkpoint.writer.hashed_file import HashedFile
 from trainer.checkpoint.writer.save_plan import FRAME_BYTES, RoutedPlan, SavePlanner, item_bytes
-from trainer.storage.access import storage_errors
+from trainer.storage.io_errors import storage_errors
 from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter
 

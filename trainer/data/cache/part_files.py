@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from trainer.data.cache.producer import Piece
+from trainer.data.cache.producer import TokenPiece
 from trainyard.base.models import RecordModel
 from trainyard.run.atomic import replace_file
 
@@ -63,7 +63,9 @@ class PartFiles:
         """Return whether the part was finished, and its tokens have gone to where they belong."""
         return self._record.exists() and not self.tokens.exists()
 
-    def write(self, pieces: Iterator[Piece], limit: int | None, beat: Callable[[], None]) -> None:
+    def write(
+        self, pieces: Iterator[TokenPiece], limit: int | None, beat: Callable[[], None]
+    ) -> None:
         """Write a part of at most `limit` tokens; `beat` is called for each piece."""
         tokens_hash, starts_hash = xxhash.xxh3_128(), xxhash.xxh3_128()
         tokens = documents = 0
@@ -101,14 +103,14 @@ class PartFiles:
         return self.folder / f"{self.number}.json"
 
 
-def cut(pieces: Iterator[Piece], limit: int | None) -> Iterator[Piece]:
+def cut(pieces: Iterator[TokenPiece], limit: int | None) -> Iterator[TokenPiece]:
     """Yield pieces up to `limit` tokens."""
     left = limit
     for piece in pieces:
         if left is None:
             yield piece
             continue
-        yield Piece(piece.tokens[:left], piece.starts[piece.starts < left])
+        yield TokenPiece(piece.tokens[:left], piece.starts[piece.starts < left])
         left -= piece.tokens.size
         if left <= 0:
             return

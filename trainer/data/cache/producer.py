@@ -19,7 +19,7 @@ from trainer.errors import DataError
 
 
 @dataclass(frozen=True)
-class Piece:
+class TokenPiece:
     """Consecutive tokens of a part."""
 
     tokens: NDArray[Any]
@@ -49,7 +49,7 @@ class Producer(Protocol):
         """
         ...
 
-    def pieces(self, part: Any) -> Iterator[Piece]:
+    def pieces(self, part: Any) -> Iterator[TokenPiece]:
         """Yield the tokens of a part; they depend on the part alone.
 
         Raises:
@@ -94,12 +94,12 @@ class InputTokens:
                 path=shown(corpus.top),
             )
 
-    def pieces(self, part: Part) -> Iterator[Piece]:
+    def pieces(self, part: Part) -> Iterator[TokenPiece]:
         """Yield the tokens of a part, about a MiB of text at a time."""
         for texts in gathered(self.source.texts(part)):
             yield self._piece(texts)
 
-    def _piece(self, texts: list[Text]) -> Piece:
+    def _piece(self, texts: list[Text]) -> TokenPiece:
         bos, eos = self.tokenizer.bos, self.tokenizer.eos
         before = np.array([] if bos is None else [bos], dtype=self.dtype)
         after = np.array([eos], dtype=self.dtype)
@@ -117,4 +117,4 @@ class InputTokens:
             if text.ends:
                 tokens.append(after)
                 size += 1
-        return Piece(np.concatenate(tokens), np.array(starts, dtype=np.int64))
+        return TokenPiece(np.concatenate(tokens), np.array(starts, dtype=np.int64))

@@ -17,7 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 from pydantic import Field
 
-from trainer.data.cache.build import Joined, build, remove_unfinished
+from trainer.data.cache.cache_build import Joined, build, remove_unfinished
 from trainer.data.cache.part_files import START
 from trainer.data.cache.producer import Producer
 from trainer.errors import DataError
