@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.http.middleware import API_PREFIX
 
-_HERE = Path(__file__).resolve().parent
-BUILT = (_HERE / "web_dist", _HERE.parent / "web" / "dist")
+_SERVER = Path(__file__).resolve().parent.parent
+BUILT = (_SERVER / "web_dist", _SERVER.parent / "web" / "dist")
 """Where a build lies: in an installed package, and in a checkout."""
 INDEX = "index.html"
 # Vite names these files by their content, so they never change under a name.

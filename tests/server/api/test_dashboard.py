@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from server.app.dashboard import BUILT
 from server.app.factory import create_app
 from server.context import Context
 from tests.server.api.in_process import TestClient
@@ -79,3 +80,10 @@ def test_without_a_built_dashboard_there_is_only_the_api(context: Context, tmp_p
     client = TestClient(create_app(Context(settings, context.database, context.clock)))
     assert client.get("/", headers=PAGE).status_code == 404
     assert client.get("/healthz").status_code == 200
+
+
+def test_builds_lie_where_they_are_put() -> None:
+    """`pyproject.toml` puts a build into the package `server`, npm into `web` of a checkout."""
+    root = Path(__file__).resolve().parents[3]
+    assert (root / "web" / "package.json").is_file()
+    assert (root / "server" / "web_dist", root / "web" / "dist") == BUILT
