@@ -14,7 +14,7 @@ from pydantic import Field
 
 from trainyard.base.models import RecordModel
 from trainyard.run.directory import STACKS_SIGNAL
-from trainyard.run.limits import Message, Number
+from trainyard.run.limits import Number, ShortText
 from trainyard.run.records import RankExit
 from worker.files import read_record
 from worker.identity import has_ended, open_started_at
@@ -31,7 +31,7 @@ class _Start(RecordModel):
 
 class _End(RecordModel):
     exit_code: Number | None
-    signal: Message | None
+    signal: ShortText | None
     time: float
 
 

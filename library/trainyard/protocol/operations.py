@@ -20,7 +20,7 @@ from trainyard.base.models import RecordModel, Seed, SpecModel, Text
 from trainyard.base.names import NAME
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.run.checkpoint_faults import CheckpointFault
-from trainyard.run.limits import Cut, Message
+from trainyard.run.limits import Cut, ShortText
 from trainyard.spec.job import JobSpec
 from trainyard.spec.storage_uri import Place, RootName, split_place
 
@@ -80,7 +80,7 @@ class Verification(RecordModel):
     """Tensors that were loaded."""
     fault: CheckpointFault | None = None
     """Kind of the fault."""
-    message: Message | None = None
+    message: ShortText | None = None
     """The fault as a sentence."""
 
 
@@ -234,7 +234,7 @@ class OperationOutcome(RecordModel):
 
     outcome: Literal["succeeded", "failed"]
     """Whether the work was done; a verification that finds damage has succeeded."""
-    message: Message
+    message: ShortText
     """Result in words, or why there is none."""
     verification: Verification | None = None
     """Result of a verification or scrub."""

@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Annotated, Literal
 
 from trainyard.run.checkpoint_faults import CheckpointFault
-from trainyard.run.limits import Bounds, Cut, Message, Number, WrittenPath
-from trainyard.run.record_base import RunRecord
+from trainyard.run.limits import Bounds, Cut, Number, ShortText, WrittenPath
+from trainyard.run.record_base import JsonRecord
 
 
 class FailureReason(StrEnum):
@@ -37,14 +37,14 @@ NEVER_RETRIED = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remedy(RunRecord):
+class Remedy(JsonRecord):
     """What helps against a failure."""
 
-    text: Message
+    text: ShortText
     """One or two sentences."""
     resume: Literal["memory", "earlier", "free"] | None = None
     """Change with which a resume begins: less memory a slot, an earlier checkpoint, free slots."""
-    field: Message | None = None
+    field: ShortText | None = None
     """Field of the spec that a resume cannot change and a new job can; ends in a dot where it is a
     section."""
 
@@ -92,10 +92,10 @@ REMEDIES: dict[FailureReason, Remedy] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryUse(RunRecord):
+class MemoryUse(JsonRecord):
     """What a rank held on its device when memory ran out, in bytes."""
 
-    device: Message
+    device: ShortText
     """`cuda` or `cpu`."""
     total_bytes: Number
     """Memory of the device, or of the host."""
@@ -114,17 +114,17 @@ class MemoryUse(RunRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadFailure(RunRecord):
+class LoadFailure(JsonRecord):
     """The checkpoint that an attempt could not load."""
 
-    checkpoint_id: Message
+    checkpoint_id: ShortText
     """Its id."""
     fault: CheckpointFault | None
     """Why it is unusable; absent after an error of the storage, which may be temporary."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BadWindow(RunRecord):
+class BadWindow(JsonRecord):
     """The sequences of all steps since the last good value: one of them may have done damage."""
 
     start: Annotated[int, Bounds(ge=0, lt=2**63)]
@@ -149,20 +149,20 @@ def _usual_remedy() -> Remedy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure(RunRecord):
+class Failure(JsonRecord):
     """The first failure of an attempt, as `error.json` and the server keep it."""
 
     reason: FailureReason
     """What kind of failure it is."""
-    message: Message
+    message: ShortText
     """One or two sentences: what was given, what was needed, which path or field."""
     remedy: Remedy = field(default_factory=_usual_remedy)
     """What helps; the usual remedy for the reason where the writer named none."""
     rank: Number | None = None
     """Global rank that failed first; absent when no rank did."""
-    node: Message | None = None
+    node: ShortText | None = None
     """Node of that rank."""
-    signal: Message | None = None
+    signal: ShortText | None = None
     """Signal that ended the rank, such as `SIGKILL`."""
     exit_code: Number | None = None
     """Exit code of the rank."""
@@ -170,7 +170,7 @@ class Failure(RunRecord):
     """Step at which it happened."""
     path: WrittenPath | None = None
     """File or folder that was at fault."""
-    metric: Message | None = None
+    metric: ShortText | None = None
     """Metric that a guard found bad, such as `train/grad_norm`."""
     traceback: Annotated[str, Cut(20_000, keep_end=True)] | None = None
     """Python traceback of the rank."""

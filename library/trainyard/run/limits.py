@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-Schema = dict[str, Any]
+CoreSchema = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ class Cut:
         return self.apply(value) if isinstance(value, str) else value
 
     # Called by pydantic; a core schema is a plain dict, so that nothing is imported here.
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Schema]) -> Schema:
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: Callable[[Any], CoreSchema]
+    ) -> CoreSchema:
         return {
             "type": "function-before",
             "function": {"type": "no-info", "function": self._before},
@@ -55,7 +57,9 @@ class Bounds:
     le: int | None = None
     lt: int | None = None
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Schema]) -> Schema:
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: Callable[[Any], CoreSchema]
+    ) -> CoreSchema:
         given = {name: bound for name, bound in vars(self).items() if bound is not None}
         return handler(source) | given
 
@@ -66,11 +70,13 @@ class MaxItems:
 
     limit: int
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Schema]) -> Schema:
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: Callable[[Any], CoreSchema]
+    ) -> CoreSchema:
         return handler(source) | {"max_length": self.limit}
 
 
-Message = Annotated[str, Cut(4000)]
+ShortText = Annotated[str, Cut(4000)]
 """One or two sentences of a program: an error, an outcome, an answer."""
 WrittenPath = Annotated[str, Cut(4096)]
 """A path as a program names it, whatever bytes it holds."""

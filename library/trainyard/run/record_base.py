@@ -14,7 +14,7 @@ from trainyard.run.limits import Cut
 Cutter = Callable[[Any], Any]
 
 
-class RunRecord:
+class JsonRecord:
     """The base of the frozen dataclasses that programs write for programs.
 
     Unlike a spec a record may hold NaN and infinity, written as strings: a loss that became NaN is
@@ -35,7 +35,7 @@ class RunRecord:
             object.__setattr__(self, name, cut(getattr(self, name)))
 
 
-def to_json(record: RunRecord, *, indent: int | None = None) -> str:
+def to_json(record: JsonRecord, *, indent: int | None = None) -> str:
     """Return the JSON text of a record, without a line break at its end."""
     try:
         return _encode(record, indent=indent)
@@ -48,7 +48,7 @@ def to_plain(value: Any) -> Any:
     """Return a record, or a value of one, as JSON types; what is not finite becomes a string."""
     if isinstance(value, float):
         return value if math.isfinite(value) else _not_finite(value)
-    if isinstance(value, RunRecord):
+    if isinstance(value, JsonRecord):
         return to_plain(_fields_of(value))
     if isinstance(value, dict):
         return {name: to_plain(item) for name, item in value.items()}
@@ -69,7 +69,7 @@ def _encode(value: object, *, indent: int | None) -> str:
 
 
 def _fields_of(record: Any) -> dict[str, Any]:
-    if not isinstance(record, RunRecord):
+    if not isinstance(record, JsonRecord):
         raise TypeError(f"{type(record).__name__} is no JSON type")
     return vars(record)
 
@@ -80,7 +80,7 @@ def _not_finite(value: float) -> str:
     return "Infinity" if value > 0 else "-Infinity"
 
 
-def _find_cutters(kind: type[RunRecord]) -> tuple[tuple[str, Cutter], ...]:
+def _find_cutters(kind: type[JsonRecord]) -> tuple[tuple[str, Cutter], ...]:
     hints = get_type_hints(kind, include_extras=True)
     return tuple((name, cut) for name, hint in hints.items() if (cut := _cutter(hint)) is not None)
 

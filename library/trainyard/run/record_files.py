@@ -8,7 +8,7 @@ from pathlib import PurePath
 from trainyard.run.atomic import create_file, replace_file
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failures import Failure
-from trainyard.run.record_base import RunRecord, to_json
+from trainyard.run.record_base import JsonRecord, to_json
 from trainyard.run.records import (
     EventRecord,
     ExitRecord,
@@ -86,7 +86,7 @@ def write_exit(run: RunDirectory, record: ExitRecord) -> None:
     replace_file(run.exit, _for_people(record))
 
 
-def _append(path: PurePath, record: RunRecord) -> None:
+def _append(path: PurePath, record: JsonRecord) -> None:
     # One write: a reader that follows the file never sees lines of two records mixed.
     line = to_json(record).encode() + b"\n"
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -98,6 +98,6 @@ def _append(path: PurePath, record: RunRecord) -> None:
         raise OSError(f"{path}: only {written} of {len(line)} bytes could be appended")
 
 
-def _for_people(record: RunRecord) -> str:
+def _for_people(record: JsonRecord) -> str:
     """Return the text of a file that people open: indented."""
     return to_json(record, indent=1) + "\n"

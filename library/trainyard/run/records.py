@@ -7,15 +7,15 @@ from typing import Annotated, Literal
 
 from trainyard.run.directory import Phase
 from trainyard.run.failures import Failure
-from trainyard.run.limits import Bounds, Cut, MaxItems, Message, Number
-from trainyard.run.record_base import RunRecord
+from trainyard.run.limits import Bounds, Cut, MaxItems, Number, ShortText
+from trainyard.run.record_base import JsonRecord
 
 DIFF_LIMIT_BYTES = 1_000_000
 """Most bytes of `Provenance.git_diff`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heartbeat(RunRecord):
+class Heartbeat(JsonRecord):
     """`heartbeat.json`: proof that the trainer makes progress, and its phase."""
 
     phase: Phase
@@ -27,7 +27,7 @@ class Heartbeat(RunRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricRecord(RunRecord):
+class MetricRecord(JsonRecord):
     """One line of `metrics.jsonl`: the values of one completed step."""
 
     step: int
@@ -53,7 +53,7 @@ RunEventKind = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class EventRecord(RunRecord):
+class EventRecord(JsonRecord):
     """One line of `events.jsonl`: something that happened to the attempt."""
 
     time: float
@@ -68,14 +68,14 @@ class EventRecord(RunRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome(RunRecord):
+class Outcome(JsonRecord):
     """`outcome.json`: how the trainer ended."""
 
     outcome: Literal["succeeded", "stopped", "failed"]
     """How it ended."""
     step: Number
     """Completed optimizer steps."""
-    checkpoint_id: Message | None = None
+    checkpoint_id: ShortText | None = None
     """Last checkpoint that it committed."""
     failure: Failure | None = None
     """Why it failed."""
@@ -86,7 +86,7 @@ RecordingRanks = Literal["first", "all"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request(RunRecord):
+class Request(JsonRecord):
     """`requests/<id>.json`: a request to a running trainer."""
 
     kind: RequestKind
@@ -98,51 +98,51 @@ class Request(RunRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestAnswer(RunRecord):
+class RequestAnswer(JsonRecord):
     """`requests/<id>.answer.json`: what became of a request."""
 
     ok: bool
     """Whether it was done."""
-    message: Message
+    message: ShortText
     """What was done, or why not."""
     step: Annotated[int, Bounds(ge=0)]
     """Completed optimizer steps at that moment."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Provenance(RunRecord):
+class Provenance(JsonRecord):
     """`provenance.json`: which code ran on which software and hardware of one node."""
 
-    git_commit: Message | None
+    git_commit: ShortText | None
     """Commit of the trainer's source tree; absent when it lies in no repository."""
     git_diff: Annotated[str, Cut(DIFF_LIMIT_BYTES)] | None
     """What tracked files had changed against that commit; empty when nothing had."""
     git_diff_truncated: bool
     """Whether `git_diff` was cut at its limit."""
-    packages: Annotated[dict[Message, Message], MaxItems(4000)]
+    packages: Annotated[dict[ShortText, ShortText], MaxItems(4000)]
     """Version of every installed package."""
-    python: Message
+    python: ShortText
     """Version of Python."""
-    torch: Message
+    torch: ShortText
     """Version of torch."""
-    cuda: Message | None
+    cuda: ShortText | None
     """CUDA version that torch was built with."""
-    cuda_driver: Message | None
+    cuda_driver: ShortText | None
     """Version of the NVIDIA driver; absent without one."""
-    nccl: Message | None
+    nccl: ShortText | None
     """Version of NCCL; absent where torch has none."""
-    host: Message
+    host: ShortText
     """Name of the host."""
-    platform: Message
+    platform: ShortText
     """Kernel and architecture."""
     cpu_count: Number
     """CPU cores that the trainer may use."""
-    gpus: Annotated[tuple[Message, ...], MaxItems(1024)]
+    gpus: Annotated[tuple[ShortText, ...], MaxItems(1024)]
     """Names of the GPUs that it sees, by index."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankExit(RunRecord):
+class RankExit(JsonRecord):
     """How one rank ended."""
 
     rank: Number
@@ -151,14 +151,14 @@ class RankExit(RunRecord):
     """Process id."""
     exit_code: Number | None
     """Exit code; absent when a signal ended it or its end was not observed."""
-    signal: Message | None
+    signal: ShortText | None
     """Signal that ended it, such as `SIGKILL`."""
     time: float
     """Unix time, seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExitRecord(RunRecord):
+class ExitRecord(JsonRecord):
     """`exit.json`: the supervisor's record of how the node's share of the attempt ended."""
 
     outcome: Literal["succeeded", "stopped", "failed", "cancelled"]

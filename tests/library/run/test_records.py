@@ -22,7 +22,7 @@ from trainyard.run.failures import (
     MemoryUse,
     Remedy,
 )
-from trainyard.run.record_base import RunRecord, to_json
+from trainyard.run.record_base import JsonRecord, to_json
 from trainyard.run.records import (
     DIFF_LIMIT_BYTES,
     EventRecord,
@@ -73,7 +73,7 @@ PROVENANCE = Provenance(
     gpus=("g",),
 )
 # The texts of these records as pydantic wrote them when they were its models.
-TEXTS: list[tuple[RunRecord, str]] = [
+TEXTS: list[tuple[JsonRecord, str]] = [
     (
         MetricRecord(
             step=3,
@@ -138,14 +138,14 @@ TEXTS: list[tuple[RunRecord, str]] = [
 
 
 @pytest.mark.parametrize(("record", "text"), TEXTS, ids=lambda value: type(value).__name__)
-def test_the_json_text_of_a_record(record: RunRecord, text: str) -> None:
+def test_the_json_text_of_a_record(record: JsonRecord, text: str) -> None:
     assert to_json(record) == text
     assert to_json(parse_record(type(record), text)) == text
     assert check_record(type(record), record) is record
 
 
 @pytest.mark.parametrize(("record", "text"), TEXTS, ids=lambda value: type(value).__name__)
-def test_pydantic_writes_the_same_text(record: RunRecord, text: str) -> None:
+def test_pydantic_writes_the_same_text(record: JsonRecord, text: str) -> None:
     """The server stores records and sends them inside of models, which pydantic writes."""
     assert adapter(type(record)).dump_json(record).decode() == text
 
@@ -198,7 +198,7 @@ def test_a_number_is_read_as_it_was(value: float) -> None:
         ),
     ],
 )
-def test_what_is_no_record_is_refused(kind: type[RunRecord], text: str, problem: str) -> None:
+def test_what_is_no_record_is_refused(kind: type[JsonRecord], text: str, problem: str) -> None:
     with pytest.raises(ValidationError) as refused:
         parse_record(kind, text)
     with pytest.raises(ValueError, match=problem):
@@ -236,7 +236,7 @@ def test_a_failure_without_a_remedy_has_the_usual_one() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted({type(record) for record, _ in TEXTS}, key=repr))
-def test_every_field_of_a_record_has_a_description(kind: type[RunRecord]) -> None:
+def test_every_field_of_a_record_has_a_description(kind: type[JsonRecord]) -> None:
     schema = adapter(kind).json_schema(mode="serialization")
     assert schema["description"]
     for name, field in schema["properties"].items():
