@@ -1,1 +1,1 @@
-"""The `trainyard` command: Typer for its arguments, Rich for what it shows."""
+"""The `trainyard` command: Typer parses its arguments, Rich renders its output."""

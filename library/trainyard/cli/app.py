@@ -1,4 +1,4 @@
-"""The commands together, and the one place where errors become text and exit codes."""
+"""The command group, and the only place that maps errors to text and exit codes."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ FAILED, USAGE = 1, 2
 HELP = """Train PyTorch models on any number of GPUs, and go on with any other number.
 
 A job is named by its id, the beginning of its id, its name, or @last; a checkpoint by JOB@step-400.
-TRAINYARD_URL and TRAINYARD_TOKEN say where the server is, else what `up` or `login` wrote: into the
-default profile, or into the one of --profile or TRAINYARD_PROFILE."""
+The server is that of TRAINYARD_URL and TRAINYARD_TOKEN, else that of a profile that `up` or `login`
+wrote: the default one, or the one of --profile or TRAINYARD_PROFILE."""
 
 REMEDIES: dict[type[TrainyardError], str] = {
     UnauthenticatedError: "Log in with `trainyard login URL`, or set TRAINYARD_TOKEN.",
     ForbiddenError: "Use a token that may do this, such as the admin token.",
     ConnectionFailedError: "Start the control plane with `trainyard up`, or check TRAINYARD_URL.",
-    ServerError: "Try again in a moment; the server's log says more under the request id.",
+    ServerError: "Try again in a moment; the server's log has details under the request id.",
 }
 
 
@@ -60,7 +60,7 @@ class CommandGroup(TyperGroup):
         """Run the command.
 
         Raises:
-            typer.Exit: 2 for what the caller can mend in the command line or the spec, else 1.
+            typer.Exit: 2 for an error in the command line or the spec, else 1.
         """
         try:
             return super().invoke(ctx)

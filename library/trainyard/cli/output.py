@@ -49,17 +49,17 @@ def say(*parts: RenderableType) -> None:
         return
     with out.capture() as captured:
         out.print(*parts, sep="\n", markup=False)
-    # Tables fill their last column with blanks, which a pipe has no use for.
+    # Rich pads the last column of tables with blanks, which a pipe does not need.
     out.file.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
 def note(text: str) -> None:
-    """Write beside the output, to stderr."""
+    """Write to stderr, apart from the output."""
     console(stderr=True).print(Text(text, style="dim"))
 
 
 def emit(view: View, *, as_json: bool, draw: Callable[[View], RenderableType]) -> None:
-    """Write one view: drawn, or as JSON."""
+    """Write one view: rendered, or as JSON."""
     if as_json:
         write_json(view)
     else:
@@ -114,7 +114,7 @@ def complain(
     where: Callable[[Problem], str | None] = lambda _: None,
     remedy: str = "",
 ) -> None:
-    """Write an error: what it is, each field that is wrong and where it was given, what to do."""
+    """Write an error: its text, each wrong field with its source, and the remedy."""
     err = console(stderr=True)
 
     def write(text: str | Text, *, style: str = "", indent: int = 2) -> None:

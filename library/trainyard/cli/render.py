@@ -1,4 +1,4 @@
-"""One job as a page: state, progress, attempts and their lineage, failure, what to do next."""
+"""One job as a page: state, progress, attempts and their lineage, failure, next commands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def progress_words(progress: Progress, *, running: bool = True) -> str:
 
 
 def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
-    """Return a job whole: state, progress, attempts and their lineage, what to do next."""
+    """Return a job with all parts: state, progress, attempts and their lineage, next commands."""
     attempt = job.current_attempt
     running = job.state == JobState.RUNNING
     rows = facts(
@@ -56,8 +56,8 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
     )
     parts: list[RenderableType] = [Text(job.name, style="bold"), rows]
     if job.pending:
-        asked = f"{job.pending.cause} as {job.pending.layout}, asked for by {job.pending.actor}"
-        parts += [heading("Waits to be launched"), Text(f"  {asked}")]
+        launch = f"{job.pending.cause} as {job.pending.layout}, requested by {job.pending.actor}"
+        parts += [heading("Waits to be launched"), Text(f"  {launch}")]
     if attempts:
         parts += [heading("Attempts"), _attempts(attempts, job.id)]
     if attempt and attempt.failure and job.state != JobState.SUCCEEDED:

@@ -1,4 +1,4 @@
-"""What a spec amounts to, and what a resume would change."""
+"""Renders the plan of a spec, and the changes of a resume or a fork."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainyard.protocol.rest.resume import ResumePreview
 
 
 def draw_plan(plan: Plan) -> RenderableType:
-    """Return what a spec amounts to."""
+    """Return the plan of a spec."""
     batch, model = plan.batch, plan.parameters
     idle = formats.share(batch.idle_share)
     if batch.less_idle_micro_batch_size:
@@ -63,7 +63,7 @@ def _pipeline(pipeline: PipelinePlan | None) -> list[tuple[str, str]]:
 
 
 def draw_preview(preview: ResumePreview) -> RenderableType:
-    """Return the comparison of a resume: what changes, and what does not."""
+    """Return the comparison of a resume: changed and unchanged values."""
     rows = Listing("  ", "BEFORE", "AFTER", "", elastic="BEFORE")
     for change in preview.changes:
         style = "" if change.changed else "dim"
@@ -87,7 +87,7 @@ def draw_preview(preview: ResumePreview) -> RenderableType:
 
 
 def draw_fork(preview: ForkPreview) -> RenderableType:
-    """Return what a fork is: its plan, and what goes on exactly."""
+    """Return the preview of a fork: its plan, and which aspects continue exactly."""
     start = Text(f"{preview.name}, with {', '.join(preview.parts)} of ")
     start.append(preview.checkpoint_id, style="dim")
     start.append(f", starts after step {preview.start_step:,}")

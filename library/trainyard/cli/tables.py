@@ -20,7 +20,7 @@ from trainyard.protocol.states import JobState
 
 WHY_COLUMNS = 70
 SHORT_ID = 12
-"""Characters of an id in tables: its time, and enough to tell jobs of one moment apart."""
+"""Characters of an id in tables: its time, and enough to distinguish simultaneous jobs."""
 
 
 def draw_jobs(jobs: Sequence[JobSummary]) -> RenderableType:
@@ -61,15 +61,13 @@ def draw_counts(counts: Mapping[JobState, int], *, shown: int) -> RenderableType
 
 
 def draw_events(events: Sequence[AnyEvent]) -> RenderableType:
-    """Return events, the oldest first, as they would have been watched."""
+    """Return events, oldest first, in the form of `watch`."""
     if not events:
         return Text("No events.")
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("TIME", "TRY", "WHO"):
         rows.add_column(name, no_wrap=True)
-    rows.add_column(
-        "WHAT", overflow="fold"
-    )  # what happened is told whole, on more lines if need be
+    rows.add_column("WHAT", overflow="fold")  # messages are never cut: they wrap if necessary
     for event in sorted(events, key=lambda e: e.id):
         attempt = str(event.attempt) if event.attempt is not None else formats.DASH
         rows.add_row(formats.date(event.at), attempt, event.actor, Text(event.message))

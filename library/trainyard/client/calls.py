@@ -1,4 +1,4 @@
-"""What every group of the SDK's calls stands on: the transport, and pages as iterators."""
+"""The base of the SDK's groups of calls: the transport, and pages as iterators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SDK's calls about checkpoints, and about what is done to them on their nodes."""
+"""The SDK's calls about checkpoints and operations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CatalogCalls(Calls):
         return self.transport.get(CheckpointDetails, f"/checkpoints/{checkpoint_id}")
 
     def verify(self, checkpoint_id: str) -> OperationView:
-        """Have a checkpoint compared with its checksums and loaded; `wait_for_operation` waits."""
+        """Compare a checkpoint with its checksums and load it; `wait_for_operation` waits."""
         return self.transport.post(OperationView, f"/checkpoints/{checkpoint_id}/verify")
 
     def export(
@@ -39,7 +39,7 @@ class CatalogCalls(Calls):
         root: str | None = None,
         shard_gib: float | None = None,
     ) -> OperationView:
-        """Have weights and tokenizer written as Hugging Face's libraries read them.
+        """Write weights and tokenizer in the format of Hugging Face's libraries.
 
         `wait_for_operation` waits; `outcome.export` then names the folder.
 
@@ -66,7 +66,7 @@ class CatalogCalls(Calls):
         temperature: float | None = None,
         seed: int | None = None,
     ) -> OperationView:
-        """Have a text drawn; `wait_for_operation` waits, and `outcome.sample` then carries it.
+        """Generate text; `wait_for_operation` waits, and `outcome.sample` then has it.
 
         Args:
             checkpoint_id: of any model.
@@ -87,7 +87,7 @@ class CatalogCalls(Calls):
         return self.transport.post(CheckpointDetails, f"/checkpoints/{checkpoint_id}/pin")
 
     def unpin(self, checkpoint_id: str) -> CheckpointDetails:
-        """Leave a checkpoint to retention again."""
+        """Unpin a checkpoint: retention applies to it again."""
         return self.transport.post(CheckpointDetails, f"/checkpoints/{checkpoint_id}/unpin")
 
     def delete_checkpoint(self, checkpoint_id: str) -> OperationView:
@@ -135,7 +135,7 @@ class CatalogCalls(Calls):
         checkpoint_id: str | None = None,
         open_only: bool = False,
     ) -> Iterator[OperationView]:
-        """Iterate over what is and was done to checkpoints, the newest first.
+        """Iterate over operations on checkpoints, newest first.
 
         Args:
             job_id: for the checkpoints of this job, which may be deleted.
@@ -150,7 +150,7 @@ class CatalogCalls(Calls):
         return self.transport.get(OperationView, f"/operations/{operation_id}")
 
     def cancel_operation(self, operation_id: str) -> OperationView:
-        """Take an operation back.
+        """Cancel an operation.
 
         Raises:
             ConflictError: it has ended, or is a deletion that has begun.

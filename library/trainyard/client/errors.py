@@ -1,8 +1,8 @@
-"""What the SDK raises: the errors of a call to the server, and two of its own.
+"""Errors of the SDK: those of a call to the server, and two of its own.
 
 TrainyardError
 ├── NotConfiguredError         no address of a server is known
-├── UnknownReferenceError      nothing, or more than one thing, goes by this name
+├── UnknownReferenceError      no object, or more than one, has this name
 └── ConnectionFailedError, ApiError and its kinds   see `trainyard.protocol.rest.errors`
 """
 
@@ -42,4 +42,4 @@ class NotConfiguredError(TrainyardError):
 
 
 class UnknownReferenceError(TrainyardError):
-    """Nothing, or more than one thing, goes by this name."""
+    """No object, or more than one, has this name."""

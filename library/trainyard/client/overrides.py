@@ -1,4 +1,4 @@
-"""From `--set` to the overrides of a resume: whole sections, begun from what holds now."""
+"""From `--set` to the overrides of a resume: whole sections, based on the current values."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ OVERRIDES = {field: name for name, field in SINGLE_FIELDS.items()}
 
 
 def overrides_from(job: JobView, assignments: Iterable[Assignment]) -> dict[str, Any]:
-    """Return the overrides that the assignments ask for.
+    """Return the overrides for the assignments.
 
     An override replaces a whole section, so each one starts from the section as the newest attempt
     has it.
 
     Raises:
-        ValueError: a field is none that a resume may change.
+        ValueError: a resume may not change one of the fields.
     """
     listed = list(assignments)
     for assignment in listed:

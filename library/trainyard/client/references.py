@@ -1,4 +1,4 @@
-"""How a person names a job or a checkpoint: id, unique prefix, name, `@last`, `JOB@step-400`."""
+"""References to a job or a checkpoint: id, unique prefix, name, `@last`, `JOB@step-400`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.protocol.rest.telemetry import CheckpointView
 
 LAST = "@last"
 SHOWN = 5
-"""Candidates that are named when a reference fits more than one."""
+"""Number of candidates in the error for a reference that fits more than one."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 _PREFIX = re.compile(rf"[{ALPHABET}]{{1,26}}")
@@ -24,7 +24,7 @@ _CHECKPOINT = re.compile(r"(?P<job>.+)@(a(?P<attempt>\d+)\.)?step-(?P<step>\d+)"
 
 @dataclass(frozen=True)
 class Target:
-    """What a reference names."""
+    """The target of a reference."""
 
     job_id: str
     """Id of the job."""
@@ -36,7 +36,7 @@ def resolve_job(yard: Client, reference: str) -> str:
     """Return the id of the job that a reference names.
 
     Raises:
-        UnknownReferenceError: no job, or more than one, goes by it.
+        UnknownReferenceError: no job, or more than one, matches it.
     """
     if is_id(reference):
         return reference
@@ -57,16 +57,16 @@ def resolve_job(yard: Client, reference: str) -> str:
 def resolve(yard: Client, reference: str, *, exact: bool = False) -> Target:
     """Return the job, and the checkpoint where one is named, as in `JOB@step-400`.
 
-    `JOB@a2.step-400` names the attempt too; without it the current lineage is meant.
+    `JOB@a2.step-400` names the attempt too; without it the current lineage applies.
 
     Args:
         yard: the server.
-        reference: what a person wrote.
-        exact: refuse a short name that fits the checkpoints of several attempts, for what cannot
-            be undone.
+        reference: the text of the reference.
+        exact: reject a short name that fits the checkpoints of several attempts; for commands
+            that cannot be undone.
 
     Raises:
-        UnknownReferenceError: nothing, or more than one thing, goes by it.
+        UnknownReferenceError: nothing, or more than one object, matches it.
     """
     match = _CHECKPOINT.fullmatch(reference)
     if match is None:
@@ -90,7 +90,7 @@ def newest_checkpoint(yard: Client, reference: str) -> str:
     """Return the id of the checkpoint that is named, or of the newest one of the job's lineage.
 
     Raises:
-        UnknownReferenceError: nothing goes by it, or the job has saved nothing.
+        UnknownReferenceError: nothing matches it, or the job has saved nothing.
     """
     target = resolve(yard, reference)
     if target.checkpoint_id is not None:
@@ -103,7 +103,7 @@ def newest_checkpoint(yard: Client, reference: str) -> str:
 
 def _checkpoint(found: list[CheckpointView], match: re.Match[str]) -> CheckpointView:
     reference = match[0]
-    # The preflight of a resume saves the step that it came from again: the newer one is taken.
+    # The preflight of a resume saves its first step again: the newer checkpoint is selected.
     chosen = [c for c in found if c.on_lineage] or found
     if not chosen:
         raise UnknownReferenceError(

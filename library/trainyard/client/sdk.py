@@ -49,8 +49,8 @@ Spec = JobSpec | Mapping[str, Any]
 class Client(CatalogCalls, JobListCalls):
     """A connection to one server.
 
-    Every method raises a `trainyard.client.errors.TrainyardError`: `ApiError` (by status) when the
-    server refuses, `ConnectionFailedError` when it cannot be reached.
+    Every method raises a `trainyard.client.errors.TrainyardError`: `ApiError` (by status) for an
+    error response, `ConnectionFailedError` if the server cannot be reached.
 
         with Client() as client:
             job = client.submit({"name": "first", "resources": {"world_size": 2}})
@@ -65,7 +65,7 @@ class Client(CatalogCalls, JobListCalls):
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Connect to `url`, else to TRAINYARD_URL, else where `login` or `up` of this user went.
+        """Connect to `url`, else to TRAINYARD_URL, else to the server of the user's profile.
 
         Args:
             url: such as `http://127.0.0.1:8470`.
@@ -106,7 +106,7 @@ class Client(CatalogCalls, JobListCalls):
         return self.transport.post(JobView, "/jobs", _document(spec), headers=headers)
 
     def plan(self, spec: Spec) -> Plan:
-        """Validate a spec and work out what it amounts to; nothing is stored."""
+        """Validate a spec and return its plan; nothing is stored."""
         return self.transport.post(Plan, "/jobs/plan", _document(spec))
 
     def schema(self) -> dict[str, Any]:
@@ -119,11 +119,11 @@ class Client(CatalogCalls, JobListCalls):
         return self.transport.get(JobView, f"/jobs/{job_id}")
 
     def stop(self, job_id: str, *, reason: str = "") -> JobView:
-        """Ask a job to save and leave."""
+        """Stop a job after a save."""
         return self.transport.post(JobView, f"/jobs/{job_id}/stop", StopRequest(reason=reason))
 
     def cancel(self, job_id: str, *, reason: str = "") -> CancelReply:
-        """Make a job leave at once; the answer says what is lost."""
+        """End a job at once; the reply has the work that is lost."""
         body = StopRequest(reason=reason)
         return self.transport.post(CancelReply, f"/jobs/{job_id}/cancel", body)
 
@@ -138,11 +138,11 @@ class Client(CatalogCalls, JobListCalls):
         allow_code_change: bool = False,
         dry_run: bool = False,
     ) -> ResumeReply:
-        """Go on from a checkpoint (the newest of the lineage), on any legal world size and layout.
+        """Resume from a checkpoint (the newest of the lineage), on any legal world size and layout.
 
         `overrides` may also be a plain mapping. With `allow_code_change` the files of `model.code`
         may differ from those that wrote the checkpoint. With `dry_run` nothing is stored, and the
-        answer compares before and after.
+        reply compares before and after.
         """
         given: dict[str, Any] = {
             "world_size": world_size,
@@ -156,18 +156,18 @@ class Client(CatalogCalls, JobListCalls):
         return self.transport.post(ResumeReply, f"/jobs/{job_id}/resume", body)
 
     def resume_options(self, job_id: str) -> ResumeOptions:
-        """Return each world size that the cluster could give, with its layouts or the reason."""
+        """Return each world size of the cluster, with its layouts or the reason for none."""
         return self.transport.get(ResumeOptions, f"/jobs/{job_id}/resume-options")
 
     def request(
         self, job_id: str, kind: RequestKind, *, steps: int = 3, ranks: RecordingRanks = "first"
     ) -> JobRequestView:
-        """Ask something of a running job, or a record of some steps; the answer is an event."""
+        """Send a request to a running job, such as a save or a profile; the answer is an event."""
         body = JobRequest(kind=kind, steps=steps, ranks=ranks)
         return self.transport.post(JobRequestView, f"/jobs/{job_id}/requests", body)
 
     def requests(self, job_id: str) -> Iterator[JobRequestView]:
-        """Iterate over what was asked of a job, the newest first, with the answers."""
+        """Iterate over the requests on a job and their answers, newest first."""
         return self._pages(Page[JobRequestView], f"/jobs/{job_id}/requests")
 
     def wait_for_answer(
@@ -178,7 +178,7 @@ class Client(CatalogCalls, JobListCalls):
         timeout: float | None = None,
         poll_seconds: float = 0.5,
     ) -> JobRequestView:
-        """Return a request once it has been answered; an attempt that ends answers all it has.
+        """Return a request once it is answered; an attempt that ends answers all open ones.
 
         Raises:
             TimeoutError: it was not within `timeout` seconds.
@@ -187,15 +187,15 @@ class Client(CatalogCalls, JobListCalls):
         def look() -> JobRequestView:
             return next(one for one in self.requests(job_id) if one.id == request_id)
 
-        def waiting(asked: JobRequestView) -> str | None:
-            return f"{asked.request.kind} is not answered" if asked.answer is None else None
+        def waiting(view: JobRequestView) -> str | None:
+            return f"{view.request.kind} is not answered" if view.answer is None else None
 
         return self.transport.poll(look, waiting, timeout=timeout, poll_seconds=poll_seconds)
 
     def delete(
         self, job_id: str, *, checkpoints: Literal["keep", "delete"] = "keep"
     ) -> list[OperationView]:
-        """Remove a finished job; return what deletes its checkpoints, where they are to go."""
+        """Remove a finished job; return the operations that delete its checkpoints, if any."""
         query = {"checkpoints": checkpoints}
         response = self.transport.send("DELETE", f"/jobs/{job_id}", query=query)
         return read(JobDeletedView, response).operations if response.status_code == 202 else []
@@ -203,7 +203,7 @@ class Client(CatalogCalls, JobListCalls):
     def wait(
         self, job_id: str, *, timeout: float | None = None, poll_seconds: float = 1.0
     ) -> JobView:
-        """Return the job once it has reached an end.
+        """Return the job once it has reached a final state.
 
         Raises:
             TimeoutError: it did not within `timeout` seconds.
@@ -308,8 +308,8 @@ class Client(CatalogCalls, JobListCalls):
     ) -> ComparisonView:
         """Return buckets of the same series of up to eight jobs, each with its time and tokens.
 
-        Without `names` the answer tells only which each job has. `x` says what `from_x` and `to_x`
-        count, the ends of the stretch that is drawn; steps when absent.
+        Without `names` the reply only lists the series of each job. `x` is the unit of `from_x` and
+        `to_x`, the bounds of the range; steps when absent.
         """
         query = {
             "jobs": ",".join(job_ids),
@@ -329,8 +329,8 @@ class Client(CatalogCalls, JobListCalls):
         Between them come notices (`metrics`, `log`, `phase`, ...), which have no `id`; the newest
         of a kind stands for those that it replaces.
 
-        The first item is a `Resync`: read then what you show, and follow with the events. Another
-        one comes when a gap could not be replayed.
+        The first item is a `Resync`: on it, read the current state, then apply the events. Another
+        one follows a gap that could not be replayed.
         """
         stream = EventStream(self.transport, job_id=job_id, give_up_seconds=give_up_seconds)
         return iter(stream)
@@ -342,7 +342,7 @@ class Client(CatalogCalls, JobListCalls):
         return self._pages(Page[NodeView], "/nodes")
 
     def drain(self, node: str, *, running: Running = "move") -> NodeView:
-        """Place nothing new on a node; what runs there saves and moves, or may finish."""
+        """Place nothing new on a node; its attempts save and move, or finish."""
         return self.transport.post(NodeView, f"/nodes/{node}/drain", DrainRequest(running=running))
 
     def undrain(self, node: str) -> NodeView:
@@ -364,7 +364,7 @@ class Client(CatalogCalls, JobListCalls):
         kind: Literal["api", "join", "login"] = "api",
         expires_in_seconds: int | None = None,
     ) -> TokenView:
-        """Make a token (with the admin token); its `secret` is told this once."""
+        """Create a token (with the admin token); its `secret` is returned only here."""
         body = TokenRequest(name=name, kind=kind, expires_in_seconds=expires_in_seconds)
         return self.transport.post(TokenView, "/tokens", body)
 
@@ -374,7 +374,7 @@ class Client(CatalogCalls, JobListCalls):
 
 
 def _document(spec: Spec) -> Mapping[str, Any]:
-    """Return the spec as a document; of a `JobSpec` what differs from the defaults."""
+    """Return the spec as a document; of a `JobSpec` the values that differ from the defaults."""
     return spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, JobSpec) else spec
 
 

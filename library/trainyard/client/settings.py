@@ -1,4 +1,4 @@
-"""Where the server is and which token opens it: arguments, environment, then a profile's file."""
+"""Address and token of the server: from arguments, environment, or a profile's file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _chosen: str | None = None
 
 
 def choose_profile(name: str | None) -> None:
-    """Make a profile the one of this process, before TRAINYARD_URL and TRAINYARD_PROFILE.
+    """Select a profile for this process, with priority over TRAINYARD_URL and TRAINYARD_PROFILE.
 
     Raises:
         NotConfiguredError: it could be no file's name.
@@ -65,7 +65,7 @@ def config_path() -> Path:
 def resolve(url: str | None = None, token: str | None = None) -> Connection:
     """Return the connection to use.
 
-    It is what is given, else the profile that was chosen, else TRAINYARD_URL and TRAINYARD_TOKEN,
+    It is the given one, else the selected profile, else TRAINYARD_URL and TRAINYARD_TOKEN,
     else the profile of TRAINYARD_PROFILE or the default one. The token of a profile is only ever
     sent to the server that the profile names.
 
@@ -100,7 +100,7 @@ def _nothing_known() -> str:
 
 
 def load() -> Connection | None:
-    """Return what the profile's file says; nothing when it is absent or not legible."""
+    """Return the content of the profile's file; nothing when it is absent or unreadable."""
     try:
         content = json.loads(config_path().read_text(encoding="utf-8"))
         return Connection(str(content["url"]), content.get("token"))

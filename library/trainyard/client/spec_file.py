@@ -20,7 +20,7 @@ from trainyard.spec.job import JobSpec
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that refuses a key that stands twice; PyYAML takes the last one in silence."""
+    """YAML loader that rejects duplicate keys; PyYAML silently takes the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -126,22 +126,23 @@ def apply(document: Mapping[str, Any], assignments: Iterable[Assignment]) -> dic
 
 
 def typed_value(assignment: Assignment) -> Any:
-    """Return the value in the type that the spec wants: as TOML where that fits, else as text.
+    """Return the value in the type of its field: as TOML where that is valid, else as text.
 
     So `name=7` is text, `training.steps=7` a number, and `model.size=8B` needs no quotes. A value
-    that fits neither way is returned as TOML reads it: whoever checks the spec says what is legal.
+    that is valid in neither form is returned as parsed by TOML: validation of the spec then reports
+    the legal values.
     """
     candidates: list[Any] = [assignment.text]
     try:
         candidates.insert(0, tomllib.loads(f"value = {assignment.text}")["value"])
     except tomllib.TOMLDecodeError:
         return assignment.text
-    wanted = _field_type(JobSpec, assignment.path)
-    if wanted is None:
+    field_type = _field_type(JobSpec, assignment.path)
+    if field_type is None:
         return candidates[0]
     for candidate in candidates:
         try:
-            wanted.validate_json(json.dumps(candidate, default=str), strict=True)
+            field_type.validate_json(json.dumps(candidate, default=str), strict=True)
         except ValidationError:
             continue
         return candidate

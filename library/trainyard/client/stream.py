@@ -1,4 +1,4 @@
-"""The stream of events: server-sent events, gone on with after every interruption."""
+"""The stream of events: server-sent events, resumed after every interruption."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.client.transport import BACKOFF, Transport, unreachable
 from trainyard.protocol.rest.events import AnyStreamItem
 
 SILENCE_SECONDS = 45.0
-"""Without even a ping for so long, the connection is taken for dead and opened anew."""
+"""Silence, pings included, after which the connection counts as dead and is reopened."""
 
 
 ITEM: TypeAdapter[AnyStreamItem] = TypeAdapter(AnyStreamItem)
@@ -23,9 +23,9 @@ ITEM: TypeAdapter[AnyStreamItem] = TypeAdapter(AnyStreamItem)
 
 @dataclass(frozen=True)
 class Resync:
-    """The stream starts here: what happened earlier was not seen, so read afresh what you show.
+    """The stream starts here: earlier events are missing, so the reader must read the state anew.
 
-    The first item of every stream, and again after the server could not replay a gap.
+    It is the first item of every stream, and follows each gap that the server could not replay.
     """
 
 
@@ -63,7 +63,7 @@ class EventStream:
         self._last_id: str | None = None
 
     def __iter__(self) -> Iterator[AnyStreamItem | Resync]:
-        """Yield events and notices, and a `Resync` wherever what came before was not seen.
+        """Yield events and notices, and a `Resync` wherever earlier ones are missing.
 
         Raises:
             ConnectionFailedError: the server stayed away for longer than `give_up_seconds`.

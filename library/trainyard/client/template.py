@@ -13,7 +13,7 @@ from trainyard.spec.job import JobSpec
 
 HEAD = """\
 # A Trainyard job. Every field may be left out; those behind a # show their default.
-# `trainyard plan FILE` says what it amounts to, `trainyard submit FILE` submits it.
+# `trainyard plan FILE` shows its plan, `trainyard submit FILE` submits it.
 """
 
 SHOWN = {

@@ -58,10 +58,10 @@ class Transport:
         timeout: float | None,
         poll_seconds: float,
     ) -> Model:
-        """Look until `waiting` has no word of what is seen that is still to come, and return it.
+        """Poll until `waiting` returns None for the value, and return the value.
 
         Raises:
-            TimeoutError: with that word, when it still has one after `timeout` seconds.
+            TimeoutError: with the last text of `waiting`, after `timeout` seconds.
         """
         waited = 0.0
         while True:
@@ -86,7 +86,7 @@ class Transport:
         *,
         headers: Mapping[str, str] | None = None,
     ) -> Model:
-        """Ask for something; repeated only if the server never saw it, or knows it by its key."""
+        """Send a POST; repeated only if it never reached the server, or has an idempotency key."""
         return read(model, self.send("POST", path, body=body, headers=headers))
 
     def send(
@@ -173,10 +173,10 @@ class Transport:
 
 
 def read(model: type[Model], response: httpx.Response) -> Model:
-    """Read a model from a response; fields that only a newer server knows are left out.
+    """Parse a model from a response; unknown fields of a newer server are dropped.
 
     Raises:
-        ConnectionFailedError: what answers is something else than a server of ours.
+        ConnectionFailedError: the responding service is not a Trainyard server.
     """
     try:
         return model.model_validate_json(response.content, extra="ignore")

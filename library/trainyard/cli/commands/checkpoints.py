@@ -1,4 +1,4 @@
-"""`checkpoints`: the catalog of a job, and what may be done with it."""
+"""`checkpoints`: the catalog of a job, and operations on it."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def checkpoints(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """List a job's checkpoints, show who wrote one and what it cost, or act on it.
+    """List a job's checkpoints, show writers and cost of one, or act on it.
 
     `verify` compares every file with its checksum and loads every tensor; with --wait it exits with
-    1 when something is wrong. `pin` keeps a checkpoint whatever retention says. `delete` is refused
-    with the reason where somebody needs it.
+    1 when it finds damage. `pin` exempts a checkpoint from retention. `delete` is rejected with the
+    reason while the checkpoint is in use.
     """
     with Client() as yard:
         if len(given) == 1:
@@ -117,7 +117,7 @@ def draw_checkpoints(shown: Sequence[CheckpointView]) -> RenderableType:
 
 
 def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
-    """Return what a checkpoint holds, who wrote it, and what it cost."""
+    """Return content, writers and cost of a checkpoint."""
     stall = "not known" if one.stall_seconds is None else f"{one.stall_seconds:.2f} s"
     data = one.manifest.train_state.data
     lines: list[RenderableType] = [
@@ -138,7 +138,7 @@ def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
         ),
     ]
     if not one.manifest.writers:
-        return Group(*lines, Text("Its manifest does not say who wrote it."))
+        return Group(*lines, Text("Its manifest does not list its writers."))
     rows = Listing("RANK", "SIZE", "FILES", "SECONDS", "BANDWIDTH",
                    right=("RANK", "SIZE", "FILES", "SECONDS", "BANDWIDTH"))  # fmt: skip
     for writer in one.manifest.writers:

@@ -31,7 +31,7 @@ CSV_HEADER = "job,name,metric,step,tokens,seconds,last,min,max,count,non_finite"
 
 
 class CurveAxis(StrEnum):
-    """What `--from` and `--to` count."""
+    """Unit of `--from` and `--to`."""
 
     STEP = "step"
     TOKENS = "tokens"
@@ -69,12 +69,12 @@ def compare(
     """Show last value and range of each series, job by job, or write the curves."""
     with Client() as yard:
         job_ids = [resolve_job(yard, reference) for reference in references]
-        wanted = [name for name in (names or "").split(",") if name]
-        if not wanted:
+        chosen = [name for name in (names or "").split(",") if name]
+        if not chosen:
             known = {name for job in yard.compare(job_ids).jobs for name in job.names}
-            wanted = [name for name in USUAL if name in known]
+            chosen = [name for name in USUAL if name in known]
         view = yard.compare(
-            job_ids, names=wanted, x=x.value, from_x=start, to_x=end, max_points=points
+            job_ids, names=chosen, x=x.value, from_x=start, to_x=end, max_points=points
         )
     if json:
         write_json(view)
@@ -96,8 +96,8 @@ def csv_lines(view: ComparisonView) -> Iterator[str]:
             for step, tokens, time, *values, count, strange in rows:
                 seconds = None if time is None else round(time - start, 6)
                 cells = (step, tokens, seconds, *values, count, strange)
-                told = ("" if cell is None else str(cell) for cell in cells)
-                yield ",".join((job.id, job.name, line.name, *told))
+                texts = ("" if cell is None else str(cell) for cell in cells)
+                yield ",".join((job.id, job.name, line.name, *texts))
 
 
 def draw(view: ComparisonView) -> RenderableType:

@@ -1,4 +1,4 @@
-"""`export` and `sample`: what a node makes of a checkpoint's weights."""
+"""`export` and `sample`: the weights of a checkpoint as files, or as generated text."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def export(
 ) -> None:
     """Write weights, config and tokenizer of a checkpoint to a folder that `transformers` loads.
 
-    A node does it; with --wait the folder is named when it is there. One that holds the same
-    already is left as it is.
+    It runs on a node; with --wait the command prints the folder when it is complete. An existing
+    folder with the same content is left unchanged.
     """
     with Client() as yard:
         operation = yard.export(
@@ -69,9 +69,9 @@ def sample(
     seed: Annotated[int | None, typer.Option("--seed", help="Of the draws; 0 without.")] = None,
     json: Json = False,
 ) -> None:
-    """Print the prompt and what the model writes after it.
+    """Print the prompt and its continuation by the model.
 
-    A node draws it on its CPU, beside what trains there.
+    It runs on a node's CPU, in parallel to training.
     """
     with Client() as yard:
         operation = yard.sample(
@@ -90,5 +90,5 @@ def sample(
 
 
 def _harmless(text: str) -> str:
-    """Return a text without what a terminal would take for an order."""
+    """Return a text without the control sequences of terminals."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)

@@ -43,12 +43,12 @@ def fork(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what it would be and what stays exact.")
+        bool, typer.Option("--dry-run", help="Show the plan and what stays exact; store nothing.")
     ] = False,
     wait: Follow = False,
     json: Json = False,
 ) -> None:
-    """Start a new job with changed settings from a checkpoint, and say what stays exact."""
+    """Start a new job with changed settings from a checkpoint, and list what stays exact."""
     assignments = _assignments(settings)
     with Client() as yard:
         reply = _fork(
@@ -104,7 +104,7 @@ def _fork(
             problem.detail,
             problems=[_as_written(each) for each in problem.errors],
             where=where,
-            remedy="docs/forking.md says what a fork may change and what then stays exact.",
+            remedy="docs/forking.md lists what a fork may change and what then stays exact.",
         )
         raise typer.Exit(USAGE) from None
 
@@ -122,6 +122,6 @@ def _changes(assignments: list[Assignment]) -> dict[str, Any]:
 
 
 def _as_written(problem: Problem) -> Problem:
-    """Name a changed field as `--set` does, not by its place in the request."""
+    """Name a changed field as in `--set`, not by its place in the request."""
     pointer = problem.pointer.removeprefix("/changes")
     return problem.model_copy(update={"pointer": pointer})

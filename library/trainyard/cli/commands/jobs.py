@@ -1,4 +1,4 @@
-"""`stop`, `cancel`, `kill`, `resume` and `delete`: what is done to a job."""
+"""`stop`, `cancel`, `kill`, `resume` and `delete`: commands that change a job."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def stop(
 def cancel(
     reference: JobReference, reason: Reason = "", yes: Yes = False, json: Json = False
 ) -> None:
-    """Leave now, without saving; says what is lost, and asks first."""
+    """Leave now, without saving; shows what is lost and requires confirmation."""
     with Client() as yard:
         job = yard.job(resolve_job(yard, reference))
         if not yes:
@@ -64,7 +64,7 @@ def cancel(
 
 
 def kill(reference: JobReference, reason: Reason = "", json: Json = False) -> None:
-    """Cancel without a question."""
+    """Cancel without confirmation."""
     with Client() as yard:
         _cancel(yard, resolve_job(yard, reference), reason=reason, json=json)
 
@@ -78,7 +78,7 @@ def _cancel(yard: Client, job_id: str, *, reason: str, json: bool) -> None:
 
 
 def _at_risk(yard: Client, job: JobView) -> str:
-    """Return what a cancel would lose at this moment."""
+    """Return the work that a cancel would lose now."""
     saved = max((c.step for c in yard.checkpoints(job.id) if c.on_lineage), default=0)
     steps = max(job.progress.step - saved, 0)
     return f"{steps:,} step{'s' if steps != 1 else ''} since the last checkpoint would be lost."
@@ -110,7 +110,7 @@ def resume(
     wait: Follow = False,
     json: Json = False,
 ) -> None:
-    """Go on from the newest checkpoint, or an older one, on any legal number of slots."""
+    """Resume from the newest checkpoint, or an older one, on any legal number of slots."""
     with Client() as yard:
         target = resolve(yard, reference)
         if options:
@@ -201,7 +201,7 @@ def delete(
 
 
 def confirm(question: str, *, flag: str) -> None:
-    """Ask, or where nobody can answer say how to do without."""
+    """Prompt for confirmation; without a terminal fail and name the option that replaces it."""
     if not sys.stdin.isatty():
         complain(question, remedy=f"Nobody is here to answer: use {flag}.")
         raise typer.Exit(USAGE)

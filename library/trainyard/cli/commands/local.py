@@ -1,4 +1,4 @@
-"""`up`, `down` and `login`: the control plane on this machine, or the way to another one."""
+"""`up`, `down` and `login`: the control plane on this machine, or a connection to another."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _given(options: dict[str, object]) -> list[str]:
 
 
 def _embedded(*arguments: str) -> None:
-    """Become `python -m embedded`; nothing of it is imported here."""
+    """Replace this process by `python -m embedded`, without importing it."""
     if importlib.util.find_spec("embedded") is None or importlib.util.find_spec("fastapi") is None:
         complain(
             "the control plane is not installed here",
@@ -99,7 +99,7 @@ def login(
     ] = None,
     profile: Profile = None,
 ) -> None:
-    """Check a token and keep it, with the server's address, for the other commands."""
+    """Check a token and store it, with the server's address, for the other commands."""
     if profile is not None:
         settings.choose_profile(profile)
     if "?" in url:

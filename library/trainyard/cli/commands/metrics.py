@@ -1,4 +1,4 @@
-"""`metrics` and `logs`: what flows back from training."""
+"""`metrics` and `logs`: output of training."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def metrics(
     """Show each series with its last value and range; NaN is counted, never hidden."""
     with Client() as yard:
         job_id = resolve_job(yard, reference)
-        wanted = tuple(name for name in (names or "").split(",") if name)
+        chosen = tuple(name for name in (names or "").split(",") if name)
         if csv:
-            for line in yard.metrics_csv(job_id, names=wanted, attempt=attempt):
+            for line in yard.metrics_csv(job_id, names=chosen, attempt=attempt):
                 print(line)
             return
-        view = yard.metrics(job_id, names=wanted, attempt=attempt, max_points=points)
+        view = yard.metrics(job_id, names=chosen, attempt=attempt, max_points=points)
     write_json(view) if json else say(draw_metrics(view))
 
 
@@ -73,7 +73,7 @@ def logs(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show what a rank wrote to stdout and stderr."""
+    """Show the stdout and stderr of a rank."""
     with Client() as yard:
         job_id = resolve_job(yard, reference)
         if search is not None:

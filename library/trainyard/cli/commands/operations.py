@@ -1,4 +1,4 @@
-"""`operations`: what is and was done to checkpoints, how far it is, and how it ended."""
+"""`operations`: current and former operations on checkpoints, with progress and outcome."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def operations(
     limit: Limit = 20,
     json: Json = False,
 ) -> None:
-    """Show what is and was done to checkpoints: verifications, exports, deletions and so on.
+    """Show operations on checkpoints: verifications, exports, deletions and so on.
 
-    `cancel` takes one back: at once where it waits, else its node ends it within seconds. A
-    deletion that has begun cannot be taken back.
+    `cancel` ends a waiting operation at once and a running one within seconds, on its node. A
+    deletion that has begun cannot be cancelled.
     """
     words_given = given or []
     with Client() as yard:
@@ -105,7 +105,7 @@ def finish(operation: OperationView, *, waited: bool, as_json: bool) -> None:
     """Print the result of an operation, or how to follow it.
 
     Raises:
-        typer.Exit: with 1, where it was waited for and has not ended well.
+        typer.Exit: with 1, if the command waited and the operation did not succeed.
     """
     write_json(operation) if as_json else say(operation_line(operation))
     if waited and not is_well(operation):

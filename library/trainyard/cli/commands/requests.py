@@ -1,4 +1,4 @@
-"""`save`, `profile` and `snapshot`: what a running trainer is asked for while it goes on."""
+"""`save`, `profile` and `snapshot`: requests to a running trainer, which continues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def save(reference: JobReference, wait: Answered = False, json: Json = False) -> None:
-    """Save a checkpoint now, and go on."""
+    """Save a checkpoint now, and continue training."""
     _ask(reference, "save", wait=wait, json=json)
 
 
@@ -71,12 +71,12 @@ def _ask(
 ) -> None:
     with Client() as yard:
         job_id = resolve_job(yard, reference)
-        asked = yard.request(job_id, kind, steps=steps, ranks="all" if all_ranks else "first")
+        request = yard.request(job_id, kind, steps=steps, ranks="all" if all_ranks else "first")
         if wait:
-            asked = yard.wait_for_answer(job_id, asked.id)
-    answer = asked.answer
+            request = yard.wait_for_answer(job_id, request.id)
+    answer = request.answer
     if json:
-        write_json(asked)
+        write_json(request)
     else:
         say("Asked; `trainyard events` has the answer." if answer is None else answer.message)
     if answer is not None and not answer.ok:

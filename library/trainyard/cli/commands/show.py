@@ -1,4 +1,4 @@
-"""`ps`, `show`, `events` and `nodes`: what there is."""
+"""`ps`, `show`, `events` and `nodes`: jobs, their events, and machines."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ps(
 
 
 def show(reference: JobReference, json: Json = False) -> None:
-    """Show a job: state, attempts and their lineage, failure and remedy, what to do next."""
+    """Show a job: state, attempts and their lineage, failure and remedy, next commands."""
     with Client() as yard:
         job = yard.job(resolve_job(yard, reference))
         if json:
@@ -67,7 +67,7 @@ def show(reference: JobReference, json: Json = False) -> None:
 
 
 def events(reference: JobReference, limit: Limit = 50, json: Json = False) -> None:
-    """Say what happened to a job, the oldest first."""
+    """List the events of a job, oldest first."""
     with Client() as yard:
         job_id = resolve_job(yard, reference)
         shown = list(itertools.islice(yard.events(job_id), limit))[::-1]
@@ -92,8 +92,8 @@ def nodes(
 ) -> None:
     """List the machines, their slots and who holds them; drain or undrain one.
 
-    Nothing new is placed on a drained node. What runs there saves at the next step boundary, leaves
-    and goes on elsewhere, or waits in the queue; none of its retries is used up.
+    Nothing new is placed on a drained node. Attempts there save at the next step boundary, leave
+    and resume on other nodes, or wait in the queue; no retry is used up.
     """
     with Client() as yard:
         if given:

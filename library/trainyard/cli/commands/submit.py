@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(short_help="Write a commented spec file.")(init)
     app.command(short_help="Write the JSON Schema of the spec.")(schema)
-    app.command(short_help="Check a spec and say what it amounts to.")(plan)
+    app.command(short_help="Check a spec and show its plan.")(plan)
     app.command(short_help="Submit a job.")(submit)
 
 
@@ -54,7 +54,7 @@ def schema() -> None:
 
 
 def plan(file: SpecFile = None, settings: Set = None, json: Json = False) -> None:
-    """Check a spec and say what it amounts to; nothing is stored."""
+    """Check a spec and show its plan; nothing is stored."""
     draft = _draft(file, settings)
     with Client() as yard, draft.explained():
         emit(yard.plan(draft.document), as_json=json, draw=draw_plan)
@@ -102,7 +102,7 @@ class Draft:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Explain what the server refuses of this spec, field by field, and exit with 2."""
+        """Explain the server's errors in this spec, field by field, and exit with 2."""
         try:
             yield
         except InvalidRequestError as error:
@@ -131,8 +131,8 @@ def _draft(file: Path | None, settings: list[str] | None) -> Draft:
 def _places(file: Path | None, assignments: list[Assignment]) -> Callable[[Problem], str | None]:
     def where(problem: Problem) -> str | None:
         place = spec_file.origin(problem, file=file, assignments=assignments)
-        meant = spec_file.did_you_mean(problem)
-        hint = f"did you mean {meant}?" if meant else None
+        similar = spec_file.did_you_mean(problem)
+        hint = f"did you mean {similar}?" if similar else None
         return "; ".join(part for part in (place, hint) if part) or None
 
     return where

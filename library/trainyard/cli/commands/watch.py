@@ -1,4 +1,4 @@
-"""`watch`: a job as it happens, as a live panel on a terminal and as lines elsewhere."""
+"""`watch`: follows a job, with a live panel on a terminal and with lines elsewhere."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def watch(reference: JobReference = "@last", json: Json = False) -> None:
 
 
 def end_code(state: JobState) -> int:
-    """Return the exit code that tells how a job ended."""
+    """Return the exit code for a job's final state."""
     return {JobState.SUCCEEDED: 0, JobState.FAILED: 1}.get(state, 3)
 
 
@@ -68,7 +68,7 @@ def watch_job(yard: Client, job_id: str, *, as_json: bool = False) -> JobView:
 
 
 class Screen(Protocol):
-    """Shows a job and what happens to it."""
+    """Shows a job and its events."""
 
     def __enter__(self) -> object:
         """Open the screen."""
@@ -80,7 +80,7 @@ class Screen(Protocol):
         """Show the job as it is now."""
 
     def tell(self, item: AnyStreamItem, job: JobView) -> None:
-        """Show something that happened, with the job as it is after that."""
+        """Show an event, with the job as it is after it."""
 
 
 def follow(yard: Client, job_id: str, screen: Screen) -> JobView:
@@ -96,7 +96,7 @@ def follow(yard: Client, job_id: str, screen: Screen) -> JobView:
             else:
                 job = yard.job(job_id)
             screen.tell(item, job)
-            # The job may have ended before the events that led to it have come: they are told too.
+            # The job may have ended before its last events arrive: they are shown too.
             ended = item.kind == EventKind.JOB_ENDED and job.state in TERMINAL_JOB_STATES
         if ended:
             return job
@@ -121,7 +121,7 @@ class JsonPrinter:
 
 
 class Lines:
-    """Plain lines: what happens at once, progress every other second."""
+    """Plain lines: events immediately, progress every other second."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -143,7 +143,7 @@ class Lines:
         self._next_progress = self._now() + PROGRESS_SECONDS
 
     def tell(self, item: AnyStreamItem, job: JobView) -> None:
-        """Write an event, or now and then the progress."""
+        """Write an event, or the progress if the interval has passed."""
         if not isinstance(item, Notice):
             console().print(event_line(item))
             if item.kind == EventKind.JOB_ENDED:
@@ -153,7 +153,7 @@ class Lines:
 
 
 class Panel:
-    """A few lines that follow the job, with what happened above them."""
+    """A live panel of the job, with its events above."""
 
     def __init__(self) -> None:
         self._live = Live(console=console(), auto_refresh=False)
@@ -195,10 +195,10 @@ def summary(job: JobView) -> str:
 
 
 def phase_words(job: JobView) -> str | None:
-    """Return what the trainer is busy with, where the state does not say it."""
+    """Return the trainer's activity, where the state does not imply it."""
     phase = job.progress.phase
-    said = phase is None or phase in ("training", job.state) or job.state in TERMINAL_JOB_STATES
-    return None if said or phase is None else phase.replace("_", " ")
+    implied = phase is None or phase in ("training", job.state) or job.state in TERMINAL_JOB_STATES
+    return None if implied or phase is None else phase.replace("_", " ")
 
 
 def panel(job: JobView) -> RenderableType:
