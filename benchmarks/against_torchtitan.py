@@ -87,7 +87,7 @@ def train_titan(python: Path, folder: Path, ranks: int, steps: int, *words: str)
 
 
 def rates_in(printed: str) -> list[float]:
-    """Return tokens/s of each step that torchtitan's log speaks of, in order."""
+    """Return tokens/s of each step in torchtitan's log, in order."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", printed)
     # Every rank may print a line; a step has one rate.
     found = dict(re.findall(r"step: +(\d+) .*?tps: ([\d,]+)", plain))
@@ -127,7 +127,7 @@ def _torchrun(python: Path, ranks: int, words: list[str], folder: Path) -> str:
         "GLOO_SOCKET_IFNAME": "lo",
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_CACHE": str(folder / "cache"),
-        # What lies beside a script must not stand in for a package.
+        # Modules in the folder of a script must not shadow a package.
         "PYTHONSAFEPATH": "1",
     }
     done = subprocess.run(
@@ -158,7 +158,7 @@ def compare(python: Path, rounds: int, steps: int) -> bool:
             ("compiled", lambda ranks: train_ours(folder, ranks, steps, COMPILED)),
         ]
         for number, ranks in product(range(rounds), TORCHTITAN):
-            first = number % len(trainers)  # who comes first differs
+            first = number % len(trainers)  # the order alternates
             for kind, train in trainers[first:] + trainers[:first]:
                 rate = train(ranks)
                 print(f"round {number + 1}, {ranks} ranks, {kind}: {rate:.0f}", file=sys.stderr)

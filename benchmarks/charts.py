@@ -96,14 +96,14 @@ def draw(client: httpx.Client, spans: Sequence[tuple[int, int]]) -> tuple[list[f
     seconds: list[float] = []
     buckets = 0
     for number, (first, last) in enumerate(spans):
-        wanted: dict[str, str | int] = {
+        query: dict[str, str | int] = {
             "names": f"bench/series_{number % SERIES}",
             "max_points": BUCKETS,
             "from_step": first,
             "to_step": last,
         }
         started = time.perf_counter()
-        response = client.get("/metrics", params=wanted)
+        response = client.get("/metrics", params=query)
         seconds.append(time.perf_counter() - started)
         (line,) = response.raise_for_status().json()["lines"]
         assert sum(line["count"]) == last - first + 1

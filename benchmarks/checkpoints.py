@@ -1,12 +1,11 @@
 """Saving and loading a state of more than 2 GB, against plain writes and reads of the same bytes.
 
-Two ranks with FSDP, each with a file of its own. In each round come, one after the other: a plain
-sequential write by as many processes, a save, a plain read, a load, and a save in the background
-beside training steps; what else the machine does so meets all of them alike. A round plans anew,
-so that it sees a first and a second plan. In memory (tmpfs) the figures have targets, on a disk
-they are printed without: there a file is synced when it is written, and dropped from the system's
-cache before the plain read and before the load alike. Both read into the memory of the model and
-the optimizer, which has been used before.
+Two ranks with FSDP, each with its own file. Each round runs in turn: a plain sequential write by as
+many processes, a save, a plain read, a load, and a save in the background of training steps, so
+that other load on the machine affects all of them alike. Each round measures a first and a second
+plan. In memory (tmpfs) the figures have targets; on a disk they have none. There a file is synced
+after the write, and dropped from the page cache before the plain read and before the load. Both
+read into the memory of the model and the optimizer, which is already mapped.
 
     python -m benchmarks.checkpoints [--rounds 7] [--layers 3] [--disk FOLDER] [--no-disk]
 """
@@ -54,7 +53,7 @@ JOB = "bench"
 
 @dataclass
 class Measured:
-    """Seconds of each round, as rank 0 saw them with all ranks at a barrier before and after."""
+    """Seconds of each round on rank 0, with a barrier of all ranks before and after."""
 
     size: int = 0
     """Bytes of a checkpoint."""
@@ -69,8 +68,8 @@ class Measured:
     """From the beginning of a save in the background to its end."""
     step: list[float] = field(default_factory=list)
     """Of a step without a save."""
-    step_beside: list[float] = field(default_factory=list)
-    """Mean of the steps beside an upload."""
+    step_during_upload: list[float] = field(default_factory=list)
+    """Mean of the steps during an upload."""
 
     def ratios(self, name: str, *, of: str) -> list[float]:
         """Return one list divided by another, round by round."""
@@ -113,12 +112,12 @@ class Bench:
         seen.size = manifest.size
         self._read_and_load(manifest)
         self._forget(manifest)
-        self._steps_beside_an_upload()
+        self._steps_during_an_upload()
 
     def _read_and_load(self, manifest: Manifest) -> None:
-        """Measure both, in turn the one and the other first: what lies under a disk has caches."""
+        """Measure both in alternating order, because the layers below a disk have caches."""
         seen, file = self.measured, self._own_file(manifest)
-        loader = self._manager("disabled")  # as a resumed attempt: it knows nothing yet
+        loader = self._manager("disabled")  # like a resumed attempt, without cached plans
 
         def read() -> None:
             _forget_pages(file)
@@ -132,11 +131,11 @@ class Bench:
             action()
 
     def warm_up(self) -> None:
-        """Take the buffers for the copies and compile nothing later: the preflight does it."""
+        """Run the preflight, which allocates the staging buffers before the measured saves."""
         self._forget(self._save(self._background))
         self._step(lambda: None)
 
-    def _steps_beside_an_upload(self) -> None:
+    def _steps_during_an_upload(self) -> None:
         seen = self.measured
         seen.step.append(self._timed(lambda: self._step(lambda: None)))
         dist.barrier()
@@ -154,7 +153,7 @@ class Bench:
         blocked += sum(waited) + _seconds(self._background.settle)
         seen.blocked.append(blocked)
         seen.upload.append(save.result().save_seconds)
-        seen.step_beside.append((ended - blocked) / steps)
+        seen.step_during_upload.append((ended - blocked) / steps)
         self._forget(save.result())
 
     def _step(self, before_update: Callable[[], None]) -> None:
@@ -217,7 +216,7 @@ class Bench:
         return self.folder / checkpoint_path(JOB, 1, step) / f"__{dist.get_rank()}_0.distcp"
 
     def _forget(self, manifest: Manifest) -> None:
-        """Remove a checkpoint: there is not memory for many."""
+        """Remove a checkpoint, because memory holds only a few."""
         dist.barrier()
         if dist.get_rank() == 0:
             step = manifest.train_state.step
@@ -232,9 +231,9 @@ class Bench:
         return time.perf_counter() - started
 
     def _everywhere(self, mine: bool) -> bool:
-        said = torch.tensor(int(mine))
-        dist.all_reduce(said, op=dist.ReduceOp.MIN)
-        return bool(said)
+        all_of_them = torch.tensor(int(mine))
+        dist.all_reduce(all_of_them, op=dist.ReduceOp.MIN)
+        return bool(all_of_them)
 
     def _manager(self, mode: str) -> CheckpointManager:
         settings = parse_job_spec(
@@ -288,8 +287,8 @@ def measure(place: Path, *, rounds: int, layers: int) -> Measured:
         return Measured(**json.loads((Path(folder) / "measured.json").read_text()))
 
 
-def tell(seen: Measured, storage: str, *, bounded: bool) -> bool:
-    """Print the figures of a storage; without bounds their targets are what any number reaches."""
+def emit_figures(seen: Measured, storage: str, *, bounded: bool) -> bool:
+    """Print the figures of a storage; unbounded ones have a target that any value reaches."""
     details: dict[str, Any] = {
         "storage": storage,
         "state_gb": round(seen.size / 1e9, 2),
@@ -297,7 +296,7 @@ def tell(seen: Measured, storage: str, *, bounded: bool) -> bool:
         "rounds": len(seen.save),
     }
 
-    def told(
+    def emit_ratio(
         name: str, ratios: list[float], unit: str, target: float, *, at_least: bool, **more: object
     ) -> bool:
         anything = 0.0 if at_least else float("1e9")
@@ -312,10 +311,10 @@ def tell(seen: Measured, storage: str, *, bounded: bool) -> bool:
             **more,
         )
 
-    beside = statistics.median(seen.ratios("step_beside", of="step"))
+    slowdown = statistics.median(seen.ratios("step_during_upload", of="step"))
     return all(
         [
-            told(
+            emit_ratio(
                 "write",
                 seen.ratios("plain_write", of="save"),
                 "of the bandwidth of a plain write (checksums included)",
@@ -324,7 +323,7 @@ def tell(seen: Measured, storage: str, *, bounded: bool) -> bool:
                 gb_per_second=seen.rate("save"),
                 plain_gb_per_second=seen.rate("plain_write"),
             ),
-            told(
+            emit_ratio(
                 "load",
                 seen.ratios("plain_read", of="load"),
                 "of the bandwidth of a plain read (checksums included)",
@@ -333,7 +332,7 @@ def tell(seen: Measured, storage: str, *, bounded: bool) -> bool:
                 gb_per_second=seen.rate("load"),
                 plain_gb_per_second=seen.rate("plain_read"),
             ),
-            told(
+            emit_ratio(
                 "blocked",
                 seen.ratios("blocked", of="save"),
                 "of a synchronous save's time, in which one in the background blocks training",
@@ -343,9 +342,9 @@ def tell(seen: Measured, storage: str, *, bounded: bool) -> bool:
                 save_seconds=round(statistics.median(seen.save), 3),
                 upload_seconds=round(statistics.median(seen.upload), 3),
                 step_seconds=round(statistics.median(seen.step), 3),
-                step_time_beside_the_upload=round(beside, 3),
+                step_time_beside_the_upload=round(slowdown, 3),
             ),
-            told(
+            emit_ratio(
                 "second_plan",
                 seen.ratios("second_plan", of="first_plan"),
                 "of the first plan's time",
@@ -359,7 +358,7 @@ def tell(seen: Measured, storage: str, *, bounded: bool) -> bool:
 
 
 def _forget_pages(file: Path) -> None:
-    """Have the system drop its copy of a file, so that a disk is read; in memory it stays."""
+    """Drop a file from the page cache, so that a disk is read; on tmpfs this has no effect."""
     descriptor = os.open(file, os.O_RDONLY)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(descriptor)
@@ -385,11 +384,13 @@ def main() -> int:
     parser.add_argument("--no-disk", action="store_true")
     given = parser.parse_args()
     reached = [
-        tell(measure(MEMORY, rounds=given.rounds, layers=given.layers), "tmpfs", bounded=True)
+        emit_figures(
+            measure(MEMORY, rounds=given.rounds, layers=given.layers), "tmpfs", bounded=True
+        )
     ]
     if not given.no_disk:
         disk = measure(given.disk, rounds=given.rounds, layers=given.layers)
-        reached.append(tell(disk, "disk", bounded=False))
+        reached.append(emit_figures(disk, "disk", bounded=False))
     return 0 if all(reached) else 1
 
 

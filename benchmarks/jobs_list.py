@@ -34,7 +34,7 @@ BATCH = 1000
 PAGE_SIZE = 50
 STEPS = 10_000
 RARE_EVERY = 25_000
-"""One job in so many has the rare tag and the rare name."""
+"""One job in this many has the rare tag and the rare name."""
 SHARES = {
     JobState.SUCCEEDED: 0.80,
     JobState.FAILED: 0.10,
@@ -56,7 +56,7 @@ def measure(opened: Store, *, count: int, requests: int) -> bool:
         headers = {"authorization": f"Bearer {token}"}
         with httpx.Client(base_url=f"{url}/api/v1", headers=headers) as client:
             for name, queries in ways(ids, chance, requests).items():
-                seconds, rows = ask(client, queries)
+                seconds, rows = send_queries(client, queries)
                 passed &= emit(
                     f"jobs_list_{name}",
                     figure=percentile(seconds, 0.95) * 1000,
@@ -130,7 +130,7 @@ def ways(ids: Sequence[str], chance: random.Random, requests: int) -> dict[str, 
     }
 
 
-def ask(client: httpx.Client, queries: Sequence[Query]) -> tuple[list[float], int]:
+def send_queries(client: httpx.Client, queries: Sequence[Query]) -> tuple[list[float], int]:
     """Return how long each request took, and the rows of the last answer."""
     seconds: list[float] = []
     rows = 0

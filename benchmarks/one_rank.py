@@ -1,8 +1,8 @@
-"""One rank of many, alone in a process: what it sends in a step of the trainer, and what it holds.
+"""One rank of many, alone in a process: bytes that it sends and holds in a step of the trainer.
 
 A fake process group stands for the other ranks and fake tensors for memory, so Llama 8B on eight
 ranks needs neither. What is counted follows from shapes and types alone, and is the same on every
-machine; docs/performance.md says what counts. Kernels are those of the CPU.
+machine; docs/performance.md lists what is counted. Kernels are those of the CPU.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Collectives(TorchDispatchMode):
         if any(word in name for word in NO_PAYLOAD):
             return
         kind = next((kind for word, kind in KINDS.items() if word in name), None)
-        assert kind is not None, f"{func} is a collective that nobody has thought of"
+        assert kind is not None, f"{func} is an unexpected collective"
         assert "coalesced" not in name, f"{func} sends several tensors at once"
         ranks = _group(args).size()
         # The whole tensor is what an all-gather gives, and what a reduce-scatter takes.
@@ -229,7 +229,7 @@ def _cost(spec: JobSpec, layout: Layout) -> StepCost:
 
 
 def _stages_agree() -> AbstractContextManager[object]:
-    """Have stages know that the others were told their shapes too, which they ask each other."""
+    """Mark all stages as statically shaped, which skips their exchange of shapes."""
     from torch.distributed.pipelining.schedules import _PipelineSchedule
     from torch.distributed.pipelining.stage import InferenceMode
 

@@ -97,7 +97,7 @@ def count(name: str, case: Case) -> bool:
 def _emit_bytes(name: str, spec: JobSpec, cost: StepCost) -> bool:
     """Print the bytes that are gathered, as a multiple of gathering each weight of the rank once.
 
-    Gradients tell how many weights it has.
+    Its number of weights is that of its gradients.
     """
     setting = spec.parallelism.reshard_after_forward
     once = cost.sent["reduce_scatter"] * GATHERED / REDUCED / _reductions(spec)
@@ -244,7 +244,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.here:
         time_here(arguments.rounds)
-        return 0  # its lines say whether the targets were reached
+        return 0  # the printed lines show whether the targets were reached
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     words = ["-m", "benchmarks.reshard", "--here", f"--rounds={arguments.rounds}"]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}

@@ -91,5 +91,5 @@ def _connected(folders: Folders, up: subprocess.Popen[bytes]) -> Client:
                     return yard
             yard.close()
         time.sleep(0.2)
-    said = folders.log("up").read_text(encoding="utf-8")
-    raise RuntimeError(f"the control plane did not start: {said}")
+    log = folders.log("up").read_text(encoding="utf-8")
+    raise RuntimeError(f"the control plane did not start: {log}")

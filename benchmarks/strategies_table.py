@@ -105,5 +105,5 @@ def picture(results: Results) -> str:
 
 
 def _mebibytes(count: int) -> str:
-    """Return a size with as many decimals as tell something; norms alone are some bytes."""
+    """Return a size with significant decimals; norms alone have only some bytes."""
     return "< 0.01" if 0 < count < 2**20 / 100 else f"{count / 2**20:,.2f}" if count else "0"

@@ -3,8 +3,8 @@
 A job goes through the API of a running embedded control plane: stored, placed, sent, claimed,
 checked, launched, with its dataset opened and its preflight saved before the first step. The bare
 launch is `torchrun` of a script that imports torch and joins the process group, on as many ranks.
-Both alternate, so that whatever else the machine does meets both alike; the first job, which also
-builds the token cache, is told apart.
+Both alternate, so that other load on the machine affects both alike; the first job, which also
+builds the token cache, is reported separately.
 
     python -m benchmarks.submit_to_first_step [--rounds 7] [--ranks 2]
 """
@@ -159,10 +159,10 @@ def first_line(run: WorkerRun) -> MetricRecord:
 
 def born(path: Path) -> float:
     """Return when a file was made, by its file system."""
-    told = subprocess.run(
+    result = subprocess.run(
         ["stat", "--format=%.W", path], capture_output=True, text=True, check=True
     ).stdout
-    return float(told)
+    return float(result)
 
 
 def bare_seconds(like: Launched, *, ranks: int) -> float:

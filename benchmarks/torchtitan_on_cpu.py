@@ -1,13 +1,13 @@
 """Starts torchtitan's own trainer on a CPU; run by its Python, which has none of our packages.
 
-torchtitan 0.2.2 takes an accelerator for granted. What is given to it here is what a CPU lacks, and
-nothing that a step computes is changed:
+torchtitan 0.2.2 requires an accelerator. This module provides what a CPU lacks and changes nothing
+that a step computes:
 
-- the name of the device, and functions of the device's module that have nothing to say;
+- the name of the device, and empty functions of the device's module;
 - an empty module in place of the Triton kernels of mixtures of experts, which a Llama does not use;
-- sums of gradients as gloo has them: `set_gradient_divide_factor(1.0)` asks for a kind of reduction
-  that only NCCL knows, and there is none to set without it on one rank;
-- no shorter timeouts after the first step, since setting them asks for a device of a number.
+- sums of gradients in gloo's form: `set_gradient_divide_factor(1.0)` needs a kind of reduction that
+  only NCCL supports, and is not needed on one rank;
+- no shorter timeouts after the first step, because setting them needs a device with an index.
 """
 
 from __future__ import annotations

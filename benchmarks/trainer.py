@@ -333,7 +333,7 @@ def main() -> int:
     if arguments.here:
         name = arguments.cases[0]
         measure(name, cases[name], arguments.steps)
-        return 0  # its lines say whether the targets were reached
+        return 0  # the printed lines show whether the targets were reached
     passed, lines = True, list[Line]()
     for name in arguments.cases or cases:
         reached, printed = _launch(name, cases[name], arguments.steps)

@@ -1,4 +1,4 @@
-"""Who may use an embedded control plane: its user's token, and one-time login links."""
+"""Access to an embedded control plane: the user's token, and one-time login links."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from trainyard.run.atomic import replace_file
 
 
 def let_user_in(folders: Folders, admin: Client, *, profile: str | None) -> str:
-    """Make a token for the user of the `trainyard` command, and return the name it goes by.
+    """Create a token for the user of the `trainyard` command, and return its name.
 
-    The token is kept with the data, so that it stays the same as long as it opens the server, and
-    with the server's address under a profile, where one is given.
+    The token is stored with the data, so that it is reused while it is valid, and with the server's
+    address under the given profile.
     """
     token = _saved_token(folders)
     if token is None or not _opens(admin.url, token):
@@ -31,7 +31,7 @@ def let_user_in(folders: Folders, admin: Client, *, profile: str | None) -> str:
 
 
 def login_link(admin: Client) -> str | None:
-    """Return a link that logs one browser in, once; nothing where no dashboard is served."""
+    """Return a one-time login link for a browser; nothing where no dashboard is served."""
     if not httpx.get(admin.url, timeout=5, follow_redirects=True).is_success:
         return None
     code = admin.create_token("login-link", kind="login")

@@ -1,4 +1,4 @@
-"""The broker: a URL that is given, a server of this machine, or the one in a wheel."""
+"""The broker: a given URL, a Redis server of this machine, or the one from a wheel."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Broker:
     url: str
     """Redis URL, with the password."""
     command: tuple[str, ...] | None
-    """What starts it; absent when somebody else runs it."""
+    """Command that starts it; absent for a broker that is not ours."""
 
 
 def choose_broker(folder: Path) -> Broker:
     """Return the broker of REDIS_URL, else one of our own that keeps its data in `folder`.
 
-    Ours listens on loopback, on a port of its own and with a new password each time; both stand in
-    a file that only its owner can read.
+    Our own listens on loopback, on a free port and with a new password each time; both are in a
+    file that only its owner can read.
 
     Raises:
         RuntimeError: there is no server to start.
@@ -42,8 +42,8 @@ def choose_broker(folder: Path) -> Broker:
     port, password = any_free_port(HOST), secrets.token_urlsafe(24)
     config = folder / "broker.conf"
     text = _configuration(port, password)
-    if binary.name.startswith("valkey"):  # Redis before 6.2 refuses the line
-        # A title is written over the environment, by which processes of a test run are found.
+    if binary.name.startswith("valkey"):  # Redis before 6.2 rejects this setting
+        # A process title overwrites the environment, which identifies the processes of a test run.
         text += "set-proc-title no\n"
     replace_file(config, text, mode=0o600)
     command = (str(binary), str(config), "--dir", str(folder))

@@ -11,7 +11,7 @@ from embedded.record import ProcessRecord, identify
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 STEADY_SECONDS = 60.0
-"""A process that lived for so long starts with a short pause again."""
+"""Lifetime after which the next restart begins with the shortest pause again."""
 TAIL_BYTES = 4000
 TAIL_LINES = 15
 
@@ -62,7 +62,7 @@ class Child:
         """Start the process again when it has ended and its pause is over.
 
         Returns:
-            What a person should know: that it ended, or that it runs again.
+            A message for the user: that it ended, or that it runs again.
         """
         if self._process is None:
             if self._now() < self._start_at:

@@ -9,7 +9,7 @@ import time
 from embedded.folders import Folders
 from embedded.record import Recorder, RunRecord, is_alive, read_record, send, wait_gone
 from embedded.stack import END_SECONDS, Stack, StartError, StopRequestedError
-from embedded.up import Tell, address_of, described, end_leftovers
+from embedded.up import Notify, address_of, described, end_leftovers
 from trainyard.client.errors import ConflictError, TrainyardError
 from trainyard.client.sdk import Client
 from trainyard.protocol.rest.jobs import JobSummary
@@ -20,7 +20,7 @@ WHOLE_END_SECONDS = 6 * END_SECONDS
 """Longest wait for an `up` to end all its processes, one after the other."""
 
 
-def down(folders: Folders, tell: Tell, *, keep_running: bool, timeout_seconds: float) -> int:
+def down(folders: Folders, notify: Notify, *, keep_running: bool, timeout_seconds: float) -> int:
     """End what runs on a data folder, and return the exit status.
 
     Jobs that train are stopped first: each saves a checkpoint and leaves. With `keep_running` they
@@ -28,47 +28,47 @@ def down(folders: Folders, tell: Tell, *, keep_running: bool, timeout_seconds: f
     """
     record = read_record(folders.record)
     if record is None:
-        tell(f"Nothing runs on {folders.root}.")
+        notify(f"Nothing runs on {folders.root}.")
         return 0
     with folders.held() as mine:
         if mine:
-            return _without_up(folders, record, tell, keep_running, timeout_seconds)
+            return _without_up(folders, record, notify, keep_running, timeout_seconds)
     try:
-        return _with_up(folders, record, tell, keep_running, timeout_seconds)
+        return _with_up(folders, record, notify, keep_running, timeout_seconds)
     except TrainyardError as error:
-        tell(f"Error: {error} `trainyard down --keep-running` ends it without stopping jobs.")
+        notify(f"Error: {error} `trainyard down --keep-running` ends it without stopping jobs.")
         return 1
 
 
 def _with_up(
-    folders: Folders, record: RunRecord, tell: Tell, keep_running: bool, timeout_seconds: float
+    folders: Folders, record: RunRecord, notify: Notify, keep_running: bool, timeout_seconds: float
 ) -> int:
-    """Tell the `up` that keeps things running to end them."""
+    """Send SIGTERM to the running `up`, which ends its processes."""
     if record.up is None or not is_alive(record.up):
-        tell(f"Trainyard is starting or ending on {folders.root} at this moment; try again.")
+        notify(f"Trainyard is starting or ending on {folders.root} at this moment; try again.")
         return 1
     if not keep_running:
         _stop_placing(folders, record)
         with Client(record.url, _admin_token(folders)) as yard:
-            if not save_jobs(yard, tell, timeout_seconds=timeout_seconds):
+            if not save_jobs(yard, notify, timeout_seconds=timeout_seconds):
                 return 1
     send(record.up, signal.SIGTERM)
     if not wait_gone(record.up, seconds=WHOLE_END_SECONDS):
-        tell(f"Error: process {record.up.pid} does not end; its logs: {folders.root / 'logs'}")
+        notify(f"Error: process {record.up.pid} does not end; its logs: {folders.root / 'logs'}")
         return 1
-    tell("Trainyard has ended.")
+    notify("Trainyard has ended.")
     return 0
 
 
 def _without_up(
-    folders: Folders, record: RunRecord, tell: Tell, keep_running: bool, timeout_seconds: float
+    folders: Folders, record: RunRecord, notify: Notify, keep_running: bool, timeout_seconds: float
 ) -> int:
-    """End left-overs; where jobs may be training without a server, start one to stop them by."""
+    """End leftovers; if jobs may be training without a server, start one that stops them."""
     end_leftovers(folders)
     if keep_running or record.training == ():
-        tell(f"Nothing {'else ' if keep_running else ''}runs on {folders.root}.")
+        notify(f"Nothing {'else ' if keep_running else ''}runs on {folders.root}.")
         return 0
-    tell("Starting the server once more, to stop the jobs that go on training.")
+    notify("Starting the server once more, to stop the jobs that go on training.")
     address = address_of(folders, host="127.0.0.1", port=None)
     recorder = Recorder(folders.record, url=address.url, port=address.port)
     stack = Stack(
@@ -77,48 +77,48 @@ def _without_up(
     training: tuple[str, ...] | None = record.training
     try:
         yard = stack.start_server()
-        stack.start_worker(yard)  # supervisors learn from it where the server is now
-        if not save_jobs(yard, tell, timeout_seconds=timeout_seconds):
+        stack.start_worker(yard)  # supervisors read the server's new address from it
+        if not save_jobs(yard, notify, timeout_seconds=timeout_seconds):
             return 1
         training = ()
     except (StartError, StopRequestedError, TrainyardError) as error:
-        tell(f"Error: {error}")
+        notify(f"Error: {error}")
         return 1
     finally:
         stack.end()
         recorder.ended(training=training)
-    tell("Trainyard has ended.")
+    notify("Trainyard has ended.")
     return 0
 
 
-def save_jobs(yard: Client, tell: Tell, *, timeout_seconds: float) -> bool:
-    """Stop every job that holds slots and wait until none does; returns whether that is so."""
-    asked: set[str] = set()
+def save_jobs(yard: Client, notify: Notify, *, timeout_seconds: float) -> bool:
+    """Stop every job that holds slots, wait for them, and return whether all have stopped."""
+    stopped: set[str] = set()
     deadline = time.monotonic() + timeout_seconds
     while active := list(yard.jobs(states=sorted(ACTIVE_JOB_STATES))):
         for job in active:
-            if job.id not in asked:
-                asked.add(job.id)
-                _stop(yard, job, tell)
+            if job.id not in stopped:
+                stopped.add(job.id)
+                _stop(yard, job, notify)
         if time.monotonic() > deadline:
             names = ", ".join(described(job) for job in active)
-            tell(f"Error: still training after {timeout_seconds:g} s: {names}.")
-            tell("They go on saving, and nothing new is placed; `trainyard down` waits again.")
+            notify(f"Error: still training after {timeout_seconds:g} s: {names}.")
+            notify("They go on saving, and nothing new is placed; `trainyard down` waits again.")
             return False
         time.sleep(POLL_SECONDS)
-    for job_id in asked:
+    for job_id in stopped:
         job = yard.job(job_id)
-        tell(f"  {job.name}: {job.state} at step {job.progress.step:,}")
+        notify(f"  {job.name}: {job.state} at step {job.progress.step:,}")
     waiting = sum(1 for _ in yard.jobs(states=[JobState.QUEUED]))
     if waiting:
-        tell(f"  {waiting} queued job{'s' if waiting != 1 else ''}: for the next `trainyard up`")
+        notify(f"  {waiting} queued job{'s' if waiting != 1 else ''}: for the next `trainyard up`")
     return True
 
 
-def _stop(yard: Client, job: JobSummary, tell: Tell) -> None:
+def _stop(yard: Client, job: JobSummary, notify: Notify) -> None:
     if job.state == JobState.STOPPING:
         return
-    tell(f"Stopping {described(job)}: it saves a checkpoint first")
+    notify(f"Stopping {described(job)}: it saves a checkpoint first")
     try:
         yard.stop(job.id, reason="trainyard down")
     except ConflictError:  # it has ended by itself meanwhile
@@ -126,7 +126,7 @@ def _stop(yard: Client, job: JobSummary, tell: Tell) -> None:
 
 
 def _stop_placing(folders: Folders, record: RunRecord) -> None:
-    """Let `up` end the scheduler, so that nothing queued takes the slots that become free."""
+    """Have `up` end the scheduler, so that no queued job takes the slots that become free."""
     if record.up is None or not send(record.up, signal.SIGUSR1):
         return
     deadline = time.monotonic() + WHOLE_END_SECONDS

@@ -1,4 +1,4 @@
-"""The data folder of an embedded control plane: what lies where, and who holds it."""
+"""The data folder of an embedded control plane: its paths, and its lock."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Folders:
 
     @property
     def record(self) -> Path:
-        """What runs: `embedded.record.RunRecord`."""
+        """The running processes: `embedded.record.RunRecord`."""
         return self.root / "run.json"
 
     def log(self, name: str) -> Path:
@@ -72,7 +72,7 @@ class Folders:
         return self.root / "logs" / f"{name}.log"
 
     def make(self) -> None:
-        """Make the folders; only their owner may look into them.
+        """Create the folders, accessible only to their owner.
 
         Raises:
             OSError: one cannot be made.
@@ -85,7 +85,7 @@ class Folders:
 
     @contextmanager
     def held(self) -> Iterator[bool]:
-        """Hold the folder while the block runs; yields whether nobody else does."""
+        """Lock the folder while the block runs; yields whether the lock was free."""
         descriptor = os.open(self.root / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:

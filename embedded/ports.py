@@ -8,7 +8,7 @@ TRIED = 200
 
 
 def next_free_port(host: str, first: int) -> int:
-    """Return the first port from `first` on at which nobody listens.
+    """Return the first port from `first` on that is free.
 
     Raises:
         OSError: none of the next 200 is free, or the host is not one of this machine.
@@ -20,7 +20,7 @@ def next_free_port(host: str, first: int) -> int:
 
 
 def any_free_port(host: str) -> int:
-    """Return a port that the kernel gives."""
+    """Return a free port that the kernel chooses."""
     with _bound(host, 0) as probe:
         return int(probe.getsockname()[1])
 
@@ -40,7 +40,7 @@ def _bound(host: str, port: int) -> socket.socket:
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     probe = socket.socket(family, kind, protocol)
-    # As the server will: ports of connections that were just closed count as free.
+    # Same option as the server: ports of recently closed connections count as free.
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         probe.bind(address)

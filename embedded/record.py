@@ -1,4 +1,4 @@
-"""`run.json`: what runs on a data folder, and whether a process is still the one that was meant."""
+"""`run.json`: the processes of a data folder, with identities that detect reused process ids."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLL_SECONDS = 0.05
 
 
 class ProcessRecord(RecordModel):
-    """A process that no other one can be mistaken for while the machine is up."""
+    """Identity of a process, unique until the machine reboots."""
 
     pid: int
     """Process id; also its process group."""
@@ -27,14 +27,14 @@ class ProcessRecord(RecordModel):
 
 
 class RunRecord(RecordModel):
-    """What runs on a data folder, or ran last."""
+    """The current or last processes of a data folder."""
 
     url: str
-    """Where the API listens; supervisors that outlive it look for it there again."""
+    """Host of the API; supervisors that outlive the server reconnect to it."""
     port: int
     """Its port."""
     up: ProcessRecord | None = None
-    """The `up` that keeps the others running."""
+    """The `up` process, which restarts the others."""
     processes: dict[str, ProcessRecord] = Field(default_factory=dict)
     """Broker, server, scheduler and worker, by name."""
     training: tuple[str, ...] | None = None
@@ -55,41 +55,43 @@ def write_record(path: Path, record: RunRecord) -> None:
 
 
 class Recorder:
-    """Keeps the record of one run true while its processes come and go."""
+    """Updates the record of one run as its processes start and end."""
 
     def __init__(self, path: Path, *, url: str, port: int) -> None:
         self._path = path
         self._record = RunRecord(url=url, port=port)
 
     def running(self, processes: Mapping[str, ProcessRecord]) -> None:
-        """Write which processes this one keeps running."""
+        """Write the processes that this one restarts."""
         update = {"up": identify(os.getpid()), "processes": dict(processes)}
         write_record(self._path, self._record.model_copy(update=update))
 
     def ended(self, *, training: tuple[str, ...] | None) -> None:
-        """Write that they have ended, and which jobs were left training, if that is known."""
+        """Write that they have ended, and the jobs that were left training, if known."""
         write_record(self._path, self._record.model_copy(update={"training": training}))
 
 
 def identify(pid: int) -> ProcessRecord | None:
-    """Return the identity of a process that lives; nothing for one that ended, reaped or not."""
+    """Return the identity of a live process; nothing for one that ended, reaped or not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    state, *fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
+    state, *fields = stat.rpartition(")")[
+        2
+    ].split()  # the name in front may hold any character, parentheses included
     return None if state in "ZX" else ProcessRecord(pid=pid, start_time=int(fields[18]))
 
 
 def is_alive(process: ProcessRecord) -> bool:
-    """Return whether this very process still lives."""
+    """Return whether the process with this identity lives."""
     return identify(process.pid) == process
 
 
 def end(processes: Collection[ProcessRecord], *, grace_seconds: float) -> None:
-    """Ask processes to end, all at once, and wait; then end by force, groups and all."""
-    asked = [process for process in processes if send(process, signal.SIGTERM)]
-    for process in asked:
+    """Send SIGTERM to all processes, wait, then kill the remaining ones with their groups."""
+    live = [process for process in processes if send(process, signal.SIGTERM)]
+    for process in live:
         if not wait_gone(process, seconds=grace_seconds):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -97,13 +99,13 @@ def end(processes: Collection[ProcessRecord], *, grace_seconds: float) -> None:
 
 
 def send(process: ProcessRecord, number: signal.Signals) -> bool:
-    """Send a signal to this very process and no other; returns whether it lives."""
+    """Send a signal to the process with this identity; return whether it lives."""
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return False
     try:
-        # Compared while the handle holds on to it: the number cannot pass to another one meanwhile.
+        # Compare while the handle is open: the kernel cannot reuse the process id meanwhile.
         if not is_alive(process):
             return False
         signal.pidfd_send_signal(handle, number)
@@ -115,7 +117,7 @@ def send(process: ProcessRecord, number: signal.Signals) -> bool:
 
 
 def wait_gone(process: ProcessRecord, *, seconds: float) -> bool:
-    """Wait until a process has ended, at most so long; returns whether it has."""
+    """Wait for a process to end, up to the timeout; return whether it has ended."""
     deadline = time.monotonic() + seconds
     while is_alive(process):
         if time.monotonic() > deadline:

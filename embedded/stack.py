@@ -1,4 +1,4 @@
-"""The processes together: in which order they start, when each is ready, how they end."""
+"""The processes of a control plane: order of their start, readiness, and end."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ NOT_PASSED_ON = ("TRAINYARD_TOKEN", "TRAINYARD_JOIN_TOKEN")
 
 
 class StartError(Exception):
-    """A part of the control plane did not come up; the text says which, why, and where to look."""
+    """A part of the control plane did not start; the text has the part, the reason and its log."""
 
 
 class StopRequestedError(Exception):
-    """Somebody asked to end while the parts were still coming up."""
+    """The user requested an end while the parts were still starting."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether `url` is one of loopback, from which browsers may write by default."""
+        """Whether `url` is a loopback address, from which browsers may write by default."""
         return is_loopback(EVERYWHERE.get(self.host, self.host))
 
 
@@ -63,10 +63,10 @@ class Stack:
 
     Args:
         folders: the data folder.
-        address: where the API is to listen.
-        slots: slots that the worker offers; what it finds when absent.
-        stopping: set when somebody asks to end.
-        changed: told the processes that live, whenever one came or went.
+        address: address at which the API listens.
+        slots: slots that the worker offers; all that it detects when absent.
+        stopping: set when the user requests an end.
+        changed: called with the live processes, whenever one starts or ends.
     """
 
     def __init__(
@@ -88,15 +88,15 @@ class Stack:
 
     @property
     def records(self) -> dict[str, ProcessRecord]:
-        """The processes that live, by name."""
+        """The live processes, by name."""
         return {name: c.record for name, c in self.children.items() if c.record is not None}
 
     def start_server(self) -> Client:
         """Start broker and API, and return a connection with the admin token.
 
         Raises:
-            StartError: one of them did not come up.
-            StopRequestedError: somebody asked to end meanwhile.
+            StartError: one of them did not start.
+            StopRequestedError: the user requested an end meanwhile.
         """
         broker = self._start_broker()
         self._environment = self._settings(broker)
@@ -106,15 +106,15 @@ class Stack:
         return Client(self.address.url, self._admin_token())
 
     def start_scheduler(self) -> None:
-        """Start to place jobs."""
+        """Start the scheduler."""
         self._start("scheduler", "server", "scheduler")
 
     def start_worker(self, yard: Client) -> None:
         """Start this machine's worker, and wait until its node is online.
 
         Raises:
-            StartError: it did not come up.
-            StopRequestedError: somebody asked to end meanwhile.
+            StartError: it did not start.
+            StopRequestedError: the user requested an end meanwhile.
         """
         checkpoints = os.environ.get("TRAINYARD_CHECKPOINTS") or self.folders.checkpoints
         settings = {
@@ -136,7 +136,7 @@ class Stack:
         )
 
     def check(self) -> None:
-        """Make sure that none of the processes ended right after its start.
+        """Check that no process ended right after its start.
 
         Raises:
             StartError: one did.
@@ -145,17 +145,17 @@ class Stack:
             if child.exit_code() is not None:
                 raise StartError(_failure(f"the {name} ended while it was starting", child))
 
-    def tend(self, tell: Callable[[str], None]) -> None:
-        """Start again what has crashed, and say so."""
+    def tend(self, notify: Callable[[str], None]) -> None:
+        """Restart crashed processes, and notify the user of each."""
         for child in self.children.values():
             if news := child.tend():
                 self._changed(self.records)
-                tell(news)
+                notify(news)
 
     def end(self, *names: str) -> None:
-        """End the named processes, or all of them, the broker last: the others talk to it."""
-        wanted = names or tuple(self.children)
-        for group in (set(wanted) - {BROKER}, set(wanted) & {BROKER}):
+        """End the named processes, or all; the broker last, because the others use it."""
+        chosen = names or tuple(self.children)
+        for group in (set(chosen) - {BROKER}, set(chosen) & {BROKER}):
             children = [self.children.pop(name) for name in group if name in self.children]
             records = [child.record for child in children if child.record is not None]
             end(records, grace_seconds=END_SECONDS)
@@ -178,7 +178,7 @@ class Stack:
         return broker
 
     def _settings(self, broker: Broker) -> dict[str, str]:
-        """Return what every part of ours gets: the caller's settings, but our places."""
+        """Return the environment of every part: the caller's settings, with our paths and URLs."""
         passed_on = {k: v for k, v in os.environ.items() if k not in NOT_PASSED_ON}
         public = {} if self.address.is_loopback else {"TRAINYARD_PUBLIC_URL": self.address.url}
         return (
@@ -227,7 +227,7 @@ class Stack:
             if _holds(ready):
                 return
             if time.monotonic() > deadline:
-                text = f"waited {READY_SECONDS:g} s in vain for {what}"
+                text = f"{what} was not ready after {READY_SECONDS:g} s"
                 raise StartError(_failure(text, child))
             if self._stopping.wait(POLL_SECONDS):
                 raise StopRequestedError

@@ -27,12 +27,12 @@ TEND_SECONDS = 0.25
 AWKWARD = ",?%#"
 """Characters that the settings of the parts cannot carry in a path."""
 
-Tell = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `up` was asked for."""
+    """Options of `up`."""
 
     root: Path
     host: str = "127.0.0.1"
@@ -40,12 +40,12 @@ class Options:
     slots: int | None = None
     browser: bool = False
     profile: str | None = DEFAULT_PROFILE
-    """Under which the user's connection is kept; it is not kept when absent."""
+    """Profile that stores the user's connection; not stored when absent."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What signals ask of a running `up`."""
+    """Orders to a running `up`, set by signals."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     """SIGINT, SIGTERM: end, and leave jobs training."""
@@ -53,40 +53,40 @@ class Orders:
     """SIGUSR1: place nothing more; `down` sends it before it stops the jobs."""
 
     def listen(self) -> None:
-        """Take the signals of this process."""
+        """Install the signal handlers of this process."""
         signal.signal(signal.SIGINT, lambda *_: self.stop.set())
         signal.signal(signal.SIGTERM, lambda *_: self.stop.set())
         signal.signal(signal.SIGUSR1, lambda *_: self.wind_down.set())
 
 
-def up(options: Options, tell: Tell) -> int:
+def up(options: Options, notify: Notify) -> int:
     """Run until SIGINT or SIGTERM, and return the exit status."""
     folders = Folders(options.root)
     try:
         _check(options.root)
         folders.make()
     except (OSError, ValueError) as error:
-        tell(f"Error: cannot keep data in {options.root}: {error}")
+        notify(f"Error: cannot keep data in {options.root}: {error}")
         return 1
     with folders.held() as mine:
         if not mine:
-            tell(_already(folders))
+            notify(_already(folders))
             return 0
         orders = Orders()
         orders.listen()
         end_leftovers(folders)
         try:
-            _run(folders, options, orders, tell)
+            _run(folders, options, orders, notify)
         except (StartError, OSError) as error:
-            tell(f"Error: {error}")
+            notify(f"Error: {error}")
             return 1
         except StopRequestedError:
-            tell("Ended while starting.")
+            notify("Ended while starting.")
         return 0
 
 
 def end_leftovers(folders: Folders) -> None:
-    """End what an `up` that was killed left behind; jobs go on training."""
+    """End the processes that a killed `up` left behind; jobs continue training."""
     record = read_record(folders.record)
     if record is None:
         return
@@ -95,17 +95,17 @@ def end_leftovers(folders: Folders) -> None:
 
 
 def address_of(folders: Folders, *, host: str, port: int | None) -> Address:
-    """Return where to listen: as asked for, else as last time, else the next free port.
+    """Return the address: the requested port, else the last one, else the next free one.
 
     Raises:
         OSError: no port is free, or the host is none of this machine.
     """
     record = read_record(folders.record)
-    wanted = port or (record.port if record else DEFAULT_PORT)
-    return Address(host, next_free_port(host, wanted))
+    first = port or (record.port if record else DEFAULT_PORT)
+    return Address(host, next_free_port(host, first))
 
 
-def _run(folders: Folders, options: Options, orders: Orders, tell: Tell) -> None:
+def _run(folders: Folders, options: Options, orders: Orders, notify: Notify) -> None:
     address = address_of(folders, host=options.host, port=options.port)
     recorder = Recorder(folders.record, url=address.url, port=address.port)
     stack = Stack(
@@ -116,56 +116,56 @@ def _run(folders: Folders, options: Options, orders: Orders, tell: Tell) -> None
         changed=recorder.running,
     )
     training: tuple[str, ...] | None = None
-    tell(f"Starting Trainyard on {folders.root}")
+    notify(f"Starting Trainyard on {folders.root}")
     try:
         yard = stack.start_server()
         stack.start_scheduler()
         stack.start_worker(yard)
         stack.check()
-        _welcome(folders, options, yard, tell)
-        _keep_running(stack, orders, tell)
-        training = _say_goodbye(yard, tell)
+        _welcome(folders, options, yard, notify)
+        _keep_running(stack, orders, notify)
+        training = _list_training(yard, notify)
     finally:
         stack.end()
         recorder.ended(training=training)
 
 
-def _keep_running(stack: Stack, orders: Orders, tell: Tell) -> None:
+def _keep_running(stack: Stack, orders: Orders, notify: Notify) -> None:
     while not orders.stop.wait(TEND_SECONDS):
         if orders.wind_down.is_set():
             stack.end("scheduler")
-        stack.tend(tell)
+        stack.tend(notify)
 
 
-def _welcome(folders: Folders, options: Options, yard: Client, tell: Tell) -> None:
+def _welcome(folders: Folders, options: Options, yard: Client, notify: Notify) -> None:
     name = let_user_in(folders, yard, profile=options.profile)
     link = login_link(yard)
     if options.port not in (None, 0) and not yard.url.endswith(f":{options.port}"):
-        tell(f"Port {options.port} is taken.")
+        notify(f"Port {options.port} is taken.")
     slots = sum(node.hardware.slots for node in yard.nodes() if node.online)
-    tell(f"Trainyard runs at {yard.url} with {slots} slot{'s' if slots != 1 else ''}.")
+    notify(f"Trainyard runs at {yard.url} with {slots} slot{'s' if slots != 1 else ''}.")
     if link:
-        tell(f"  log in    {link}  (once, within ten minutes)")
+        notify(f"  log in    {link}  (once, within ten minutes)")
     if options.profile is not None:
         chosen = "" if options.profile == DEFAULT_PROFILE else f" --profile {options.profile}"
-        tell(f"  commands  trainyard{chosen} ps  (as {name}, by {config_path()})")
-    tell(f"  data      {folders.data}  (a folder `books` in it is data.path=data:books)")
-    tell(f"  logs      {folders.log('server').parent}")
-    tell("Ctrl-C leaves jobs training; `trainyard down` saves and ends them.")
+        notify(f"  commands  trainyard{chosen} ps  (as {name}, by {config_path()})")
+    notify(f"  data      {folders.data}  (a folder `books` in it is data.path=data:books)")
+    notify(f"  logs      {folders.log('server').parent}")
+    notify("Ctrl-C leaves jobs training; `trainyard down` saves and ends them.")
     if link and options.browser:
         webbrowser.open(link)
 
 
-def _say_goodbye(yard: Client, tell: Tell) -> tuple[str, ...] | None:
-    """Say which jobs go on training, and return their ids; nothing when that cannot be known."""
+def _list_training(yard: Client, notify: Notify) -> tuple[str, ...] | None:
+    """List the jobs that go on training and return their ids; None if the server is unreachable."""
     try:
         jobs = list(yard.jobs(states=sorted(ACTIVE_JOB_STATES)))
     except TrainyardError:
         return None
     for job in jobs:
-        tell(f"  {described(job)} goes on training")
+        notify(f"  {described(job)} goes on training")
     if jobs:
-        tell("`trainyard up` takes them back; `trainyard down` saves and ends them.")
+        notify("`trainyard up` takes them back; `trainyard down` saves and ends them.")
     return tuple(job.id for job in jobs)
 
 
@@ -184,16 +184,16 @@ def _already(folders: Folders) -> str:
     record = read_record(folders.record)
     if record is None or record.up is None:
         return f"Trainyard is starting or ending on {folders.root} at this moment."
-    said = (
+    text = (
         f"Trainyard runs already on {folders.root}: {record.url} (process {record.up.pid}). "
         "`trainyard down` ends it."
     )
     link = _another_link(folders, record.url)
-    return f"{said}\n  log in    {link}  (once, within ten minutes)" if link else said
+    return f"{text}\n  log in    {link}  (once, within ten minutes)" if link else text
 
 
 def _another_link(folders: Folders, url: str) -> str | None:
-    """Return a fresh login link, if the server is up to it: the first one may have expired."""
+    """Return a new login link if the server responds: the first one may have expired."""
     try:
         token = folders.admin_token.read_text(encoding="utf-8").strip()
         with Client(url, token) as yard:

@@ -1,1 +1,1 @@
-"""What developers run beside the tests."""
+"""Programs for developers, apart from the tests."""

@@ -1,4 +1,4 @@
-"""Write every generated file of the repository, or with --check say which ones are stale."""
+"""Write every generated file of the repository, or with --check list the stale ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainyard.spec.docs import environment_markdown, job_schema_text, spec_mark
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# One line goes with each generated file: where it lies, and the function that returns its text.
+# A line for each generated file: its path, and the function that returns its text.
 GENERATED: Mapping[str, Callable[[], str]] = {
     "docs/environment.md": environment_markdown,
     "docs/spec.md": spec_markdown,
@@ -22,7 +22,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
 
 
 def stale_files(root: Path) -> list[str]:
-    """Return the generated files below `root` that are missing or hold something else."""
+    """Return the generated files below `root` that are missing or out of date."""
     return [name for name, render in GENERATED.items() if _read(root / name) != render()]
 
 

@@ -1,4 +1,4 @@
-"""Mutation testing: changes the modules that decide most, and counts the changes that tests notice.
+"""Mutation testing: mutates the most critical modules, and counts the mutants that tests detect.
 
 `make mutate` runs it (docs/mutation.md). Modules and tests are listed in `pyproject.toml` under
 `[tool.mutmut]`. The tool takes a module's name from its path, so that it runs in a copy of the tree

@@ -1,7 +1,7 @@
-"""`make demo`: train on 2 slots, stop, resume on 4 and then 3; compare with a run without break.
+"""`make demo`: train on 2 slots, stop, resume on 4 and then 3; compare with an unbroken run.
 
-Nothing in it is prepared: it starts the control plane, submits two jobs to it, and compares what
-came back. It exits with 1 when a single sequence differs.
+It uses no stored results: it starts the control plane, submits two jobs, and compares their
+metrics. It exits with 1 when a single sequence differs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SPEC: dict[str, Any] = {
     "checkpoint": {"interval_steps": 20},
     "resources": {"world_size": 2, "device": "cpu"},
 }
-# Slots of each attempt, and the step at which it is asked to stop.
+# Slots of each attempt, and the step at which the demonstration stops it.
 LEGS: tuple[tuple[int, int | None], ...] = ((2, 18), (4, 38), (3, None))
 TOLERANCE = 1e-4
 READY_SECONDS = 120
@@ -48,10 +48,10 @@ SAMPLE_SECONDS = 120
 
 @dataclass(frozen=True)
 class Course:
-    """What a job did at each step."""
+    """The steps of a job."""
 
     digests: dict[int, str]
-    """Digest of the very sequences of each step."""
+    """Digest of the sequences of each step."""
     losses: dict[int, float]
     """Loss of each step."""
     attempts: dict[int, int]
@@ -99,7 +99,7 @@ def tell_story(yard: Client, folders: Folders) -> bool:
 
 
 def resume(yard: Client, job_id: str, slots: int) -> None:
-    """Resume on so many slots, saying what the server says that changes."""
+    """Resume on a number of slots, and print the changes of the server's preview."""
     reply = yard.resume(job_id, world_size=slots)
     changes = [f"{c.name}: {c.before} -> {c.after}" for c in reply.preview.changes if c.changed]
     say(f"   trainyard resume resumed --world-size {slots}")
@@ -107,7 +107,7 @@ def resume(yard: Client, job_id: str, slots: int) -> None:
 
 
 def stop_at_step(yard: Client, job_id: str, step: int) -> None:
-    """Ask the job to stop once it has reported a step, and wait until it has saved and left."""
+    """Stop the job once it has reported a step, and wait until it has saved and left."""
     for event in followed(yard, job_id):
         if isinstance(event.data, MetricsStored) and event.data.step >= step:
             break
@@ -134,7 +134,7 @@ def followed(yard: Client, job_id: str) -> Iterator[AnyStreamItem]:
 
 
 def refuse_failure(job: JobView | None) -> None:
-    """Raise when a job has ended in another way than the story wants."""
+    """Raise when a job has ended in another state than expected."""
     if job is not None and job.state in {JobState.FAILED, JobState.CANCELLED}:
         raise RuntimeError(f"job {job.name} is {job.state}: {job.reason}")
 
@@ -180,7 +180,7 @@ def drawing(whole: Course, broken: Course, caption: str) -> str:
 
 
 def course(yard: Client, job_id: str) -> Course:
-    """Return what the server has stored of each step along the job's lineage."""
+    """Return the stored metrics of each step along the job's lineage."""
     found = Course({}, {}, {})
     for row in csv.DictReader(yard.metrics_csv(job_id)):
         step = int(row["step"])
@@ -196,8 +196,8 @@ def sample(yard: Client, job_id: str) -> str:
     """Return text that the job's newest checkpoint generates."""
     newest = max(yard.checkpoints(job_id), key=lambda c: (c.attempt, c.step))
     say('   trainyard sample resumed --prompt "def " --seed 1')
-    asked = yard.sample(newest.id, "def ", seed=1)
-    operation = yard.wait_for_operation(asked.id, timeout=SAMPLE_SECONDS, poll_seconds=0.2)
+    sample = yard.sample(newest.id, "def ", seed=1)
+    operation = yard.wait_for_operation(sample.id, timeout=SAMPLE_SECONDS, poll_seconds=0.2)
     if operation.outcome is None or operation.outcome.sample is None:
         raise RuntimeError(f"no text could be drawn: {operation.outcome or operation.state}")
     return "\n".join(f"   | {line}" for line in operation.outcome.sample.text.rstrip().splitlines())
@@ -208,7 +208,7 @@ def control_plane(folders: Folders) -> Iterator[Client]:
     """Start the embedded control plane, and end it with all that it runs."""
     folders.make()
     say(f"Starting the control plane on {folders.root}")
-    # The user's own server stays the one of the command line.
+    # The user's own profile is not changed.
     command = [sys.executable, "-m", "embedded", "up", "--data", str(folders.root), "--profile="]
     with folders.log("up").open("ab") as log:
         process = subprocess.Popen(
@@ -259,7 +259,7 @@ def serve(yard: Client, folders: Folders) -> None:
 
 
 def data(folders: Folders) -> str:
-    """Return the data folder as it is best typed."""
+    """Return the data folder, relative to the working directory where possible."""
     here = Path.cwd()
     root = folders.root
     return str(root.relative_to(here)) if root.is_relative_to(here) else str(root)

@@ -8,7 +8,7 @@ from html import escape
 
 WIDTH, HEIGHT = 860, 380
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 64, 56
-# Okabe and Ito's palette, which colour-blind people tell apart.
+# Okabe and Ito's palette, which colour-blind people can distinguish.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#56b4e9", "#e69f00")
 
 

@@ -1,4 +1,4 @@
-"""An attempt knows which windows of the stream are left out up to it."""
+"""Attempts store the windows of the stream that are skipped up to them."""
 
 from __future__ import annotations
 

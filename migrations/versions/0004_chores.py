@@ -1,4 +1,4 @@
-"""Chores, and what the catalog knows of a checkpoint after its commit."""
+"""Chores, and columns of the catalog for a checkpoint's state after its commit."""
 
 from __future__ import annotations
 

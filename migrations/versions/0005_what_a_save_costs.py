@@ -1,4 +1,4 @@
-"""The catalog knows who wrote a checkpoint, in what time, and how long training waited for it."""
+"""The catalog stores the writers of a checkpoint, their time, and the stall of training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS: dict[str, Any] = {
 
 
 def upgrade() -> None:
-    """Add the columns; of checkpoints of before, the manifests alone say who wrote them."""
+    """Add the columns; the writers of earlier checkpoints are only in their manifests."""
     for name, kind in COLUMNS.items():
         op.add_column("checkpoints", sa.Column(name, kind))
 

@@ -1,4 +1,4 @@
-"""A drained node says who drained it and what becomes of its attempts; those may be preempted."""
+"""Drained nodes store who drained them and what becomes of their attempts (also preemption)."""
 
 from __future__ import annotations
 

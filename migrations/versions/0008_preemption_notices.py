@@ -1,4 +1,4 @@
-"""A node says that it is about to go away."""
+"""Nodes store the preemption notice of their machine."""
 
 from __future__ import annotations
 

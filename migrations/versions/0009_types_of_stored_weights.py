@@ -1,4 +1,4 @@
-"""The catalog knows the type of the stored weights."""
+"""The catalog stores the type of the stored weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chore says why it waits."""
+"""Chores store the reason for which they wait."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them; the next round of the scheduler says again why jobs wait."""
+    """Drop them; the next round of the scheduler stores again why jobs wait."""
     op.drop_index("ix_jobs_queue", "jobs")
     op.drop_column("jobs", "demand")
     op.drop_table("demands")

@@ -39,4 +39,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Leave it written down: it says what holds."""
+    """Change nothing: the stored field keeps the former meaning."""

@@ -1,4 +1,4 @@
-"""Values of `env` are encrypted, beside the spec; digests leave them out."""
+"""Values of `env` are encrypted and stored apart from the spec; digests omit them."""
 
 from __future__ import annotations
 

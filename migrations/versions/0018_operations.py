@@ -1,4 +1,4 @@
-"""Chores become operations: the table, its indexes, and the events that tell of them."""
+"""Chores become operations: the table, its indexes, and the events about them."""
 
 from __future__ import annotations
 

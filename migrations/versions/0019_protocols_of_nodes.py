@@ -1,4 +1,4 @@
-"""A node keeps the protocol of its worker, by which the server words its messages."""
+"""Nodes store the protocol of their worker, which decides the form of the server's messages."""
 
 from __future__ import annotations
 

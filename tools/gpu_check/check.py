@@ -1,4 +1,4 @@
-"""What a check is given, and what it returns: figures with their bounds."""
+"""Input and result of a check: its environment, and figures with their bounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Value = float | int | str | bool
 
 @dataclass(frozen=True)
 class Here:
-    """Where a check runs."""
+    """Environment of a check."""
 
     device: DeviceKind
     """Device under test."""

@@ -49,12 +49,12 @@ Line = dict[str, Any]
 
 
 def run_stages(stages: Iterable[str], to: Path, device: DeviceKind) -> bool:
-    """Run what has not passed yet, and return whether all of it has passed or been skipped.
+    """Run the checks that have not passed yet; return whether all have passed or were skipped.
 
     Args:
         stages: names of stages, in their order.
-        to: folder of the lines; made if it is not there. A check counts as passed if a line of it
-            says so that was written by the same versions for the same device.
+        to: folder of the lines; created if absent. A check counts as passed if it has a passing
+            line from the same versions and the same device.
         device: device under test.
     """
     to.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def current_lines(path: Path) -> list[Line]:
 
 
 def _passed(path: Path, versions: Line, device: DeviceKind) -> set[tuple[str, str]]:
-    """Return what these versions have passed, and have the file say whose the next lines are."""
+    """Return the checks that these versions have passed, and write their header to the file."""
     header = {"versions": versions, "device": device}
     passed: set[tuple[str, str]] = set()
     ours = False
@@ -217,7 +217,7 @@ def _line(stage: str, check: Check, result: Line) -> Line:
 
 
 def _append(path: Path, line: Line) -> None:
-    """Write a whole line at once; a line that was cut off before it does not swallow it."""
+    """Append a line in one write; it begins a new line after one that was cut off."""
     cut_off = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size
     with path.open("a", encoding="utf-8") as file:
         file.write(("\n" if cut_off else "") + json.dumps(line) + "\n")
@@ -240,7 +240,7 @@ def _tail(folder: Path) -> str:
 
 
 def _versions() -> dict[str, str]:
-    """Return what a result depends on: packages, driver, and the sources themselves."""
+    """Return all that a result depends on: packages, driver, and the sources."""
     found = {"python": platform.python_version(), "source": _digest_of_sources()}
     for name in PACKAGES:
         try:

@@ -31,8 +31,8 @@ TRAINING = {
     "cpu": {"seq_len": 128, "global_batch_size": 4, "micro_batch_size": 2},
 }
 RATE = {"cuda": 3e-4, "cpu": 3e-3}
-"""Learning rates at which the loss falls by a tenth in six steps without jumping: above them the
-rounding of bfloat16 grows from step to step, and bounds would say nothing."""
+"""Learning rates at which the loss falls by a tenth in six steps without jumps: above them the
+rounding error of bfloat16 grows from step to step, and no bound would be meaningful."""
 EAGER = {"enabled": False}
 """The section of a job whose blocks are not compiled, whatever the default is."""
 VOCABULARY = 512

@@ -27,7 +27,7 @@ LAYOUTS = {
     512: Layout(dp_replicate=4, dp_shard=64, tp=2),
 }
 PEAK = 0.15
-"""How far the peak may be off the count of tensors, which knows neither workspaces nor rounding."""
+"""Tolerance of the peak against the count of tensors, which omits workspaces and rounding."""
 TIMED_STEPS = 5
 
 

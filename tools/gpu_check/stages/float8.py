@@ -47,16 +47,16 @@ def _spec(here: Here, recipe: str, *, compiled: bool) -> JobSpec:
 
 
 def _able(recipe: str) -> bool:
-    wanted = "mxfp8" if recipe == "mxfp8" else "float8"
-    return torch.cuda.get_device_capability() >= LEAST_CAPABILITY[wanted]
+    number_format = "mxfp8" if recipe == "mxfp8" else "float8"
+    return torch.cuda.get_device_capability() >= LEAST_CAPABILITY[number_format]
 
 
 def _refused(spec: JobSpec, device: torch.device) -> list[Figure]:
-    """Expect a refusal that names the field: this GPU does not multiply such numbers."""
+    """Expect an error that names the field: this GPU does not multiply such numbers."""
     try:
         curve(spec, device, 1)
     except LaunchError as error:
-        said = str(error)
+        result = str(error)
     else:
-        said = "it trained"
-    return [equal("refused_with_the_field", "quantization.recipe=" in said, expected=True)]
+        result = "it trained"
+    return [equal("refused_with_the_field", "quantization.recipe=" in result, expected=True)]

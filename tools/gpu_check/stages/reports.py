@@ -1,4 +1,4 @@
-"""What an attempt reports: the memory that ran out, a snapshot of it, a profile of some steps."""
+"""Reports of an attempt: memory that ran out, a memory snapshot, a profile of some steps."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _explained_on_cuda(error: OutOfMemoryError, blocks: list[torch.Tensor]) -> l
 
 
 def memory_snapshot_on_request(here: Here) -> list[Figure]:
-    """Ask a running attempt for a snapshot, and find allocations of its steps in it."""
+    """Request a snapshot from a running attempt, and find allocations of its steps in it."""
     attempt, answer = _asked(here, "memory_snapshot")
     files = sorted(attempt.run.glob("snapshots/*.pickle"))
     assert files, answer.message
@@ -88,7 +88,7 @@ def memory_snapshot_on_request(here: Here) -> list[Figure]:
 
 
 def profile_on_request(here: Here) -> list[Figure]:
-    """Ask a running attempt for a profile, and find its steps in it: kernels, on CUDA."""
+    """Request a profile from a running attempt, and find its steps in it; on CUDA as kernels."""
     attempt, answer = _asked(here, "profile")
     files = sorted(attempt.run.glob("profiles/*.json.gz"))
     assert files, answer.message
@@ -110,7 +110,7 @@ def _asked(here: Here, kind: str) -> tuple[Attempt, RequestAnswer]:
     """Train with a request that is there after the third step; return what became of it."""
     attempt = _small(here).prepare()
 
-    def ask(step: int) -> None:
+    def request(step: int) -> None:
         if step == 3:
             folder = attempt.run / "requests"
             folder.mkdir(exist_ok=True)
@@ -118,7 +118,7 @@ def _asked(here: Here, kind: str) -> tuple[Attempt, RequestAnswer]:
             part.write_text(json.dumps({"kind": kind, "steps": RECORDED}), encoding="utf-8")
             part.replace(folder / f"{REQUEST}.json")
 
-    _train(attempt, ask)
+    _train(attempt, request)
     answer = attempt.answer(REQUEST)
     assert answer is not None, "the request has no answer"
     return attempt, answer
