@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from server.context import Context
 from server.database.tables import events
 from server.events.notices import read_notices
-from server.events.tail import BATCH, Frame, Subscription, Tail, notice_frame, read_frames
+from server.events.tail import BATCH, StreamMessage, Subscription, Tail, notice_frame, read_frames
 
 MOST_REPLAYED = 10_000
 """Events that a client may have missed; after more, to read afresh costs less."""
@@ -47,7 +47,7 @@ async def follow(
 
 async def _missed(
     context: Context, after: int, up_to: int, job_id: str | None
-) -> AsyncGenerator[Frame]:
+) -> AsyncGenerator[StreamMessage]:
     while after < up_to:
         frames = await run_in_threadpool(_read_missed, context, after, up_to, job_id)
         for frame in frames:
@@ -88,12 +88,14 @@ def _time_of(context: Context, last_event_id: int, newest: int) -> datetime | No
         return connection.scalar(select(events.c.at).where(events.c.id == last_event_id))
 
 
-def _changed(context: Context, since: datetime, job_id: str | None) -> list[Frame]:
+def _changed(context: Context, since: datetime, job_id: str | None) -> list[StreamMessage]:
     """Return the notices that a client may have missed, which the events it missed may overtake."""
     with context.database.read() as connection:
         return [notice_frame(row) for row in read_notices(connection, since=since, job_id=job_id)]
 
 
-def _read_missed(context: Context, after: int, up_to: int, job_id: str | None) -> list[Frame]:
+def _read_missed(
+    context: Context, after: int, up_to: int, job_id: str | None
+) -> list[StreamMessage]:
     with context.database.read() as connection:
         return read_frames(connection, after=after, up_to=up_to, job_id=job_id)

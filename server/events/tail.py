@@ -63,7 +63,7 @@ _NAMES = tuple(field.name for field in fields(StoredEvent))
 
 
 @dataclass(frozen=True)
-class Frame:
+class StreamMessage:
     """One event or notice as it goes over the wire, encoded once for all clients."""
 
     id: int | None
@@ -83,18 +83,18 @@ class Subscription:
         self.ended = False
         """Whether nothing will come any more."""
         self._job_id = job_id
-        self._frames: list[Frame] = []
+        self._frames: list[StreamMessage] = []
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    async def take(self) -> Sequence[Frame]:
+    async def take(self) -> Sequence[StreamMessage]:
         """Wait until there is something to say, and return the frames that came."""
         await self._changed.wait()
         self._changed.clear()
         frames, self._frames = self._frames, []
         return frames
 
-    def hand_over(self, frames: Sequence[Frame]) -> None:
+    def hand_over(self, frames: Sequence[StreamMessage]) -> None:
         """Take frames from the tail's thread."""
         wanted = [f for f in frames if self._job_id is None or f.job_id == self._job_id]
         if wanted:
@@ -104,7 +104,7 @@ class Subscription:
         """Say, from any thread, that nothing will come any more."""
         self._loop.call_soon_threadsafe(self._end)
 
-    def _add(self, frames: list[Frame]) -> None:
+    def _add(self, frames: list[StreamMessage]) -> None:
         if len(self._frames) + len(frames) > QUEUE:
             self.overflowed = True
             self._frames = []
@@ -207,7 +207,7 @@ def newest_id(connection: Connection) -> int:
 
 def read_frames(
     connection: Connection, *, after: int, up_to: int | None = None, job_id: str | None = None
-) -> list[Frame]:
+) -> list[StreamMessage]:
     """Return the next events after an id, at most `BATCH` of them, in order."""
     query = StoredEvent.select().where(events.c.id > after)
     if up_to is not None:
@@ -218,12 +218,12 @@ def read_frames(
     return [_frame(row) for row in rows]
 
 
-def notice_frame(row: StoredNotice) -> Frame:
+def notice_frame(row: StoredNotice) -> StreamMessage:
     """Return a notice as it goes over the wire."""
     data = orjson.dumps(row.view, option=orjson.OPT_UTC_Z)
-    return Frame(None, row.job_id, b"data: %s\n\n" % data)
+    return StreamMessage(None, row.job_id, b"data: %s\n\n" % data)
 
 
-def _frame(row: StoredEvent) -> Frame:
+def _frame(row: StoredEvent) -> StreamMessage:
     data = orjson.dumps(row.view, option=orjson.OPT_UTC_Z)
-    return Frame(row.id, row.job_id, b"id: %d\ndata: %s\n\n" % (row.id, data))
+    return StreamMessage(row.id, row.job_id, b"id: %d\ndata: %s\n\n" % (row.id, data))

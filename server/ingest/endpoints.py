@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Response
 
 from server.attempts import service as attempts
+from server.attempts.node_heartbeat import node_heartbeat
 from server.auth.dependencies import AttemptTokenHash, Joiner, Node
 from server.auth.service import Principal
 from server.checkpoints.outcomes import apply_outcome
@@ -56,7 +57,7 @@ def heartbeat(
 ) -> Response:
     """Keep a node online, end what is proved gone, and name what it should be running."""
     _check(principal, body.node, body.protocol)
-    return reply(attempts.node_heartbeat(context, body))
+    return reply(node_heartbeat(context, body))
 
 
 @router.post(

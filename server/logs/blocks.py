@@ -30,7 +30,7 @@ class Partial:
 
 
 @dataclass(frozen=True)
-class LogBlock:
+class PackedBlock:
     """Whole lines in a row."""
 
     first_line: int
@@ -40,7 +40,7 @@ class LogBlock:
     content: bytes
 
     @classmethod
-    def of(cls, first_line: int, lines: Sequence[str]) -> LogBlock:
+    def of(cls, first_line: int, lines: Sequence[str]) -> PackedBlock:
         """Pack lines."""
         text = "".join(f"{line}\n" for line in lines).encode()
         return cls(first_line, len(lines), len(text), zlib.compress(text))
@@ -74,17 +74,17 @@ def closed(partial: Partial) -> list[str]:
     return [_text(partial.kept, partial.size)] if partial.size else []
 
 
-def blocks_of(first_line: int, lines: Sequence[str]) -> list[LogBlock]:
+def blocks_of(first_line: int, lines: Sequence[str]) -> list[PackedBlock]:
     """Cut lines into blocks, the first of which begins at line `first_line`."""
     blocks = []
     start = size = 0
     for index, line in enumerate(lines, start=1):
         size += len(line) + 1
         if size >= BLOCK_BYTES:
-            blocks.append(LogBlock.of(first_line + start, lines[start:index]))
+            blocks.append(PackedBlock.of(first_line + start, lines[start:index]))
             start, size = index, 0
     if start < len(lines):
-        blocks.append(LogBlock.of(first_line + start, lines[start:]))
+        blocks.append(PackedBlock.of(first_line + start, lines[start:]))
     return blocks
 
 

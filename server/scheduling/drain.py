@@ -12,7 +12,7 @@ from server.subject import Actor
 from trainyard.protocol.states import AttemptNodeState, DesiredState
 
 
-class Emptier:
+class Drainer:
     """Compares the nodes that are to be empty with what runs on them, round by round.
 
     It is a level: what was placed while somebody drained the node leaves it too, and a scheduler

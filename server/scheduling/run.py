@@ -8,7 +8,7 @@ import threading
 
 from server.context import Context
 from server.scheduling.dispatch import CelerySender, Dispatcher, Outbox
-from server.scheduling.drain import Emptier
+from server.scheduling.drain import Drainer
 from server.scheduling.leader import Leadership, leadership
 from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
@@ -27,7 +27,7 @@ class Scheduler:
     def __init__(self, context: Context, dispatcher: Dispatcher, leader: Leadership) -> None:
         self._leader = leader
         self._reconciler = Reconciler(context, dispatcher)
-        self._emptier = Emptier(context)
+        self._drainer = Drainer(context)
         self._placer = Placer(context, dispatcher)
         self._operations = OperationKeeper(context, dispatcher)
 
@@ -40,7 +40,7 @@ class Scheduler:
         if not self._leader.held():
             return False
         errors: list[Exception] = []
-        for part in (self._reconciler, self._emptier, self._placer, self._operations):
+        for part in (self._reconciler, self._drainer, self._placer, self._operations):
             try:
                 part.run()
             except Exception as error:  # noqa: BLE001 - raised below, after the other parts

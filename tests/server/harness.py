@@ -26,7 +26,7 @@ from server.jobs.queries import shown_reason
 from server.jobs.service import submit
 from server.liveness import beat
 from server.scheduling.dispatch import RecordingDispatcher
-from server.scheduling.drain import Emptier
+from server.scheduling.drain import Drainer
 from server.scheduling.operations import OperationKeeper
 from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer
@@ -73,7 +73,7 @@ class Harness:
         self.placer = Placer(context, self.dispatcher)
         self.reconciler = Reconciler(context, self.dispatcher)
         self.keeper = OperationKeeper(context, self.dispatcher)
-        self.emptier = Emptier(context)
+        self.drainer = Drainer(context)
 
     def add_node(
         self,
@@ -126,7 +126,7 @@ class Harness:
 
     def empty(self) -> int:
         """Run one round of having attempts leave drained nodes."""
-        return self.emptier.run()
+        return self.drainer.run()
 
     def reconcile(self, *, seconds: float = 0.0) -> None:
         """Let time pass while servers are up and nobody reports, then judge."""

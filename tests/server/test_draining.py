@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from server.attempts.service import node_heartbeat
+from server.attempts.node_heartbeat import node_heartbeat
 from server.context import Context
 from server.database.tables import events
 from server.jobs.service import cancel, stop

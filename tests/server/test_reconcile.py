@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from server.attempts.service import node_heartbeat
+from server.attempts.node_heartbeat import node_heartbeat
 from server.context import Context
 from server.jobs.service import stop
 from server.liveness import beat

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from server.attempts.service import node_heartbeat
+from server.attempts.node_heartbeat import node_heartbeat
 from server.auth.tokens import hash_token
 from server.ingest.receive import store_report
 from tests.library.client.conftest import Run, Yard

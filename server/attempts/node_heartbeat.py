@@ -1,0 +1,120 @@
+"""Heartbeats of nodes: a node lives, and processes of its shares are proved gone."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, select, update
+
+from server.attempts.finish import end_nodes
+from server.attempts.launch import read_launch
+from server.attempts.retry_policy import NodeEnd
+from server.context import Context
+from server.database.tables import attempt_nodes, nodes
+from server.errors import NotFoundError
+from server.events.store import append_event
+from server.leases import NODE_LEASES
+from server.lifecycle import lock_job_of
+from server.nodes.workers import check_worker, proves_gone
+from server.subject import Actor, Subject
+from trainyard.protocol.rest.event_data import (
+    NodeDrained,
+    NodeOnline,
+)
+from trainyard.protocol.states import (
+    AttemptOutcome,
+)
+from trainyard.protocol.worker_messages import (
+    NodeHeartbeat,
+    NodeHeartbeatReply,
+    WorkerIdentity,
+)
+from trainyard.run.failures import Failure, FailureReason
+
+
+def node_heartbeat(context: Context, heartbeat: NodeHeartbeat) -> NodeHeartbeatReply:
+    """Note that a node lives; end its shares whose processes are proved gone.
+
+    Raises:
+        NotFoundError: the node never registered.
+        ConflictError: another worker serves the node.
+    """
+    with context.database.write() as connection:
+        _note_node(context, connection, heartbeat)
+    for attempt_id in heartbeat.gone:
+        _end_gone(context, attempt_id, heartbeat.node, heartbeat.worker)
+    with context.database.read() as connection:
+        held = connection.scalars(
+            select(attempt_nodes.c.attempt_id).where(
+                attempt_nodes.c.node == heartbeat.node, NODE_LEASES.are_held
+            )
+        )
+        return NodeHeartbeatReply(expected=tuple(held))
+
+
+def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbeat) -> None:
+    node, notice = heartbeat.node, heartbeat.notice
+    before = connection.execute(
+        select(nodes.c.offline_since, nodes.c.notice)
+        .where(nodes.c.name == node)
+        .with_for_update(key_share=True)
+    ).one_or_none()
+    if before is None:
+        raise NotFoundError(f"node {node!r} never registered")
+    check_worker(connection, node, heartbeat.worker)
+    connection.execute(
+        update(nodes)
+        .where(nodes.c.name == node)
+        .values(heartbeat_at=context.now(), offline_since=None, notice=notice)
+    )
+    if before.notice != notice:
+        append_event(
+            context,
+            connection,
+            NodeDrained(draining=notice is not None, notice=notice),
+            message=f"{node} {f'is about to go: {notice}' if notice else 'stays after all'}",
+            actor=Actor(node),
+            subject=Subject(node=node),
+        )
+    if before.offline_since is not None:
+        append_event(
+            context,
+            connection,
+            NodeOnline(),
+            message=f"{node} is back",
+            actor=Actor(node),
+            subject=Subject(node=node),
+        )
+
+
+def _end_gone(context: Context, attempt_id: str, node: str, worker: WorkerIdentity | None) -> None:
+    """End a share whose processes its worker proves gone; what is no proof changes nothing.
+
+    A supervisor that died while its machine ran is a failed launch; after another boot the machine
+    was lost.
+    """
+    with context.database.write() as connection:
+        try:
+            lock_job_of(connection, attempt_id)
+        except NotFoundError:
+            return
+        share = next((n for n in read_launch(connection, attempt_id).nodes if n.node == node), None)
+        if share is None or share.state not in NODE_LEASES.held:
+            return
+        if not proves_gone(
+            share.worker,
+            worker,
+            reported=share.last_report_at is not None,
+            lease_expired=share.unreachable_since is not None,
+        ):
+            return
+        failure = Failure(
+            reason=_why_gone(share.worker, worker),
+            message=f"the supervisor on {node} is gone without a last report",
+            node=node,
+        )
+        end = NodeEnd(node, AttemptOutcome.FAILED, failure)
+        end_nodes(context, connection, attempt_id, [end], actor=Actor(node))
+
+
+def _why_gone(claimer: WorkerIdentity | None, sender: WorkerIdentity | None) -> FailureReason:
+    same_boot = claimer is not None and sender is not None and claimer.boot_id == sender.boot_id
+    return FailureReason.LAUNCH_ERROR if same_boot else FailureReason.NODE_LOST
