@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, get_type_hints
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, select
 
 from server.database import tables
 from trainyard.protocol.attempt import Overrides
@@ -65,11 +65,6 @@ class TypedRow:
     def select(cls) -> Select[*tuple[Any, ...]]:
         """Return a query of the columns, to be narrowed by the caller."""
         return select(*cls.columns())
-
-    @classmethod
-    def from_row(cls, row: Row[*tuple[Any, ...]]) -> Self:
-        """Return a row of a query that begins with the columns."""
-        return cls(*row)
 
     @classmethod
     def one(cls, connection: Connection, query: Select[*tuple[Any, ...]]) -> Self:
