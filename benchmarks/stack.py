@@ -19,7 +19,7 @@ from trainyard.client.errors import TrainyardError
 from trainyard.client.sdk import Client
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.states import JobState
-from worker.node import WorkerRun
+from worker.node.node_store import WorkerRun
 
 PACKAGES = ("celery", "fastapi", "httpx", "pydantic", "sqlalchemy", "torch", "uvicorn")
 READY_SECONDS = 120

@@ -27,8 +27,8 @@ from benchmarks.report import emit
 from benchmarks.stack import PACKAGES, Running, stack
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.records import EventRecord, MetricRecord
-from worker.files import read_record
-from worker.node import LaunchRecord, WorkerRun
+from worker.node.files import read_record
+from worker.node.node_store import LaunchRecord, WorkerRun
 
 TARGET_SECONDS = 4.0
 JOB_SECONDS = 180

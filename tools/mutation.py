@@ -27,7 +27,7 @@ def main(chosen: Sequence[str]) -> int:
     """Run the tool, print a JSON line per module and per survivor; 1 where too many survive.
 
     Args:
-        chosen: modules to change, such as `worker.spool`; all that are listed when empty.
+        chosen: modules to change, such as `server.leases`; all that are listed when empty.
     """
     legal = listed_modules(Path("pyproject.toml"))
     if unknown := set(chosen) - set(legal):
@@ -72,7 +72,7 @@ def listed_modules(project: Path) -> list[str]:
 
 
 def module_of(mutant: str) -> str:
-    """Return the module of a mutant, such as `worker.spool` of `worker.spool.x_read__mutmut_1`."""
+    """Return the module of a mutant, such as `a.b` of `a.b.x_read__mutmut_1`."""
     return mutant.rpartition(".")[0]
 
 

@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve() -> int:
     from trainyard.protocol.rest.errors import ApiError
-    from worker.serve import serve
+    from worker.main import serve
 
     try:
         serve()
@@ -65,7 +65,7 @@ def _supervise(folder: Path, lock_fd: int) -> int:
     if os.fork():
         os._exit(0)
     os.setsid()
-    from worker.detached import see_to
+    from worker.supervisor.detached import see_to
 
     return see_to(folder.resolve(), lock_fd)
 

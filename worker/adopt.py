@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from worker.identity import is_alive
 from worker.launch import start_supervisor
-from worker.node import Node, identity_of
-from worker.processes import end_marked
+from worker.node.node_store import Node, identity_of
+from worker.node.process_identity import is_alive
+from worker.node.process_tree import end_marked
 
 logger = logging.getLogger(__name__)
 

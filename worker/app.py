@@ -8,10 +8,10 @@ from celery import Celery
 
 from trainyard.protocol.worker_messages import LaunchMessage, OperationMessage
 from worker.api import ServerAway, WorkerApi
-from worker.folder import worker_identity
 from worker.launch import Launcher
+from worker.node.lock import worker_identity
 from worker.operations import OperationStarter
-from worker.register import own_token
+from worker.registration import own_token
 from worker.settings import Settings
 
 logger = logging.getLogger(__name__)

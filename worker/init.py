@@ -16,10 +16,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-from worker.node import Node
-from worker.notice import ask_supervisors
-from worker.processes import become_subreaper, reap
+from worker.node.node_store import Node
+from worker.node.process_tree import become_subreaper, reap
 from worker.settings import Settings
+from worker.supervisor.preemption import ask_supervisors
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.worker_messages import ClaimReply, LaunchMessage
 from trainyard.run.atomic import create_file
 from worker.api import WorkerApi, persist
-from worker.hardware import Devices
-from worker.node import AttemptLock, LaunchRecord, Node, WorkerRun
-from worker.torchrun import hidden_from_ranks
-from worker.users import RankUser, RunAs
+from worker.launchers.torchrun import hidden_from_ranks
+from worker.node.hardware import Devices
+from worker.node.node_store import AttemptLock, LaunchRecord, Node, WorkerRun
+from worker.node.users import RankUser, RunAs
 
 logger = logging.getLogger(__name__)
 

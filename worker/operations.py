@@ -41,12 +41,12 @@ from trainyard.protocol.worker_messages import (
 )
 from trainyard.run.atomic import create_file
 from worker.api import BACKOFF, ServerAway, WorkerApi, persist
-from worker.files import read_record
-from worker.node import Node
-from worker.processes import become_subreaper, end_descendants, end_user, reap, spawn_tied
-from worker.register import own_token
-from worker.torchrun import TRAINER, code_of, hidden_from_ranks, tail
-from worker.users import RankUser, RunAs, user_environment
+from worker.launchers.torchrun import TRAINER, code_of, hidden_from_ranks, tail
+from worker.node.files import read_record
+from worker.node.node_store import Node
+from worker.node.process_tree import become_subreaper, end_descendants, end_user, reap, spawn_tied
+from worker.node.users import RankUser, RunAs, user_environment
+from worker.registration import own_token
 
 logger = logging.getLogger(__name__)
 

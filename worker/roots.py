@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainyard.run.atomic import create_file
 from trainyard.spec.storage_uri import ROOT_FILE, is_object_store
-from worker.torchrun import TRAINER, hidden_from_ranks
+from worker.launchers.torchrun import TRAINER, hidden_from_ranks
 
 IDENTIFY_SECONDS = 600.0
 """Time in which an object store must have answered; the trainer gives up sooner."""

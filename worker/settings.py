@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from trainyard.base.masks import hide_credentials
 from trainyard.protocol.worker_messages import NodeName
 from trainyard.spec.storage_uri import ROOT_PATTERN, is_object_store, split_object_store
-from worker.users import RunAs
+from worker.node.users import RunAs
 
 
 def _node_name() -> str:

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from server.settings import Settings as ServerSettings
+from worker.node.users import RunAs
 from worker.settings import Settings as WorkerSettings
-from worker.users import RunAs
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = sorted((ROOT / "deploy").glob("*.Dockerfile"))

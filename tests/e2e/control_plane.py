@@ -28,7 +28,7 @@ from trainyard.protocol.rest.events import AnyEvent, Event, Notice, NoticeView
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.states import ACTIVE_JOB_STATES, JobState
 from trainyard.run.directory import RunDirectory
-from worker.processes import NODE_MARKER
+from worker.node.process_tree import NODE_MARKER
 
 REPOSITORY = Path(__file__).parents[2]
 SECONDS = 150.0  # the machine may be busy; what must be quick is measured by recorded times

@@ -18,8 +18,8 @@ from tests.e2e.control_plane import (
     wait_for,
 )
 from trainyard.client.sdk import Client
-from worker.identity import ProcessStat, process_stat
-from worker.processes import descendants
+from worker.node.process_identity import ProcessStat, process_stat
+from worker.node.process_tree import descendants
 
 pytestmark = pytest.mark.timeout(400)
 STEPS = 60

@@ -11,8 +11,8 @@ from trainer.identify import identity
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import is_beneath, storage_root
 from trainyard.spec.job import JobSpec
+from worker.launchers.torchrun import hidden_from_ranks
 from worker.roots import identify_roots
-from worker.torchrun import hidden_from_ranks
 
 
 def test_a_worker_learns_the_uuid_of_a_bucket(bucket: ObjectPath) -> None:

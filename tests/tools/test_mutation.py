@@ -15,16 +15,16 @@ ROOT = Path(__file__).parents[2]
 RESULTS = [
     ("trainyard.training.batch_partition.x_deal__mutmut_1", "killed"),
     ("trainyard.training.batch_partition.x_deal__mutmut_2", "survived"),
-    ("worker.spool.x_next__mutmut_1", "timeout"),
-    ("worker.spool.x_next__mutmut_2", "no tests"),
-    ("worker.spool.x_next__mutmut_3", "killed"),
+    ("worker.supervisor.spool.x_next__mutmut_1", "timeout"),
+    ("worker.supervisor.spool.x_next__mutmut_2", "no tests"),
+    ("worker.supervisor.spool.x_next__mutmut_3", "killed"),
 ]
 
 
 def test_each_module_and_all_together_are_counted() -> None:
     assert list(report(RESULTS)) == [
         {"module": "trainyard.training.batch_partition", "mutants": 2, "killed": 1, "share": 0.5},
-        {"module": "worker.spool", "mutants": 3, "killed": 2, "share": 0.667},
+        {"module": "worker.supervisor.spool", "mutants": 3, "killed": 2, "share": 0.667},
         {"module": "all", "mutants": 5, "killed": 3, "share": 0.6},
     ]
     assert killed_share(RESULTS) == 0.6
@@ -38,7 +38,7 @@ def test_every_module_and_test_that_is_listed_is_there() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
     paths = [*listed["only_mutate"], *listed["pytest_add_cli_args_test_selection"]]
     assert [path for path in paths if not (ROOT / path).is_file()] == []
-    assert "worker.spool" in listed_modules(ROOT / "pyproject.toml")
+    assert "worker.supervisor.spool" in listed_modules(ROOT / "pyproject.toml")
 
 
 def test_a_module_that_is_not_listed_is_refused_before_anything_runs(

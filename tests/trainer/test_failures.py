@@ -32,7 +32,7 @@ from trainyard.run.directory import Phase, RunDirectory
 from trainyard.run.failures import FailureReason
 from trainyard.run.records import Heartbeat, Outcome
 from trainyard.spec.layout import Layout
-from worker.hang import PHASE_SECONDS
+from worker.supervisor.hang import PHASE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 TWO = Layout(dp_shard=2)

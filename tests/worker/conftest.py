@@ -21,12 +21,12 @@ from trainyard.protocol.worker_messages import ClaimReply, Hardware
 from trainyard.run.records import ExitRecord
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
-from worker.hardware import Devices
-from worker.identity import is_alive
 from worker.launch import Launcher
-from worker.node import LaunchRecord, Node, WorkerRun, identity_of
-from worker.processes import MARKER, NODE_MARKER
-from worker.users import RankUser
+from worker.node.hardware import Devices
+from worker.node.node_store import LaunchRecord, Node, WorkerRun, identity_of
+from worker.node.process_identity import is_alive
+from worker.node.process_tree import MARKER, NODE_MARKER
+from worker.node.users import RankUser
 
 HERE = Path(__file__).parent
 STAND_IN = (sys.executable, str(HERE / "stand_in.py"))

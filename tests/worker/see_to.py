@@ -9,8 +9,8 @@ import logging
 import sys
 from pathlib import Path
 
-from worker.detached import see_to
-from worker.torchrun import TRAINER
+from worker.launchers.torchrun import TRAINER
+from worker.supervisor.detached import see_to
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)

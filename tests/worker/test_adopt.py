@@ -14,7 +14,7 @@ from trainyard.run.directory import Phase
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.record_base import to_json
 from worker.adopt import adopt, prove_gone
-from worker.node import identity_of
+from worker.node.node_store import identity_of
 
 
 def kill_supervisor(attempt: Attempt) -> Identity:

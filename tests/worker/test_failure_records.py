@@ -16,8 +16,8 @@ from trainyard.protocol.worker_messages import MAX_REPORT_BYTES, PROTOCOL, Ident
 from trainyard.run.failures import REMEDIES, Failure, FailureReason
 from trainyard.run.record_base import to_json, to_plain
 from trainyard.run.records import Outcome, RankExit
-from worker.node import WorkerRun
-from worker.verdict import Findings, judge, last_words
+from worker.node.node_store import WorkerRun
+from worker.supervisor.exit_classification import Findings, judge, last_words
 
 SEEN = Findings(node="n", started=True)
 SAVED = Outcome(outcome="stopped", step=7, checkpoint_id="a1.step-7")

@@ -13,14 +13,14 @@ import pytest
 from trainyard.run.atomic import replace_file
 from trainyard.run.record_base import to_json
 from trainyard.run.records import Heartbeat, Outcome, RequestAnswer
-from worker.files import LARGEST_RECORD, open_regular, read_record
-from worker.hang import HangWatch
-from worker.node import WorkerRun
-from worker.processes import spawn_tied
-from worker.ranks import RankWatch
-from worker.spool import Spool
-from worker.torchrun import tail
-from worker.verdict import last_words
+from worker.launchers.torchrun import tail
+from worker.node.files import LARGEST_RECORD, open_regular, read_record
+from worker.node.node_store import WorkerRun
+from worker.node.process_tree import spawn_tied
+from worker.supervisor.exit_classification import last_words
+from worker.supervisor.hang import HangWatch
+from worker.supervisor.ranks import RankWatch
+from worker.supervisor.spool import Spool
 
 TOKEN = "ty_node_secret"
 OUTCOME = to_json(Outcome(outcome="succeeded", step=3))

@@ -14,16 +14,16 @@ import pytest
 
 from tests.worker.conftest import Place, environment, wait_for
 from worker.api import WorkerApi
-from worker.folder import ID_FILE, lock_folder, worker_identity
-from worker.heart import Heart
-from worker.identity import boot_id
-from worker.register import register
+from worker.heartbeat import Heart
+from worker.node.lock import ID_FILE, lock_folder, worker_identity
+from worker.node.process_identity import boot_id
+from worker.registration import register
 from worker.settings import Settings
 
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from worker.folder import lock_folder
+from worker.node.lock import lock_folder
 with lock_folder(Path(sys.argv[1])):
     child = os.fork()
     if child:
@@ -85,7 +85,7 @@ def test_a_second_worker_of_a_folder_is_refused_until_the_first_has_ended(tmp_pa
 def test_a_worker_waits_while_another_one_serves_its_node(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.register.ANOTHER_WORKER_SECONDS", 0.01)
+    monkeypatch.setattr("worker.registration.ANOTHER_WORKER_SECONDS", 0.01)
     place.node.token.write_text("node-token\n")
     server = place.server
     settings = Settings(url=server.url, node_name="node-1", data_dir=place.node.data_dir)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.worker.conftest import wait_for
-from worker.identity import identify, is_alive, open_process, process_stat
+from worker.node.process_identity import identify, is_alive, open_process, process_stat
 
 
 def test_a_living_process_is_known_again() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tests.worker.conftest import Place, environment, wait_for
 from trainyard.run.directory import Phase
-from worker.identity import process_stat
-from worker.notice import read_notice
+from worker.node.process_identity import process_stat
+from worker.supervisor.preemption import read_notice
 
 WORKER = """
 import os, subprocess, sys, time
@@ -25,7 +25,7 @@ INIT = """
 import sys
 from pathlib import Path
 from worker.init import Init
-from worker.node import Node
+from worker.node.node_store import Node
 sys.exit(Init([sys.executable, "node_worker.py"], node=Node(Path(sys.argv[1]))).run())
 """
 

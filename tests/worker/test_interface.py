@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from trainyard.spec.job import JobSpec
-from worker import interface
-from worker.guard import LAUNCHER_PID
-from worker.interface import INTERFACE_VARIABLES, interface_environment, interface_towards
-from worker.node import LaunchRecord, WorkerRun
-from worker.torchrun import Share, rank_environment, torchrun_command
+from worker.launchers.torchrun import Share, rank_environment, torchrun_command
+from worker.node import interface
+from worker.node.interface import INTERFACE_VARIABLES, interface_environment, interface_towards
+from worker.node.node_store import LaunchRecord, WorkerRun
+from worker.node.rank_wrapper import LAUNCHER_PID
 
 HERE = Path(__file__).parent
 

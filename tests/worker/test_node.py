@@ -21,13 +21,13 @@ from trainyard.run.records import Heartbeat
 from trainyard.spec.auto import DeviceKind
 from trainyard.spec.storage_uri import ROOT_FILE
 from worker.api import WorkerApi
-from worker.hang import HangWatch
-from worker.hardware import Devices, Gpu, find_devices, find_gpus, parse_gpus
-from worker.memory import MemoryWatch
-from worker.node import Node
-from worker.register import own_token, register
+from worker.node.hardware import Devices, Gpu, find_devices, find_gpus, parse_gpus
+from worker.node.memory import MemoryWatch
+from worker.node.node_store import Node
+from worker.registration import own_token, register
 from worker.roots import identify_roots
 from worker.settings import Settings, parse_roots
+from worker.supervisor.hang import HangWatch
 
 GPUS = [Gpu(0, "GPU-a", "H200", 150 << 30), Gpu(1, "GPU-b", "H200", 149 << 30)]
 ID = make_id(milliseconds=1, entropy=bytes(10))
@@ -124,7 +124,7 @@ def test_a_machine_whose_gpus_are_not_listed_is_no_cpu_node(
     wanted = rf"dev/nvidia0.*nvidia-smi fails.*{named}.*TRAINYARD_DEVICE=cpu"
     with pytest.raises(ValueError, match=wanted):
         find_gpus(devices=devices)
-    monkeypatch.setattr("worker.hardware.DEVICE_FILES", devices)
+    monkeypatch.setattr("worker.node.hardware.DEVICE_FILES", devices)
     with pytest.raises(ValueError, match=wanted):
         find_devices()
     assert find_devices(device="cpu").hardware.device == "cpu"

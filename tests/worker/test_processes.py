@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.worker.conftest import wait_for
-from worker import cgroup
-from worker.cgroup import end_cgroup, make_cgroup, remove_cgroup
-from worker.processes import MARKER, NODE_MARKER, descendants, end_marked
+from worker.node import cgroup
+from worker.node.cgroup import end_cgroup, make_cgroup, remove_cgroup
+from worker.node.process_tree import MARKER, NODE_MARKER, descendants, end_marked
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 

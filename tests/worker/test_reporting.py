@@ -20,12 +20,12 @@ from trainyard.protocol.worker_messages import MAX_REPORT_BYTES, PendingRequest,
 from trainyard.run.directory import Phase
 from trainyard.run.record_base import to_plain
 from trainyard.run.records import ExitRecord, Provenance, Request
-from worker import reporter
-from worker.aftermath import own_identity
-from worker.files import read_record
-from worker.node import LaunchRecord
-from worker.orders import Orders
-from worker.spool import Spool
+from worker.node.files import read_record
+from worker.node.node_store import LaunchRecord
+from worker.supervisor import reporter
+from worker.supervisor.orders import Orders
+from worker.supervisor.orphan_report import own_identity
+from worker.supervisor.spool import Spool
 
 
 def assert_everything_arrived(attempt: Attempt) -> None:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.protocol.worker_messages import MAX_CHUNK_BYTES, MAX_REPORT_BYTES, Chunk
-from worker.node import WorkerRun
-from worker.spool import CHUNK_BYTES, REPORT_BYTES, Spool, SpoolFile
+from worker.node.node_store import WorkerRun
+from worker.supervisor.spool import CHUNK_BYTES, REPORT_BYTES, Spool, SpoolFile
 
 
 def content(chunk: Chunk) -> bytes:

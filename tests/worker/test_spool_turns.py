@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.protocol.worker_messages import Chunk
-from worker.node import WorkerRun
-from worker.spool import (
+from worker.node.node_store import WorkerRun
+from worker.supervisor.spool import (
     CHUNK_BYTES,
     REPORT_BYTES,
     REPORT_CHUNKS,
@@ -166,7 +166,7 @@ def test_a_file_system_without_holes_keeps_the_bytes(
     def refuse(_fd: int, _offset: int, _length: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "no holes")
 
-    monkeypatch.setattr("worker.spool._punch_hole", refuse)
+    monkeypatch.setattr("worker.supervisor.spool._punch_hole", refuse)
     path = Path(run.log(0))
     path.write_bytes(b"x" * 4 * BLOCK)
     file = SpoolFile("log:0", path, whole_lines=False, owner=os.getuid())

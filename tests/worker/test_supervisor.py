@@ -18,7 +18,7 @@ from tests.worker.conftest import Attempt, Place, make_place, wait_for
 from tests.worker.fake_server import FakeServer
 from trainyard.protocol.states import DesiredState
 from trainyard.run.directory import Phase
-from worker.identity import process_stat
+from worker.node.process_identity import process_stat
 
 SOON = 10.0
 

@@ -9,8 +9,8 @@ import pytest
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from worker.node import LaunchRecord, WorkerRun
-from worker.torchrun import Share, rank_environment, torchrun_command
+from worker.launchers.torchrun import Share, rank_environment, torchrun_command
+from worker.node.node_store import LaunchRecord, WorkerRun
 
 LAUNCH = LaunchRecord(
     attempt_id="a",

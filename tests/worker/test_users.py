@@ -22,9 +22,9 @@ from tests.other_users import (
 from tests.worker.conftest import STAND_IN, Place, environment, make_place, wait_for
 from tests.worker.fake_server import FakeServer
 from trainyard.run.atomic import replace_file
-from worker.processes import end_user, reap, spawn_tied
-from worker.torchrun import check_reach
-from worker.users import RankUser, RunAs
+from worker.launchers.torchrun import check_reach
+from worker.node.process_tree import end_user, reap, spawn_tied
+from worker.node.users import RankUser, RunAs
 
 USER = RankUser(uid=61_901, groups=(61_900, 61_950))
 RUN_AS = "nobody:61900-8"
@@ -112,9 +112,9 @@ def test_a_command_becomes_another_user_for_good(tmp_path: Path) -> None:
 WORKER = """
 import os, sys
 from pathlib import Path
-from worker.processes import spawn_tied, end_user, NotEndedError
-from worker.torchrun import check_reach
-from worker.users import RankUser, RunAs, capabilities, isolation_of
+from worker.node.process_tree import spawn_tied, end_user, NotEndedError
+from worker.launchers.torchrun import check_reach
+from worker.node.users import RankUser, RunAs, capabilities, isolation_of
 user = RankUser(uid=61901, groups=(61900,))
 folder = Path(sys.argv[1])
 print("worker", os.getuid(), hex(capabilities()))
@@ -265,8 +265,9 @@ def test_who_may_not_be_ended_is_neither_waited_for_nor_gone(
 @needs_root
 def test_a_process_of_another_user_ends_with_its_parent(tmp_path: Path) -> None:
     parent = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom worker.processes import spawn_tied\n"
-        "from worker.users import RankUser\n"
+        "import os, sys, time\nfrom pathlib import Path\n"
+        "from worker.node.process_tree import spawn_tied\n"
+        "from worker.node.users import RankUser\n"
         "spawn_tied(['/bin/sleep', '600'], environment=os.environ, output=Path(sys.argv[1]),"
         " user=RankUser(uid=61902, groups=()))\ntime.sleep(600)\n"
     )

@@ -10,7 +10,7 @@ import pytest
 from trainyard.protocol.states import DesiredState
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.records import ExitRecord, Outcome, RankExit
-from worker.verdict import Findings, judge
+from worker.supervisor.exit_classification import Findings, judge
 
 SEEN = Findings(node="n", started=True)
 STOPPED = Outcome(outcome="stopped", step=7, checkpoint_id="c")

@@ -22,7 +22,7 @@ from tests.worker.fake_server import JOIN_TOKEN
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import LaunchMessage
 from trainyard.run.directory import Phase
-from worker.node import identity_of
+from worker.node.node_store import identity_of
 
 LONG = {"training": {"steps": 10**6}}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainyard.run.directory import Phase
 from trainyard.run.records import Heartbeat
-from worker.files import read_record
+from worker.node.files import read_record
 
 PHASE_SECONDS = {
     Phase.STARTING: 600.0,

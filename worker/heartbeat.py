@@ -14,9 +14,9 @@ from trainyard.protocol.rest.errors import ApiError, TrainyardError
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
 from worker.adopt import adopt, prove_gone
 from worker.api import ServerAway, WorkerApi
-from worker.node import Node
-from worker.notice import ask_supervisors, read_notice
-from worker.register import ANOTHER_WORKER
+from worker.node.node_store import Node
+from worker.registration import ANOTHER_WORKER
+from worker.supervisor.preemption import ask_supervisors, read_notice
 
 logger = logging.getLogger(__name__)
 

@@ -12,17 +12,17 @@ from trainyard.protocol.worker_messages import Identity
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.record_files import write_exit
 from trainyard.run.records import ExitRecord
-from worker.cgroup import end_cgroup, make_cgroup, remove_cgroup
-from worker.files import read_record
-from worker.identity import identify
-from worker.node import LaunchRecord, WorkerRun
-from worker.orders import Orders
-from worker.processes import end_marked, end_user
-from worker.ranks import RankWatch
-from worker.reporter import Reporter
-from worker.spool import Spool
-from worker.torchrun import Share, tail
-from worker.verdict import Findings, judge, last_words
+from worker.launchers.torchrun import Share, tail
+from worker.node.cgroup import end_cgroup, make_cgroup, remove_cgroup
+from worker.node.files import read_record
+from worker.node.node_store import LaunchRecord, WorkerRun
+from worker.node.process_identity import identify
+from worker.node.process_tree import end_marked, end_user
+from worker.supervisor.exit_classification import Findings, judge, last_words
+from worker.supervisor.orders import Orders
+from worker.supervisor.ranks import RankWatch
+from worker.supervisor.reporter import Reporter
+from worker.supervisor.spool import Spool
 
 logger = logging.getLogger(__name__)
 

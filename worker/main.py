@@ -10,17 +10,17 @@ from trainyard.spec.storage_uri import is_object_store
 from worker.adopt import adopt
 from worker.api import WorkerApi
 from worker.app import consume, create_app
-from worker.folder import lock_folder
-from worker.hardware import find_devices
-from worker.heart import Heart
+from worker.heartbeat import Heart
 from worker.launch import Launcher
-from worker.node import Node
-from worker.notice import read_notice
-from worker.register import register
+from worker.launchers.torchrun import check_reach
+from worker.node.hardware import find_devices
+from worker.node.lock import lock_folder
+from worker.node.node_store import Node
+from worker.node.users import RunAs, in_user_namespace, isolation_of
+from worker.registration import register
 from worker.roots import identify_roots
 from worker.settings import Settings
-from worker.torchrun import check_reach
-from worker.users import RunAs, in_user_namespace, isolation_of
+from worker.supervisor.preemption import read_notice
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from worker.identity import open_process
-from worker.node import Node, identity_of
+from worker.node.node_store import Node, identity_of
+from worker.node.process_identity import open_process
 
 LONGEST = 200
 """Characters of a notice that are told."""

@@ -29,7 +29,7 @@ class RankUser(RecordModel):
 
     @property
     def word(self) -> str:
-        """Argument of `guard.py tie`."""
+        """Argument of `rank_wrapper.py tie`."""
         return ":".join(map(str, (self.uid, *self.groups)))
 
     def give(self, path: Path, mode: int) -> None:

@@ -15,10 +15,10 @@ from trainyard.run.control_files import answer_files
 from trainyard.run.record_base import to_plain
 from trainyard.run.records import ExitRecord, Heartbeat, Provenance, RequestAnswer
 from worker.api import BACKOFF, ServerAway, WorkerApi
-from worker.files import read_record
-from worker.node import LaunchRecord, Node, WorkerRun
-from worker.orders import Orders
-from worker.spool import Spool
+from worker.node.files import read_record
+from worker.node.node_store import LaunchRecord, Node, WorkerRun
+from worker.supervisor.orders import Orders
+from worker.supervisor.spool import Spool
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import Literal
 from trainyard.protocol.states import DesiredState
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.records import ExitRecord, Outcome, RankExit
-from worker.files import read_record
-from worker.node import WorkerRun
-from worker.ranks import is_abnormal
+from worker.node.files import read_record
+from worker.node.node_store import WorkerRun
+from worker.supervisor.ranks import is_abnormal
 
 Verdict = Literal["succeeded", "stopped", "failed", "cancelled"]
 

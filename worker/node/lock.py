@@ -18,7 +18,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from trainyard.protocol.worker_messages import WorkerIdentity
-from worker.identity import boot_id
+from worker.node.process_identity import boot_id
 
 ID_FILE, LOCK_FILE = "node.id", "worker.lock"
 ID_LINE = re.compile(rb"([0-9a-f]{32}) (\d+)\n")

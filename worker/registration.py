@@ -11,7 +11,7 @@ from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.worker_messages import PROTOCOL, Hardware, Registration, RegistrationReply
 from trainyard.run.atomic import replace_file
 from worker.api import WorkerApi, persist
-from worker.node import Node
+from worker.node.node_store import Node
 from worker.settings import Settings
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from trainyard.base.ids import is_id
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import PendingRequest, ReportReply
 from trainyard.run.control_files import order_stop, post_request
-from worker.node import WorkerRun
+from worker.node.node_store import WorkerRun
 
 logger = logging.getLogger(__name__)
 

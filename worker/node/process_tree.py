@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from worker.identity import ProcessStat, open_started_at, process_stat
-from worker.users import RankUser
+from worker.node.process_identity import ProcessStat, open_started_at, process_stat
+from worker.node.users import RankUser
 
 logger = logging.getLogger(__name__)
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-GUARD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")))
+GUARD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("rank_wrapper.py")))
 """Command that starts a guard: `tie` or `rank`."""
 MARKER, NODE_MARKER = "TRAINYARD_ATTEMPT_ID", "TRAINYARD_NODE"
 """Environment variables of every process of an attempt on a node but its supervisor."""

@@ -7,12 +7,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from worker.aftermath import own_identity, speak_for
-from worker.files import read_record
-from worker.node import AttemptLock, LaunchRecord, Node, WorkerRun, identity_of
-from worker.processes import NotEndedError
-from worker.supervisor import Supervisor
-from worker.torchrun import TRAINER
+from worker.launchers.torchrun import TRAINER
+from worker.node.files import read_record
+from worker.node.node_store import AttemptLock, LaunchRecord, Node, WorkerRun, identity_of
+from worker.node.process_tree import NotEndedError
+from worker.supervisor.orphan_report import own_identity, speak_for
+from worker.supervisor.supervise import Supervisor
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from trainyard.protocol.worker_messages import MAX_CHUNK_BYTES, Chunk
-from worker.files import open_regular
-from worker.node import WorkerRun
+from worker.node.files import open_regular
+from worker.node.node_store import WorkerRun
 
 logger = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ from trainyard.base.models import RecordModel
 from trainyard.protocol.worker_messages import Identity
 from trainyard.run.atomic import replace_file
 from trainyard.run.directory import RunDirectory
-from worker.files import read_record
-from worker.users import RankUser
+from worker.node.files import read_record
+from worker.node.users import RankUser
 
 
 class LaunchRecord(RecordModel):

@@ -16,9 +16,9 @@ from trainyard.base.models import RecordModel
 from trainyard.run.directory import STACKS_SIGNAL
 from trainyard.run.limits import Number, ShortText
 from trainyard.run.records import RankExit
-from worker.files import read_record
-from worker.identity import has_ended, open_started_at
-from worker.node import WorkerRun
+from worker.node.files import read_record
+from worker.node.node_store import WorkerRun
+from worker.node.process_identity import has_ended, open_started_at
 
 GUARD_SECONDS = 2.0
 """Time that a guard gets to say how its rank ended, before it counts as ended unseen."""

@@ -18,26 +18,7 @@ from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.record_files import write_exit
 from trainyard.run.records import ExitRecord
 from trainyard.spec.job import parse_job_spec
-from worker.cgroup import end_cgroup, make_cgroup, remove_cgroup
-from worker.files import read_record
-from worker.guard import CGROUP
-from worker.hang import HangWatch
-from worker.identity import identify
-from worker.memory import MemoryWatch
-from worker.node import LaunchRecord, WorkerRun
-from worker.orders import Orders
-from worker.processes import (
-    become_subreaper,
-    end_descendants,
-    end_user,
-    raise_file_limit,
-    reap,
-    spawn_tied,
-)
-from worker.ranks import RankWatch, is_abnormal
-from worker.reporter import Reporter
-from worker.spool import Spool
-from worker.torchrun import (
+from worker.launchers.torchrun import (
     TRAINER,
     Share,
     code_of,
@@ -46,7 +27,26 @@ from worker.torchrun import (
     tail,
     torchrun_command,
 )
-from worker.verdict import Findings, judge, last_words
+from worker.node.cgroup import end_cgroup, make_cgroup, remove_cgroup
+from worker.node.files import read_record
+from worker.node.memory import MemoryWatch
+from worker.node.node_store import LaunchRecord, WorkerRun
+from worker.node.process_identity import identify
+from worker.node.process_tree import (
+    become_subreaper,
+    end_descendants,
+    end_user,
+    raise_file_limit,
+    reap,
+    spawn_tied,
+)
+from worker.node.rank_wrapper import CGROUP
+from worker.supervisor.exit_classification import Findings, judge, last_words
+from worker.supervisor.hang import HangWatch
+from worker.supervisor.orders import Orders
+from worker.supervisor.ranks import RankWatch, is_abnormal
+from worker.supervisor.reporter import Reporter
+from worker.supervisor.spool import Spool
 
 logger = logging.getLogger(__name__)
 

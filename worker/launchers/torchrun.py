@@ -14,11 +14,11 @@ from pathlib import Path
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.spec.environment import environment_problems
 from trainyard.spec.job import JobSpec
-from worker.files import open_regular
-from worker.interface import interface_environment
-from worker.node import LaunchRecord, WorkerRun
-from worker.processes import GUARD, MARKER, NODE_MARKER
-from worker.users import RankUser, user_environment
+from worker.node.files import open_regular
+from worker.node.interface import interface_environment
+from worker.node.node_store import LaunchRecord, WorkerRun
+from worker.node.process_tree import GUARD, MARKER, NODE_MARKER
+from worker.node.users import RankUser, user_environment
 
 TRAINER = (sys.executable, "-m", "trainer")
 RENDEZVOUS_SECONDS = 300

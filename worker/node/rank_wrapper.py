@@ -1,12 +1,13 @@
 """Ties processes to their parents, and sees each rank of torchrun end; run as a file, alone.
 
-`guard.py tie PARENT USER -- COMMAND` becomes COMMAND, which the kernel ends when its parent does.
-USER is `uid:gid:gid...`, or `-` for the present one.
-`guard.py rank RUN -- COMMAND` is what torchrun starts as a rank. It runs COMMAND as its child with
-both outputs appended to `logs/rank-<r>.log`, and writes `ranks/<r>.start` and `ranks/<r>.end`:
-torchrun reaps its ranks itself and tells nobody how they ended, so that only a parent in between
-sees every exit code, signal and time. It ignores SIGTERM: when torchrun ends the other ranks after
-a failure, they keep the seconds that the supervisor grants them to write their errors.
+`rank_wrapper.py tie PARENT USER -- COMMAND` becomes COMMAND, which the kernel ends when its parent
+ends. USER is `uid:gid:gid...`, or `-` for the present one.
+`rank_wrapper.py rank RUN -- COMMAND` is what torchrun starts as a rank. It runs COMMAND as its
+child with both outputs appended to `logs/rank-<r>.log`, and writes `ranks/<r>.start` and
+`ranks/<r>.end`: torchrun reaps its ranks itself and does not report how they ended, so that only a
+parent in between sees every exit code, signal and time. It ignores SIGTERM: when torchrun ends the
+other ranks after a failure, they keep the seconds that the supervisor grants them to write their
+errors.
 """
 
 # Imports nothing but the standard library: there is one such process a rank, and it starts in a

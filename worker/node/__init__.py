@@ -1,0 +1,1 @@
+"""The node itself: its files, hardware, users, processes and the lock that one worker holds."""
