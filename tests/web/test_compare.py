@@ -191,7 +191,7 @@ def test_curves_are_read_zoomed_and_told_apart_by_keyboard(
     tip = watched.figure(LOSS).locator(".chart-tip")
     expect(tip).to_contain_text("layouts-tp-2-fsdp-4")
     slider.press("ArrowDown")
-    expect(tip.locator(".overlay-chosen")).to_contain_text("layouts-fsdp-8")
+    expect(tip.locator(".chart-tip-chosen")).to_contain_text("layouts-fsdp-8")
     expect(page.locator(".legend-chosen")).to_have_attribute("data-job", eight[0])
     slider.press("+")
     expect(page).to_have_url(re.compile(r"from=\d+&to=\d+"))

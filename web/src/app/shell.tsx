@@ -1,4 +1,5 @@
 // The frame of every page for those who are logged in: navigation, connection, theme, logout.
+
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { Navigate, NavLink, Outlet, useLocation } from "react-router";
@@ -8,6 +9,7 @@ import { Feed } from "@/shared/stream/feed";
 import { stream } from "@/shared/stream/stream";
 import { useStreamStatus } from "@/shared/stream/useStream";
 import { ErrorState } from "@/shared/ui/Notice";
+import { loginPath } from "@/shared/url/pages";
 import { ThemeToggle } from "./ThemeToggle";
 import "./shell.css";
 
@@ -20,7 +22,7 @@ export function Shell() {
   if (session.isPending) return null;
   if (session.data === null) {
     const next = location.pathname + location.search;
-    return <Navigate to={`/login?next=${encodeURIComponent(next)}`} replace />;
+    return <Navigate to={loginPath({ next })} replace />;
   }
   return <Frame isAdmin={session.data.kind === "admin"} name={session.data.name} />;
 }

@@ -5,24 +5,19 @@ import { MOST_COMPARED } from "@/shared/api/queries";
 import { formatOf } from "@/shared/format/series";
 import { Button, ButtonLink } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
+import { placeText } from "@/shared/ui/chart/axis";
+import { Chart } from "@/shared/ui/chart/Chart";
 import { ChartCursor } from "@/shared/ui/chart/cursor";
+import { type Curve, extentOfCurves } from "@/shared/ui/chart/curve";
 import { EmptyState, ErrorState, InlineError } from "@/shared/ui/Notice";
+import type { CompareView } from "@/shared/url/pages";
 import { AddJob } from "./AddJob";
 import { compareCommand } from "./api";
-import { type Curve, curvesOf, extentOfCurves } from "./curves";
+import { curvesOf } from "./curves";
 import { type Entry, Legend } from "./Legend";
-import { Overlay } from "./Overlay";
 import { Toolbar } from "./Toolbar";
 import { useComparison, useLiveComparison } from "./useComparison";
-import {
-  type ChangeView,
-  type CompareView,
-  jobsOf,
-  readView,
-  useCompareView,
-  withJob,
-  withoutJob,
-} from "./view";
+import { type ChangeView, jobsOf, presentSlots, useCompareView, withJob, withoutJob } from "./view";
 import "./compare.css";
 
 /** Charts that stand there before the first answer, so that nothing moves when it comes. */
@@ -79,7 +74,7 @@ function Comparison({ view, change }: { view: CompareView; change: ChangeView })
   const [gone, setGone] = useState<string | null>(null);
   const remove = useCallback(
     // The places in the URL now: several jobs may leave at once.
-    (id: string) => change({ slots: withoutJob(readView(window.location.search).slots, id) }),
+    (id: string) => change({ slots: withoutJob(presentSlots(), id) }),
     [change],
   );
   useLiveComparison(ids, known, (id) => {
@@ -147,7 +142,8 @@ const HEIGHT = { one: 420, several: 280 };
 
 function Charts({ view, change, names, drawn, focus, onFocus, isPending }: ChartsProps) {
   const [cursor] = useState(() => new ChartCursor());
-  const range = view.range ?? extentOfCurves([...drawn.values()].flat()) ?? [0, 1];
+  const { axis, smoothing } = view;
+  const whole = useMemo(() => extentOfCurves([...drawn.values()].flat()) ?? undefined, [drawn]);
   if (names.length === 0) {
     return (
       <EmptyState title={view.names?.length === 0 ? "No metric chosen" : "No points yet"}>
@@ -163,22 +159,33 @@ function Charts({ view, change, names, drawn, focus, onFocus, isPending }: Chart
   return (
     <div className={names.length > 1 ? "compare-charts" : undefined} aria-busy={isPending}>
       {names.map((name) => (
-        <Overlay
+        <Chart
           key={name}
-          name={name}
+          title={name}
+          label={`${name} of the jobs compared`}
           curves={drawn.get(name) ?? NO_CURVES}
-          axis={view.axis}
-          isLog={view.isLog}
-          isFull={view.isFull}
-          isSmoothed={view.smoothing > 0}
-          range={range}
-          isZoomed={view.range !== null}
-          focus={focus}
-          onFocus={onFocus}
+          axis={axis}
+          scale={view.isLog ? "log" : "linear"}
+          range={view.range}
+          whole={whole}
           onZoom={(to) => change({ range: to })}
-          onRemove={() => change({ names: names.filter((each) => each !== name) })}
           cursor={cursor}
           format={formatOf(name)}
+          describe={(place) => `${placeText(axis, place)}${smoothing > 0 ? ", smoothed" : ""}`}
+          isFull={view.isFull}
+          focus={focus}
+          onFocus={onFocus}
+          caption={
+            <Button
+              look="quiet"
+              small
+              className="chart-remove"
+              aria-label={`Take ${name} away`}
+              onClick={() => change({ names: names.filter((each) => each !== name) })}
+            >
+              ✕
+            </Button>
+          }
           height={names.length > 1 ? HEIGHT.several : HEIGHT.one}
           empty={isPending ? "" : emptyWords(view)}
         />

@@ -5,11 +5,12 @@ import { count, plural } from "@/shared/format/numbers";
 import { formatOf } from "@/shared/format/series";
 import { StateBadge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
+import { type Curve, nonFiniteTotal, pointTotal } from "@/shared/ui/chart/curve";
+import { Swatch } from "@/shared/ui/chart/Swatch";
 import { cx } from "@/shared/ui/cx";
 import { Skeleton } from "@/shared/ui/Skeleton";
 import { type Column, Table } from "@/shared/ui/Table";
-import { type Curve, newestValue, pointTotal, strangeTotal } from "./curves";
-import { Swatch } from "./Swatch";
+import { newestValue } from "./curves";
 
 export interface Entry {
   slot: number;
@@ -83,7 +84,9 @@ function LegendRow({ entry, names, curves, focus, onFocus, onRemove }: RowProps)
       <td className="legend-step number">{job && count(job.last_step)}</td>
       {names.map((name) => (
         <td key={name} className="legend-value number">
-          {job && <LastValue curve={curves.get(name)?.find((each) => each.slot === slot)} />}
+          {job && (
+            <LastValue name={name} curve={curves.get(name)?.find((each) => each.slot === slot)} />
+          )}
         </td>
       ))}
       <td className="legend-remove">
@@ -100,12 +103,12 @@ function LegendRow({ entry, names, curves, focus, onFocus, onRemove }: RowProps)
   );
 }
 
-function LastValue({ curve }: { curve: Curve | undefined }) {
+function LastValue({ name, curve }: { name: string; curve: Curve | undefined }) {
   if (!curve) return <span className="muted">no points</span>;
-  const [value, strange] = [newestValue(curve), strangeTotal(curve)];
+  const [value, strange] = [newestValue(curve), nonFiniteTotal(curve)];
   return (
     <>
-      {value === null ? <span className="tone-bad">NaN</span> : formatOf(curve.name)(value)}
+      {value === null ? <span className="tone-bad">NaN</span> : formatOf(name)(value)}
       {strange > 0 && (
         <small className="legend-strange" title={`${plural(strange, "point")} NaN or infinite`}>
           {count(strange)} NaN of {count(pointTotal(curve))}

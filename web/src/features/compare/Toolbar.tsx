@@ -2,10 +2,11 @@
 import { useEffect, useId, useState } from "react";
 import { plural } from "@/shared/format/numbers";
 import { Button } from "@/shared/ui/Button";
+import { AXIS_WORDS, type Axis, stretchText } from "@/shared/ui/chart/axis";
 import { FullRange } from "@/shared/ui/chart/FullRange";
 import { Popover } from "@/shared/ui/Popover";
-import { AXIS_WORDS, stretchText } from "./axis";
-import { type Axis, type ChangeView, type CompareView, MOST_NAMES, MOST_SMOOTHING } from "./view";
+import { type CompareView, MOST_NAMES, MOST_SMOOTHING } from "@/shared/url/pages";
+import type { ChangeView } from "./view";
 
 interface ToolbarProps {
   view: CompareView;

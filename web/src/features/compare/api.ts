@@ -3,8 +3,8 @@ import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
 import { command } from "@/shared/format/shell";
-import type { Extent } from "@/shared/ui/chart/lines";
-import type { Axis } from "./view";
+import type { Axis } from "@/shared/ui/chart/axis";
+import type { Extent } from "@/shared/ui/chart/curve";
 
 const MAX_POINTS = 600;
 

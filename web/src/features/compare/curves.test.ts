@@ -3,15 +3,13 @@ import type { ComparedJob } from "@/shared/api/types";
 import {
   bucketsWithin,
   type Curve,
-  curveReadingAt,
-  curvesOf,
   extentOfCurves,
   neighbourPlace,
-  newestValue,
-  smoothed,
-  strangeTotal,
-} from "./curves";
-import { runsOf } from "./draw";
+  nonFiniteTotal,
+  readingAt,
+} from "@/shared/ui/chart/curve";
+import { runsOf } from "@/shared/ui/chart/drawCurves";
+import { curvesOf, newestValue, smoothed } from "./curves";
 
 const job = (id: string, more: object = {}): ComparedJob =>
   ({
@@ -57,14 +55,14 @@ describe("curves", () => {
     expect(newestValue(curve("step", { last: [1, 2, 3] }))).toBe(3);
     expect(newestValue(curve("step", { last: [1, 0, null] }))).toBeNull();
     expect(newestValue(curve("step", { last: [null, null, null] }))).toBeNull();
-    expect(strangeTotal(curve("step"))).toBe(11);
+    expect(nonFiniteTotal(curve("step"))).toBe(11);
   });
 
-  it("tell the bucket nearest to a place, and nothing beside their ends", () => {
-    expect(curveReadingAt(curve("step"), 14)).toMatchObject({ step: 10, last: 4, count: 10 });
-    expect(curveReadingAt(curve("step"), 16)).toMatchObject({ step: 20, last: null });
-    expect(curveReadingAt(curve("step"), 9)).toBeNull();
-    expect(curveReadingAt(curve("step"), 31)).toBeNull();
+  it("have the bucket nearest to a place, and nothing outside their ends", () => {
+    expect(readingAt(curve("step"), 14)).toMatchObject({ step: 10, last: 4, count: 10 });
+    expect(readingAt(curve("step"), 16)).toMatchObject({ step: 20, last: null });
+    expect(readingAt(curve("step"), 9)).toBeNull();
+    expect(readingAt(curve("step"), 31)).toBeNull();
   });
 
   it("give the frame its ends", () => {

@@ -5,8 +5,9 @@ import { keys, MOST_COMPARED } from "@/shared/api/queries";
 import { useRefresher } from "@/shared/api/refresh";
 import type { ComparedJob, StreamItem } from "@/shared/api/types";
 import { useStream } from "@/shared/stream/useStream";
+import type { CompareView } from "@/shared/url/pages";
 import { curvesQuery, headsQuery, type Wanted } from "./api";
-import { type CompareView, drawnNames } from "./view";
+import { drawnNames } from "./view";
 
 export function useComparison(view: CompareView) {
   const slots = view.slots.join(",");

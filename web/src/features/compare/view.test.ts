@@ -1,17 +1,13 @@
 import { describe, expect, it } from "vitest";
+import { clock, placeText, stretchText, wholeStretch } from "@/shared/ui/chart/axis";
+import { COMPARE, type CompareView } from "@/shared/url/pages";
+import { pathTo, valuesIn } from "@/shared/url/params";
 import { compareCommand } from "./api";
-import { clock, placeText, stretchText } from "./axis";
-import { wholeStretch } from "./plot";
 import { bringsNews } from "./useComparison";
-import {
-  type CompareView,
-  drawnNames,
-  jobsOf,
-  readView,
-  withJob,
-  withoutJob,
-  writeView,
-} from "./view";
+import { drawnNames, jobsOf, withJob, withoutJob } from "./view";
+
+const readView = (search: string) => valuesIn(COMPARE, new URLSearchParams(search));
+const writeView = (values: CompareView) => pathTo("", COMPARE, values);
 
 const [A, B, C] = ["a", "b", "c"].map((letter) => `01jd3m6y${letter.repeat(18)}`) as [
   string,

@@ -51,7 +51,7 @@ export function JobPage() {
 
 function LoadedJob({ job }: { job: Job }) {
   const view = useView();
-  const active = TABS.find((tab) => tab.name === view.get("tab")) ?? TABS[0];
+  const active = TABS.find((tab) => tab.name === view.tab) ?? TABS[0];
   return (
     <>
       <title>{`${job.name} · Trainyard`}</title>
@@ -60,7 +60,7 @@ function LoadedJob({ job }: { job: Job }) {
         label="Parts of the job"
         tabs={TABS}
         active={active.name}
-        onSelect={(tab) => view.set({ tab: tab === "charts" ? null : tab }, "push")}
+        onSelect={(tab) => view.change({ tab }, "push")}
       >
         <div className="job-panel">
           <active.Panel job={job} />

@@ -4,7 +4,7 @@ import { api, ask } from "@/shared/api/client";
 import { allPages, keys } from "@/shared/api/queries";
 import type { components } from "@/shared/api/schema";
 import type { ExportRequest, Metrics } from "@/shared/api/types";
-import type { Extent } from "@/shared/ui/chart/lines";
+import type { Extent } from "@/shared/ui/chart/curve";
 import type { CheckpointVerb } from "./checkpoints/operations";
 
 export type ResumeRequest = components["schemas"]["ResumeRequest"];

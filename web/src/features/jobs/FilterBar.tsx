@@ -7,7 +7,8 @@ import { STATE_TONES } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
 import { cx } from "@/shared/ui/cx";
 import { StateGlyph } from "@/shared/ui/StateGlyph";
-import { STATES, toggled } from "./filter";
+import { STATES } from "@/shared/url/pages";
+import { toggled } from "./filter";
 import { SEARCH_ID } from "./useJobKeys";
 
 const TYPING_MILLISECONDS = 200;

@@ -1,14 +1,15 @@
 // The jobs table: one query, kept true by live events; the URL holds the filter.
 import { useInfiniteQuery } from "@tanstack/react-query";
-import { useCallback, useMemo } from "react";
-import { useSearchParams } from "react-router";
+import { useCallback } from "react";
 import { type JobFilter, jobsQuery } from "@/shared/api/queries";
 import { plural } from "@/shared/format/numbers";
 import { Button, ButtonLink } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { EmptyState, ErrorState } from "@/shared/ui/Notice";
+import { JOBS } from "@/shared/url/pages";
+import { usePageParams } from "@/shared/url/params";
 import { FilterBar } from "./FilterBar";
-import { isEmpty, listCommand, readFilter, toggled, writeFilter } from "./filter";
+import { isEmpty, listCommand, toggled } from "./filter";
 import { JobsTable, type Picking } from "./JobsTable";
 import { LoadMore } from "./LoadMore";
 import { Picked } from "./Picked";
@@ -18,14 +19,9 @@ import "./filter.css";
 import "./jobs.css";
 
 export function JobsPage() {
-  const [params, setParams] = useSearchParams();
-  const filter = useMemo(() => readFilter(params), [params]);
-  const change = useCallback(
-    (changed: JobFilter) => setParams(writeFilter(changed), { replace: true }),
-    [setParams],
-  );
+  const [filter, change] = usePageParams(JOBS);
   const toggleTag = useCallback(
-    (tag: string) => change({ ...filter, tags: toggled(filter.tags, tag) }),
+    (tag: string) => change({ tags: toggled(filter.tags, tag) }),
     [change, filter],
   );
   const [picking, clear] = usePicking();
@@ -47,13 +43,13 @@ export function JobsPage() {
         filter={filter}
         picking={picking}
         onTag={toggleTag}
-        onClear={() => change(readFilter(NO_PARAMS))}
+        onClear={() => change(NO_FILTER)}
       />
     </>
   );
 }
 
-const NO_PARAMS = new URLSearchParams();
+const NO_FILTER: JobFilter = { states: [], tags: [], search: "" };
 
 interface JobListProps {
   filter: JobFilter;

@@ -1,6 +1,7 @@
 // What can be done with the jobs that were ticked.
 import { plural } from "@/shared/format/numbers";
 import { Button, ButtonLink } from "@/shared/ui/Button";
+import { comparePath } from "@/shared/url/pages";
 import type { Picking } from "./JobsTable";
 import { COMPARE_ID } from "./useJobKeys";
 
@@ -14,7 +15,7 @@ export function Picked({ picking, onClear }: { picking: Picking; onClear: () => 
       <Button look="quiet" onClick={onClear}>
         Clear
       </Button>
-      <ButtonLink id={COMPARE_ID} to={`/compare?jobs=${picked.join(",")}`} aria-keyshortcuts="c">
+      <ButtonLink id={COMPARE_ID} to={comparePath(picked)} aria-keyshortcuts="c">
         Compare
       </ButtonLink>
     </>

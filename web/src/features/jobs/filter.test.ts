@@ -1,6 +1,11 @@
 import { describe, expect, it } from "vitest";
 import { legalSearch } from "@/shared/api/queries";
-import { listCommand, readFilter, toggled, writeFilter } from "./filter";
+import { JOBS } from "@/shared/url/pages";
+import { changed, type ValuesOf, valuesIn } from "@/shared/url/params";
+import { listCommand, toggled } from "./filter";
+
+const readFilter = (search: URLSearchParams) => valuesIn(JOBS, search);
+const writeFilter = (filter: ValuesOf<typeof JOBS>) => changed(JOBS, new URLSearchParams(), filter);
 
 describe("the filter in the URL", () => {
   it("survives the way there and back", () => {

@@ -1,20 +1,21 @@
 // The login: a token, or the code of a one-time link that logs in by itself.
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useRef, useState } from "react";
-import { useNavigate, useSearchParams } from "react-router";
+import { useNavigate } from "react-router";
 import { api, ask } from "@/shared/api/client";
 import { beginSession } from "@/shared/api/session";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { Field } from "@/shared/ui/Field";
 import { InlineError } from "@/shared/ui/Notice";
+import { LOGIN } from "@/shared/url/pages";
+import { usePageParams } from "@/shared/url/params";
 import { nextPath } from "./nextPath";
 import "./session.css";
 
 export function LoginPage() {
-  const [params] = useSearchParams();
-  const code = params.get("code");
-  const logIn = useLogIn(nextPath(params.get("next")));
+  const [{ code, next }] = usePageParams(LOGIN);
+  const logIn = useLogIn(nextPath(next));
   const used = useRef<string | null>(null);
   useEffect(() => {
     // A code works once: React's second effect in development must not use it up again.

@@ -1,10 +1,11 @@
 // One draft of a spec, as form and as text, its plan, and the button that submits it.
 import { useCallback, useMemo, useState } from "react";
-import { useSearchParams } from "react-router";
 import { ApiError } from "@/shared/api/errors";
 import { Button } from "@/shared/ui/Button";
 import { InlineError } from "@/shared/ui/Notice";
 import { type Tab, Tabs } from "@/shared/ui/Tabs";
+import { SUBMIT } from "@/shared/url/pages";
+import { usePageParams, type ValuesOf } from "@/shared/url/params";
 import { PlanPanel } from "./PlanPanel";
 import { NO_PROBLEMS, placeProblems } from "./problems";
 import { type Edit, SpecForm } from "./SpecForm";
@@ -13,9 +14,7 @@ import type { FormSection, JsonObject } from "./schema";
 import { usePlan } from "./usePlan";
 import { useSubmit } from "./useSubmit";
 
-type View = "form" | "json";
-
-const VIEWS: readonly Tab<View>[] = [
+const VIEWS: readonly Tab<ValuesOf<typeof SUBMIT>["view"]>[] = [
   { name: "form", label: "Form" },
   { name: "json", label: "JSON" },
 ];
@@ -29,8 +28,7 @@ interface SpecEditorProps {
 
 export function SpecEditor({ sections, start, from }: SpecEditorProps) {
   const [spec, setSpec] = useState(start);
-  const [params, setParams] = useSearchParams();
-  const view: View = params.get("view") === "json" ? "json" : "form";
+  const [{ view }, change] = usePageParams(SUBMIT);
   const plan = usePlan(spec);
   const submit = useSubmit(spec);
   // A submission may find what the plan did not; a change of the spec makes both anew.
@@ -51,14 +49,6 @@ export function SpecEditor({ sections, start, from }: SpecEditorProps) {
     },
     [reset],
   );
-  const show = (name: View) =>
-    setParams(
-      (before) => {
-        before.set("view", name);
-        return before;
-      },
-      { replace: true },
-    );
   const button = (
     <Button look="primary" busy={submit.isPending} onClick={() => submit.mutate()}>
       Submit job
@@ -72,7 +62,12 @@ export function SpecEditor({ sections, start, from }: SpecEditorProps) {
       </header>
       <div className="submit">
         <div className="submit-form">
-          <Tabs label="How the spec is written" tabs={VIEWS} active={view} onSelect={show}>
+          <Tabs
+            label="How the spec is written"
+            tabs={VIEWS}
+            active={view}
+            onSelect={(name) => change({ view: name })}
+          >
             {view === "form" ? (
               <SpecForm
                 sections={sections}

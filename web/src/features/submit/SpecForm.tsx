@@ -1,7 +1,8 @@
 // The form: one group for each section of the spec; what most jobs set stands open.
 import { useCallback, useDeferredValue, useMemo, useState } from "react";
-import { useSearchParams } from "react-router";
 import { EmptyState } from "@/shared/ui/Notice";
+import { SUBMIT } from "@/shared/url/pages";
+import { usePageParams } from "@/shared/url/params";
 import type { PlacedProblems } from "./problems";
 import { SectionGroup } from "./SectionGroup";
 import type { FormField, FormSection, Json, JsonObject } from "./schema";
@@ -19,8 +20,8 @@ interface SpecFormProps {
 }
 
 export function SpecForm({ sections, spec, problems, warnings, edit }: SpecFormProps) {
-  const [params] = useSearchParams();
-  const [wanted, setWanted] = useState(params.get("find") ?? "");
+  const [{ find }] = usePageParams(SUBMIT);
+  const [wanted, setWanted] = useState(find ?? "");
   const searched = useDeferredValue(wanted.trim().toLowerCase());
   const shown = useMemo(() => found(sections, searched), [sections, searched]);
   const setField = useCallback(

@@ -1,10 +1,11 @@
 // Submits a job: a form drawn from the schema, beside what the job would amount to.
 import { useQuery } from "@tanstack/react-query";
-import { useSearchParams } from "react-router";
 import { jobQuery, schemaQuery } from "@/shared/api/queries";
 import type { Job } from "@/shared/api/types";
 import { ErrorState } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { SUBMIT } from "@/shared/url/pages";
+import { usePageParams } from "@/shared/url/params";
 import { SpecEditor } from "./SpecEditor";
 import { formOf, type JsonObject } from "./schema";
 import { sparseSpec } from "./spec";
@@ -12,8 +13,7 @@ import "./submit.css";
 
 /** `?from=<job id>` starts with the spec of another job. */
 export function SubmitPage() {
-  const [params] = useSearchParams();
-  const from = params.get("from");
+  const [{ from }] = usePageParams(SUBMIT);
   const schema = useQuery(schemaQuery);
   const source = useQuery({ ...jobQuery(from ?? ""), enabled: from !== null });
   const failed = schema.error ?? source.error;

@@ -1,4 +1,5 @@
 // Makes a token, and shows its secret once, with what it is used for.
+
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { api, ask } from "@/shared/api/client";
@@ -11,6 +12,7 @@ import { CommandLine } from "@/shared/ui/CommandLine";
 import { Dialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
 import { InlineError } from "@/shared/ui/Notice";
+import { loginPath } from "@/shared/url/pages";
 
 type Kind = NonNullable<TokenRequest["kind"]>;
 
@@ -139,7 +141,7 @@ function useOf(token: Token): string {
   const secret = token.secret ?? "";
   switch (token.kind) {
     case "login":
-      return `${origin}/login?code=${encodeURIComponent(secret)}`;
+      return origin + loginPath({ code: secret });
     case "join":
       return `TRAINYARD_JOIN_TOKEN=${quoted(secret)} python -m worker`;
     default:

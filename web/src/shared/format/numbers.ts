@@ -88,3 +88,10 @@ export function bytes(value: number | null | undefined): string {
 export function bandwidth(size: number, seconds: number | null | undefined): string {
   return seconds ? `${bytes(size / seconds)}/s` : NONE;
 }
+
+/** A large number without zeros at its end: `1.5k` where `short` has `1.50k`. */
+export function shortest(value: number): string {
+  return short(value).replace(/\.(\d*?)0+(?=[kMGTP]$)/, (_, kept: string) =>
+    kept ? `.${kept}` : "",
+  );
+}

@@ -11,7 +11,7 @@ export interface Asked {
   onClose: () => void;
 }
 
-const DROPPED = { do: null, checkpoint: null, aim: null };
+const DROPPED = { dialog: null, checkpoint: null, aim: null };
 
 /**
  * Return what is asked for in a dialog.
@@ -23,22 +23,22 @@ export function useAsked(job: Job): Asked | null {
   const view = useView();
   const [gone, setGone] = useState<Pick<Asked, "verb" | "gone"> | null>(null);
   const isClosing = useRef(false);
-  const word = view.get("do");
+  const word = view.dialog;
   const asked = isDialogVerb(word) ? word : null;
   const isLegal = asked !== null && job.verbs.includes(asked);
   const isStale = word !== null && !isLegal;
   if (isStale && asked !== null && gone?.verb !== asked && !isClosing.current) {
     setGone({ verb: asked, gone: goneWords(job, asked) });
   }
-  const { set } = view;
+  const { change } = view;
   useEffect(() => {
     if (word === null) isClosing.current = false;
-    else if (isStale) set(DROPPED);
-  }, [word, isStale, set]);
+    else if (isStale) change(DROPPED);
+  }, [word, isStale, change]);
   const onClose = () => {
     isClosing.current = true;
     setGone(null);
-    set(DROPPED);
+    change(DROPPED);
   };
   if (isLegal) return { verb: asked, gone: null, onClose };
   return gone === null ? null : { ...gone, onClose };

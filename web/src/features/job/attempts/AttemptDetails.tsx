@@ -55,7 +55,7 @@ function ToLogs({ attempt }: { attempt: Attempt }) {
     <Button
       small
       onClick={() =>
-        view.set({ tab: "logs", attempt: attempt.number, rank: null, line: null }, "push")
+        view.change({ tab: "logs", attempt: attempt.number, rank: null, line: null }, "push")
       }
     >
       Its logs

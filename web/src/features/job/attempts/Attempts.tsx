@@ -33,7 +33,7 @@ export function Attempts({ job }: { job: Job }) {
   const reference = useReference(job);
   if (attempts.isError) return <ErrorState error={attempts.error} onRetry={attempts.refetch} />;
   if (!attempts.data) return <SkeletonLines lines={8} />;
-  const wanted = view.number("attempt");
+  const wanted = view.attempt;
   const selected = attempts.data.find(({ number }) => number === wanted) ?? attempts.data[0];
   if (!selected) {
     return (
@@ -48,7 +48,7 @@ export function Attempts({ job }: { job: Job }) {
         jobId={job.id}
         attempts={attempts.data}
         selected={selected.number}
-        onSelect={(number) => view.set({ attempt: number })}
+        onSelect={(number) => view.change({ attempt: number })}
       />
       <AttemptDetails job={job} attempt={selected} />
       <CommandLine command={command("show", reference)} label="The same by command line" />

@@ -6,16 +6,20 @@ import { count } from "@/shared/format/numbers";
 import { FIRST, formatOf } from "@/shared/format/series";
 import { command } from "@/shared/format/shell";
 import { Button, ButtonLink } from "@/shared/ui/Button";
-import { Chart } from "@/shared/ui/Chart";
 import { CommandLine } from "@/shared/ui/CommandLine";
+import { placeText, stretchText } from "@/shared/ui/chart/axis";
+import { Chart } from "@/shared/ui/chart/Chart";
 import { ChartCursor } from "@/shared/ui/chart/cursor";
+import { type Curve, type Extent, type Reading, readingAt } from "@/shared/ui/chart/curve";
 import { FullRange } from "@/shared/ui/chart/FullRange";
-import type { Extent } from "@/shared/ui/chart/lines";
 import { EmptyState, ErrorState } from "@/shared/ui/Notice";
+import { comparePath } from "@/shared/url/pages";
 import { attemptsQuery } from "../api";
 import { useReference } from "../reference";
 import { useView, type View } from "../view";
+import { curvesOf } from "./curves";
 import { type AttemptMark, labelled, markAt, marksOf, panelsOf } from "./panels";
+import { Readout } from "./Readout";
 import { useLiveMetrics, useMetrics } from "./useMetrics";
 import "./charts.css";
 
@@ -24,7 +28,7 @@ const EXPECTED = ["train/loss", "train/grad_norm", "train/lr", "perf/tokens_per_
 
 export function Charts({ job }: { job: Job }) {
   const view = useView();
-  const range = rangeIn(view);
+  const { range } = view;
   const attempts = useQuery(attemptsQuery(job.id));
   const marks = useMemo(() => marksOf(attempts.data ?? []), [attempts.data]);
   const [cursor] = useState(() => new ChartCursor());
@@ -59,7 +63,7 @@ interface PanelsProps {
 /** The other series, read only when they are shown. */
 function MorePanels(props: PanelsProps) {
   const { names, view, job, range } = props;
-  const isOpen = view.get("more") === "1";
+  const isOpen = view.hasMoreCharts;
   const metrics = useMetrics(job.id, { names: isOpen ? names : [], range });
   return (
     <section>
@@ -67,7 +71,7 @@ function MorePanels(props: PanelsProps) {
         look="quiet"
         aria-expanded={isOpen}
         className="charts-more"
-        onClick={() => view.set({ more: isOpen ? null : 1 })}
+        onClick={() => view.change({ hasMoreCharts: !isOpen })}
       >
         {isOpen ? "Fewer charts" : `${count(names.length)} more charts`}
       </Button>
@@ -105,56 +109,72 @@ interface PanelProps extends Omit<PanelsProps, "names"> {
 function Panel({ name, lines, marks, range, view, cursor, isPending }: PanelProps) {
   const format = useMemo(() => formatOf(name), [name]);
   const drawn = useMemo(() => labelled(marks), [marks]);
+  const curves = useMemo(() => curvesOf(lines), [lines]);
+  const lineage = curves.find(({ isBranch }) => !isBranch);
   return (
     <Chart
       title={name}
-      lines={lines}
-      marks={drawn}
+      label={`${name} over steps`}
+      curves={curves}
+      axis="step"
+      scale={view.scale}
       range={range}
-      onZoom={(to) => view.set({ from: to?.[0] ?? null, to: to?.[1] ?? null })}
+      onZoom={(to) => view.change({ range: to })}
       cursor={cursor}
       format={format}
-      describe={(step) => describeAttempt(marks, step)}
-      scale={view.get("y") === "log" ? "log" : "linear"}
-      isFull={view.get("full") === "1"}
+      describe={(place) => describePlace(lineage, marks, place)}
+      isFull={view.isFull}
+      marks={drawn}
+      caption={lineage && <Readout curve={lineage} cursor={cursor} format={format} />}
       empty={isPending ? "" : "No points in these steps"}
     />
   );
 }
 
-function describeAttempt(marks: readonly AttemptMark[], step: number): string | null {
-  const mark = markAt(marks, step);
-  return mark ? `attempt ${mark.attempt}, ${mark.label}` : null;
+/** The bucket at a place and the attempt that took its steps. */
+function describePlace(
+  lineage: Curve | undefined,
+  marks: readonly AttemptMark[],
+  place: number,
+): string {
+  const reading = lineage && readingAt(lineage, place);
+  if (!reading) return placeText("step", place);
+  const mark = markAt(marks, reading.step);
+  return `${stepsText(reading)}${mark ? ` · attempt ${mark.attempt}, ${mark.label}` : ""}`;
+}
+
+function stepsText({ begin, x }: Reading): string {
+  return begin === x ? placeText("step", x) : stretchText("step", [begin, x]);
 }
 
 function Toolbar({ job, view, range }: { job: Job; view: View; range: Extent | null }) {
-  const isLog = view.get("y") === "log";
-  const isFull = view.get("full") === "1";
+  const isLog = view.scale === "log";
+  const { isFull } = view;
   const reference = useReference(job);
   return (
     <div className="charts-toolbar">
       <Button
         small
         aria-pressed={isLog}
-        onClick={() => view.set({ y: isLog ? null : "log" })}
+        onClick={() => view.change({ scale: isLog ? "linear" : "log" })}
         title="Values on a logarithmic axis"
       >
         log y
       </Button>
-      <FullRange isFull={isFull} onChange={(full) => view.set({ full: full ? 1 : null })} />
+      <FullRange isFull={isFull} onChange={(full) => view.change({ isFull: full })} />
       {range ? (
         <>
           <span>
             steps {count(range[0])}–{count(range[1])}
           </span>
-          <Button small onClick={() => view.set({ from: null, to: null })}>
+          <Button small onClick={() => view.change({ range: null })}>
             All steps
           </Button>
         </>
       ) : (
         <span className="muted charts-hint">Drag over a chart to zoom, double-click for all.</span>
       )}
-      <ButtonLink small to={`/compare?jobs=${job.id}`}>
+      <ButtonLink small to={comparePath([job.id])}>
         Compare with others
       </ButtonLink>
       <div className="charts-command">
@@ -175,13 +195,8 @@ function NoPoints({ job, view }: { job: Job; view: View }) {
     <EmptyState title={word ? "No points yet" : "No points"}>
       <p>{word ?? "The job ended before its first step. Its logs may say why."}</p>
       {!word && job.attempt > 0 && (
-        <Button onClick={() => view.set({ tab: "logs" }, "push")}>Logs</Button>
+        <Button onClick={() => view.change({ tab: "logs" }, "push")}>Logs</Button>
       )}
     </EmptyState>
   );
-}
-
-function rangeIn(view: View): Extent | null {
-  const [from, to] = [view.number("from"), view.number("to")];
-  return from !== null && to !== null && from < to ? [from, to] : null;
 }

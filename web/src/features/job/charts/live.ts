@@ -1,7 +1,7 @@
 // Brings charts forward by live points, between two readings of the exact buckets.
 import type { MetricLine, Metrics, StreamItem } from "@/shared/api/types";
 import { numberOf } from "@/shared/format/numbers";
-import { COURSE } from "@/shared/ui/chart/lines";
+import { LINEAGE } from "./curves";
 
 /** The values of one step, as the event of stored points brings them. */
 export interface Point {
@@ -28,11 +28,11 @@ export function pointOf(event: StreamItem): Point | null {
  * point before and is none of `wanted`.
  */
 export function appendPoint(view: Metrics, point: Point, wanted: readonly string[]): Metrics {
-  const known = new Set(view.lines.filter(isCourse).map((line) => line.name));
+  const known = new Set(view.lines.filter(isLineage).map((line) => line.name));
   const fresh = wanted.filter((name) => name in point.values && !known.has(name)).map(emptyLine);
   const names = Object.keys(point.values).filter((name) => !view.names.includes(name));
   const lines = [...view.lines, ...fresh].map((line) => {
-    const value = isCourse(line) ? point.values[line.name] : undefined;
+    const value = isLineage(line) ? point.values[line.name] : undefined;
     if (value === undefined || point.step <= (line.steps.at(-1) ?? -1)) return line;
     return extended(line, point.step, value);
   });
@@ -61,7 +61,7 @@ function extended(line: MetricLine, step: number, value: number): MetricLine {
 function emptyLine(name: string): MetricLine {
   return {
     name,
-    branch: COURSE,
+    branch: LINEAGE,
     steps: [],
     first_steps: [],
     min: [],
@@ -72,6 +72,6 @@ function emptyLine(name: string): MetricLine {
   };
 }
 
-function isCourse(line: MetricLine): boolean {
-  return line.branch === COURSE;
+function isLineage(line: MetricLine): boolean {
+  return line.branch === LINEAGE;
 }

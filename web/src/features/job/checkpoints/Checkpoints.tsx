@@ -152,7 +152,7 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
           <Button
             small
             aria-label={`Resume from ${name}`}
-            onClick={() => view.set({ do: verb, checkpoint: row.id })}
+            onClick={() => view.change({ dialog: verb, checkpoint: row.id })}
           >
             Resume
           </Button>

@@ -32,7 +32,7 @@ export function Actions({ job }: { job: Job }) {
             look={lookOf(verb, job)}
             title={VERBS[verb].means}
             aria-haspopup="dialog"
-            onClick={() => view.set({ do: verb, checkpoint: null })}
+            onClick={() => view.change({ dialog: verb, checkpoint: null })}
           >
             {VERBS[verb].label}
           </Button>

@@ -5,6 +5,7 @@ import { count, plural } from "@/shared/format/numbers";
 import { duration, moment } from "@/shared/format/time";
 import { Button, ButtonLink } from "@/shared/ui/Button";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
+import { submitPath } from "@/shared/url/pages";
 import { goOnVerb } from "../actions/verbs";
 import { FailureFacts } from "../attempts/FailureFacts";
 import { type Failure, reasonWords, resumeLabel } from "../attempts/failures";
@@ -96,25 +97,27 @@ function Remedies({ job, attempt, failure }: RemediesProps) {
   const view = useView();
   const verb = goOnVerb(job);
   const { rank, remedy, traceback } = failure;
-  const log = { tab: "logs", attempt: attempt.number, rank, line: "error" };
+  const log = { tab: "logs", attempt: attempt.number, rank, line: "error" } as const;
   return (
     <div className="job-remedies">
       {verb && (
         <Button
           look="primary"
-          onClick={() => view.set({ do: verb, checkpoint: null, aim: remedy.resume })}
+          onClick={() => view.change({ dialog: verb, checkpoint: null, aim: remedy.resume })}
         >
           {resumeLabel(failure)}
         </Button>
       )}
       {traceback && (
-        <Button onClick={() => view.set({ tab: "attempts", attempt: attempt.number }, "push")}>
+        <Button onClick={() => view.change({ tab: "attempts", attempt: attempt.number }, "push")}>
           Traceback
         </Button>
       )}
-      {rank !== null && <Button onClick={() => view.set(log, "push")}>Log of rank {rank}</Button>}
+      {rank !== null && (
+        <Button onClick={() => view.change(log, "push")}>Log of rank {rank}</Button>
+      )}
       {remedy.field && (
-        <ButtonLink to={`/jobs/new?from=${job.id}&find=${remedy.field}`}>
+        <ButtonLink to={submitPath({ from: job.id, find: remedy.field })}>
           New job with changes
         </ButtonLink>
       )}

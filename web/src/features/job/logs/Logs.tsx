@@ -24,7 +24,7 @@ export function Logs({ job }: { job: Job }) {
   const attempts = useQuery(attemptsQuery(job.id));
   if (attempts.isError) return <ErrorState error={attempts.error} onRetry={attempts.refetch} />;
   if (!attempts.data) return <SkeletonLines lines={16} />;
-  const wanted = view.number("attempt");
+  const wanted = view.attempt;
   const attempt = attempts.data.find((one) => one.number === wanted) ?? attempts.data[0];
   if (!attempt) {
     return (
@@ -33,7 +33,7 @@ export function Logs({ job }: { job: Job }) {
       </EmptyState>
     );
   }
-  const rank = view.number("rank") ?? attempt.failure?.rank ?? 0;
+  const rank = view.rank ?? attempt.failure?.rank ?? 0;
   const name = { jobId: job.id, attempt: attempt.number, rank };
   return (
     <RankLog
@@ -57,14 +57,14 @@ interface RankLogProps {
 
 function RankLog({ name, job, attempts, attempt, view }: RankLogProps) {
   const tail = useLogTail(name);
-  const search = view.get("q") ?? "";
+  const search = view.search ?? "";
   const matches = useLogSearch(name, search);
   const selected = selectedLine(view, tail.data);
   const frame = useFill();
-  const [follows, setFollows] = useState(view.get("line") === null);
+  const [follows, setFollows] = useState(view.line === null);
   const select = (line: number | null) => {
     if (line !== null) setFollows(false);
-    view.set({ line: line === null ? null : line + 1 });
+    view.change({ line: line === null ? null : line + 1 });
   };
   useErrorLine(view, tail.data);
   return (
@@ -73,13 +73,13 @@ function RankLog({ name, job, attempts, attempt, view }: RankLogProps) {
         <Choice
           label="Attempt"
           value={attempt.number}
-          onChange={(number) => view.set({ attempt: number, rank: null, line: null })}
+          onChange={(number) => view.change({ attempt: number, rank: null, line: null })}
           options={attempts.map((one) => [one.number, `${one.number} · ${one.layout_name}`])}
         />
         <Choice
           label="Rank"
           value={name.rank}
-          onChange={(rank) => view.set({ attempt: attempt.number, rank, line: null })}
+          onChange={(rank) => view.change({ attempt: attempt.number, rank, line: null })}
           options={ranksOf(tail.data, name.rank).map((rank) => [rank, rankWords(rank, attempt)])}
         />
         <Button
@@ -90,7 +90,7 @@ function RankLog({ name, job, attempts, attempt, view }: RankLogProps) {
         </Button>
         <SearchBox
           search={search}
-          onSearch={(q) => view.set({ q })}
+          onSearch={(q) => view.change({ search: q })}
           matches={matches}
           selected={selected}
           onSelect={select}
@@ -111,7 +111,7 @@ function RankLog({ name, job, attempts, attempt, view }: RankLogProps) {
       ) : (
         <div className="log-frame" ref={frame}>
           {tail.data && <Dropped tail={tail.data} />}
-          {tail.data && <BeyondTheEnd tail={tail.data} line={view.number("line")} />}
+          {tail.data && <BeyondTheEnd tail={tail.data} line={lineOf(view)} />}
           {tail.data?.total_lines === 0 && <NoLines attempt={attempt} />}
           {tail.data && tail.data.total_lines > 0 && (
             <LogLines
@@ -152,17 +152,22 @@ function useFill(): RefObject<HTMLDivElement | null> {
 
 /** The line of the URL, which counts from 1 as the rows do; the nearest one that is stored. */
 function selectedLine(view: View, tail: LogPage | undefined): number | null {
-  const line = view.number("line");
+  const line = lineOf(view);
   if (line === null || !tail || tail.total_lines === 0) return null;
   return Math.max(Math.min(line, tail.total_lines) - 1, tail.first_line);
 }
 
+/** The number of a line in the URL. */
+function lineOf({ line }: View): number | null {
+  return typeof line === "number" ? line : null;
+}
+
 /** `line=error` in a link means the first error, once its number is known. */
 function useErrorLine(view: View, tail: LogPage | undefined): void {
-  const isWanted = view.get("line") === "error";
+  const isWanted = view.line === "error";
   useEffect(() => {
     if (!isWanted || !tail) return;
-    view.set({ line: tail.first_error_line === null ? null : tail.first_error_line + 1 });
+    view.change({ line: tail.first_error_line === null ? null : tail.first_error_line + 1 });
   }, [isWanted, tail, view]);
 }
 

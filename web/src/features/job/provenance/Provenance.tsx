@@ -19,7 +19,7 @@ export function Provenance({ job }: { job: Job }) {
   if (attempts.isError) return <ErrorState error={attempts.error} onRetry={attempts.refetch} />;
   if (!attempts.data) return <SkeletonLines lines={10} />;
   const known = attempts.data.filter((attempt) => attempt.provenance !== null);
-  const wanted = view.number("attempt");
+  const wanted = view.attempt;
   const shown = known.find(({ number }) => number === wanted) ?? known[0];
   if (!shown) {
     return (
@@ -37,7 +37,7 @@ export function Provenance({ job }: { job: Job }) {
           id={id}
           className="select"
           value={shown.number}
-          onChange={(event) => view.set({ attempt: Number(event.target.value) })}
+          onChange={(event) => view.change({ attempt: Number(event.target.value) })}
         >
           {known.map(({ number, layout_name }) => (
             <option key={number} value={number}>

@@ -2,6 +2,7 @@
 import type { Job, ResumeOptions } from "@/shared/api/types";
 import { percent } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
+import type { Aim } from "@/shared/url/pages";
 import type { ResumeRequest } from "../api";
 import { checkpointReference } from "../reference";
 import { effectiveSpec, type Spec } from "../spec/differences";
@@ -136,12 +137,6 @@ export function proposedMicroBatchSize(row: Row | undefined, aim: Aim): number |
   const size = row?.option?.batch.micro_batch_size ?? 1;
   if (aim !== "memory" || size === 1) return null;
   return row?.isBefore || row?.option?.fits === false ? Math.floor(size / 2) : null;
-}
-
-export type Aim = "memory" | "free" | "earlier" | null;
-
-export function aimIn(word: string | null): Aim {
-  return word === "memory" || word === "free" || word === "earlier" ? word : null;
 }
 
 /** The nearest number of slots that does not run already: more where they are free, else fewer. */

@@ -7,7 +7,6 @@ import type { Job } from "@/shared/api/types";
 import { checkpointsQuery, postResume, previewQuery, resumeOptionsQuery } from "../api";
 import { useView } from "../view";
 import {
-  aimIn,
   type Choice,
   firstRow,
   proposedMicroBatchSize,
@@ -31,7 +30,7 @@ export interface Opened {
 
 export function useResume(job: Job, { verb: asked, onClose, gone }: Opened) {
   const view = useView();
-  const aim = aimIn(view.get("aim"));
+  const aim = view.aim;
   const isResize = asked === "resize";
   const options = useQuery(resumeOptionsQuery(job.id));
   const checkpoints = useInfiniteQuery(checkpointsQuery(job.id));
@@ -48,7 +47,7 @@ export function useResume(job: Job, { verb: asked, onClose, gone }: Opened) {
   const settled = useSettled(typed, TYPING_MILLISECONDS);
   const { numbers, wrong } = readNumbers(settled);
   const [allowCodeChange, setAllowCodeChange] = useState(false);
-  const choice = choiceOf(row, numbers, view.get("checkpoint"), allowCodeChange);
+  const choice = choiceOf(row, numbers, view.checkpoint, allowCodeChange);
   const isSame = isResize && isWhatRuns(choice);
   const launch = useLaunch(job, onClose);
   // A launched job is queued and refuses a preview; its own events would ask for one again.
@@ -64,7 +63,7 @@ export function useResume(job: Job, { verb: asked, onClose, gone }: Opened) {
   // biome-ignore lint/correctness/useExhaustiveDependencies: whatever is chosen anew
   useEffect(() => {
     if (gone === null) reset();
-  }, [reset, gone, row?.key, typed, view.get("checkpoint")]);
+  }, [reset, gone, row?.key, typed, view.checkpoint]);
   Object.assign(problems.at, wrong);
   return {
     aim,
@@ -75,7 +74,7 @@ export function useResume(job: Job, { verb: asked, onClose, gone }: Opened) {
     choice,
     chooseRow: (chosen: Row) => setRowKey(chosen.key),
     checkpoints: checkpoints.data?.pages.flatMap((page) => page.items) ?? [],
-    chooseCheckpoint: (id: string | null) => view.set({ checkpoint: id }),
+    chooseCheckpoint: (id: string | null) => view.change({ checkpoint: id }),
     microBatchSize,
     setMicroBatchSize,
     steps,
@@ -106,7 +105,7 @@ function useLaunch(job: Job, onClose: () => void) {
       onClose(); // first: the job that comes back cannot be resumed again
       client.setQueryData(keys.jobView(job.id), reply.job);
       void client.invalidateQueries({ queryKey: keys.job(job.id) });
-      view.set({ do: null, checkpoint: null, aim: null, tab: null, from: null, to: null });
+      view.change({ dialog: null, checkpoint: null, aim: null, tab: "charts", range: null });
     },
   });
 }

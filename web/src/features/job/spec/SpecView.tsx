@@ -8,6 +8,7 @@ import { Button, ButtonLink } from "@/shared/ui/Button";
 import { CommandLine, CopyButton } from "@/shared/ui/CommandLine";
 import { cx } from "@/shared/ui/cx";
 import { Table } from "@/shared/ui/Table";
+import { submitPath } from "@/shared/url/pages";
 import { useReference } from "../reference";
 import { useView } from "../view";
 import { defaultsOf } from "./defaults";
@@ -24,7 +25,7 @@ export function SpecView({ job }: { job: Job }) {
       <div className="spec-head">
         <h2>As submitted</h2>
         <CopyButton text={text} label="Copy as JSON" />
-        <ButtonLink small to={`/jobs/new?from=${job.id}`}>
+        <ButtonLink small to={submitPath({ from: job.id })}>
           New job like this
         </ButtonLink>
       </div>
@@ -87,7 +88,7 @@ function Auto({ job }: { job: Job }) {
 function Sections({ job }: { job: Job }) {
   const view = useView();
   const schema = useQuery(schemaQuery);
-  const isAll = view.get("fields") === "all";
+  const isAll = view.hasAllFields;
   const defaults = schema.data ? defaultsOf(schema.data) : null;
   const sections = sectionsOf(job.spec)
     .map(([name, fields]): [string, Field[]] => [
@@ -98,11 +99,7 @@ function Sections({ job }: { job: Job }) {
   return (
     <>
       <div>
-        <Button
-          small
-          aria-pressed={isAll}
-          onClick={() => view.set({ fields: isAll ? null : "all" })}
-        >
+        <Button small aria-pressed={isAll} onClick={() => view.change({ hasAllFields: !isAll })}>
           {isAll ? "Only what differs from the defaults" : "All fields"}
         </Button>
       </div>

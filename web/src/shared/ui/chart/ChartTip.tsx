@@ -1,48 +1,53 @@
-// What a chart says of the steps under the cursor.
+// The tooltip of a chart: the values of its curves at the cursor.
 import type uPlot from "uplot";
-import type { MetricLine } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
+import { cx } from "../cx";
 import { type ChartCursor, useCursorPlace } from "./cursor";
-import { branchReadingAt, courseOf, type Reading, readingAt } from "./lines";
+import { type Curve, type Reading, readingAt } from "./curve";
+import { Swatch } from "./Swatch";
 
 const MOST_BRANCHES = 4;
 
 interface ChartTipProps {
   chart: uPlot;
   id: string;
-  lines: readonly MetricLine[];
+  curves: readonly Curve[];
   cursor: ChartCursor;
   format: (value: number) => string;
-  describe?: (step: number) => string | null;
+  describe: (place: number) => string;
+  focus: number | null;
 }
 
-/** Beside the crosshair, in the chart in which the pointer or the keyboard is. */
-export function ChartTip({ chart, id, lines, cursor, format, describe }: ChartTipProps) {
+/** At the crosshair, in the chart in which the pointer or the keyboard is. */
+export function ChartTip({ chart, id, curves, cursor, format, describe, focus }: ChartTipProps) {
   const place = useCursorPlace(cursor);
   if (place?.source !== id) return null;
-  const course = courseOf(lines);
-  const main = course ? readingAt(course, place.step) : null;
-  const branches = lines
-    .filter((line) => line !== course)
-    .map((line) => ({ branch: line.branch, found: branchReadingAt(line, place.step) }))
-    .filter(({ found }) => found !== null);
+  const rows = curves.flatMap((curve) => {
+    const reading = readingAt(curve, place.step);
+    return reading ? [{ curve, reading }] : [];
+  });
+  if (rows.length === 0) return null;
   const left = chart.over.offsetLeft + chart.valToPos(place.step, "x");
-  const isRight = left > chart.width / 2;
-  const side = isRight ? { right: chart.width - left + 10 } : { left: left + 10 };
+  const side = left > chart.width / 2 ? { right: chart.width - left + 10 } : { left: left + 10 };
+  const [main, branches] = [
+    rows.filter(({ curve }) => !curve.isBranch),
+    rows.filter(({ curve }) => curve.isBranch),
+  ];
+  const isOnly = curves.filter(({ isBranch }) => !isBranch).length === 1;
   return (
     <div className="chart-tip" style={side} aria-live="polite">
-      {main && (
-        <>
-          <div className="chart-tip-step">
-            {stepsOf(main)}
-            {describe?.(main.lastStep) && <span> · {describe(main.lastStep)}</span>}
-          </div>
-          <Values reading={main} format={format} />
-        </>
-      )}
-      {branches.slice(0, MOST_BRANCHES).map(({ branch, found }) => (
-        <div key={branch} className="chart-tip-branch">
-          {branch.replace("-", " ")}, abandoned: {found && textOf(found, format)}
+      <div className="chart-tip-place">{describe(place.step)}</div>
+      {main.map(({ curve, reading }) => (
+        <Row
+          key={curve.slot}
+          {...{ curve, reading, format }}
+          isChosen={focus === curve.slot}
+          isDetailed={isOnly || focus === curve.slot}
+        />
+      ))}
+      {branches.slice(0, MOST_BRANCHES).map(({ curve, reading }) => (
+        <div key={curve.label} className="chart-tip-branch">
+          {curve.label}: {textOf(reading, format)}
         </div>
       ))}
       {branches.length > MOST_BRANCHES && (
@@ -52,29 +57,47 @@ export function ChartTip({ chart, id, lines, cursor, format, describe }: ChartTi
   );
 }
 
-function Values({ reading, format }: { reading: Reading; format: (value: number) => string }) {
+interface RowProps {
+  curve: Curve;
+  reading: Reading;
+  format: (value: number) => string;
+  isChosen: boolean;
+  /** Whether the extremes of the bucket are shown too. */
+  isDetailed: boolean;
+}
+
+function Row({ curve, reading, format, isChosen, isDetailed }: RowProps) {
   const { min, max, nonFinite } = reading;
+  const hasExtremes = isDetailed && reading.count > 1 && min !== null && max !== null;
   return (
-    <>
-      <div className="chart-tip-value">{textOf(reading, format)}</div>
-      {reading.count > 1 && min !== null && max !== null && (
-        <div>
+    <div
+      className={cx(
+        curve.label === null ? "chart-tip-only" : "chart-tip-row",
+        isChosen && "chart-tip-chosen",
+      )}
+    >
+      {curve.label !== null && (
+        <>
+          <Swatch slot={curve.slot} />
+          <span className="chart-tip-name">{curve.label}</span>
+        </>
+      )}
+      <span className="chart-tip-value">{textOf(reading, format)}</span>
+      {hasExtremes && (
+        <span className="chart-tip-more">
           {format(min)} to {format(max)}, {plural(reading.count, "point")}
-        </div>
+          {curve.label !== null && ` up to step ${count(reading.step)}`}
+        </span>
       )}
       {nonFinite > 0 && (
-        <div className="chart-tip-strange">{plural(nonFinite, "point")} NaN or infinite</div>
+        <span className="chart-tip-strange chart-tip-more">
+          {plural(nonFinite, "point")} NaN or infinite
+        </span>
       )}
-    </>
+    </div>
   );
 }
 
-function textOf({ last }: Reading, format: (value: number) => string): string {
-  return last === null ? "NaN" : format(last);
-}
-
-function stepsOf({ firstStep, lastStep }: Reading): string {
-  return firstStep === lastStep
-    ? `step ${count(lastStep)}`
-    : `steps ${count(firstStep)}–${count(lastStep)}`;
+function textOf({ smooth }: Reading, format: (value: number) => string): string {
+  return smooth === null ? "NaN" : format(smooth);
 }

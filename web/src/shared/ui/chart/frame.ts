@@ -1,5 +1,5 @@
 // Which values the y axis holds: a run that diverges does not flatten the others.
-import type { Extent } from "./lines";
+import type { Extent } from "./curve";
 
 /** The extremes of a curve's visible buckets; null where a bucket holds no finite value. */
 export interface Buckets {

@@ -1,25 +1,31 @@
 import { describe, expect, test } from "vitest";
-import type { MetricLine } from "@/shared/api/types";
-import { logTicks, padded, stepRange, tick } from "./options";
+import type { Curve } from "./curve";
+import { SINGLE } from "./looks";
+import { stretchOf } from "./options";
+import { logTicks, padded, tick } from "./valueAxis";
 
-const line = (steps: number[]): MetricLine => ({
-  name: "n",
-  branch: "lineage",
+const curve = (steps: number[]): Curve => ({
+  slot: 0,
+  label: null,
+  isBranch: false,
+  look: SINGLE,
+  begins: steps,
+  x: steps,
   steps,
-  first_steps: steps,
+  last: steps,
+  smooth: steps,
   min: steps,
   max: steps,
-  last: steps,
   count: steps,
-  non_finite: steps.map(() => 0),
+  nonFinite: steps.map(() => 0),
 });
 
 describe("axes", () => {
   test("a zoom beats the data, and a single point gets room", () => {
-    expect(stepRange({ lines: [line([1, 90])], range: null })).toEqual([1, 90]);
-    expect(stepRange({ lines: [line([1, 90])], range: [20, 30] })).toEqual([20, 30]);
-    expect(stepRange({ lines: [line([7])], range: null })).toEqual([6, 8]);
-    expect(stepRange({ lines: [], range: null })).toEqual([0, 1]);
+    expect(stretchOf([curve([1, 90])], null)).toEqual([1, 90]);
+    expect(stretchOf([curve([1, 90])], [20, 30])).toEqual([20, 30]);
+    expect(stretchOf([curve([7])], null)).toEqual([6, 8]);
+    expect(stretchOf([], null)).toEqual([0, 1]);
   });
 
   test("values keep a margin, and a rate never goes below zero", () => {

@@ -1,9 +1,10 @@
-// Places on the axes of a comparison as text.
-import { count, short } from "@/shared/format/numbers";
+// The horizontal axis of a chart: its ticks, places and stretches of it as text.
+import { count, short, shortest } from "@/shared/format/numbers";
 import { duration } from "@/shared/format/time";
-import type { Extent } from "@/shared/ui/chart/lines";
-import { wholeStep } from "@/shared/ui/chart/options";
-import type { Axis } from "./view";
+import type { Extent } from "./curve";
+
+/** What curves run over: steps, tokens trained on, or seconds since each job's first point. */
+export type Axis = "step" | "tokens" | "seconds";
 
 export const AXIS_WORDS: Record<Axis, string> = {
   step: "Steps",
@@ -27,6 +28,10 @@ export function gapsOf(axis: Axis): number[] | undefined {
 /** A tick of an axis. */
 export function tickOf(axis: Axis): (place: number) => string {
   return axis === "seconds" ? clock : wholeStep;
+}
+
+function wholeStep(step: number): string {
+  return Number.isInteger(step) ? shortest(step) : "";
 }
 
 /** `45 s`, `1:30 min`, `5 min`, `2:30 h`, `3 d`: as short as ticks must be. */
@@ -60,4 +65,12 @@ export function placeText(axis: Axis, place: number): string {
   if (axis === "step") return `step ${count(Math.round(place))}`;
   if (axis === "tokens") return `${short(Math.round(place))} tokens`;
   return duration(place);
+}
+
+/** A stretch as the URL holds it: whole steps and tokens, seconds with one decimal. */
+export function wholeStretch([from, to]: Extent, axis: Axis): Extent {
+  const unit = axis === "seconds" ? 0.1 : 1;
+  const first = Math.max(0, Math.floor(from / unit));
+  const last = Math.max(Math.ceil(to / unit), first + 1);
+  return axis === "seconds" ? [first / 10, last / 10] : [first, last];
 }

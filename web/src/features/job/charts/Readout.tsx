@@ -1,0 +1,26 @@
+// The value of a chart at the cursor, else the newest one.
+import { count } from "@/shared/format/numbers";
+import { type ChartCursor, useCursorPlace } from "@/shared/ui/chart/cursor";
+import { type Curve, newestReading, nonFiniteTotal, readingAt } from "@/shared/ui/chart/curve";
+
+interface ReadoutProps {
+  curve: Curve;
+  cursor: ChartCursor;
+  format: (value: number) => string;
+}
+
+export function Readout({ curve, cursor, format }: ReadoutProps) {
+  const place = useCursorPlace(cursor);
+  const shown = place ? readingAt(curve, place.step) : newestReading(curve);
+  const strange = nonFiniteTotal(curve);
+  return (
+    <span className="chart-now">
+      {strange > 0 && (
+        <span className="chart-strange" title="Points that are NaN or infinite">
+          {count(strange)} NaN
+        </span>
+      )}
+      <strong>{shown && (shown.last === null ? "NaN" : format(shown.last))}</strong>
+    </span>
+  );
+}

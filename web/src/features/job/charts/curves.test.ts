@@ -1,0 +1,93 @@
+import { describe, expect, test } from "vitest";
+import type { MetricLine } from "@/shared/api/types";
+import {
+  bucketsWithin,
+  type Curve,
+  extentOfCurves,
+  neighbourPlace,
+  nonFiniteTotal,
+  readingAt,
+} from "@/shared/ui/chart/curve";
+import { curvesOf } from "./curves";
+
+/** A series of buckets of ten steps: 1-10, 11-20, ... whose values are given. */
+function series(branch: string, start: number, values: (number | null)[]): MetricLine {
+  return {
+    name: "train/loss",
+    branch,
+    steps: values.map((_, index) => start + index * 10 + 9),
+    first_steps: values.map((_, index) => start + index * 10),
+    min: values.map((value) => value && value - 1),
+    max: values.map((value) => value && value + 1),
+    last: values,
+    count: values.map(() => 10),
+    non_finite: values.map((value) => (value === null ? 10 : 0)),
+  };
+}
+
+const [lineage, branch] = curvesOf([
+  series("lineage", 1, [5, 4, null, 3]),
+  series("attempt-2", 21, [50, 40]),
+]) as [Curve, Curve];
+const [empty] = curvesOf([series("lineage", 1, [])]) as [Curve];
+
+describe("curves of a job's chart", () => {
+  test("the lineage is drawn whole, wherever it stands", () => {
+    const [first, second] = [series("attempt-2", 21, [50]), series("lineage", 1, [5])];
+    const drawn = (all: MetricLine[]) => curvesOf(all).map(({ isBranch }) => !isBranch);
+    expect(drawn([first, second])).toEqual([false, true]);
+    expect(drawn([first])).toEqual([true]);
+    expect(drawn([])).toEqual([]);
+  });
+
+  test("a bucket without a finite value is a gap in every column", () => {
+    expect(lineage).toMatchObject({
+      x: [10, 20, 30, 40],
+      max: [6, 5, null, 4],
+      min: [4, 3, null, 2],
+      last: [5, 4, null, 3],
+    });
+    expect(empty).toMatchObject({ x: [], max: [], min: [], last: [] });
+  });
+
+  test("the steps of branches count in the range of the axis", () => {
+    expect(extentOfCurves([lineage, branch])).toEqual([10, 40]);
+    expect(extentOfCurves([])).toBeNull();
+  });
+
+  test("only buckets that overlap the shown steps are visible", () => {
+    expect(bucketsWithin(lineage, [0, 100])).toEqual({ min: lineage.min, max: lineage.max });
+    expect(bucketsWithin(lineage, [12, 15])).toEqual({ min: [3], max: [5] });
+    expect(bucketsWithin(lineage, [10, 11])).toEqual({ min: [4, 3], max: [6, 5] });
+    expect(bucketsWithin(lineage, [22, 28])).toEqual({ min: [null], max: [null] });
+    expect(bucketsWithin(lineage, [200, 300])).toEqual({ min: [], max: [] });
+  });
+
+  test("a reading is that of the bucket which holds the step", () => {
+    expect(readingAt(lineage, 11)).toMatchObject({ begin: 11, x: 20, last: 4 });
+    expect(readingAt(lineage, 20)).toMatchObject({ begin: 11, x: 20 });
+    expect(readingAt(lineage, 25)).toMatchObject({ last: null, nonFinite: 10, count: 10 });
+    expect(readingAt(lineage, 9999)).toMatchObject({ x: 40 });
+    expect(readingAt(lineage, -5)).toMatchObject({ begin: 1 });
+    expect(readingAt(empty, 3)).toBeNull();
+  });
+
+  test("a branch has no reading outside its own steps", () => {
+    expect(readingAt(branch, 20)).toBeNull();
+    expect(readingAt(branch, 21)).toMatchObject({ last: 50 });
+    expect(readingAt(branch, 41)).toBeNull();
+  });
+
+  test("arrow keys walk from bucket to bucket and stay within", () => {
+    expect(neighbourPlace([lineage], null, -1)).toBe(40);
+    expect(neighbourPlace([lineage], 40, -1)).toBe(30);
+    expect(neighbourPlace([lineage], 10, -1)).toBe(10);
+    expect(neighbourPlace([lineage], 40, 5)).toBe(40);
+    expect(neighbourPlace([empty], 3, 1)).toBeNull();
+  });
+
+  test("points that are not finite are counted over the whole curve", () => {
+    expect(nonFiniteTotal(lineage)).toBe(10);
+    expect(nonFiniteTotal(empty)).toBe(0);
+  });
+});

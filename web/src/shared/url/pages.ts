@@ -1,0 +1,163 @@
+// The search parameters of every page. Links between pages are written by these too.
+import { legalSearch, MOST_COMPARED } from "@/shared/api/queries";
+import type { JobState } from "@/shared/api/types";
+import type { Axis } from "@/shared/ui/chart/axis";
+import type { ValueScale } from "@/shared/ui/chart/valueAxis";
+import {
+  changed,
+  decimalOf,
+  flag,
+  list,
+  oneOf,
+  param,
+  pathTo,
+  stretch,
+  text,
+  type ValuesOf,
+  whole,
+  wholeOf,
+} from "./params";
+
+export const LOGIN = { code: text("code"), next: text("next") };
+
+/** Every state, in the order of a job's life. */
+export const STATES: readonly JobState[] = [
+  "queued",
+  "starting",
+  "running",
+  "stopping",
+  "succeeded",
+  "failed",
+  "stopped",
+  "cancelled",
+];
+
+const TAG = /^[A-Za-z0-9][A-Za-z0-9._:/-]*$/;
+const MOST_TAGS = 8;
+
+/** The filter of the jobs table; what the server would refuse is left out. */
+export const JOBS = {
+  states: list("state", (found) => STATES.filter((state) => found.includes(state))),
+  tags: list("tag", (found) => unique(found.filter((tag) => TAG.test(tag))).slice(0, MOST_TAGS)),
+  search: param<string>(
+    "q",
+    (found) => legalSearch(found ?? ""),
+    (value) => value || null,
+  ),
+};
+
+/** The form: `from` is the id of a job to begin with, `find` a field to show. */
+export const SUBMIT = {
+  from: text("from"),
+  find: text("find"),
+  view: oneOf("view", ["form", "json"]),
+};
+
+const TABS = ["charts", "logs", "attempts", "checkpoints", "events", "provenance", "spec"] as const;
+
+/** What a resume after a failure aims at; null for as before. */
+export type Aim = "memory" | "free" | "earlier" | null;
+
+const AIMS: readonly Aim[] = ["memory", "free", "earlier"];
+
+export const JOB = {
+  tab: oneOf("tab", TABS),
+  attempt: whole("attempt"),
+  rank: whole("rank"),
+  /** A line of the log from 1; `error` is the first error, before its number is known. */
+  line: param<number | "error" | null>(
+    "line",
+    (found) => (found === "error" ? found : wholeOf(found)),
+    (value) => (value === null ? null : String(value)),
+  ),
+  search: text("q"),
+  range: stretch(wholeOf),
+  scale: oneOf<ValueScale>("y", ["linear", "log"]),
+  isFull: flag("full"),
+  hasMoreCharts: flag("more"),
+  hasAllFields: flag("fields", "all"),
+  /** The verb whose dialog is open; the job's state decides whether there is one. */
+  dialog: text("do"),
+  checkpoint: text("checkpoint"),
+  aim: param<Aim>(
+    "aim",
+    (found) => AIMS.find((aim) => aim === found) ?? null,
+    (value) => value,
+  ),
+};
+
+export type JobView = ValuesOf<typeof JOB>;
+
+export const MOST_NAMES = 12;
+export const MOST_SMOOTHING = 0.99;
+
+const ID = /^[0-7][0-9a-hjkmnp-tv-z]{25}$/;
+const NAME = /^[A-Za-z0-9_./-]+$/;
+
+/** Ids by place: a job keeps its colour when another one leaves, and its place stays empty. */
+export type Slots = readonly (string | null)[];
+
+export const COMPARE = {
+  slots: param<Slots>(
+    "jobs",
+    (found) => slotsOf(found ?? ""),
+    (slots) =>
+      trimmed(slots)
+        .map((id) => id ?? "")
+        .join(",") || null,
+  ),
+  /** Series in the order of their charts; null for the usual ones. */
+  names: param<readonly string[] | null>(
+    "names",
+    (found) =>
+      found === null
+        ? null
+        : unique(found.split(",").filter((name) => NAME.test(name))).slice(0, MOST_NAMES),
+    (names) => names?.join(",") ?? null,
+  ),
+  axis: oneOf<Axis>("x", ["step", "tokens", "seconds"]),
+  isLog: flag("y", "log"),
+  /** Whether the axes hold values far from the usual ones too. */
+  isFull: flag("full"),
+  /** Weight of the past in the moving average, 0 to `MOST_SMOOTHING`; 0 is none. */
+  smoothing: param<number>(
+    "smooth",
+    (found) => Math.min(decimalOf(found) ?? 0, MOST_SMOOTHING),
+    (weight) => (weight > 0 ? String(weight) : null),
+  ),
+  /** Stretch of the axis that is shown; all of it when null. */
+  range: stretch(decimalOf),
+};
+
+export type CompareView = ValuesOf<typeof COMPARE>;
+
+/** Return the places without the empty ones at their end. */
+export function trimmed(slots: Slots): Slots {
+  return slots.slice(0, slots.findLastIndex((id) => id !== null) + 1);
+}
+
+function slotsOf(found: string): Slots {
+  const ids = found.split(",").map((id) => (ID.test(id) ? id : null));
+  const once = trimmed(ids.map((id, at) => (ids.indexOf(id) === at ? id : null)));
+  // More places than colours: the empty ones go.
+  return once.length > MOST_COMPARED ? once.filter((id) => id !== null) : once;
+}
+
+function unique(names: readonly string[]): string[] {
+  return [...new Set(names)];
+}
+
+/** Return the path of a comparison of some jobs. */
+export function comparePath(slots: Slots): string {
+  return pathTo("/compare", COMPARE, { slots });
+}
+
+/** Return the path of the form. */
+export function submitPath(values: Partial<ValuesOf<typeof SUBMIT>>): string {
+  return pathTo("/jobs/new", SUBMIT, values);
+}
+
+/** Return the path of the login; a path within it is encoded whole. */
+export function loginPath(values: Partial<ValuesOf<typeof LOGIN>>): string {
+  return `/login?${changed(LOGIN, new URLSearchParams(), values)}`;
+}

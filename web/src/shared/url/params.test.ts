@@ -1,0 +1,58 @@
+import { describe, expect, test } from "vitest";
+import { JOB, LOGIN, loginPath, SUBMIT, submitPath } from "./pages";
+import { changed, type Params, pathTo, type ValuesOf, valuesIn } from "./params";
+
+const read = <Declared extends Params>(declared: Declared, search: string): ValuesOf<Declared> =>
+  valuesIn(declared, new URLSearchParams(search));
+
+describe("the parameters of a job page", () => {
+  test("are read by kind, and written in the order of their declaration", () => {
+    const search = "?tab=logs&attempt=2&rank=0&line=12&q=loss&y=log&full=1&fields=all&do=stop";
+    const values = read(JOB, search);
+    expect(values).toMatchObject({
+      tab: "logs",
+      attempt: 2,
+      rank: 0,
+      line: 12,
+      search: "loss",
+      range: null,
+      scale: "log",
+      isFull: true,
+      hasMoreCharts: false,
+      hasAllFields: true,
+      dialog: "stop",
+      aim: null,
+    });
+    expect(pathTo("", JOB, values)).toBe(search);
+  });
+
+  test("have their first word where they are absent or unknown, and leave the URL with it", () => {
+    expect(read(JOB, "?tab=moon&attempt=-1&line=last&aim=up&from=5&to=5")).toEqual(read(JOB, ""));
+    expect(read(JOB, "").tab).toBe("charts");
+    const search = new URLSearchParams("tab=logs&from=1&to=9&line=error");
+    expect(changed(JOB, search, { tab: "charts", range: null }).toString()).toBe("line=error");
+    const added = changed(JOB, new URLSearchParams("line=3"), { attempt: 2 });
+    expect(added.toString()).toBe("attempt=2&line=3");
+  });
+
+  test("change alone: others stay, also those that the page does not declare", () => {
+    const search = new URLSearchParams("other=1&attempt=2");
+    expect(changed(JOB, search, { rank: 3, search: "" }).toString()).toBe(
+      "attempt=2&rank=3&other=1",
+    );
+  });
+});
+
+describe("links to pages", () => {
+  test("are read again as they were written", () => {
+    const path = submitPath({ from: "01jd", find: "training.steps" });
+    expect(path).toBe("/jobs/new?from=01jd&find=training.steps");
+    expect(read(SUBMIT, path.slice(path.indexOf("?")))).toEqual({
+      from: "01jd",
+      find: "training.steps",
+      view: "form",
+    });
+    const login = loginPath({ next: "/compare?jobs=a,b&x=tokens" });
+    expect(read(LOGIN, login.slice(login.indexOf("?"))).next).toBe("/compare?jobs=a,b&x=tokens");
+  });
+});
