@@ -1,9 +1,11 @@
-"""The rules of the dashboard's source that no linter knows: size and arrows."""
+"""The rules of the dashboard's source that no linter knows: sizes, arrows, circles."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 SOURCES = Path(__file__).resolve().parent.parent.parent / "web" / "src"
 GENERATED = SOURCES / "shared" / "api" / "schema.d.ts"
 MAX_LINES = 400
+MAX_FILES = 12
 IMPORT = re.compile(r"""^(?:import|export)\b[^'"]*?(?:from\s*)?["']([^"']+)["']""", re.MULTILINE)
 LAYERS = {"shared": 0, "features": 1, "app": 2}
 
@@ -24,6 +27,47 @@ def source_files() -> list[Path]:
 def test_no_file_is_longer_than_the_limit() -> None:
     lengths = {_name(p): len(p.read_text(encoding="utf-8").splitlines()) for p in source_files()}
     assert {name: n for name, n in lengths.items() if n > MAX_LINES} == {}
+
+
+def test_no_folder_holds_more_sources_than_the_limit() -> None:
+    folders = Counter(_name(path.parent) for path in modules() if ".test." not in path.name)
+    assert {name: n for name, n in folders.items() if n > MAX_FILES} == {}
+
+
+def modules() -> list[Path]:
+    """TypeScript sources, tests included."""
+    return [path for path in source_files() if path.suffix != ".css"]
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    names = {_name(path): path for path in modules()}
+    graph = {
+        name: [found for target in imports_of(path.read_text(encoding="utf-8"), name)
+               if (found := _file_of(target, names)) is not None]
+        for name, path in names.items()
+    }  # fmt: skip
+    assert sum(map(len, graph.values())) > len(graph), "imports are found"
+    assert circle_in(graph) == []
+
+
+def _file_of(target: str, names: Container[str]) -> str | None:
+    """Return the source of an import; None for styles and generated files."""
+    return next((file for s in (".ts", ".tsx") if (file := target + s) in names), None)
+
+
+def circle_in(graph: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a path of imports that ends where it begins; empty without one."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        return circle
+    return []
+
+
+def test_the_detector_of_circles() -> None:
+    assert circle_in({"a": ["b"], "b": ["c"], "c": []}) == []
+    assert sorted({*circle_in({"a": ["b"], "b": ["c"], "c": ["b"]})}) == ["b", "c"]
 
 
 def test_imports_go_from_app_to_features_to_shared_and_never_sideways() -> None:

@@ -2,7 +2,7 @@
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { Providers } from "@/app/providers";
-import "@/shared/ui/theme.css";
+import "@/shared/theme/theme.css";
 
 const root = document.getElementById("root");
 if (root) {

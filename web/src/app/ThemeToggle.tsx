@@ -1,7 +1,7 @@
 // Goes through the themes: the system's own, light, dark.
 import { useState } from "react";
+import { chooseTheme, chosenTheme, type Theme } from "@/shared/theme/theme";
 import { Button } from "@/shared/ui/Button";
-import { chooseTheme, chosenTheme, type Theme } from "@/shared/ui/theme";
 
 const NEXT: Record<Theme, Theme> = { system: "light", light: "dark", dark: "system" };
 const PATHS: Record<Theme, string> = {

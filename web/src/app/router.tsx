@@ -8,7 +8,7 @@ import { NotFoundPage, PageError } from "./pages";
 import { Shell } from "./shell";
 
 /** The large pages come when they are first opened; until then the page before stays. */
-const jobPage = async () => ({ Component: (await import("@/features/job/JobPage")).JobPage });
+const jobPage = async () => ({ Component: (await import("./JobPage")).JobPage });
 const comparePage = async () => ({
   Component: (await import("@/features/compare/ComparePage")).ComparePage,
 });

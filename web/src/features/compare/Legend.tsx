@@ -9,7 +9,7 @@ import { type Curve, nonFiniteTotal, pointTotal } from "@/shared/ui/chart/curve"
 import { Swatch } from "@/shared/ui/chart/Swatch";
 import { cx } from "@/shared/ui/cx";
 import { Skeleton } from "@/shared/ui/Skeleton";
-import { type Column, Table } from "@/shared/ui/Table";
+import { type Column, Table } from "@/shared/ui/table/Table";
 import { newestValue } from "./curves";
 
 export interface Entry {

@@ -9,8 +9,8 @@ import { STATE_TONES, StateBadge } from "@/shared/ui/Badge";
 import { cx } from "@/shared/ui/cx";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { Skeleton } from "@/shared/ui/Skeleton";
-import { type Column, Table } from "@/shared/ui/Table";
-import { type RowPlace, VirtualTable } from "@/shared/ui/VirtualTable";
+import { type Column, Table } from "@/shared/ui/table/Table";
+import { type RowPlace, VirtualTable } from "@/shared/ui/table/VirtualTable";
 
 const COLUMNS: readonly Column[] = [
   {

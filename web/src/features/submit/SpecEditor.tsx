@@ -6,12 +6,12 @@ import { InlineError } from "@/shared/ui/Notice";
 import { type Tab, Tabs } from "@/shared/ui/Tabs";
 import { SUBMIT } from "@/shared/url/pages";
 import { usePageParams, type ValuesOf } from "@/shared/url/params";
-import { PlanPanel } from "./PlanPanel";
+import { type Edit, SpecForm } from "./form/SpecForm";
+import { SpecText } from "./form/SpecText";
+import { PlanPanel } from "./plan/PlanPanel";
+import { usePlan } from "./plan/usePlan";
 import { NO_PROBLEMS, placeProblems } from "./problems";
-import { type Edit, SpecForm } from "./SpecForm";
-import { SpecText } from "./SpecText";
 import type { FormSection, JsonObject } from "./schema";
-import { usePlan } from "./usePlan";
 import { useSubmit } from "./useSubmit";
 
 const VIEWS: readonly Tab<ValuesOf<typeof SUBMIT>["view"]>[] = [

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 // The schema as the server gives it: a generated file whose freshness is checked.
 import document from "../../../../tests/library/spec/job.schema.json";
 import { submitCommand } from "./commandLine";
-import { COMMON } from "./common";
+import { COMMON } from "./form/common";
 import { placeProblems, problemsIn } from "./problems";
 import { type FormField, formOf, type JsonObject } from "./schema";
 import { fieldValue, numberTyped, sparseSpec, valueAt, withField, withValue } from "./spec";

@@ -8,7 +8,7 @@ import { Button } from "@/shared/ui/Button";
 import { ErrorState } from "@/shared/ui/Notice";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
-import { type Column, Table } from "@/shared/ui/Table";
+import { type Column, Table } from "@/shared/ui/table/Table";
 import { NewTokenDialog } from "./NewTokenDialog";
 import { RevokeDialog } from "./RevokeDialog";
 import { until } from "./until";

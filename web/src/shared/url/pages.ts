@@ -2,7 +2,7 @@
 import { legalSearch, MOST_COMPARED } from "@/shared/api/queries";
 import type { JobState } from "@/shared/api/types";
 import type { Axis } from "@/shared/ui/chart/axis";
-import type { ValueScale } from "@/shared/ui/chart/valueAxis";
+import type { ValueScale } from "@/shared/ui/chart/plot/valueAxis";
 import {
   changed,
   decimalOf,

@@ -1,7 +1,7 @@
 // A chart of one series: the curve of one job with its branches, or curves of several jobs.
 import { type KeyboardEvent, type ReactNode, type RefObject, useId, useMemo, useRef } from "react";
 import { plural } from "@/shared/format/numbers";
-import { cx } from "../cx";
+import { cx } from "@/shared/ui/cx";
 import { type Axis, placeText } from "./axis";
 import { ChartTip } from "./ChartTip";
 import { type ChartCursor, useCursorPlace } from "./cursor";
@@ -14,13 +14,13 @@ import {
   type Reading,
   readingAt,
 } from "./curve";
-import type { StepMark } from "./drawMarks";
 import { frameOfValues } from "./frame";
 import { onChartKey } from "./keys";
 import { Outside } from "./Outside";
-import { stretchOf } from "./options";
-import { usePlot } from "./usePlot";
-import type { ValueScale } from "./valueAxis";
+import type { StepMark } from "./plot/drawMarks";
+import { stretchOf } from "./plot/options";
+import { usePlot } from "./plot/usePlot";
+import type { ValueScale } from "./plot/valueAxis";
 import "uplot/dist/uPlot.min.css";
 import "./Chart.css";
 

@@ -1,7 +1,7 @@
 // The tooltip of a chart: the values of its curves at the cursor.
 import type uPlot from "uplot";
 import { count, plural } from "@/shared/format/numbers";
-import { cx } from "../cx";
+import { cx } from "@/shared/ui/cx";
 import { type ChartCursor, useCursorPlace } from "./cursor";
 import { type Curve, type Reading, readingAt } from "./curve";
 import { Swatch } from "./Swatch";

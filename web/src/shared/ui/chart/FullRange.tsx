@@ -1,5 +1,5 @@
 // Switches charts between the usual values and all of them.
-import { Button } from "../Button";
+import { Button } from "@/shared/ui/Button";
 
 interface FullRangeProps {
   isFull: boolean;

@@ -1,8 +1,12 @@
 // Curves of a chart: buckets over a horizontal axis, their extent, the bucket at a place.
-import type { Buckets } from "./frame";
-
 export type Extent = readonly [first: number, last: number];
 export type Values = readonly (number | null)[];
+
+/** The extremes of a curve's visible buckets; null where a bucket holds no finite value. */
+export interface Buckets {
+  min: readonly (number | null)[];
+  max: readonly (number | null)[];
+}
 
 /** How a curve is drawn; colours are names of the theme's properties. */
 export interface Look {

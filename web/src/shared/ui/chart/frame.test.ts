@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
-import { type Buckets, frameOfValues } from "./frame";
+import type { Buckets } from "./curve";
+import { frameOfValues } from "./frame";
 
 const curve = (...values: (number | null)[]): Buckets => ({ min: values, max: values });
 const falling = Array.from({ length: 100 }, (_, n) => 2 + 9 / (1 + n / 4));

@@ -1,11 +1,5 @@
 // Which values the y axis holds: a run that diverges does not flatten the others.
-import type { Extent } from "./curve";
-
-/** The extremes of a curve's visible buckets; null where a bucket holds no finite value. */
-export interface Buckets {
-  min: readonly (number | null)[];
-  max: readonly (number | null)[];
-}
+import type { Buckets, Extent } from "./curve";
 
 export interface Frame {
   /** Least and greatest value on the axis; null without a finite value. */

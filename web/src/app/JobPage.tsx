@@ -1,0 +1,73 @@
+// The page of one job: what it does and what may be done now, then everything that came of it.
+import { useQuery } from "@tanstack/react-query";
+import { useParams } from "react-router";
+import { Attempts } from "@/features/attempts/Attempts";
+import { Charts } from "@/features/charts/Charts";
+import { Checkpoints } from "@/features/checkpoints/Checkpoints";
+import { Events } from "@/features/events/Events";
+import { ActionDialog } from "@/features/job/ActionDialog";
+import { JobHeader } from "@/features/job/JobHeader";
+import { Logs } from "@/features/logs/Logs";
+import { Provenance } from "@/features/provenance/Provenance";
+import { ResumeDialog } from "@/features/resume/ResumeDialog";
+import { SpecView } from "@/features/spec/SpecView";
+import { ApiError } from "@/shared/api/errors";
+import { jobQuery } from "@/shared/api/queries";
+import type { Job } from "@/shared/api/types";
+import { useView } from "@/shared/job/view";
+import { ButtonLink } from "@/shared/ui/Button";
+import { ErrorState } from "@/shared/ui/Notice";
+import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { Tabs } from "@/shared/ui/Tabs";
+import "@/shared/job/job.css";
+
+const TABS = [
+  { name: "charts", label: "Charts", Panel: Charts },
+  { name: "logs", label: "Logs", Panel: Logs },
+  { name: "attempts", label: "Attempts", Panel: Attempts },
+  { name: "checkpoints", label: "Checkpoints", Panel: Checkpoints },
+  { name: "events", label: "Events", Panel: Events },
+  { name: "provenance", label: "Provenance", Panel: Provenance },
+  { name: "spec", label: "Spec", Panel: SpecView },
+] as const;
+
+export function JobPage() {
+  const { jobId = "" } = useParams();
+  const job = useQuery(jobQuery(jobId));
+  // What another person deleted must not go on standing there.
+  const isGone = job.error instanceof ApiError && job.error.status === 404;
+  if (job.data && !isGone) return <LoadedJob key={jobId} job={job.data} />;
+  if (job.isError) {
+    return (
+      <>
+        <ErrorState error={job.error} onRetry={() => void job.refetch()} />
+        <p className="job-elsewhere">
+          <ButtonLink to="/jobs">All jobs</ButtonLink>
+        </p>
+      </>
+    );
+  }
+  return <SkeletonLines lines={12} />;
+}
+
+function LoadedJob({ job }: { job: Job }) {
+  const view = useView();
+  const active = TABS.find((tab) => tab.name === view.tab) ?? TABS[0];
+  return (
+    <>
+      <title>{`${job.name} · Trainyard`}</title>
+      <JobHeader job={job} />
+      <Tabs
+        label="Parts of the job"
+        tabs={TABS}
+        active={active.name}
+        onSelect={(tab) => view.change({ tab }, "push")}
+      >
+        <div className="job-panel">
+          <active.Panel job={job} />
+        </div>
+      </Tabs>
+      <ActionDialog job={job} Resume={ResumeDialog} />
+    </>
+  );
+}

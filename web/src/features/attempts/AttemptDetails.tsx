@@ -1,0 +1,139 @@
+// One attempt whole: its failure, what it changed, where it ran.
+import type { ReactNode } from "react";
+import type { Attempt, Job } from "@/shared/api/types";
+import { autoWords } from "@/shared/format/auto";
+import { count, NONE, plural } from "@/shared/format/numbers";
+import { moment } from "@/shared/format/time";
+import { differences, effectiveSpec } from "@/shared/job/differences";
+import { FailureFacts } from "@/shared/job/FailureFacts";
+import type { Failure } from "@/shared/job/failures";
+import { originWords } from "@/shared/job/reference";
+import { useView } from "@/shared/job/view";
+import { Badge, StateBadge } from "@/shared/ui/Badge";
+import { Button } from "@/shared/ui/Button";
+import { CopyButton } from "@/shared/ui/CommandLine";
+import { RelativeTime } from "@/shared/ui/RelativeTime";
+import { Table } from "@/shared/ui/table/Table";
+
+export function AttemptDetails({ job, attempt }: { job: Job; attempt: Attempt }) {
+  return (
+    <section className="attempt" aria-label={`Attempt ${attempt.number}`}>
+      <header className="attempt-head">
+        <h2>Attempt {attempt.number}</h2>
+        {!attempt.on_lineage && <Badge tone="warn">abandoned branch</Badge>}
+        <ToLogs attempt={attempt} />
+      </header>
+      {attempt.failure && <FailureDetails failure={attempt.failure} />}
+      <dl className="job-details">
+        <Fact name="Asked for by">{attempt.actor}</Fact>
+        <Fact name="From">
+          {attempt.parent_checkpoint_id
+            ? originWords(attempt.parent_checkpoint_id, job.id)
+            : "the start"}
+        </Fact>
+        <Fact name="Steps">
+          {count(attempt.start_step)}–{count(Math.max(attempt.last_step, attempt.start_step))}
+        </Fact>
+        <Fact name="Micro-batch">{plural(attempt.micro_batch_size, "sequence")}</Fact>
+        <Fact name="Placed">{moment(attempt.created_at)}</Fact>
+        <Fact name="Trains since">{attempt.started_at ? moment(attempt.started_at) : NONE}</Fact>
+        <Fact name="Ended">{attempt.ended_at ? moment(attempt.ended_at) : NONE}</Fact>
+        <Fact name="Slots">{attempt.device}</Fact>
+        <Fact name="Auto">{autoWords(attempt.auto) || NONE}</Fact>
+        <Fact name="Changes against the spec">
+          <Overrides job={job} attempt={attempt} />
+        </Fact>
+      </dl>
+      <Nodes attempt={attempt} />
+    </section>
+  );
+}
+
+function ToLogs({ attempt }: { attempt: Attempt }) {
+  const view = useView();
+  return (
+    <Button
+      small
+      onClick={() =>
+        view.change({ tab: "logs", attempt: attempt.number, rank: null, line: null }, "push")
+      }
+    >
+      Its logs
+    </Button>
+  );
+}
+
+function FailureDetails({ failure }: { failure: Failure }) {
+  return (
+    <div className="job-notice job-notice-bad">
+      <h3>{failure.reason.replaceAll("_", " ")}</h3>
+      <p>{failure.message}</p>
+      <FailureFacts failure={failure} />
+      <p className="job-remedy">{failure.remedy.text}</p>
+      {failure.traceback && (
+        <div className="attempt-traceback">
+          <div className="attempt-traceback-head">
+            Traceback{failure.rank !== null && ` of rank ${failure.rank}`}
+            <CopyButton text={failure.traceback} />
+          </div>
+          {/* biome-ignore lint/a11y/noNoninteractiveTabindex: the keys that scroll need the focus */}
+          <pre tabIndex={0}>{failure.traceback}</pre>
+        </div>
+      )}
+    </div>
+  );
+}
+
+function Overrides({ job, attempt }: { job: Job; attempt: Attempt }) {
+  const changes = differences(job.spec, effectiveSpec(job.spec, attempt.overrides));
+  if (changes.length === 0) return "none";
+  return (
+    <ul>
+      {changes.map(({ field, before, after }) => (
+        <li key={field}>
+          <code>{field}</code> {before} → <strong>{after}</strong>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+const NODE_COLUMNS = [
+  { name: "node", label: "Node" },
+  { name: "rank", label: "Node rank", number: true },
+  { name: "slots", label: "Slot numbers" },
+  { name: "state", label: "State" },
+];
+
+function Nodes({ attempt }: { attempt: Attempt }) {
+  return (
+    <Table label="Nodes of the attempt" columns={NODE_COLUMNS}>
+      {attempt.nodes.map((node) => (
+        <tr key={node.node}>
+          <td>{node.node}</td>
+          <td className="number">{node.node_rank}</td>
+          <td>{node.slots.map((slot) => `#${slot}`).join(", ")}</td>
+          <td>
+            <StateBadge
+              state={node.outcome ?? (node.state === "claimed" ? "starting" : node.state)}
+            />{" "}
+            {node.unreachable_since && (
+              <Badge tone="warn">
+                unreachable for <RelativeTime at={node.unreachable_since} />
+              </Badge>
+            )}
+          </td>
+        </tr>
+      ))}
+    </Table>
+  );
+}
+
+function Fact({ name, children }: { name: string; children: ReactNode }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
+}

@@ -1,0 +1,135 @@
+// The attempts of a job as a lineage, and one of them whole.
+import { useQuery } from "@tanstack/react-query";
+import type { Attempt, Job } from "@/shared/api/types";
+import { count, NONE } from "@/shared/format/numbers";
+import { command } from "@/shared/format/shell";
+import { attemptsQuery } from "@/shared/job/api";
+import { ContinuityBadge } from "@/shared/job/ContinuityBadge";
+import { reasonWords } from "@/shared/job/failures";
+import { originWords, useReference } from "@/shared/job/reference";
+import { useView } from "@/shared/job/view";
+import { StateBadge } from "@/shared/ui/Badge";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { cx } from "@/shared/ui/cx";
+import { EmptyState, ErrorState } from "@/shared/ui/Notice";
+import { Elapsed } from "@/shared/ui/RelativeTime";
+import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { AttemptDetails } from "./AttemptDetails";
+import { LineagePicture } from "./LineagePicture";
+import { barsOf, farthest } from "./lineage";
+import "./attempts.css";
+
+const ROW_HEIGHT = 36;
+const CAUSES: Record<Attempt["cause"], string> = {
+  submit: "submitted",
+  resume: "resumed",
+  resize: "resized",
+  retry: "retried",
+};
+
+export function Attempts({ job }: { job: Job }) {
+  const view = useView();
+  const attempts = useQuery(attemptsQuery(job.id));
+  const reference = useReference(job);
+  if (attempts.isError) return <ErrorState error={attempts.error} onRetry={attempts.refetch} />;
+  if (!attempts.data) return <SkeletonLines lines={8} />;
+  const wanted = view.attempt;
+  const selected = attempts.data.find(({ number }) => number === wanted) ?? attempts.data[0];
+  if (!selected) {
+    return (
+      <EmptyState title="No attempt yet">
+        <p>{job.reason ?? "The job waits for its slots."}</p>
+      </EmptyState>
+    );
+  }
+  return (
+    <div className="attempts">
+      <AttemptTable
+        jobId={job.id}
+        attempts={attempts.data}
+        selected={selected.number}
+        onSelect={(number) => view.change({ attempt: number })}
+      />
+      <AttemptDetails job={job} attempt={selected} />
+      <CommandLine command={command("show", reference)} label="The same by command line" />
+    </div>
+  );
+}
+
+interface AttemptTableProps {
+  jobId: string;
+  attempts: readonly Attempt[];
+  selected: number;
+  onSelect: (number: number) => void;
+}
+
+function AttemptTable({ jobId, attempts, selected, onSelect }: AttemptTableProps) {
+  const bars = barsOf(attempts, jobId);
+  return (
+    <div className="table-frame attempts-frame">
+      <table className="table attempts-table" aria-label="Attempts">
+        <thead>
+          <tr>
+            <th scope="col">Attempt</th>
+            <th scope="col">Layout</th>
+            <th scope="col">Steps 0–{count(farthest(attempts))}</th>
+            <th scope="col">From</th>
+            <th scope="col" className="number">
+              Reached
+            </th>
+            <th scope="col">Outcome</th>
+            <th scope="col">Continuity</th>
+            <th scope="col" className="number">
+              Took
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {attempts.map((attempt, row) => (
+            <tr
+              key={attempt.number}
+              style={{ height: ROW_HEIGHT }}
+              className={cx(
+                attempt.number === selected && "attempts-selected",
+                !attempt.on_lineage && "attempts-off",
+              )}
+            >
+              <td>
+                <button
+                  type="button"
+                  className="attempts-pick"
+                  aria-pressed={attempt.number === selected}
+                  onClick={() => onSelect(attempt.number)}
+                >
+                  <strong>{attempt.number}</strong> {CAUSES[attempt.cause]}
+                </button>
+              </td>
+              <td className="attempts-layout">{attempt.layout_name}</td>
+              {row === 0 && (
+                <td rowSpan={attempts.length} className="attempts-lineage">
+                  <LineagePicture bars={bars} rowHeight={ROW_HEIGHT} selected={selected} />
+                </td>
+              )}
+              <td>
+                {attempt.parent_checkpoint_id
+                  ? originWords(attempt.parent_checkpoint_id, jobId)
+                  : NONE}
+              </td>
+              <td className="number">{count(Math.max(attempt.last_step, attempt.start_step))}</td>
+              <td>
+                <StateBadge state={attempt.outcome ?? attempt.state} />
+                {attempt.failure && (
+                  <span className="attempts-reason">{reasonWords(attempt.failure)}</span>
+                )}
+              </td>
+              <td>{attempt.continuity ? <ContinuityBadge attempt={attempt} /> : NONE}</td>
+              <td className="number">
+                <Elapsed from={attempt.created_at} to={attempt.ended_at} />
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}

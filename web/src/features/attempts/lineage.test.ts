@@ -1,0 +1,68 @@
+import { describe, expect, test } from "vitest";
+import type { Attempt } from "@/shared/api/types";
+import { barsOf, parentNumber } from "./lineage";
+
+function attempt(
+  number: number,
+  [start_step, last_step]: [number, number],
+  parent: [number, number] | null,
+  on_lineage = true,
+): Attempt {
+  const parent_checkpoint_id = parent ? `job.a${parent[0]}.step-${parent[1]}` : null;
+  return { number, start_step, last_step, parent_checkpoint_id, on_lineage } as Attempt;
+}
+
+describe("lineage of attempts", () => {
+  test("a straight line: each keeps what the next one did not take again", () => {
+    const attempts = [attempt(2, [40, 100], [1, 40]), attempt(1, [0, 50], null)];
+    expect(barsOf(attempts, "job")).toEqual([
+      { attempt: 2, kept: [0.4, 1], left: null, origin: { row: 1, at: 0.4 } },
+      { attempt: 1, kept: [0, 0.4], left: [0.4, 0.5], origin: null },
+    ]);
+  });
+
+  test("a branch leaves a whole attempt behind", () => {
+    const attempts = [
+      attempt(3, [20, 30], [1, 20]),
+      attempt(2, [40, 100], [1, 40], false),
+      attempt(1, [0, 40], null),
+    ];
+    const bars = barsOf(attempts, "job");
+    expect(bars[0]).toEqual({
+      attempt: 3,
+      kept: [0.2, 0.3],
+      left: null,
+      origin: { row: 2, at: 0.2 },
+    });
+    expect(bars[1]).toMatchObject({ kept: null, left: [0.4, 1] });
+    expect(bars[2]).toMatchObject({ kept: [0, 0.2], left: [0.2, 0.4] });
+  });
+
+  test("an attempt without steps has no length, and without any step nothing has", () => {
+    const bars = barsOf([attempt(2, [200, 0], [1, 200]), attempt(1, [0, 200], null)], "job");
+    expect(bars[0]).toMatchObject({ kept: [1, 1], left: null });
+    expect(bars[1]).toMatchObject({ kept: [0, 1] });
+    expect(barsOf([attempt(1, [0, 0], null)], "job")[0]).toMatchObject({
+      kept: [0, 0],
+      left: null,
+    });
+  });
+
+  test("a parent that was pruned, or damaged records that lead in a circle, end the lineage", () => {
+    expect(barsOf([attempt(2, [10, 20], [9, 10])], "job")[0]).toMatchObject({ origin: null });
+    expect(barsOf([attempt(2, [10, 20], [2, 10])], "job")).toHaveLength(1);
+  });
+
+  test("parents are read from checkpoint ids", () => {
+    expect(parentNumber("01abc.a12.step-400", "01abc")).toBe(12);
+    expect(parentNumber("nonsense", "01abc")).toBeNull();
+    expect(parentNumber(null, "01abc")).toBeNull();
+  });
+
+  test("a fork comes from no attempt of its own job", () => {
+    const fork = { ...attempt(2, [40, 60], [1, 40]), parent_checkpoint_id: "other.a1.step-40" };
+    const bars = barsOf([fork, attempt(1, [40, 50], null, false)], "job");
+    expect(bars[0]).toMatchObject({ origin: null });
+    expect(bars[1]).toMatchObject({ kept: null });
+  });
+});

@@ -1,0 +1,202 @@
+// The charts of a job: small multiples over one axis of steps, with one cursor.
+import { useQuery } from "@tanstack/react-query";
+import { useMemo, useState } from "react";
+import type { Job, MetricLine } from "@/shared/api/types";
+import { count } from "@/shared/format/numbers";
+import { FIRST, formatOf } from "@/shared/format/series";
+import { command } from "@/shared/format/shell";
+import { attemptsQuery } from "@/shared/job/api";
+import { useReference } from "@/shared/job/reference";
+import { useView, type View } from "@/shared/job/view";
+import { Button, ButtonLink } from "@/shared/ui/Button";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { placeText, stretchText } from "@/shared/ui/chart/axis";
+import { Chart } from "@/shared/ui/chart/Chart";
+import { ChartCursor } from "@/shared/ui/chart/cursor";
+import { type Curve, type Extent, type Reading, readingAt } from "@/shared/ui/chart/curve";
+import { FullRange } from "@/shared/ui/chart/FullRange";
+import { EmptyState, ErrorState } from "@/shared/ui/Notice";
+import { comparePath } from "@/shared/url/pages";
+import { curvesOf } from "./curves";
+import { type AttemptMark, labelled, markAt, marksOf, panelsOf } from "./panels";
+import { Readout } from "./Readout";
+import { useLiveMetrics, useMetrics } from "./useMetrics";
+import "./charts.css";
+
+/** Panels that stand there before the first answer, so that nothing moves when it comes. */
+const EXPECTED = ["train/loss", "train/grad_norm", "train/lr", "perf/tokens_per_second_per_device"];
+
+export function Charts({ job }: { job: Job }) {
+  const view = useView();
+  const { range } = view;
+  const attempts = useQuery(attemptsQuery(job.id));
+  const marks = useMemo(() => marksOf(attempts.data ?? []), [attempts.data]);
+  const [cursor] = useState(() => new ChartCursor());
+  useLiveMetrics(job.id);
+  const metrics = useMetrics(job.id, { names: FIRST, range });
+  if (metrics.isError && !metrics.data) {
+    return <ErrorState error={metrics.error} onRetry={() => void metrics.refetch()} />;
+  }
+  const names = metrics.data?.names;
+  if (names?.length === 0 || job.attempt === 0) return <NoPoints job={job} view={view} />;
+  const panels = panelsOf(names ?? EXPECTED);
+  const shared = { job, marks, range, view, cursor, isPending: metrics.isPending };
+  return (
+    <>
+      <Toolbar job={job} view={view} range={range} />
+      <PanelGrid {...shared} names={panels.first} lines={metrics.data?.lines ?? []} />
+      {panels.more.length > 0 && <MorePanels {...shared} names={panels.more} />}
+    </>
+  );
+}
+
+interface PanelsProps {
+  job: Job;
+  names: readonly string[];
+  marks: readonly AttemptMark[];
+  range: Extent | null;
+  view: View;
+  cursor: ChartCursor;
+  isPending: boolean;
+}
+
+/** The other series, read only when they are shown. */
+function MorePanels(props: PanelsProps) {
+  const { names, view, job, range } = props;
+  const isOpen = view.hasMoreCharts;
+  const metrics = useMetrics(job.id, { names: isOpen ? names : [], range });
+  return (
+    <section>
+      <Button
+        look="quiet"
+        aria-expanded={isOpen}
+        className="charts-more"
+        onClick={() => view.change({ hasMoreCharts: !isOpen })}
+      >
+        {isOpen ? "Fewer charts" : `${count(names.length)} more charts`}
+      </Button>
+      {isOpen && (
+        <PanelGrid {...props} lines={metrics.data?.lines ?? []} isPending={!metrics.data} />
+      )}
+    </section>
+  );
+}
+
+function PanelGrid({ names, lines, ...rest }: PanelsProps & { lines: readonly MetricLine[] }) {
+  const byName = useMemo(() => byNameOf(lines), [lines]);
+  return (
+    <div className="charts-grid" aria-busy={rest.isPending}>
+      {names.map((name) => (
+        <Panel key={name} name={name} lines={byName.get(name) ?? NO_LINES} {...rest} />
+      ))}
+    </div>
+  );
+}
+
+function byNameOf(lines: readonly MetricLine[]): Map<string, MetricLine[]> {
+  const groups = new Map<string, MetricLine[]>();
+  for (const line of lines) groups.set(line.name, [...(groups.get(line.name) ?? []), line]);
+  return groups;
+}
+
+const NO_LINES: readonly MetricLine[] = [];
+
+interface PanelProps extends Omit<PanelsProps, "names"> {
+  name: string;
+  lines: readonly MetricLine[];
+}
+
+function Panel({ name, lines, marks, range, view, cursor, isPending }: PanelProps) {
+  const format = useMemo(() => formatOf(name), [name]);
+  const drawn = useMemo(() => labelled(marks), [marks]);
+  const curves = useMemo(() => curvesOf(lines), [lines]);
+  const lineage = curves.find(({ isBranch }) => !isBranch);
+  return (
+    <Chart
+      title={name}
+      label={`${name} over steps`}
+      curves={curves}
+      axis="step"
+      scale={view.scale}
+      range={range}
+      onZoom={(to) => view.change({ range: to })}
+      cursor={cursor}
+      format={format}
+      describe={(place) => describePlace(lineage, marks, place)}
+      isFull={view.isFull}
+      marks={drawn}
+      caption={lineage && <Readout curve={lineage} cursor={cursor} format={format} />}
+      empty={isPending ? "" : "No points in these steps"}
+    />
+  );
+}
+
+/** The bucket at a place and the attempt that took its steps. */
+function describePlace(
+  lineage: Curve | undefined,
+  marks: readonly AttemptMark[],
+  place: number,
+): string {
+  const reading = lineage && readingAt(lineage, place);
+  if (!reading) return placeText("step", place);
+  const mark = markAt(marks, reading.step);
+  return `${stepsText(reading)}${mark ? ` · attempt ${mark.attempt}, ${mark.label}` : ""}`;
+}
+
+function stepsText({ begin, x }: Reading): string {
+  return begin === x ? placeText("step", x) : stretchText("step", [begin, x]);
+}
+
+function Toolbar({ job, view, range }: { job: Job; view: View; range: Extent | null }) {
+  const isLog = view.scale === "log";
+  const { isFull } = view;
+  const reference = useReference(job);
+  return (
+    <div className="charts-toolbar">
+      <Button
+        small
+        aria-pressed={isLog}
+        onClick={() => view.change({ scale: isLog ? "linear" : "log" })}
+        title="Values on a logarithmic axis"
+      >
+        log y
+      </Button>
+      <FullRange isFull={isFull} onChange={(full) => view.change({ isFull: full })} />
+      {range ? (
+        <>
+          <span>
+            steps {count(range[0])}–{count(range[1])}
+          </span>
+          <Button small onClick={() => view.change({ range: null })}>
+            All steps
+          </Button>
+        </>
+      ) : (
+        <span className="muted charts-hint">Drag over a chart to zoom, double-click for all.</span>
+      )}
+      <ButtonLink small to={comparePath([job.id])}>
+        Compare with others
+      </ButtonLink>
+      <div className="charts-command">
+        <CommandLine command={command("metrics", reference, "--csv")} label="Every point, as CSV" />
+      </div>
+    </div>
+  );
+}
+
+function NoPoints({ job, view }: { job: Job; view: View }) {
+  const words: Partial<Record<Job["state"], string>> = {
+    queued: "The job waits for its slots. Points come with its first step.",
+    starting: "The ranks are starting. Points come with the first step.",
+    running: "The first step is on its way.",
+  };
+  const word = words[job.state];
+  return (
+    <EmptyState title={word ? "No points yet" : "No points"}>
+      <p>{word ?? "The job ended before its first step. Its logs may say why."}</p>
+      {!word && job.attempt > 0 && (
+        <Button onClick={() => view.change({ tab: "logs" }, "push")}>Logs</Button>
+      )}
+    </EmptyState>
+  );
+}

@@ -1,0 +1,59 @@
+// Asks before something is done to a checkpoint, with the command line that does the same.
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { keys } from "@/shared/api/queries";
+import type { CheckpointView, Job } from "@/shared/api/types";
+import { bytes, count, plural } from "@/shared/format/numbers";
+import { checkpointReference, useReference } from "@/shared/job/reference";
+import { Button } from "@/shared/ui/Button";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { Dialog } from "@/shared/ui/Dialog";
+import { InlineError } from "@/shared/ui/Notice";
+import { actOnCheckpoint } from "./api";
+import { CHECKPOINT_VERBS, type CheckpointVerb, verbCommand } from "./operations";
+
+interface Props {
+  job: Job;
+  row: CheckpointView;
+  verb: Exclude<CheckpointVerb, "export">;
+  onClose: () => void;
+}
+
+export function CheckpointDialog({ job, row, verb, onClose }: Props) {
+  const reference = checkpointReference(useReference(job), row.id);
+  const client = useQueryClient();
+  const act = useMutation({
+    mutationFn: () => actOnCheckpoint(row.id, verb),
+    onSuccess: async () => {
+      onClose();
+      await client.invalidateQueries({ queryKey: keys.job(job.id) });
+    },
+  });
+  const { label, means } = CHECKPOINT_VERBS[verb];
+  return (
+    <Dialog
+      title={`${label} step ${count(row.step)} of attempt ${row.attempt}?`}
+      onClose={onClose}
+      footer={
+        <>
+          <Button onClick={onClose}>Back</Button>
+          <Button
+            look={verb === "delete" ? "danger" : "primary"}
+            busy={act.isPending}
+            onClick={() => act.mutate()}
+          >
+            {label}
+          </Button>
+        </>
+      }
+    >
+      <p>{means}</p>
+      {(verb === "delete" || verb === "verify") && (
+        <p className="muted">
+          {bytes(row.size)} in {plural(row.files, "file")}, on a node that sees the storage.
+        </p>
+      )}
+      {act.isError && <InlineError error={act.error} />}
+      <CommandLine command={verbCommand(verb, reference)} label="The same by command line" />
+    </Dialog>
+  );
+}

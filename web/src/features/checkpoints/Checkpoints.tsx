@@ -1,0 +1,215 @@
+// The committed checkpoints of a job, each with what may be done with it.
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import type { CheckpointView, Job, Operation } from "@/shared/api/types";
+import { bytes, count } from "@/shared/format/numbers";
+import { command } from "@/shared/format/shell";
+import { duration, moment } from "@/shared/format/time";
+import { checkpointsQuery } from "@/shared/job/api";
+import { MoreRows } from "@/shared/job/MoreRows";
+import { useReference } from "@/shared/job/reference";
+import { goOnVerb } from "@/shared/job/verbs";
+import { useView } from "@/shared/job/view";
+import { Badge } from "@/shared/ui/Badge";
+import { Button } from "@/shared/ui/Button";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { EmptyState, ErrorState } from "@/shared/ui/Notice";
+import { RelativeTime } from "@/shared/ui/RelativeTime";
+import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { type RowPlace, VirtualTable } from "@/shared/ui/table/VirtualTable";
+import { CheckpointDialog } from "./CheckpointDialog";
+import { Details } from "./Details";
+import { ExportDialog } from "./ExportDialog";
+import { Exports } from "./Exports";
+import { ForkDialog } from "./ForkDialog";
+import {
+  CHECKPOINT_VERBS,
+  type CheckpointVerb,
+  exportsOf,
+  isOpen,
+  toldOperation,
+  verbsOf,
+} from "./operations";
+import { useOperations } from "./useOperations";
+import { Verified } from "./Verified";
+import { Written } from "./Written";
+import "./checkpoints.css";
+
+const COLUMNS = [
+  { name: "step", label: "Step", number: true, width: 74 },
+  { name: "attempt", label: "Attempt", number: true, width: 70 },
+  { name: "kind", label: "Kind" },
+  { name: "layout", label: "Layout", width: 98 },
+  { name: "size", label: "Size", number: true, width: 80 },
+  { name: "written", label: "Written", width: 146 },
+  { name: "verified", label: "Verified", width: 132 },
+  { name: "age", label: "Age", number: true, width: 70 },
+  { name: "action", label: "Actions", number: true, width: 498 },
+];
+
+const ROW_HEIGHT = 48;
+
+export function Checkpoints({ job }: { job: Job }) {
+  const found = useInfiniteQuery(checkpointsQuery(job.id));
+  const operations = useOperations(job.id);
+  const [asked, setAsked] = useState<Asked | null>(null);
+  const [forked, setForked] = useState<CheckpointView | null>(null);
+  const reference = useReference(job);
+  if (found.isError && !found.data) {
+    return <ErrorState error={found.error} onRetry={() => void found.refetch()} />;
+  }
+  if (!found.data) return <SkeletonLines lines={10} />;
+  const rows = found.data.pages.flatMap((page) => page.items);
+  if (rows.length === 0) return <NoCheckpoints job={job} />;
+  return (
+    <div className="job-stack">
+      <VirtualTable
+        label="Checkpoints"
+        columns={COLUMNS}
+        className="checkpoints"
+        items={rows}
+        keyOf={(row) => row.id}
+        rowHeight={ROW_HEIGHT}
+        row={(row, place) => (
+          <Row
+            key={row.id}
+            place={place}
+            job={job}
+            row={row}
+            operations={operations}
+            onAsk={(verb) => setAsked({ row, verb })}
+            onFork={() => setForked(row)}
+          />
+        )}
+      />
+      <MoreRows query={found} words="Older checkpoints" />
+      <CommandLine command={command("checkpoints", reference)} label="The same by command line" />
+      {forked && <ForkDialog job={job} row={forked} onClose={() => setForked(null)} />}
+      {asked && <Asking asked={asked} job={job} onClose={() => setAsked(null)} />}
+    </div>
+  );
+}
+
+interface Asked {
+  row: CheckpointView;
+  verb: CheckpointVerb;
+}
+
+function Asking({ asked, job, onClose }: { asked: Asked; job: Job; onClose: () => void }) {
+  const { row, verb } = asked;
+  if (verb === "export") return <ExportDialog job={job} row={row} onClose={onClose} />;
+  return <CheckpointDialog job={job} row={row} verb={verb} onClose={onClose} />;
+}
+
+interface RowProps {
+  place: RowPlace;
+  job: Job;
+  row: CheckpointView;
+  operations: readonly Operation[];
+  onAsk: (verb: CheckpointVerb) => void;
+  onFork: () => void;
+}
+
+function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
+  const view = useView();
+  const verb = goOnVerb(job);
+  const operation = toldOperation(operations, row.id);
+  const name = `step ${row.step} of attempt ${row.attempt}`;
+  return (
+    <tr {...place} className={row.on_lineage && !row.deleting ? undefined : "job-row-off"}>
+      <td className="number">
+        <strong>{count(row.step)}</strong>
+      </td>
+      <td className="number">{row.attempt}</td>
+      <td>
+        {row.kind} {!row.on_lineage && <Badge tone="warn">abandoned branch</Badge>}{" "}
+        {row.deleting && <Badge tone="warn">to be deleted</Badge>}{" "}
+        {row.pinned_at !== null && (
+          <Badge tone="accent" title={`By ${row.pinned_by}, ${moment(row.pinned_at)}`}>
+            pinned
+          </Badge>
+        )}
+      </td>
+      <td className="checkpoint-layout">
+        {row.layout}
+        <div className="muted" title="Type of the stored weights">
+          {row.dtype}
+        </div>
+      </td>
+      <td className="number">{bytes(row.size)}</td>
+      <td className="checkpoint-written">
+        <Written row={row} />
+      </td>
+      <td className="checkpoint-verified">
+        <Verified row={row} operation={operation} />
+      </td>
+      <td className="number">
+        <RelativeTime at={row.created_at} />
+      </td>
+      <td className="number checkpoint-actions">
+        <Exports of={name} found={exportsOf(operations, row.id)} />
+        {verb && !row.deleting && row.verification?.ok !== false && (
+          <Button
+            small
+            aria-label={`Resume from ${name}`}
+            onClick={() => view.change({ dialog: verb, checkpoint: row.id })}
+          >
+            Resume
+          </Button>
+        )}
+        {!row.deleting && row.verification?.ok !== false && (
+          <Button
+            small
+            look="quiet"
+            aria-haspopup="dialog"
+            aria-label={`Fork ${name}`}
+            title="Starts a new job from it"
+            onClick={onFork}
+          >
+            Fork
+          </Button>
+        )}
+        {verbsOf(row, job).map((each) => (
+          <Button
+            key={each}
+            small
+            look="quiet"
+            className={each === "pin" || each === "unpin" ? "checkpoint-pin" : undefined}
+            disabled={operation !== null && isOpen(operation) && operation.kind === each}
+            title={CHECKPOINT_VERBS[each].means}
+            aria-haspopup="dialog"
+            aria-label={`${CHECKPOINT_VERBS[each].label} ${name}`}
+            onClick={() => onAsk(each)}
+          >
+            {CHECKPOINT_VERBS[each].label}
+          </Button>
+        ))}
+        <Details row={row} />
+      </td>
+    </tr>
+  );
+}
+
+function NoCheckpoints({ job }: { job: Job }) {
+  const steps = intervalOf(job, "interval_steps");
+  const seconds = intervalOf(job, "interval_seconds");
+  const ways = [
+    steps > 0 && `every ${count(steps)} steps`,
+    seconds > 0 && `every ${duration(seconds)}`,
+    "on request",
+    "on a stop",
+  ].filter((way) => way !== false);
+  return (
+    <EmptyState title="No checkpoint yet">
+      <p>One is saved {ways.join(", ")} and at the end.</p>
+    </EmptyState>
+  );
+}
+
+/** What the newest attempt goes by; 0 where there is none and the slots are to decide. */
+function intervalOf(job: Job, field: "interval_steps" | "interval_seconds"): number {
+  const attempt = job.current_attempt;
+  const section = attempt?.overrides.checkpoint ?? job.spec.checkpoint;
+  const value = attempt?.auto[`checkpoint.${field}`] ?? section[field];
+  return typeof value === "number" ? value : 0;
+}

@@ -1,0 +1,75 @@
+// What a checkpoint holds and where it lies, on demand.
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import type { CheckpointView } from "@/shared/api/types";
+import { count } from "@/shared/format/numbers";
+import { CopyButton } from "@/shared/ui/CommandLine";
+import { InlineError } from "@/shared/ui/Notice";
+import { Popover } from "@/shared/ui/Popover";
+import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { checkpointQuery } from "./api";
+
+export function Details({ row }: { row: CheckpointView }) {
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <Popover
+      label={`What step ${row.step} of attempt ${row.attempt} holds`}
+      buttonClassName="job-link"
+      button="Details"
+      onOpen={() => setOpen(true)}
+    >
+      <dl className="checkpoint-facts">
+        <Fact name="Id" copy={row.id} />
+        <Fact name="Place" copy={row.place} />
+        <Fact name="Came from" copy={row.parent ?? undefined}>
+          the start
+        </Fact>
+        <Fact name="Weights">{row.dtype}</Fact>
+        {isOpen && <Recorded id={row.id} />}
+      </dl>
+    </Popover>
+  );
+}
+
+function Recorded({ id }: { id: string }) {
+  const found = useQuery(checkpointQuery(id));
+  if (found.isError) return <InlineError error={found.error} />;
+  if (!found.data) return <SkeletonLines lines={2} />;
+  const { train_state, spec_digest } = found.data.manifest;
+  const { position = 0, consumed = 0, skipped = [] } = train_state.data;
+  const leftOut = skipped.reduce((sum, [start = 0, end = 0]) => sum + end - start, 0);
+  return (
+    <>
+      <Fact name="Tokens">{count(train_state.tokens)}</Fact>
+      <Fact name="Data position">
+        sequence {count(position)}; {count(consumed)} trained on
+        {leftOut > 0 && `, ${count(leftOut)} left out`}
+      </Fact>
+      <Fact name="Spec digest" copy={spec_digest} />
+    </>
+  );
+}
+
+interface FactProps {
+  name: string;
+  copy?: string;
+  children?: React.ReactNode;
+}
+
+function Fact({ name, copy, children }: FactProps) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>
+        {copy === undefined ? (
+          children
+        ) : (
+          <>
+            <code>{copy}</code>
+            <CopyButton text={copy} />
+          </>
+        )}
+      </dd>
+    </div>
+  );
+}

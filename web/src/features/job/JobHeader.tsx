@@ -1,0 +1,69 @@
+// The head of a job page: what the job is and does, what may be done next, and what went wrong.
+import { Link } from "react-router";
+import type { Job } from "@/shared/api/types";
+import { count, plural } from "@/shared/format/numbers";
+import { ContinuityBadge } from "@/shared/job/ContinuityBadge";
+import { checkpointWords } from "@/shared/job/reference";
+import { Badge, StateBadge } from "@/shared/ui/Badge";
+import { CopyButton } from "@/shared/ui/CommandLine";
+import { Actions } from "./Actions";
+import { Ago } from "./Ago";
+import { Notices } from "./Notices";
+import { ProgressLine } from "./ProgressLine";
+
+export function JobHeader({ job }: { job: Job }) {
+  const attempt = job.current_attempt;
+  return (
+    <header className="job-header">
+      <div className="job-head">
+        <div className="job-title">
+          <h1>{job.name}</h1>
+          <StateBadge state={job.state} large />
+          {attempt?.continuity && <ContinuityBadge attempt={attempt} />}
+        </div>
+        <Actions job={job} />
+      </div>
+      <JobFacts job={job} />
+      <ProgressLine job={job} />
+      <Notices job={job} />
+    </header>
+  );
+}
+
+function JobFacts({ job }: { job: Job }) {
+  const attempt = job.current_attempt;
+  const nodes = attempt?.nodes.map((node) => node.node) ?? [];
+  return (
+    <ul className="job-facts" aria-label="About the job">
+      {job.attempt > 0 && <li>attempt {job.attempt}</li>}
+      <li>{job.layout}</li>
+      <li>{plural(job.world_size, "slot")}</li>
+      {nodes.length > 0 && (
+        <li title={nodes.join(", ")}>
+          on {nodes.length > 2 ? `${count(nodes.length)} nodes` : nodes.join(" and ")}
+        </li>
+      )}
+      <li>
+        submitted <Ago at={job.created_at} />
+      </li>
+      {job.forked_from && (
+        <li title={`Takes over ${job.fork_parts?.join(", ")} of ${job.forked_from}`}>
+          forked from{" "}
+          <Link to={`/jobs/${job.forked_from.split(".")[0]}`}>
+            {checkpointWords(job.forked_from)}
+          </Link>
+        </li>
+      )}
+      {job.priority !== 0 && <li>priority {job.priority}</li>}
+      {job.tags.map((tag) => (
+        <li key={tag}>
+          <Badge>{tag}</Badge>
+        </li>
+      ))}
+      <li className="job-id">
+        <code>{job.id}</code>
+        <CopyButton text={job.id} label="Copy id" />
+      </li>
+    </ul>
+  );
+}

@@ -1,0 +1,141 @@
+// What stands in the job's way, and the button that does something about it.
+import type { ReactNode } from "react";
+import type { Attempt, Job } from "@/shared/api/types";
+import { count, plural } from "@/shared/format/numbers";
+import { duration, moment } from "@/shared/format/time";
+import { FailureFacts } from "@/shared/job/FailureFacts";
+import { type Failure, reasonWords, resumeLabel } from "@/shared/job/failures";
+import { goOnVerb } from "@/shared/job/verbs";
+import { useView } from "@/shared/job/view";
+import { Button, ButtonLink } from "@/shared/ui/Button";
+import { RelativeTime } from "@/shared/ui/RelativeTime";
+import { submitPath } from "@/shared/url/pages";
+
+export function Notices({ job }: { job: Job }) {
+  const attempt = job.current_attempt;
+  const retry = attempt?.overrides.retry ?? job.spec.retry;
+  const silent = attempt?.nodes.filter((node) => node.unreachable_since !== null) ?? [];
+  return (
+    <>
+      {silent.map((node) => (
+        <Notice key={node.node} tone="warn" title={`${node.node} is unreachable`}>
+          <p>
+            Silent for <RelativeTime at={node.unreachable_since ?? ""} />. Unreachable is not dead:
+            its ranks may go on training. Nothing is started in their place before they are proved
+            gone, or the silence has lasted {duration(retry.node_lost_after_seconds)}.
+          </p>
+        </Notice>
+      ))}
+      {attempt?.save_failed && <SaveNotice failed={attempt.save_failed} />}
+      {attempt?.failure && attempt.state === "ended" && ["failed", "queued"].includes(job.state) ? (
+        <FailureNotice job={job} attempt={attempt} />
+      ) : (
+        job.reason && <Reason job={job} reason={job.reason} />
+      )}
+    </>
+  );
+}
+
+/** Saves fail for a reason that may pass; what would be lost if the attempt ended now. */
+function SaveNotice({ failed }: { failed: NonNullable<Attempt["save_failed"]> }) {
+  const isWaiting = failed.kind === "final" || failed.kind === "stop";
+  return (
+    <Notice tone="warn" title={`Saves fail (${plural(failed.tries, "try", "tries")})`}>
+      <p>{failed.message}</p>
+      <p>
+        {plural(failed.step - failed.saved_step, "step")} since step {count(failed.saved_step)}{" "}
+        would be lost. {isWaiting ? "The attempt waits for this save" : "Training goes on"}; the
+        next try is due at {moment(failed.next_try_at)}, the last one at {moment(failed.give_up_at)}
+        .
+      </p>
+    </Notice>
+  );
+}
+
+/** Why it waits, or why it ended, in the server's own words. */
+function Reason({ job, reason }: { job: Job; reason: string }) {
+  const isWaiting = job.state === "queued";
+  return (
+    <Notice tone={isWaiting ? "plain" : "warn"} title={isWaiting ? "Waiting" : undefined}>
+      <p className="job-reason">{reason}</p>
+      {isWaiting && job.attempt > 0 && (
+        <p className="muted">It goes on with {job.layout} as soon as it is placed.</p>
+      )}
+    </Notice>
+  );
+}
+
+function FailureNotice({ job, attempt }: { job: Job; attempt: Attempt }) {
+  const { failure } = attempt;
+  if (!failure) return null;
+  const isRetried = job.state === "queued";
+  const reason = reasonWords(failure);
+  return (
+    <Notice
+      tone={isRetried ? "warn" : "bad"}
+      title={`Attempt ${attempt.number} failed: ${reason}${isRetried ? "; it is tried again" : ""}`}
+    >
+      <p>{failure.message}</p>
+      <FailureFacts failure={failure} />
+      {isRetried ? (
+        <p className="job-reason">{job.reason}</p>
+      ) : (
+        <p className="job-remedy">{failure.remedy.text}</p>
+      )}
+      <Remedies job={job} attempt={attempt} failure={failure} />
+    </Notice>
+  );
+}
+
+interface RemediesProps {
+  job: Job;
+  attempt: Attempt;
+  failure: Failure;
+}
+
+function Remedies({ job, attempt, failure }: RemediesProps) {
+  const view = useView();
+  const verb = goOnVerb(job);
+  const { rank, remedy, traceback } = failure;
+  const log = { tab: "logs", attempt: attempt.number, rank, line: "error" } as const;
+  return (
+    <div className="job-remedies">
+      {verb && (
+        <Button
+          look="primary"
+          onClick={() => view.change({ dialog: verb, checkpoint: null, aim: remedy.resume })}
+        >
+          {resumeLabel(failure)}
+        </Button>
+      )}
+      {traceback && (
+        <Button onClick={() => view.change({ tab: "attempts", attempt: attempt.number }, "push")}>
+          Traceback
+        </Button>
+      )}
+      {rank !== null && (
+        <Button onClick={() => view.change(log, "push")}>Log of rank {rank}</Button>
+      )}
+      {remedy.field && (
+        <ButtonLink to={submitPath({ from: job.id, find: remedy.field })}>
+          New job with changes
+        </ButtonLink>
+      )}
+    </div>
+  );
+}
+
+interface NoticeProps {
+  tone: "plain" | "warn" | "bad";
+  title?: string;
+  children: ReactNode;
+}
+
+function Notice({ tone, title, children }: NoticeProps) {
+  return (
+    <section className={`job-notice job-notice-${tone}`} aria-label={title ?? "Note"}>
+      {title && <h2>{title}</h2>}
+      {children}
+    </section>
+  );
+}

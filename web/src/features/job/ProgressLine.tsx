@@ -1,0 +1,82 @@
+// How far the job is: a bar, and the numbers that people watch, each in a place of its own.
+import type { ReactNode } from "react";
+import type { Job } from "@/shared/api/types";
+import { count, metric, NONE, percent, short } from "@/shared/format/numbers";
+import { duration } from "@/shared/format/time";
+import { Elapsed, useNow } from "@/shared/ui/RelativeTime";
+import { Ago } from "./Ago";
+
+const SILENT_SECONDS = 60;
+const PHASES: Record<string, string> = {
+  starting: "starting",
+  building_cache: "building the token cache",
+  loading: "loading the checkpoint",
+  compiling: "compiling",
+  training: "training",
+  validating: "validating",
+  saving: "saving a checkpoint",
+  ending: "ending",
+};
+
+export function ProgressLine({ job }: { job: Job }) {
+  const { progress } = job;
+  const share = progress.steps > 0 ? Math.min(progress.step / progress.steps, 1) : 0;
+  const isActive = ["starting", "running", "stopping"].includes(job.state);
+  const phase = isActive && progress.phase ? (PHASES[progress.phase] ?? progress.phase) : NONE;
+  return (
+    <div className="job-progress">
+      <div
+        className="job-bar"
+        role="progressbar"
+        aria-label="Steps"
+        aria-valuemin={0}
+        aria-valuemax={progress.steps}
+        aria-valuenow={progress.step}
+        data-state={job.state}
+      >
+        <div className="job-bar-done" style={{ width: `${share * 100}%` }} />
+      </div>
+      <dl className="job-numbers">
+        <Fact name="Step">
+          {count(progress.step)} <small>of {count(progress.steps)}</small>{" "}
+          <small>{percent(Math.floor(share * 1000) / 1000)}</small>
+        </Fact>
+        <Fact name="Loss">{metric(progress.loss)}</Fact>
+        <Fact name="Tokens/s">{isActive ? short(progress.tokens_per_second) : NONE}</Fact>
+        <Fact name={job.ended_at ? "Start to end" : "Time left"}>
+          <Time job={job} isActive={isActive} />
+        </Fact>
+        <Fact name="Phase">
+          {phase} <Silence job={job} isActive={isActive} />
+        </Fact>
+      </dl>
+    </div>
+  );
+}
+
+function Fact({ name, children }: { name: string; children: ReactNode }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
+}
+
+function Time({ job, isActive }: { job: Job; isActive: boolean }) {
+  if (isActive) return duration(job.progress.seconds_left);
+  if (!job.started_at || !job.ended_at) return NONE;
+  return <Elapsed from={job.started_at} to={job.ended_at} />;
+}
+
+/** Says when the trainer has not been heard of for a while. */
+function Silence({ job, isActive }: { job: Job; isActive: boolean }) {
+  const now = useNow();
+  const heard = job.progress.heartbeat_at;
+  if (!isActive || !heard || now - Date.parse(heard) < SILENT_SECONDS * 1000) return null;
+  return (
+    <small className="job-silent">
+      last heard of <Ago at={heard} />
+    </small>
+  );
+}

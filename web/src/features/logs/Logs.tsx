@@ -1,0 +1,278 @@
+// The logs of a job: one rank of one attempt at a time, searched, followed, from its first error.
+import { useQuery } from "@tanstack/react-query";
+import { type RefObject, useEffect, useId, useRef, useState } from "react";
+import type { Attempt, Job } from "@/shared/api/types";
+import { bytes, count } from "@/shared/format/numbers";
+import { command } from "@/shared/format/shell";
+import { attemptsQuery } from "@/shared/job/api";
+import { useReference } from "@/shared/job/reference";
+import { useView, type View } from "@/shared/job/view";
+import { Button } from "@/shared/ui/Button";
+import { CommandLine, CopyButton } from "@/shared/ui/CommandLine";
+import { EmptyState, ErrorState } from "@/shared/ui/Notice";
+import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { LogLines } from "./LogLines";
+import { SearchBox } from "./SearchBox";
+import { plainText } from "./text";
+import { type LogName, type LogPage, useLogLines, useLogSearch, useLogTail } from "./useLog";
+import "./logs.css";
+
+const LIVE = new Set(["placed", "starting", "running", "stopping"]);
+
+export function Logs({ job }: { job: Job }) {
+  const view = useView();
+  const attempts = useQuery(attemptsQuery(job.id));
+  if (attempts.isError) return <ErrorState error={attempts.error} onRetry={attempts.refetch} />;
+  if (!attempts.data) return <SkeletonLines lines={16} />;
+  const wanted = view.attempt;
+  const attempt = attempts.data.find((one) => one.number === wanted) ?? attempts.data[0];
+  if (!attempt) {
+    return (
+      <EmptyState title="No logs yet">
+        <p>The job waits for its slots. Its ranks write here as soon as they start.</p>
+      </EmptyState>
+    );
+  }
+  const rank = view.rank ?? attempt.failure?.rank ?? 0;
+  const name = { jobId: job.id, attempt: attempt.number, rank };
+  return (
+    <RankLog
+      key={`${attempt.number}/${rank}`}
+      name={name}
+      job={job}
+      attempts={attempts.data}
+      attempt={attempt}
+      view={view}
+    />
+  );
+}
+
+interface RankLogProps {
+  name: LogName;
+  job: Job;
+  attempts: readonly Attempt[];
+  attempt: Attempt;
+  view: View;
+}
+
+function RankLog({ name, job, attempts, attempt, view }: RankLogProps) {
+  const tail = useLogTail(name);
+  const search = view.search ?? "";
+  const matches = useLogSearch(name, search);
+  const selected = selectedLine(view, tail.data);
+  const frame = useFill();
+  const [follows, setFollows] = useState(view.line === null);
+  const select = (line: number | null) => {
+    if (line !== null) setFollows(false);
+    view.change({ line: line === null ? null : line + 1 });
+  };
+  useErrorLine(view, tail.data);
+  return (
+    <>
+      <div className="log-toolbar">
+        <Choice
+          label="Attempt"
+          value={attempt.number}
+          onChange={(number) => view.change({ attempt: number, rank: null, line: null })}
+          options={attempts.map((one) => [one.number, `${one.number} · ${one.layout_name}`])}
+        />
+        <Choice
+          label="Rank"
+          value={name.rank}
+          onChange={(rank) => view.change({ attempt: attempt.number, rank, line: null })}
+          options={ranksOf(tail.data, name.rank).map((rank) => [rank, rankWords(rank, attempt)])}
+        />
+        <Button
+          disabled={tail.data?.first_error_line == null}
+          onClick={() => select(tail.data?.first_error_line ?? null)}
+        >
+          First error
+        </Button>
+        <SearchBox
+          search={search}
+          onSearch={(q) => view.change({ search: q })}
+          matches={matches}
+          selected={selected}
+          onSelect={select}
+        />
+        {LIVE.has(attempt.state) && (
+          <label className="log-follow">
+            <input
+              type="checkbox"
+              checked={follows}
+              onChange={(event) => setFollows(event.target.checked)}
+            />
+            Follow
+          </label>
+        )}
+      </div>
+      {tail.isError ? (
+        <ErrorState error={tail.error} onRetry={() => void tail.refetch()} />
+      ) : (
+        <div className="log-frame" ref={frame}>
+          {tail.data && <Dropped tail={tail.data} />}
+          {tail.data && <BeyondTheEnd tail={tail.data} line={lineOf(view)} />}
+          {tail.data?.total_lines === 0 && <NoLines attempt={attempt} />}
+          {tail.data && tail.data.total_lines > 0 && (
+            <LogLines
+              name={name}
+              tail={tail.data}
+              selected={selected}
+              onSelect={(line) => select(line === selected ? null : line)}
+              search={search}
+              follows={follows}
+              onFollow={setFollows}
+            />
+          )}
+          {tail.data && selected !== null && (
+            <WholeLine name={name} tail={tail.data} line={selected} onClose={() => select(null)} />
+          )}
+        </div>
+      )}
+      <LogCommand job={job} name={name} search={search} />
+    </>
+  );
+}
+
+/** Tell an element how far down the page it begins, so that it can fill the window below. */
+function useFill(): RefObject<HTMLDivElement | null> {
+  const element = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const measure = () => {
+      if (!element.current) return;
+      const top = element.current.getBoundingClientRect().top + window.scrollY;
+      element.current.style.setProperty("--top", `${top}px`);
+    };
+    const watcher = new ResizeObserver(measure); // what stands above may grow
+    watcher.observe(document.body);
+    return () => watcher.disconnect();
+  }, []);
+  return element;
+}
+
+/** The line of the URL, which counts from 1 as the rows do; the nearest one that is stored. */
+function selectedLine(view: View, tail: LogPage | undefined): number | null {
+  const line = lineOf(view);
+  if (line === null || !tail || tail.total_lines === 0) return null;
+  return Math.max(Math.min(line, tail.total_lines) - 1, tail.first_line);
+}
+
+/** The number of a line in the URL. */
+function lineOf({ line }: View): number | null {
+  return typeof line === "number" ? line : null;
+}
+
+/** `line=error` in a link means the first error, once its number is known. */
+function useErrorLine(view: View, tail: LogPage | undefined): void {
+  const isWanted = view.line === "error";
+  useEffect(() => {
+    if (!isWanted || !tail) return;
+    view.change({ line: tail.first_error_line === null ? null : tail.first_error_line + 1 });
+  }, [isWanted, tail, view]);
+}
+
+interface ChoiceProps {
+  label: string;
+  value: number;
+  onChange: (value: number) => void;
+  options: readonly (readonly [number, string])[];
+}
+
+function Choice({ label, value, onChange, options }: ChoiceProps) {
+  const id = useId();
+  return (
+    <div className="log-choice">
+      <label htmlFor={id}>{label}</label>
+      <select
+        id={id}
+        className="select"
+        value={value}
+        onChange={(event) => onChange(Number(event.target.value))}
+      >
+        {options.map(([option, words]) => (
+          <option key={option} value={option}>
+            {words}
+          </option>
+        ))}
+      </select>
+    </div>
+  );
+}
+
+function ranksOf(tail: LogPage | undefined, rank: number): number[] {
+  const ranks = tail?.ranks ?? [];
+  return ranks.includes(rank) ? ranks : [...ranks, rank].sort((a, b) => a - b);
+}
+
+function rankWords(rank: number, attempt: Attempt): string {
+  return attempt.failure?.rank === rank ? `${rank} · failed first` : String(rank);
+}
+
+function Dropped({ tail }: { tail: LogPage }) {
+  if (tail.dropped_bytes === 0) return null;
+  return (
+    <p className="log-dropped">
+      The first {count(tail.first_line)} lines ({bytes(tail.dropped_bytes)}) exceeded the quota of
+      this rank and were dropped.
+    </p>
+  );
+}
+
+function BeyondTheEnd({ tail, line }: { tail: LogPage; line: number | null }) {
+  if (line === null || line <= tail.total_lines || tail.total_lines === 0) return null;
+  return (
+    <p className="log-dropped" role="status">
+      Line {count(line)} does not exist: the log ends at line {count(tail.total_lines)}.
+    </p>
+  );
+}
+
+function NoLines({ attempt }: { attempt: Attempt }) {
+  const isLive = LIVE.has(attempt.state);
+  return (
+    <EmptyState title={isLive ? "Nothing written yet" : "This rank wrote nothing"}>
+      <p>
+        {isLive
+          ? "Lines appear as soon as the rank writes them."
+          : "Look at another rank, or at the job's events."}
+      </p>
+    </EmptyState>
+  );
+}
+
+interface WholeLineProps {
+  name: LogName;
+  tail: LogPage;
+  line: number;
+  onClose: () => void;
+}
+
+/** The selected line whole: wrapped, and ready to be copied. */
+function WholeLine({ name, tail, line, onClose }: WholeLineProps) {
+  const text = useLogLines(name, tail, line, line + 1).get(line);
+  return (
+    <aside className="log-whole" aria-label={`Line ${line + 1}`}>
+      <header>
+        <strong>Line {count(line + 1)}</strong>
+        {text !== undefined && <CopyButton text={plainText(text)} />}
+        <Button look="quiet" small aria-label="Close the line" onClick={onClose}>
+          ✕
+        </Button>
+      </header>
+      <pre>{text === undefined ? "…" : plainText(text)}</pre>
+    </aside>
+  );
+}
+
+function LogCommand({ job, name, search }: { job: Job; name: LogName; search: string }) {
+  const reference = useReference(job);
+  const words = ["logs", reference, "--attempt", `${name.attempt}`, "--rank", `${name.rank}`];
+  return (
+    <div className="log-command">
+      <CommandLine
+        command={command(...words, ...(search ? ["--search", search] : ["--follow"]))}
+        label="The same by command line"
+      />
+    </div>
+  );
+}

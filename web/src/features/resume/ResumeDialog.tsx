@@ -1,0 +1,197 @@
+// Going on: choose slots, layout and checkpoint, see what changes and what does not, launch.
+import { useEffect, useId, useRef } from "react";
+import type { Job, ResumeOptions } from "@/shared/api/types";
+import { count, plural } from "@/shared/format/numbers";
+import { GoneNotice } from "@/shared/job/GoneNotice";
+import { useReference } from "@/shared/job/reference";
+import { Button } from "@/shared/ui/Button";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { Dialog } from "@/shared/ui/Dialog";
+import { Field } from "@/shared/ui/Field";
+import { ErrorState, InlineError } from "@/shared/ui/Notice";
+import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { Comparison } from "./Comparison";
+import { resumeCommand } from "./choice";
+import { LayoutTable } from "./LayoutTable";
+import { type Opened, type Resume, useResume } from "./useResume";
+import "./resume.css";
+
+export function ResumeDialog({ job, ...opened }: Opened & { job: Job }) {
+  const { verb: asked, onClose, gone } = opened;
+  const resume = useResume(job, opened);
+  const reference = useReference(job);
+  const { choice, launch, row } = resume;
+  const isResize = asked === "resize";
+  const verb = isResize ? "Resize" : "Resume";
+  return (
+    <Dialog
+      title={`${verb} ${job.name}`}
+      onClose={onClose}
+      wide
+      footer={
+        <>
+          {choice && (
+            <div className="resume-command">
+              <CommandLine
+                command={resumeCommand(reference, job, choice)}
+                label="The same by command line"
+              />
+            </div>
+          )}
+          <Button onClick={onClose}>Back</Button>
+          <Button
+            look="primary"
+            busy={launch.isPending}
+            disabled={choice === null || !resume.isCurrent || gone !== null}
+            onClick={() => choice && launch.mutate(choice)}
+          >
+            {verb} on {row ? plural(row.worldSize, "slot") : "…"}
+          </Button>
+        </>
+      }
+    >
+      {gone !== null && <GoneNotice>{gone}</GoneNotice>}
+      {launch.isError && <InlineError error={launch.error} />}
+      {isResize && (
+        <p className="muted">
+          The attempt that runs saves and stops first, now at step {count(job.progress.step)}; then
+          the job goes on from that save. No step is lost.
+        </p>
+      )}
+      {(gone === null || resume.preview.data) && <Choices job={job} resume={resume} />}
+    </Dialog>
+  );
+}
+
+function Choices({ job, resume }: { job: Job; resume: Resume }) {
+  const { options, rows, row } = resume;
+  const codeId = useId();
+  const plan = resume.preview.data?.preview.plan ?? null;
+  if (options.isError) {
+    return <ErrorState error={options.error} onRetry={() => void options.refetch()} />;
+  }
+  if (!options.data) return <SkeletonLines lines={10} />;
+  if (rows.length === 0) {
+    return (
+      <p>
+        No node is online, so that there is no number of slots to choose. The job waits when it is
+        resumed by command line; start a worker first to see what fits.
+      </p>
+    );
+  }
+  return (
+    <>
+      <LayoutTable
+        rows={rows}
+        chosen={row}
+        onChoose={resume.chooseRow}
+        plan={resume.isCurrent ? plan : null}
+        deviceMemory={plan?.device_memory_bytes ?? null}
+      />
+      <div className="resume-fields">
+        <CheckpointField job={job} resume={resume} />
+        <NumberField
+          label="Micro-batch"
+          unit="sequences"
+          value={resume.microBatchSize}
+          onChange={resume.setMicroBatchSize}
+          usual={row?.option?.batch.micro_batch_size}
+          error={resume.problems.at.microBatchSize}
+        />
+        <NumberField
+          label="Steps in all"
+          value={resume.steps}
+          onChange={resume.setSteps}
+          usual={job.progress.steps}
+          error={resume.problems.at.steps}
+        />
+      </div>
+      {job.spec.model.code && (
+        <label className="job-choice" htmlFor={codeId}>
+          <input
+            id={codeId}
+            type="checkbox"
+            checked={resume.allowCodeChange}
+            onChange={(event) => resume.setAllowCodeChange(event.target.checked)}
+          />
+          Go on although the files of {job.spec.model.code} have changed
+        </label>
+      )}
+      <Comparison job={job} resume={resume} />
+    </>
+  );
+}
+
+function newestWords(job: Job, isResize: boolean, newest: ResumeOptions | undefined): string {
+  if (isResize) return `the save of the stop: step ${count(job.progress.step)} or later`;
+  return newest?.checkpoint_id ? `newest: step ${count(newest.step)}` : "none: from the start";
+}
+
+function CheckpointField({ job, resume }: { job: Job; resume: Resume }) {
+  const id = useId();
+  const { options, checkpoints, choice, aim } = resume;
+  const select = useRef<HTMLSelectElement>(null);
+  useEffect(() => {
+    if (aim === "earlier") select.current?.focus();
+  }, [aim]);
+  const newest = options.data;
+  const implied = resume.isResize ? null : newest?.checkpoint_id; // what "" stands for
+  const known = checkpoints.filter((one) => one.id !== implied);
+  const chosen = choice?.checkpointId ?? "";
+  const isListed = chosen === "" || known.some((one) => one.id === chosen);
+  return (
+    <Field
+      htmlFor={id}
+      label="Checkpoint"
+      className="resume-checkpoint"
+      error={resume.problems.at.checkpoint}
+    >
+      <select
+        ref={select}
+        id={id}
+        aria-describedby={`${id}-said`}
+        className="select"
+        value={chosen === implied ? "" : chosen}
+        onChange={(event) => resume.chooseCheckpoint(event.target.value || null)}
+      >
+        <option value="">{newestWords(job, resume.isResize, newest)}</option>
+        {!isListed && <option value={chosen}>{chosen}</option>}
+        {known.map((one) => (
+          <option key={one.id} value={one.id}>
+            step {count(one.step)} · attempt {one.attempt} · {one.kind}
+            {one.on_lineage ? "" : " · abandoned branch"}
+          </option>
+        ))}
+      </select>
+    </Field>
+  );
+}
+
+interface NumberFieldProps {
+  label: string;
+  unit?: string;
+  value: string;
+  onChange: (value: string) => void;
+  /** What holds while nothing is typed. */
+  usual: number | undefined;
+  error: string | undefined;
+}
+
+function NumberField({ label, unit, value, onChange, usual, error }: NumberFieldProps) {
+  const id = useId();
+  return (
+    <Field htmlFor={id} label={unit ? `${label} (${unit})` : label} error={error}>
+      <input
+        id={id}
+        className="input"
+        inputMode="numeric"
+        autoComplete="off"
+        aria-describedby={`${id}-said`}
+        aria-invalid={error !== undefined}
+        placeholder={usual === undefined ? "" : String(usual)}
+        value={value}
+        onChange={(event) => onChange(event.target.value)}
+      />
+    </Field>
+  );
+}

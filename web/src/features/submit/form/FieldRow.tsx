@@ -1,0 +1,75 @@
+// One field of the spec with its help, its problems, and the way back to its default.
+import { memo } from "react";
+import { Field } from "@/shared/ui/Field";
+import type { FormField, Json } from "../schema";
+import { ControlOf } from "./controls";
+
+interface FieldRowProps {
+  field: FormField;
+  /** What the draft says; undefined is the default. */
+  value: Json | undefined;
+  errors: readonly string[] | undefined;
+  warnings: readonly string[] | undefined;
+  onChange: (field: FormField, value: Json) => void;
+}
+
+/** Id of a field's control: a problem elsewhere on the page leads to it. */
+export function controlId(pointer: string): string {
+  return `field${pointer.replaceAll("/", "-")}`;
+}
+
+export const FieldRow = memo(function FieldRow({
+  field,
+  value,
+  errors,
+  warnings,
+  onChange,
+}: FieldRowProps) {
+  const id = controlId(field.pointer);
+  const isSet = value !== undefined;
+  return (
+    <Field
+      htmlFor={id}
+      label={
+        <>
+          <span className="mono">{field.name}</span>
+          {isSet && (
+            <button
+              type="button"
+              className="field-reset"
+              title={`Back to the default, ${shownDefault(field)}`}
+              onClick={() => onChange(field, field.default)}
+            >
+              reset
+            </button>
+          )}
+        </>
+      }
+      help={<Help text={field.help} />}
+      error={errors?.join(" ")}
+      warning={warnings?.join(" ")}
+    >
+      <ControlOf
+        id={id}
+        field={field}
+        value={isSet ? value : field.default}
+        isWrong={errors !== undefined}
+        onChange={(changed) => onChange(field, changed)}
+      />
+    </Field>
+  );
+});
+
+/** Help is written with `code` in backticks. */
+function Help({ text }: { text: string }) {
+  return (
+    text
+      .split("`")
+      // biome-ignore lint/suspicious/noArrayIndexKey: the pieces of a text never change places
+      .map((piece, index) => (index % 2 === 1 ? <code key={index}>{piece}</code> : piece))
+  );
+}
+
+function shownDefault(field: FormField): string {
+  return field.default === null ? "absent" : JSON.stringify(field.default);
+}

@@ -1,0 +1,89 @@
+// One section of the spec: a group that opens and closes, and opens for what is wrong in it.
+import { useState } from "react";
+import { plural } from "@/shared/format/numbers";
+import { Badge } from "@/shared/ui/Badge";
+import { Button } from "@/shared/ui/Button";
+import { type PlacedProblems, problemsIn } from "../problems";
+import type { FormField, FormSection, Json, JsonObject } from "../schema";
+import { valueAt } from "../spec";
+import { COMMON, isCommon } from "./common";
+import { FieldRow } from "./FieldRow";
+
+interface SectionGroupProps {
+  section: FormSection;
+  spec: JsonObject;
+  problems: PlacedProblems;
+  warnings: PlacedProblems;
+  /** Only what was searched for is in the section: all of it is shown. */
+  isSearch: boolean;
+  onField: (field: FormField, value: Json) => void;
+}
+
+export function SectionGroup(props: SectionGroupProps) {
+  const { section, spec, problems, isSearch } = props;
+  const [isOpen, setIsOpen] = useState(isCommon(section));
+  const wrong = problemsIn(section, problems);
+  const changed = section.fields.filter((field) => isChanged(spec, field)).length;
+  const title = section.name || "job";
+  return (
+    <details
+      className="section"
+      open={isOpen || isSearch || wrong > 0}
+      onToggle={(event) => {
+        // Opened by a search or a problem, it closes again afterwards.
+        if (!isSearch && wrong === 0) setIsOpen(event.currentTarget.open);
+      }}
+    >
+      <summary className="section-title">
+        <h2>{title}</h2>
+        <span className="section-help">{section.help}</span>
+        {changed > 0 && <Badge tone="accent">{changed} set</Badge>}
+        {wrong > 0 && <Badge tone="bad">{plural(wrong, "problem")}</Badge>}
+      </summary>
+      {problems.bySection.get(section.name)?.map((text) => (
+        <p key={text} className="field-error section-error" role="alert">
+          {text}
+        </p>
+      ))}
+      <Fields {...props} />
+    </details>
+  );
+}
+
+function Fields({ section, spec, problems, warnings, isSearch, onField }: SectionGroupProps) {
+  const [isWhole, setIsWhole] = useState(false);
+  const isAllShown = isWhole || isSearch || !isCommon(section);
+  const shown = section.fields.filter(
+    (field) =>
+      isAllShown ||
+      COMMON.has(field.pointer) ||
+      isChanged(spec, field) ||
+      problems.byField.has(field.pointer),
+  );
+  const hidden = section.fields.length - shown.length;
+  return (
+    <>
+      <div className="section-fields">
+        {shown.map((field) => (
+          <FieldRow
+            key={field.pointer}
+            field={field}
+            value={valueAt(spec, field.pointer)}
+            errors={problems.byField.get(field.pointer)}
+            warnings={warnings.byField.get(field.pointer)}
+            onChange={onField}
+          />
+        ))}
+      </div>
+      {(hidden > 0 || isWhole) && (
+        <Button look="quiet" small className="section-more" onClick={() => setIsWhole(!isWhole)}>
+          {hidden > 0 ? `${plural(hidden, "more field")}` : "Fewer fields"}
+        </Button>
+      )}
+    </>
+  );
+}
+
+function isChanged(spec: JsonObject, field: FormField): boolean {
+  return valueAt(spec, field.pointer) !== undefined;
+}

@@ -1,0 +1,70 @@
+// The form: one group for each section of the spec; what most jobs set stands open.
+import { useCallback, useDeferredValue, useMemo, useState } from "react";
+import { EmptyState } from "@/shared/ui/Notice";
+import { SUBMIT } from "@/shared/url/pages";
+import { usePageParams } from "@/shared/url/params";
+import type { PlacedProblems } from "../problems";
+import type { FormField, FormSection, Json, JsonObject } from "../schema";
+import { withField } from "../spec";
+import { SectionGroup } from "./SectionGroup";
+
+/** Changes the draft as it then is, so that the function itself never changes. */
+export type Edit = (change: (spec: JsonObject) => JsonObject) => void;
+
+interface SpecFormProps {
+  sections: FormSection[];
+  spec: JsonObject;
+  problems: PlacedProblems;
+  warnings: PlacedProblems;
+  edit: Edit;
+}
+
+export function SpecForm({ sections, spec, problems, warnings, edit }: SpecFormProps) {
+  const [{ find }] = usePageParams(SUBMIT);
+  const [wanted, setWanted] = useState(find ?? "");
+  const searched = useDeferredValue(wanted.trim().toLowerCase());
+  const shown = useMemo(() => found(sections, searched), [sections, searched]);
+  const setField = useCallback(
+    (field: FormField, value: Json) => edit((before) => withField(before, field, value)),
+    [edit],
+  );
+  return (
+    <div className="spec-form">
+      <div className="spec-find">
+        <input
+          className="input"
+          type="search"
+          placeholder="Find a field, such as grad_norm or retry"
+          aria-label="Find a field by its name or its help"
+          value={wanted}
+          onChange={(event) => setWanted(event.target.value)}
+        />
+        <span className="muted">Grey values are the defaults.</span>
+      </div>
+      {shown.map((section) => (
+        <SectionGroup
+          key={section.name}
+          section={section}
+          spec={spec}
+          problems={problems}
+          warnings={warnings}
+          isSearch={searched !== ""}
+          onField={setField}
+        />
+      ))}
+      {shown.length === 0 && <EmptyState title="No field has this in its name or help" />}
+    </div>
+  );
+}
+
+function found(sections: FormSection[], text: string): FormSection[] {
+  if (text === "") return sections;
+  return sections
+    .map((section) => ({
+      ...section,
+      fields: section.fields.filter(({ pointer, help }) =>
+        `${pointer.slice(1).replaceAll("/", ".")} ${help}`.toLowerCase().includes(text),
+      ),
+    }))
+    .filter((section) => section.fields.length > 0);
+}

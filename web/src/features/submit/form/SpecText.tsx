@@ -1,0 +1,62 @@
+// The spec as JSON, to read, to edit, to paste into, and to keep.
+import { useState } from "react";
+import { ButtonLink } from "@/shared/ui/Button";
+import { CopyButton } from "@/shared/ui/CommandLine";
+import type { JsonObject } from "../schema";
+import { isEqual, isObject } from "../spec";
+import type { Edit } from "./SpecForm";
+
+interface SpecTextProps {
+  spec: JsonObject;
+  edit: Edit;
+}
+
+export function SpecText({ spec, edit }: SpecTextProps) {
+  const [typed, setTyped] = useState("");
+  const read = parsed(typed);
+  // What was typed stands until it means another spec than the form holds.
+  const isTyped = typed !== "" && (read.spec === null || isEqual(read.spec, spec));
+  const text = isTyped ? typed : JSON.stringify(spec, null, 2);
+  const error = isTyped ? read.error : null;
+  const type = (changed: string) => {
+    setTyped(changed);
+    const { spec: meant } = parsed(changed);
+    if (meant) edit(() => meant);
+  };
+  return (
+    <div className="spec-text">
+      <textarea
+        className="textarea mono"
+        rows={24}
+        aria-label="The spec as JSON; what is left out has its default"
+        aria-invalid={error !== null || undefined}
+        spellCheck={false}
+        value={text}
+        onChange={(event) => type(event.target.value)}
+      />
+      <footer className="spec-text-footer">
+        <span className={error ? "field-error" : "muted"}>
+          {error ?? "What is left out has its default."}
+        </span>
+        <CopyButton text={text} />
+        <ButtonLink small to={fileUrl(text)} download="job.json" reloadDocument>
+          Download job.json
+        </ButtonLink>
+      </footer>
+    </div>
+  );
+}
+
+function parsed(text: string): { spec: JsonObject | null; error: string | null } {
+  try {
+    const value = JSON.parse(text);
+    if (isObject(value)) return { spec: value, error: null };
+    return { spec: null, error: "A spec is an object: { … }" };
+  } catch (error) {
+    return { spec: null, error: error instanceof Error ? error.message : String(error) };
+  }
+}
+
+function fileUrl(text: string): string {
+  return `data:application/json,${encodeURIComponent(text)}`;
+}

@@ -1,0 +1,138 @@
+// What the draft would amount to: layout, memory, batch, size, warnings; and its command line.
+import type { ReactNode } from "react";
+import type { ApiError } from "@/shared/api/errors";
+import type { Plan, Problem } from "@/shared/api/types";
+import { autoWords } from "@/shared/format/auto";
+import { bytes, count, plural, short, shortCount } from "@/shared/format/numbers";
+import { Badge } from "@/shared/ui/Badge";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { cx } from "@/shared/ui/cx";
+import { InlineError } from "@/shared/ui/Notice";
+import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { submitCommand } from "../commandLine";
+import { controlId } from "../form/FieldRow";
+import type { JsonObject } from "../schema";
+import { BatchDeal } from "./BatchDeal";
+import { MemoryBar } from "./MemoryBar";
+import type { Planned } from "./usePlan";
+
+interface PlanPanelProps {
+  spec: JsonObject;
+  planned: Planned;
+  refusal: ApiError | null;
+  /** Problems that no field shows. */
+  elsewhere: readonly Problem[];
+  /** What follows the plan: the button that submits. */
+  children: ReactNode;
+}
+
+export function PlanPanel({ spec, planned, refusal, elsewhere, children }: PlanPanelProps) {
+  const { plan, isOld, error } = planned;
+  return (
+    <aside className="plan" aria-label="Plan">
+      {error && <InlineError error={error} className="plan-part" />}
+      {refusal && <Refusal refusal={refusal} elsewhere={elsewhere} />}
+      <div className={cx("plan-body", isOld && "plan-old")}>
+        {plan ? <PlanView plan={plan} /> : !refusal && !error && <SkeletonLines lines={9} />}
+      </div>
+      <section className="plan-part">
+        <h3>The same on the command line</h3>
+        <CommandLine command={submitCommand(spec)} label="Submits the same job" />
+      </section>
+      <div className="plan-part plan-act">{children}</div>
+    </aside>
+  );
+}
+
+function PlanView({ plan }: { plan: Plan }) {
+  const facts: [string, string, string?][] = [
+    ["Parameters", shortCount(plan.parameters.total), count(plan.parameters.total)],
+    ["Tokens a step", shortCount(plan.tokens_per_step), count(plan.tokens_per_step)],
+    ["Tokens in all", shortCount(plan.total_tokens), count(plan.total_tokens)],
+    ["FLOPs in all", short(plan.total_flops), plan.total_flops.toExponential(2)],
+    ["Checkpoint", bytes(plan.checkpoint_bytes), `${count(plan.checkpoint_bytes)} bytes`],
+    [
+      "Checkpoints kept",
+      `${bytes(plan.checkpoints_bytes)} (${count(plan.checkpoints_kept)})`,
+      `${count(plan.checkpoints_bytes)} bytes`,
+    ],
+  ];
+  const auto = autoWords(plan.auto);
+  return (
+    <>
+      <header className="plan-part plan-head">
+        <h2>{plan.name}</h2>
+        <span className="muted">
+          {plural(plan.world_size, "slot")} · {plural(plan.steps, "step")}
+        </span>
+        <Fits fits={plan.fits} />
+      </header>
+      <section className="plan-part" aria-label="Memory">
+        <MemoryBar memory={plan.memory} available={plan.device_memory_bytes} />
+      </section>
+      <section className="plan-part" aria-label="Batch">
+        <BatchDeal batch={plan.batch} />
+      </section>
+      <dl className="plan-part facts">
+        {facts.map(([name, value, whole]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd title={whole}>{value}</dd>
+          </div>
+        ))}
+      </dl>
+      {auto && (
+        <section className="plan-part" aria-label="Auto">
+          <h3>
+            Auto <span className="muted">on {plan.device} slots</span>
+          </h3>
+          <p className="plan-note">{auto}</p>
+        </section>
+      )}
+      {plan.warnings.length > 0 && (
+        <Problems title="Probably not meant" tone="warn" problems={plan.warnings} />
+      )}
+    </>
+  );
+}
+
+function Fits({ fits }: { fits: boolean | null }) {
+  if (fits === null) return <Badge title="No node has registered yet">memory unknown</Badge>;
+  return fits ? <Badge tone="ok">fits</Badge> : <Badge tone="bad">does not fit</Badge>;
+}
+
+function Refusal({ refusal, elsewhere }: { refusal: ApiError; elsewhere: readonly Problem[] }) {
+  const problems = refusal.errors.length > 0 ? refusal.errors : elsewhere;
+  if (problems.length === 0) return <InlineError error={refusal} className="plan-part" />;
+  return <Problems title="Would be refused" tone="bad" problems={problems} />;
+}
+
+interface ProblemsProps {
+  title: string;
+  tone: "bad" | "warn";
+  problems: readonly Problem[];
+}
+
+function Problems({ title, tone, problems }: ProblemsProps) {
+  return (
+    <section className="plan-part" aria-live="polite">
+      <h3 className={`tone-${tone}`}>{title}</h3>
+      <ul className="plan-problems">
+        {problems.map(({ pointer, detail }) => (
+          <li key={pointer + detail}>
+            <button type="button" className="plan-pointer mono" onClick={() => goTo(pointer)}>
+              {pointer.slice(1).replaceAll("/", ".") || "spec"}
+            </button>{" "}
+            {detail}
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function goTo(pointer: string): void {
+  const control = document.getElementById(controlId(pointer));
+  control?.scrollIntoView({ block: "center" });
+  control?.focus({ preventScroll: true });
+}

@@ -1,0 +1,57 @@
+// The plan of a draft, asked for when typing rests.
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useEffect, useState } from "react";
+import { api, ask } from "@/shared/api/client";
+import { ApiError } from "@/shared/api/errors";
+import { keys } from "@/shared/api/queries";
+import type { components } from "@/shared/api/schema";
+import type { Plan } from "@/shared/api/types";
+import type { JsonObject } from "../schema";
+
+const TYPING_MILLISECONDS = 250;
+
+export interface Planned {
+  /** The plan of this draft, or of the last legal one while there is none. */
+  plan: Plan | undefined;
+  /** Why the draft would be refused. */
+  refusal: ApiError | null;
+  /** Whether `plan` is that of an earlier draft. */
+  isOld: boolean;
+  /** Another failure than a refusal. */
+  error: Error | null;
+}
+
+export function usePlan(spec: JsonObject): Planned {
+  const settled = useSettled(spec);
+  const query = useQuery({
+    queryKey: [...keys.plan, settled],
+    queryFn: ({ signal }) => ask(api.POST("/api/v1/jobs/plan", { body: bodyOf(settled), signal })),
+    placeholderData: keepPreviousData,
+    gcTime: 60_000,
+  });
+  const [last, setLast] = useState<Plan>();
+  useEffect(() => {
+    if (query.data) setLast(query.data);
+  }, [query.data]);
+  const refusal = query.error instanceof ApiError ? query.error : null;
+  return {
+    plan: query.data ?? last,
+    refusal,
+    isOld: query.data === undefined || query.isPlaceholderData || settled !== spec,
+    error: refusal ? null : query.error,
+  };
+}
+
+/** A draft may be wrong: the server, not the compiler, says where. */
+export function bodyOf(spec: JsonObject): components["schemas"]["JobSpecInput"] {
+  return spec as components["schemas"]["JobSpecInput"];
+}
+
+function useSettled(spec: JsonObject): JsonObject {
+  const [settled, setSettled] = useState(spec);
+  useEffect(() => {
+    const timer = setTimeout(() => setSettled(spec), TYPING_MILLISECONDS);
+    return () => clearTimeout(timer);
+  }, [spec]);
+  return settled;
+}

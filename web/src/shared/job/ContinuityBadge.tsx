@@ -1,0 +1,79 @@
+// Whether an attempt continues where its checkpoint stood; the checks open beneath.
+import type { Attempt } from "@/shared/api/types";
+import { grouped } from "@/shared/format/grouped";
+import { count } from "@/shared/format/numbers";
+import { Popover } from "@/shared/ui/Popover";
+import { checkpointWords } from "./reference";
+import "./continuity.css";
+
+type Check = NonNullable<Attempt["continuity"]>["checks"][number];
+
+const NAMES: Record<Check["name"], string> = {
+  sequences: "Sequences consumed",
+  tokens: "Tokens trained on",
+  lr: "Learning rate",
+  data_digest: "Data digest",
+  loss: "Loss",
+  code: "Code of the model",
+};
+
+export function ContinuityBadge({ attempt }: { attempt: Attempt }) {
+  const { continuity, parent_checkpoint_id: parent } = attempt;
+  if (!continuity) return null;
+  const { ok, exact, checks, step, summary } = continuity;
+  const broken = checks.filter((check) => !check.ok).length;
+  return (
+    <Popover
+      label="Continuity"
+      buttonClassName={ok ? "continuity continuity-ok" : "continuity continuity-bad"}
+      button={
+        <>
+          <Glyph ok={ok} />
+          {ok ? (exact ? "exact" : "continuous") : `${broken} of ${checks.length} differ`}
+        </>
+      }
+    >
+      <h3>
+        {ok ? "Continues" : "Does not continue"} where{" "}
+        {parent ? checkpointWords(parent) : "its checkpoint"} stood
+      </h3>
+      <p className="muted">
+        Checked at step {count(step)}, the first after the resume{summary && `: ${summary}`}.
+      </p>
+      <table className="continuity-checks">
+        <thead>
+          <tr>
+            <th scope="col">Check</th>
+            <th scope="col">Expected</th>
+            <th scope="col">Got</th>
+          </tr>
+        </thead>
+        <tbody>
+          {checks.map((check) => (
+            <tr key={check.name} className={check.ok ? undefined : "continuity-broken"}>
+              <th scope="row">
+                <Glyph ok={check.ok} />
+                {NAMES[check.name]}
+              </th>
+              <td>{grouped(check.expected)}</td>
+              <td>{grouped(check.got)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Popover>
+  );
+}
+
+function Glyph({ ok }: { ok: boolean }) {
+  return (
+    <svg viewBox="0 0 12 12" width="12" height="12" role="img" aria-label={ok ? "held" : "differs"}>
+      <path
+        d={ok ? "M1.75 6.5 4.75 9.5 10.25 2.75" : "M6 1.5v5.5M6 9.2v1.4"}
+        fill="none"
+        stroke="currentColor"
+        strokeWidth="1.9"
+      />
+    </svg>
+  );
+}

@@ -1,0 +1,64 @@
+// Requests that several tabs of a job share.
+import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
+import { api, ask } from "@/shared/api/client";
+import { allPages, keys } from "@/shared/api/queries";
+
+const PAGE_SIZE = 100;
+
+/** Parameters of a path below one job. */
+export const at = (id: string) => ({ path: { job_id: id } });
+
+/** Parameters of one page of a list. */
+export const page = (token: string | null, size = PAGE_SIZE) => ({
+  page_size: size,
+  ...(token ? { page_token: token } : {}),
+});
+
+/** All attempts, the newest first. */
+export const attemptsQuery = (id: string) =>
+  queryOptions({
+    queryKey: keys.jobPart(id, "attempts"),
+    queryFn: ({ signal }) =>
+      allPages((token) =>
+        ask(
+          api.GET("/api/v1/jobs/{job_id}/attempts", {
+            params: { ...at(id), query: page(token, 200) },
+            signal,
+          }),
+        ),
+      ),
+  });
+
+export const checkpointsQuery = (id: string) =>
+  infiniteQueryOptions({
+    queryKey: keys.jobPart(id, "checkpoints"),
+    queryFn: ({ pageParam, signal }) =>
+      ask(
+        api.GET("/api/v1/jobs/{job_id}/checkpoints", {
+          params: { ...at(id), query: page(pageParam) },
+          signal,
+        }),
+      ),
+    initialPageParam: "",
+    getNextPageParam: (last) => last.next_page_token,
+  });
+
+export const resumeOptionsQuery = (id: string) =>
+  queryOptions({
+    queryKey: keys.jobPart(id, "resume-options"),
+    queryFn: ({ signal }) =>
+      ask(api.GET("/api/v1/jobs/{job_id}/resume-options", { params: at(id), signal })),
+    staleTime: 0,
+  });
+
+/** Whether the name alone names the job: others may have the same one. */
+export const nameIsUniqueQuery = (name: string) =>
+  queryOptions({
+    queryKey: ["name-is-unique", name],
+    queryFn: async ({ signal }) => {
+      const found = await ask(
+        api.GET("/api/v1/jobs", { params: { query: { name, page_size: 2 } }, signal }),
+      );
+      return found.items.length === 1;
+    },
+  });
