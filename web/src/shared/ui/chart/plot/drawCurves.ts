@@ -80,11 +80,13 @@ interface Pen {
 
 const DOT = { radius: 2.5, gap: 10 };
 
-/** A line with gaps where nothing is finite; dots on points without neighbours, or on all if few. */
+/** A line with gaps where nothing is finite; dots on points without neighbours, or on all that have room. */
 function drawLine(chart: uPlot, context: Context, { x }: Curve, pen: Pen): void {
   const { values } = pen;
   const ratio = uPlot.pxRatio;
-  const areFew = values.length * DOT.gap * ratio <= chart.bbox.width;
+  const [first = 0, last = first] = [x[0], x.at(-1)];
+  const span = chart.valToPos(last, "x", true) - chart.valToPos(first, "x", true);
+  const areFew = values.length * DOT.gap * ratio <= span;
   context.lineWidth = pen.width * ratio;
   context.setLineDash(pen.dash.map((length) => length * ratio));
   const dots: [number, number][] = [];
