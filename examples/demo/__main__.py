@@ -69,20 +69,20 @@ def main() -> int:
             if sys.stdout.isatty():
                 serve(yard, folders)
     except (TrainyardError, TimeoutError, RuntimeError) as error:
-        say(f"The demonstration failed: {error}")
-        say(f"Logs are in {folders.root / 'logs'}.")
+        show(f"The demonstration failed: {error}")
+        show(f"Logs are in {folders.root / 'logs'}.")
         return 1
-    say("\nEverything has ended; the data is kept.")
-    say(f"To see these jobs again: make up DATA={data(folders)}")
+    show("\nEverything has ended; the data is kept.")
+    show(f"To see these jobs again: make up DATA={data(folders)}")
     return 0 if same else 1
 
 
 def tell_story(yard: Client, folders: Folders) -> bool:
     """Train twice, compare, draw, and generate text; return whether both runs were the same."""
-    say("\n1. A run without a break, on 2 slots.")
+    show("\n1. A run without a break, on 2 slots.")
     whole = yard.submit(SPEC | {"name": "uninterrupted"})
     finish(yard, whole.id)
-    say("\n2. The same job, stopped and resumed on other numbers of slots.")
+    show("\n2. The same job, stopped and resumed on other numbers of slots.")
     broken = yard.submit(SPEC | {"name": "resumed"})
     for index, (slots, stop_at) in enumerate(LEGS):
         if index:
@@ -91,10 +91,10 @@ def tell_story(yard: Client, folders: Folders) -> bool:
             stop_at_step(yard, broken.id, stop_at)
         else:
             finish(yard, broken.id)
-    say("\n3. Laid over each other.")
+    show("\n3. Laid over each other.")
     same = compare(yard, folders, whole.id, broken.id)
-    say("\n4. What the model has learned in a minute on a CPU, continuing `def `:")
-    say(sample(yard, broken.id))
+    show("\n4. What the model has learned in a minute on a CPU, continuing `def `:")
+    show(sample(yard, broken.id))
     return same
 
 
@@ -102,8 +102,8 @@ def resume(yard: Client, job_id: str, slots: int) -> None:
     """Resume on a number of slots, and print the changes of the server's preview."""
     reply = yard.resume(job_id, world_size=slots)
     changes = [f"{c.name}: {c.before} -> {c.after}" for c in reply.preview.changes if c.changed]
-    say(f"   trainyard resume resumed --world-size {slots}")
-    say(f"   goes on from step {reply.preview.step}; changes {', '.join(changes)}")
+    show(f"   trainyard resume resumed --world-size {slots}")
+    show(f"   goes on from step {reply.preview.step}; changes {', '.join(changes)}")
 
 
 def stop_at_step(yard: Client, job_id: str, step: int) -> None:
@@ -115,7 +115,7 @@ def stop_at_step(yard: Client, job_id: str, step: int) -> None:
     yard.stop(job_id, reason="the demonstration resumes it elsewhere")
     job = yard.wait(job_id, timeout=JOB_SECONDS, poll_seconds=0.2)
     refuse_failure(job)
-    say(f"   stopped at step {job.progress.step} of {STEPS} on {job.layout}, checkpoint saved")
+    show(f"   stopped at step {job.progress.step} of {STEPS} on {job.layout}, checkpoint saved")
 
 
 def finish(yard: Client, job_id: str) -> None:
@@ -123,7 +123,7 @@ def finish(yard: Client, job_id: str) -> None:
     job = yard.wait(job_id, timeout=JOB_SECONDS, poll_seconds=0.2)
     refuse_failure(job)
     loss = job.progress.loss
-    say(f"   {job.state} at step {job.progress.step} on {job.layout}, loss {loss:.4f}")
+    show(f"   {job.state} at step {job.progress.step} on {job.layout}, loss {loss:.4f}")
 
 
 def followed(yard: Client, job_id: str) -> Iterator[AnyStreamItem]:
@@ -152,16 +152,16 @@ def compare(yard: Client, folders: Folders, whole_id: str, broken_id: str) -> bo
     deviation = max(
         abs(broken.losses.get(s, float("inf")) / whole.losses[s] - 1) for s in whole.losses
     )
-    say(f"   {differ} of {STEPS * batch} sequences differ")
-    say(f"   largest relative difference of the loss: {deviation:.1e}")
+    show(f"   {differ} of {STEPS * batch} sequences differ")
+    show(f"   largest relative difference of the loss: {deviation:.1e}")
     for attempt in sorted(yard.attempts(broken_id), key=lambda attempt: attempt.number):
         if attempt.continuity is not None:
             word = "continuous" if attempt.continuity.ok else "NOT continuous"
-            say(f"   attempt {attempt.number} on {attempt.layout_name}: {word}")
+            show(f"   attempt {attempt.number} on {attempt.layout_name}: {word}")
     caption = f"{differ} of {STEPS * batch} sequences differ; loss within {deviation:.1e}"
     picture = folders.root / "resume.svg"
     picture.write_text(drawing(whole, broken, caption), encoding="utf-8")
-    say(f"   picture: {picture}")
+    show(f"   picture: {picture}")
     return differ == 0 and deviation <= TOLERANCE
 
 
@@ -195,7 +195,7 @@ def course(yard: Client, job_id: str) -> Course:
 def sample(yard: Client, job_id: str) -> str:
     """Return text that the job's newest checkpoint generates."""
     newest = max(yard.checkpoints(job_id), key=lambda c: (c.attempt, c.step))
-    say('   trainyard sample resumed --prompt "def " --seed 1')
+    show('   trainyard sample resumed --prompt "def " --seed 1')
     sample = yard.sample(newest.id, "def ", seed=1)
     operation = yard.wait_for_operation(sample.id, timeout=SAMPLE_SECONDS, poll_seconds=0.2)
     if operation.outcome is None or operation.outcome.sample is None:
@@ -207,7 +207,7 @@ def sample(yard: Client, job_id: str) -> str:
 def control_plane(folders: Folders) -> Iterator[Client]:
     """Start the embedded control plane, and end it with all that it runs."""
     folders.make()
-    say(f"Starting the control plane on {folders.root}")
+    show(f"Starting the control plane on {folders.root}")
     # The user's own profile is not changed.
     command = [sys.executable, "-m", "embedded", "up", "--data", str(folders.root), "--profile="]
     with folders.log("up").open("ab") as log:
@@ -220,7 +220,7 @@ def control_plane(folders: Folders) -> Iterator[Client]:
         )
     try:
         with connect(folders, process) as yard:
-            say(f"Dashboard: {yard.url}")
+            show(f"Dashboard: {yard.url}")
             yield yard
     finally:
         down = [sys.executable, "-m", "embedded", "down", "--data", str(folders.root)]
@@ -248,11 +248,11 @@ def connect(folders: Folders, process: subprocess.Popen[bytes]) -> Client:
 def serve(yard: Client, folders: Folders) -> None:
     """Keep the dashboard up until Ctrl-C."""
     code = yard.create_token("demo-login", kind="login").secret
-    say(f"\nLook at it: {yard.url}/login?code={code}")
-    say("Try next: press Resume on a job and choose another number of slots, or")
-    say(f"  export TRAINYARD_URL={yard.url} TRAINYARD_TOKEN=$(cat {folders.user_token})")
-    say("  .venv/bin/trainyard submit examples/debug.toml --wait")
-    say("Ctrl-C ends it.")
+    show(f"\nLook at it: {yard.url}/login?code={code}")
+    show("Try next: press Resume on a job and choose another number of slots, or")
+    show(f"  export TRAINYARD_URL={yard.url} TRAINYARD_TOKEN=$(cat {folders.user_token})")
+    show("  .venv/bin/trainyard submit examples/debug.toml --wait")
+    show("Ctrl-C ends it.")
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             time.sleep(3600)
@@ -265,7 +265,7 @@ def data(folders: Folders) -> str:
     return str(root.relative_to(here)) if root.is_relative_to(here) else str(root)
 
 
-def say(text: str) -> None:
+def show(text: str) -> None:
     """Print a line at once."""
     print(text, flush=True)
 

@@ -36,7 +36,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Keep every event as one that lasts; notices are made anew by what they tell of."""
+    """Keep every event as a durable one; notices are published anew by their sources."""
     op.drop_index("ix_events_job_id_id", "events")
     op.add_column(
         "events", sa.Column("transient", sa.Boolean(), nullable=False, server_default=sa.false())

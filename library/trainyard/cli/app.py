@@ -23,7 +23,7 @@ from trainyard.cli.commands import (
     submit,
     watch,
 )
-from trainyard.cli.output import complain
+from trainyard.cli.output import write_error
 from trainyard.client.errors import (
     ApiError,
     ConnectionFailedError,
@@ -69,10 +69,10 @@ class CommandGroup(TyperGroup):
             usage = isinstance(error, InvalidRequestError | NotFoundError)
             raise typer.Exit(USAGE if usage else FAILED) from None
         except (UnknownReferenceError, NotConfiguredError) as error:
-            complain(str(error))
+            write_error(str(error))
             raise typer.Exit(USAGE) from None
         except TrainyardError as error:
-            complain(str(error), remedy=_remedy(error))
+            write_error(str(error), remedy=_remedy(error))
             raise typer.Exit(FAILED) from None
 
 
@@ -114,7 +114,7 @@ def _explain(error: ApiError) -> None:
     if "--json" in sys.argv[1:]:
         print(json.dumps(problem.model_dump(mode="json")), file=sys.stderr)
         return
-    complain(problem.title, problem.detail, problems=problem.errors, remedy=_remedy(error))
+    write_error(problem.title, problem.detail, problems=problem.errors, remedy=_remedy(error))
 
 
 def _remedy(error: TrainyardError) -> str:

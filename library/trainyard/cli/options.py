@@ -33,6 +33,6 @@ Newest = Annotated[
         metavar="JOB@step-400", help="A checkpoint; the newest of the lineage for JOB alone."
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; shown in the job's events.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most, newest first.")]

@@ -31,7 +31,7 @@ STATES: dict[str, tuple[str, str]] = {
     JobState.STOPPED: ("■", "yellow"),
     JobState.CANCELLED: ("⊘", "dim"),
 }
-"""A sign and a colour for each state: the sign alone tells them apart."""
+"""A sign and a colour for each state; the sign alone distinguishes them."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -41,7 +41,7 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=stream, width=width, highlight=False, soft_wrap=False, emoji=False)
 
 
-def say(*parts: RenderableType) -> None:
+def write_text(*parts: RenderableType) -> None:
     """Write for a person."""
     out = console()
     if out.is_terminal:
@@ -63,7 +63,7 @@ def emit(view: View, *, as_json: bool, draw: Callable[[View], RenderableType]) -
     if as_json:
         write_json(view)
     else:
-        say(draw(view))
+        write_text(draw(view))
 
 
 def write_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ def heading(text: str) -> Text:
     return Text(f"\n{text}", style="bold")
 
 
-def complain(
+def write_error(
     title: str,
     detail: str = "",
     *,

@@ -154,7 +154,7 @@ def _next(job: JobView) -> list[RenderableType]:
         "resize": f"trainyard resume {job.name} --world-size N",
         "delete": f"trainyard delete {job.name}",
     }
-    told = {
+    hints = {
         "stop": "save, then leave",
         "cancel": "leave now",
         "resume": "go on, with more steps" if ended else "go on, on as many slots as you like",
@@ -162,7 +162,7 @@ def _next(job: JobView) -> list[RenderableType]:
         "delete": "remove it",
     }
     rows: list[tuple[str, RenderableType | None]] = [
-        (commands[verb], told[verb]) for verb in job.verbs if verb in commands
+        (commands[verb], hints[verb]) for verb in job.verbs if verb in commands
     ]
     return [heading("Next"), facts(rows)] if rows else []
 

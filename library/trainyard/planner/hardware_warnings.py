@@ -38,12 +38,12 @@ def hardware_warnings(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Proble
 
 
 def _eager(spec: JobSpec) -> Iterator[Problem]:
-    wanted = number_format(spec)
-    if wanted is not None and spec.compile.enabled is not True:
+    fmt = number_format(spec)
+    if fmt is not None and spec.compile.enabled is not True:
         yield Problem(
             pointer="/compile/enabled",
             detail=f"compile.enabled=false with recipe={spec.quantization.recipe!r}: scales and "
-            f"casts then run as kernels of their own and may cost more than {wanted} products win; "
+            f"casts then run as kernels of their own and may cost more than {fmt} products win; "
             "compile.enabled=true fuses them",
         )
 

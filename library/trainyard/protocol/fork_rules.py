@@ -26,7 +26,7 @@ class Guarantee(RecordModel):
 
 
 def settle_parts(
-    before: JobSpec, after: JobSpec, asked: tuple[CheckpointPart, ...] | None
+    before: JobSpec, after: JobSpec, requested: tuple[CheckpointPart, ...] | None
 ) -> tuple[CheckpointPart, ...]:
     """Return the parts that a fork loads: the requested ones, else all that can continue.
 
@@ -35,10 +35,10 @@ def settle_parts(
     """
     different = differences(before, after)
     problems = list(_other_shape(before, after, different))
-    parts = asked or ALL_PARTS
+    parts = requested or ALL_PARTS
     moved = [str(found) for found in different if not keeps_order(found.field)]
     if moved and CheckpointPart.DATA in parts:
-        if asked is None:
+        if requested is None:
             parts = tuple(part for part in parts if part != CheckpointPart.DATA)
         else:
             detail = f"data cannot go on at their position, for they differ: {', '.join(moved)}"

@@ -48,11 +48,11 @@ class Difference:
 def differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
     """Return the fields that affect the result and differ between two specs."""
     found = [each for each in _fields(before, after) if not _may_change(each.field)]
-    meant = [_as_meant(each, before, after) for each in found]
+    effective = [_effective(each, before, after) for each in found]
     if before.schedule_tokens != after.schedule_tokens:
         ends = (before.schedule_tokens, after.schedule_tokens)
-        meant.append(Difference("end of the schedule, in tokens", *ends))
-    return tuple(each for each in meant if each.before != each.after)
+        effective.append(Difference("end of the schedule, in tokens", *ends))
+    return tuple(each for each in effective if each.before != each.after)
 
 
 def harmless_differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
@@ -76,7 +76,7 @@ def _may_change(field: str) -> bool:
     return bool({field, section} & (MAY_CHANGE | SCHEDULE_END))
 
 
-def _as_meant(found: Difference, before: JobSpec, after: JobSpec) -> Difference:
+def _effective(found: Difference, before: JobSpec, after: JobSpec) -> Difference:
     """Return a difference of the section `model` with the size's own values for absent fields."""
     section, _, name = found.field.partition(".")
     if section != "model":

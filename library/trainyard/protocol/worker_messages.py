@@ -213,7 +213,7 @@ class PendingRequest(RecordModel):
     id: str
     """Id of the request."""
     request: Request
-    """What is asked for."""
+    """Kind of the request."""
 
 
 class ReportReply(RecordModel):

@@ -55,8 +55,8 @@ def slots_for(spec: JobSpec, slots: Collection[Slot]) -> list[Slot]:
 
 def can_quantize(spec: JobSpec, slot: Slot) -> bool:
     """Return whether a slot multiplies the job's numbers; a CPU emulates, an unknown GPU may."""
-    wanted, device = number_format(spec), known_device(slot.name)
-    return wanted is None or slot.device == "cpu" or device is None or device.can(wanted)
+    numbers, device = number_format(spec), known_device(slot.name)
+    return numbers is None or slot.device == "cpu" or device is None or device.can(numbers)
 
 
 def widths(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
@@ -65,10 +65,10 @@ def widths(spec: JobSpec, layout: Layout) -> Iterator[Problem]:
     Products for gradients of weights sum over tokens. The layers of an own model are unknown
     before it is built; the trainer checks them.
     """
-    wanted = number_format(spec)
-    if wanted is None:
+    numbers = number_format(spec)
+    if numbers is None:
         return
-    block = MULTIPLE[wanted]
+    block = MULTIPLE[numbers]
     if spec.model.factory is not None:
         yield from _tokens(spec, layout, block)
         return
@@ -187,9 +187,9 @@ def hardware(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:
 
 
 def _without_tensor_cores(spec: JobSpec, slots: Collection[Slot]) -> str:
-    wanted = number_format(spec)
-    assert wanted is not None, "a job without quantization runs on every slot"
-    major, minor = LEAST_CAPABILITY[wanted]
+    numbers = number_format(spec)
+    assert numbers is not None, "a job without quantization runs on every slot"
+    major, minor = LEAST_CAPABILITY[numbers]
     float8 = all(device is None or device.can("float8") for device in map(_known, slots))
     legal = "none, float8_tensorwise, float8_rowwise, float8_rowwise_with_gw_hp"
     return (

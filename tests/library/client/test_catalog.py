@@ -235,7 +235,7 @@ def test_without_a_node_it_says_where_to_look_and_why_it_waits(run: Run, yard: Y
     [
         (("checkpoints", "burn", "tiny@step-4"), "is neither a job nor something to do"),
         (("checkpoints", "pin", "tiny"), "tiny is a job: name one of its checkpoints"),
-        (("checkpoints", "delete", "tiny@step-4"), "Nobody is here to answer: use --yes"),
+        (("checkpoints", "delete", "tiny@step-4"), "There is no terminal for an answer: use --yes"),
     ],
 )
 def test_what_cannot_be_meant_is_explained(run: Run, given: tuple[str, ...], said: str) -> None:

@@ -14,7 +14,7 @@ from trainyard.cli import formats
 from trainyard.cli.commands.jobs import confirm
 from trainyard.cli.commands.operations import finish
 from trainyard.cli.options import Json, Limit, Wait, Yes
-from trainyard.cli.output import complain, facts, say, write_json
+from trainyard.cli.output import facts, write_error, write_json, write_text
 from trainyard.cli.table import Listing
 from trainyard.client.errors import UnknownReferenceError
 from trainyard.client.references import resolve
@@ -56,13 +56,13 @@ def checkpoints(
             target = resolve(yard, given[0])
             if target.checkpoint_id is not None:
                 one = yard.checkpoint(target.checkpoint_id)
-                write_json(one) if json else say(draw_checkpoint(one))
+                write_json(one) if json else write_text(draw_checkpoint(one))
                 return
             shown = list(itertools.islice(yard.checkpoints(target.job_id), limit))
-            write_json(shown) if json else say(draw_checkpoints(shown))
+            write_json(shown) if json else write_text(draw_checkpoints(shown))
             return
         if len(given) != 2 or given[0] not in VERBS:
-            complain(
+            write_error(
                 f"{' '.join(given)!r} is neither a job nor something to do with a checkpoint.",
                 remedy=f"Write `trainyard checkpoints JOB`, or one of {', '.join(VERBS)} "
                 "before JOB@step-N.",
@@ -73,7 +73,7 @@ def checkpoints(
         if verb in {"pin", "unpin"}:
             before = yard.checkpoint(checkpoint_id)
             view = yard.pin(checkpoint_id) if verb == "pin" else yard.unpin(checkpoint_id)
-            write_json(view) if json else say(_pinned_line(view, before))
+            write_json(view) if json else write_text(_pinned_line(view, before))
             return
         if verb == "delete" and not yes:
             confirm(f"Delete {checkpoint_id} from storage?", flag="--yes")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from trainyard.cli import formats
 from trainyard.cli.options import Json
-from trainyard.cli.output import say, state_text, write_json
+from trainyard.cli.output import state_text, write_json, write_text
 from trainyard.cli.table import Listing
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
@@ -82,7 +82,7 @@ def compare(
         for line in csv_lines(view):
             print(line)
     else:
-        say(draw(view))
+        write_text(draw(view))
 
 
 def csv_lines(view: ComparisonView) -> Iterator[str]:

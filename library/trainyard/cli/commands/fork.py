@@ -9,7 +9,7 @@ import typer
 from trainyard.base.problems import Problem
 from trainyard.cli.commands.watch import end_code, watch_job
 from trainyard.cli.options import Follow, Json, Newest, Set
-from trainyard.cli.output import complain, say, write_json
+from trainyard.cli.output import write_error, write_json, write_text
 from trainyard.cli.render import job_line
 from trainyard.cli.render_plan import draw_fork
 from trainyard.client import spec_file
@@ -63,8 +63,8 @@ def fork(
             write_json(reply)
         else:
             if reply.preview is not None:
-                say(draw_fork(reply.preview), "")
-            say(job_line(reply.job) if reply.job else "Nothing was stored.")
+                write_text(draw_fork(reply.preview), "")
+            write_text(job_line(reply.job) if reply.job else "Nothing was stored.")
         if wait and reply.job is not None:
             raise typer.Exit(end_code(watch_job(yard, reply.job.id, as_json=json).state))
 
@@ -73,7 +73,7 @@ def _assignments(settings: list[str] | None) -> list[Assignment]:
     try:
         return [spec_file.parse_assignment(text) for text in settings or ()]
     except ValueError as error:
-        complain(str(error))
+        write_error(str(error))
         raise typer.Exit(USAGE) from None
 
 
@@ -99,7 +99,7 @@ def _fork(
         )
     except InvalidRequestError as error:
         problem = error.problem
-        complain(
+        write_error(
             problem.title,
             problem.detail,
             problems=[_as_written(each) for each in problem.errors],

@@ -10,7 +10,7 @@ import typer
 from trainyard.base.problems import Problem
 from trainyard.cli.commands.watch import end_code, watch_job
 from trainyard.cli.options import Follow, JobReference, Json, Reason, Set, Wait, Yes
-from trainyard.cli.output import complain, say, write_json
+from trainyard.cli.output import write_error, write_json, write_text
 from trainyard.cli.render import job_line
 from trainyard.cli.render_plan import draw_preview
 from trainyard.cli.tables import draw_options
@@ -49,7 +49,7 @@ def stop(
     if json:
         write_json(job)
     else:
-        say(job_line(job))
+        write_text(job_line(job))
 
 
 def cancel(
@@ -74,7 +74,7 @@ def _cancel(yard: Client, job_id: str, *, reason: str, json: bool) -> None:
     if json:
         write_json(reply)
     else:
-        say(job_line(reply.job), f"Lost: {reply.lost}" if reply.lost else "Nothing is lost.")
+        write_text(job_line(reply.job), f"Lost: {reply.lost}" if reply.lost else "Nothing is lost.")
 
 
 def _at_risk(yard: Client, job: JobView) -> str:
@@ -115,7 +115,7 @@ def resume(
         target = resolve(yard, reference)
         if options:
             found = yard.resume_options(target.job_id)
-            write_json(found) if json else say(draw_options(found))
+            write_json(found) if json else write_text(draw_options(found))
             return
         reply = _resume(
             yard,
@@ -130,8 +130,8 @@ def resume(
         if json:
             write_json(reply)
         else:
-            say(draw_preview(reply.preview))
-            say("\nNothing was changed." if dry_run else "", job_line(reply.job))
+            write_text(draw_preview(reply.preview))
+            write_text("\nNothing was changed." if dry_run else "", job_line(reply.job))
         if wait and not dry_run:
             raise typer.Exit(end_code(watch_job(yard, target.job_id, as_json=json).state))
 
@@ -151,7 +151,7 @@ def _resume(
         assignments = [spec_file.parse_assignment(text) for text in settings]
         overrides = overrides_from(yard.job(job_id), assignments) if assignments else None
     except ValueError as error:
-        complain(str(error))
+        write_error(str(error))
         raise typer.Exit(USAGE) from None
 
     def where(problem: Problem) -> str | None:
@@ -172,7 +172,7 @@ def _resume(
         )
     except InvalidRequestError as error:
         problem = error.problem
-        complain(
+        write_error(
             problem.title,
             problem.detail,
             problems=problem.errors,
@@ -197,13 +197,13 @@ def delete(
             confirm(f"Delete {job.name} {what}?", flag="--yes")
         operations = yard.delete(job.id, checkpoints="delete" if checkpoints else "keep")
     going = "; its checkpoints go now, as `trainyard operations` shows" if operations else ""
-    say(f"Deleted {job.name}{going}.")
+    write_text(f"Deleted {job.name}{going}.")
 
 
 def confirm(question: str, *, flag: str) -> None:
     """Prompt for confirmation; without a terminal fail and name the option that replaces it."""
     if not sys.stdin.isatty():
-        complain(question, remedy=f"Nobody is here to answer: use {flag}.")
+        write_error(question, remedy=f"There is no terminal for an answer: use {flag}.")
         raise typer.Exit(USAGE)
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)

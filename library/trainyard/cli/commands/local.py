@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from trainyard.base.loopback import is_loopback
-from trainyard.cli.output import complain, say
+from trainyard.cli.output import write_error, write_text
 from trainyard.client import settings
 from trainyard.client.sdk import Client
 from trainyard.client.settings import Connection, resolve, save
@@ -83,7 +83,7 @@ def _given(options: dict[str, object]) -> list[str]:
 def _embedded(*arguments: str) -> None:
     """Replace this process by `python -m embedded`, without importing it."""
     if importlib.util.find_spec("embedded") is None or importlib.util.find_spec("fastapi") is None:
-        complain(
+        write_error(
             "the control plane is not installed here",
             remedy="Install it with `pip install 'trainyard-programs[embedded]'`.",
         )
@@ -103,7 +103,7 @@ def login(
     if profile is not None:
         settings.choose_profile(profile)
     if "?" in url:
-        complain(
+        write_error(
             "this link logs a browser in, once",
             remedy="Give the server's address alone, and a token: the page Tokens makes one. On "
             "the machine of `trainyard up` no login is needed.",
@@ -118,7 +118,7 @@ def login(
     with Client(connection.url, connection.token) as yard:
         session = yard.session()
     path = save(connection)
-    say(f"Logged in to {connection.url} as {session.name}; kept in {path}.")
+    write_text(f"Logged in to {connection.url} as {session.name}; kept in {path}.")
 
 
 def _guessed_scheme(address: str) -> str:

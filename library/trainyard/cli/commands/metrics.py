@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trainyard.cli.options import JobReference, Json
-from trainyard.cli.output import note, say, write_json, write_json_line
+from trainyard.cli.output import note, write_json, write_json_line, write_text
 from trainyard.cli.tables import draw_metrics
 from trainyard.client.errors import InvalidRequestError, NotFoundError
 from trainyard.client.references import resolve_job
@@ -55,7 +55,7 @@ def metrics(
                 print(line)
             return
         view = yard.metrics(job_id, names=chosen, attempt=attempt, max_points=points)
-    write_json(view) if json else say(draw_metrics(view))
+    write_json(view) if json else write_text(draw_metrics(view))
 
 
 def logs(

@@ -13,7 +13,7 @@ from rich.text import Text
 from trainyard.base.ids import is_id
 from trainyard.cli import formats
 from trainyard.cli.options import Json, Limit
-from trainyard.cli.output import complain, say, write_json
+from trainyard.cli.output import write_error, write_json, write_text
 from trainyard.cli.table import Listing
 from trainyard.cli.tables import SHORT_ID
 from trainyard.client.errors import UnknownReferenceError
@@ -68,10 +68,10 @@ def operations(
     with Client() as yard:
         if len(words_given) == 2 and words_given[0] == "cancel":
             view = yard.cancel_operation(_operation(yard, words_given[1]))
-            write_json(view) if json else say(operation_line(view))
+            write_json(view) if json else write_text(operation_line(view))
             return
         if len(words_given) > 1:
-            complain(
+            write_error(
                 f"{' '.join(words_given)!r} is neither a job nor an operation to cancel.",
                 remedy="Write `trainyard operations [JOB]`, or `... operations cancel OPERATION`.",
             )
@@ -83,7 +83,7 @@ def operations(
             open_only=open_only,
         )
         shown = list(itertools.islice(found, limit))
-    write_json(shown) if json else say(draw_operations(shown))
+    write_json(shown) if json else write_text(draw_operations(shown))
 
 
 def _operation(yard: Client, reference: str) -> str:
@@ -107,7 +107,7 @@ def finish(operation: OperationView, *, waited: bool, as_json: bool) -> None:
     Raises:
         typer.Exit: with 1, if the command waited and the operation did not succeed.
     """
-    write_json(operation) if as_json else say(operation_line(operation))
+    write_json(operation) if as_json else write_text(operation_line(operation))
     if waited and not is_well(operation):
         raise typer.Exit(FAILED)
 

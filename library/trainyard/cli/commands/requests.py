@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from trainyard.cli.options import JobReference, Json
-from trainyard.cli.output import say, write_json
+from trainyard.cli.output import write_json, write_text
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
 from trainyard.run.records import RequestKind
@@ -78,6 +78,8 @@ def _ask(
     if json:
         write_json(request)
     else:
-        say("Asked; `trainyard events` has the answer." if answer is None else answer.message)
+        write_text(
+            "Requested; `trainyard events` has the answer." if answer is None else answer.message
+        )
     if answer is not None and not answer.ok:
         raise typer.Exit(FAILED)

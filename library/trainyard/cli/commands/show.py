@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trainyard.cli.options import JobReference, Json, Limit
-from trainyard.cli.output import complain, note, say, write_json
+from trainyard.cli.output import note, write_error, write_json, write_text
 from trainyard.cli.render import draw_show
 from trainyard.cli.tables import draw_counts, draw_events, draw_jobs, draw_nodes
 from trainyard.client.references import resolve_job
@@ -50,10 +50,10 @@ def ps(
         if json:
             write_json(shown)
             return
-        say(draw_jobs(shown))
+        write_text(draw_jobs(shown))
         if shown:
             counts = yard.job_counts(states=states or (), tags=tags or (), search=search)
-            say(draw_counts(counts, shown=len(shown)))
+            write_text(draw_counts(counts, shown=len(shown)))
 
 
 def show(reference: JobReference, json: Json = False) -> None:
@@ -63,7 +63,7 @@ def show(reference: JobReference, json: Json = False) -> None:
         if json:
             write_json(job)
         else:
-            say(draw_show(job, list(yard.attempts(job.id))))
+            write_text(draw_show(job, list(yard.attempts(job.id))))
 
 
 def events(reference: JobReference, limit: Limit = 50, json: Json = False) -> None:
@@ -74,7 +74,7 @@ def events(reference: JobReference, limit: Limit = 50, json: Json = False) -> No
     if json:
         write_json(shown)
     else:
-        say(draw_events(shown))
+        write_text(draw_events(shown))
 
 
 def nodes(
@@ -102,15 +102,15 @@ def nodes(
     if json:
         write_json(shown)
     else:
-        say(draw_nodes(shown))
+        write_text(draw_nodes(shown))
         for node in shown:
             if node.notice:
-                say(f"{node.name} is about to go: {node.notice}")
+                write_text(f"{node.name} is about to go: {node.notice}")
 
 
 def _drain(yard: Client, given: list[str], *, finish: bool) -> None:
     if len(given) != 2 or given[0] not in {"drain", "undrain"} or (finish and given[0] != "drain"):
-        complain(
+        write_error(
             f"`nodes {' '.join(given)}` is nothing that can be done.",
             remedy="Write `trainyard nodes drain NODE [--finish]` or `trainyard nodes undrain "
             "NODE`.",

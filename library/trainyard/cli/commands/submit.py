@@ -14,7 +14,7 @@ import typer
 from trainyard.base.problems import Problem
 from trainyard.cli.commands.watch import end_code, watch_job
 from trainyard.cli.options import Json, Set, SpecFile
-from trainyard.cli.output import complain, emit, note, say, write_json
+from trainyard.cli.output import emit, note, write_error, write_json, write_text
 from trainyard.cli.render import job_line
 from trainyard.cli.render_plan import draw_plan
 from trainyard.client import spec_file
@@ -40,11 +40,11 @@ def init(
 ) -> None:
     """Write a commented spec file to start from."""
     if file.exists() and not force:
-        complain(f"{file} exists", remedy="Name another file, or add --force to overwrite it.")
+        write_error(f"{file} exists", remedy="Name another file, or add --force to overwrite it.")
         raise typer.Exit(USAGE)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).strip("-._") or "job"
     file.write_text(spec_template(name), encoding="utf-8")
-    say(f"Wrote {file}. Next: trainyard plan {file}")
+    write_text(f"Wrote {file}. Next: trainyard plan {file}")
 
 
 def schema() -> None:
@@ -88,7 +88,7 @@ def submit(
         if json:
             write_json(job)
         elif not wait:
-            say(job_line(job), f"\nNext: trainyard watch {job.id}")
+            write_text(job_line(job), f"\nNext: trainyard watch {job.id}")
         if wait:
             raise typer.Exit(end_code(job.state))
 
@@ -107,7 +107,7 @@ class Draft:
             yield
         except InvalidRequestError as error:
             problem = error.problem
-            complain(
+            write_error(
                 "the spec is not valid" if problem.errors else problem.title,
                 problem.detail,
                 problems=problem.errors,
@@ -123,7 +123,7 @@ def _draft(file: Path | None, settings: list[str] | None) -> Draft:
         document = spec_file.read_spec_file(file) if file else {}
         document = spec_file.apply(document, assignments)
     except ValueError as error:
-        complain(str(error))
+        write_error(str(error))
         raise typer.Exit(USAGE) from None
     return Draft(document, _places(file, assignments))
 

@@ -79,7 +79,7 @@ class Screen(Protocol):
     def show(self, job: JobView) -> None:
         """Show the job as it is now."""
 
-    def tell(self, item: AnyStreamItem, job: JobView) -> None:
+    def show_item(self, item: AnyStreamItem, job: JobView) -> None:
         """Show an event, with the job as it is after it."""
 
 
@@ -95,7 +95,7 @@ def follow(yard: Client, job_id: str, screen: Screen) -> JobView:
                 job = job.model_copy(update={"progress": item.data.progress})
             else:
                 job = yard.job(job_id)
-            screen.tell(item, job)
+            screen.show_item(item, job)
             # The job may have ended before its last events arrive: they are shown too.
             ended = item.kind == EventKind.JOB_ENDED and job.state in TERMINAL_JOB_STATES
         if ended:
@@ -115,7 +115,7 @@ class JsonPrinter:
     def show(self, job: JobView) -> None:
         """Write nothing: the stream holds events and notices only."""
 
-    def tell(self, item: AnyStreamItem, job: JobView) -> None:  # noqa: ARG002 - a Screen
+    def show_item(self, item: AnyStreamItem, job: JobView) -> None:  # noqa: ARG002 - a Screen
         """Write the event or notice."""
         write_json_line(item)
 
@@ -142,7 +142,7 @@ class Lines:
         self._shown = line.plain
         self._next_progress = self._now() + PROGRESS_SECONDS
 
-    def tell(self, item: AnyStreamItem, job: JobView) -> None:
+    def show_item(self, item: AnyStreamItem, job: JobView) -> None:
         """Write an event, or the progress if the interval has passed."""
         if not isinstance(item, Notice):
             console().print(event_line(item))
@@ -170,7 +170,7 @@ class Panel:
         """Draw the job."""
         self._live.update(panel(job), refresh=True)
 
-    def tell(self, item: AnyStreamItem, job: JobView) -> None:
+    def show_item(self, item: AnyStreamItem, job: JobView) -> None:
         """Write an event above the panel, and draw the job."""
         if not isinstance(item, Notice):
             self._live.console.print(event_line(item))

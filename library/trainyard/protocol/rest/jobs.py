@@ -152,7 +152,7 @@ class JobRequest(SpecModel):
     """Body of a request on a running job."""
 
     kind: RequestKind
-    """What is asked for."""
+    """Kind of the request."""
     steps: Annotated[int, Field(ge=1, le=100, json_schema_extra={"unit": "steps"})] = 3
     """Steps that a profile or the history of a memory snapshot covers."""
     ranks: RecordingRanks = "first"
@@ -165,7 +165,7 @@ class JobRequestView(RecordModel):
     id: str
     """Id."""
     request: Request
-    """What is asked for."""
+    """The request."""
     answer: RequestAnswer | None
     """The answer, once there is one."""
     created_at: datetime

@@ -27,14 +27,15 @@ class CheckpointSection(SpecModel):
     """Save completely right after initialisation or loading, before the first step: a path or a
     disk that cannot take a checkpoint fails the job at once."""
     async_mode: Literal["auto", "disabled", "async", "async_with_pinned_mem"] = "auto"
-    """Whether training goes on while a checkpoint is written. The tensors are copied beside the
-    next forward and backward pass, into memory of the host that is taken once; with
+    """Whether training continues while a checkpoint is written. The tensors are copied during the
+    next forward and backward pass, into host memory that is allocated once; with
     `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast. `auto` is
-    that on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`."""
+    `async_with_pinned_mem` on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`."""
     give_up_after_seconds: Seconds = 3600.0
-    """How long saves may fail for a reason that may pass (a full or read-only disk, an I/O error, a
-    bucket that fails) before the attempt ends. Training goes on meanwhile, and each new try saves
-    the step of its moment; the save of a stop and the last one wait so long. At once when 0."""
+    """How long saves may fail for a transient reason (a full or read-only disk, an I/O error, a
+    failing bucket) before the attempt ends. Training continues meanwhile, and each try saves the
+    step that is then current; a stop and the last step wait this long for their save. With 0 the
+    first failure ends the attempt."""
     writers: Literal["auto", "all", "one_replica"] | Ranks = "auto"
     """Ranks that write: `all` lets each write its shards, `one_replica` only the first
     data-parallel replica, a number so many ranks, to which the others stream their shards. `auto`
@@ -47,8 +48,8 @@ class CheckpointSection(SpecModel):
     keep_every_steps: Steps = 0
     """Checkpoints at multiples of this step are kept for good; none for that reason when 0."""
     keep_best_k: Annotated[int, Field(ge=0, json_schema_extra={"unit": "checkpoints"})] = 0
-    """Checkpoints with the least `keep_best_metric` that are kept beside the newest; none for that
-    reason when 0."""
+    """Checkpoints with the least `keep_best_metric` that are kept in addition to the newest; none
+    for that reason when 0."""
     keep_best_metric: Literal["validation/loss", "train/loss"] = "validation/loss"
     """Metric of a checkpoint's step by which `keep_best_k` chooses. `train/loss` is that of one
     step's sequences, so it chooses by their luck too."""

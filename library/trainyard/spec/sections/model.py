@@ -43,7 +43,7 @@ class ModelSection(SpecModel):
     code: Place | None = None
     """Folder that is put on the import path for `factory`, such as `data:own_model`."""
     arguments: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Arguments of `factory`, beside `vocab_size` and `seq_len`."""
+    """Arguments of `factory`, in addition to `vocab_size` and `seq_len`."""
     block_classes: Annotated[tuple[ClassName, ...], Field(strict=False, max_length=16)] = ()
     """Names of the own model's classes that are sharded, recomputed and compiled one by one."""
     plans: Annotated[tuple[Plan, ...], Field(strict=False, max_length=2)] = ()

@@ -68,7 +68,7 @@ class OptimizerSection(SpecModel):
 class LrScheduleSection(SpecModel):
     """The learning rate as a function of the step alone.
 
-    Each length is given in steps or, in the field beside it, in tokens of global batches.
+    Each length is given in steps or, in the field `..._tokens`, in tokens of global batches.
     """
 
     name: Literal["warmup_stable_decay", "cosine"] = "warmup_stable_decay"

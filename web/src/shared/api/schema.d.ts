@@ -1581,19 +1581,20 @@ export interface components {
             preflight: boolean;
             /**
              * Async Mode
-             * @description Whether training goes on while a checkpoint is written. The tensors are copied beside the
-             *     next forward and backward pass, into memory of the host that is taken once; with
+             * @description Whether training continues while a checkpoint is written. The tensors are copied during the
+             *     next forward and backward pass, into host memory that is allocated once; with
              *     `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast. `auto` is
-             *     that on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`.
+             *     `async_with_pinned_mem` on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`.
              * @default auto
              * @enum {string}
              */
             async_mode: "auto" | "disabled" | "async" | "async_with_pinned_mem";
             /**
              * Give Up After Seconds
-             * @description How long saves may fail for a reason that may pass (a full or read-only disk, an I/O error, a
-             *     bucket that fails) before the attempt ends. Training goes on meanwhile, and each new try saves
-             *     the step of its moment; the save of a stop and the last one wait so long. At once when 0.
+             * @description How long saves may fail for a transient reason (a full or read-only disk, an I/O error, a
+             *     failing bucket) before the attempt ends. Training continues meanwhile, and each try saves the
+             *     step that is then current; a stop and the last step wait this long for their save. With 0 the
+             *     first failure ends the attempt.
              * @default 3600
              */
             give_up_after_seconds: number;
@@ -1626,8 +1627,8 @@ export interface components {
             keep_every_steps: number;
             /**
              * Keep Best K
-             * @description Checkpoints with the least `keep_best_metric` that are kept beside the newest; none for that
-             *     reason when 0.
+             * @description Checkpoints with the least `keep_best_metric` that are kept in addition to the newest; none
+             *     for that reason when 0.
              * @default 0
              */
             keep_best_k: number;
@@ -1676,19 +1677,20 @@ export interface components {
             preflight?: boolean;
             /**
              * Async Mode
-             * @description Whether training goes on while a checkpoint is written. The tensors are copied beside the
-             *     next forward and backward pass, into memory of the host that is taken once; with
+             * @description Whether training continues while a checkpoint is written. The tensors are copied during the
+             *     next forward and backward pass, into host memory that is allocated once; with
              *     `async_with_pinned_mem` it is pinned, which makes copies from an accelerator fast. `auto` is
-             *     that on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`.
+             *     `async_with_pinned_mem` on GPUs, and `disabled` on CPUs and with `optimizer.cpu_offload`.
              * @default auto
              * @enum {string}
              */
             async_mode?: "auto" | "disabled" | "async" | "async_with_pinned_mem";
             /**
              * Give Up After Seconds
-             * @description How long saves may fail for a reason that may pass (a full or read-only disk, an I/O error, a
-             *     bucket that fails) before the attempt ends. Training goes on meanwhile, and each new try saves
-             *     the step of its moment; the save of a stop and the last one wait so long. At once when 0.
+             * @description How long saves may fail for a transient reason (a full or read-only disk, an I/O error, a
+             *     failing bucket) before the attempt ends. Training continues meanwhile, and each try saves the
+             *     step that is then current; a stop and the last step wait this long for their save. With 0 the
+             *     first failure ends the attempt.
              * @default 3600
              */
             give_up_after_seconds?: number;
@@ -1721,8 +1723,8 @@ export interface components {
             keep_every_steps?: number;
             /**
              * Keep Best K
-             * @description Checkpoints with the least `keep_best_metric` that are kept beside the newest; none for that
-             *     reason when 0.
+             * @description Checkpoints with the least `keep_best_metric` that are kept in addition to the newest; none
+             *     for that reason when 0.
              * @default 0
              */
             keep_best_k?: number;
@@ -4595,7 +4597,7 @@ export interface components {
         JobRequest: {
             /**
              * Kind
-             * @description What is asked for.
+             * @description Kind of the request.
              * @enum {string}
              */
             kind: "save" | "profile" | "memory_snapshot";
@@ -4623,7 +4625,7 @@ export interface components {
              * @description Id.
              */
             id: string;
-            /** @description What is asked for. */
+            /** @description The request. */
             request: components["schemas"]["Request"];
             /** @description The answer, once there is one. */
             answer: components["schemas"]["RequestAnswer"] | null;
@@ -5433,7 +5435,7 @@ export interface components {
          * LrScheduleSection
          * @description The learning rate as a function of the step alone.
          *
-         *     Each length is given in steps or, in the field beside it, in tokens of global batches.
+         *     Each length is given in steps or, in the field `..._tokens`, in tokens of global batches.
          */
         LrScheduleSection: {
             /**
@@ -5492,7 +5494,7 @@ export interface components {
          * LrScheduleSection
          * @description The learning rate as a function of the step alone.
          *
-         *     Each length is given in steps or, in the field beside it, in tokens of global batches.
+         *     Each length is given in steps or, in the field `..._tokens`, in tokens of global batches.
          */
         LrScheduleSectionInput: {
             /**
@@ -5955,7 +5957,7 @@ export interface components {
             code: string | null;
             /**
              * Arguments
-             * @description Arguments of `factory`, beside `vocab_size` and `seq_len`.
+             * @description Arguments of `factory`, in addition to `vocab_size` and `seq_len`.
              */
             arguments: {
                 [key: string]: boolean | number | string;
@@ -6080,7 +6082,7 @@ export interface components {
             code?: string | null;
             /**
              * Arguments
-             * @description Arguments of `factory`, beside `vocab_size` and `seq_len`.
+             * @description Arguments of `factory`, in addition to `vocab_size` and `seq_len`.
              */
             arguments?: {
                 [key: string]: boolean | number | string;
@@ -7568,7 +7570,7 @@ export interface components {
              * @description Id of the request.
              */
             id: string;
-            /** @description What is asked for. */
+            /** @description Kind of the request. */
             request: components["schemas"]["Request"];
         };
         /**
