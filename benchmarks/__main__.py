@@ -11,18 +11,18 @@ import subprocess
 import sys
 
 PROGRAMS = (
-    "submit_to_first_step",
-    "stream_latency",
-    "ingest",
-    "jobs_list",
-    "charts",
+    "control_plane.submit_to_first_step",
+    "control_plane.stream_latency",
+    "control_plane.ingest",
+    "control_plane.jobs_list",
+    "control_plane.charts",
     "trainer",
     "trainer_overhead",
     "reshard",
     "strategies",
     "data",
     "checkpoints",
-    "commit_to_catalog",
+    "control_plane.commit_to_catalog",
 )
 
 

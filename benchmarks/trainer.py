@@ -34,8 +34,8 @@ from trainer.process import prefer_growing_segments
 from trainer.provenance import provenance
 from trainyard.planner.plan import plan
 from trainyard.spec.job import JobSpec, parse_job_spec
-from trainyard.training.devices import peak_flops
 from trainyard.training.flops import training_flops_per_token
+from trainyard.training.known_devices import peak_flops
 
 """A figure as `emit` prints it."""
 WARMUP_STEPS = 3

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import redis
 
-from embedded.ports import any_free_port
+from embedded.child import any_free_port
 from trainyard.run.atomic import replace_file
 
 HOST = "127.0.0.1"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.run.atomic import replace_file
 
 POLL_SECONDS = 0.05

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 
 from embedded.access import let_user_in, login_link
+from embedded.child import next_free_port
 from embedded.folders import Folders
-from embedded.ports import next_free_port
 from embedded.record import Recorder, end, read_record, write_record
 from embedded.stack import END_SECONDS, Address, Stack, StartError, StopRequestedError
 from trainyard.client.errors import TrainyardError
@@ -44,8 +44,8 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Orders:
-    """Orders to a running `up`, set by signals."""
+class UpSignals:
+    """Signals to a running `up`, set by signals."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     """SIGINT, SIGTERM: end, and leave jobs training."""
@@ -72,11 +72,11 @@ def up(options: Options, notify: Notify) -> int:
         if not mine:
             notify(_already(folders))
             return 0
-        orders = Orders()
-        orders.listen()
+        signals = UpSignals()
+        signals.listen()
         end_leftovers(folders)
         try:
-            _run(folders, options, orders, notify)
+            _run(folders, options, signals, notify)
         except (StartError, OSError) as error:
             notify(f"Error: {error}")
             return 1
@@ -105,14 +105,14 @@ def address_of(folders: Folders, *, host: str, port: int | None) -> Address:
     return Address(host, next_free_port(host, first))
 
 
-def _run(folders: Folders, options: Options, orders: Orders, notify: Notify) -> None:
+def _run(folders: Folders, options: Options, signals: UpSignals, notify: Notify) -> None:
     address = address_of(folders, host=options.host, port=options.port)
     recorder = Recorder(folders.record, url=address.url, port=address.port)
     stack = Stack(
         folders,
         address,
         slots=options.slots,
-        stopping=orders.stop,
+        stopping=signals.stop,
         changed=recorder.running,
     )
     training: tuple[str, ...] | None = None
@@ -123,16 +123,16 @@ def _run(folders: Folders, options: Options, orders: Orders, notify: Notify) -> 
         stack.start_worker(yard)
         stack.check()
         _welcome(folders, options, yard, notify)
-        _keep_running(stack, orders, notify)
+        _keep_running(stack, signals, notify)
         training = _list_training(yard, notify)
     finally:
         stack.end()
         recorder.ended(training=training)
 
 
-def _keep_running(stack: Stack, orders: Orders, notify: Notify) -> None:
-    while not orders.stop.wait(TEND_SECONDS):
-        if orders.wind_down.is_set():
+def _keep_running(stack: Stack, signals: UpSignals, notify: Notify) -> None:
+    while not signals.stop.wait(TEND_SECONDS):
+        if signals.wind_down.is_set():
             stack.end("scheduler")
         stack.tend(notify)
 

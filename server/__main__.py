@@ -45,7 +45,7 @@ def api(context: Context) -> int:
 
 def scheduler(context: Context) -> int:
     """Place jobs and watch leases until SIGTERM."""
-    from server.scheduling.run import run  # only this process needs Celery
+    from server.scheduling.loop import run  # only this process needs Celery
 
     if not _is_ready(context):
         return 1

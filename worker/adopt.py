@@ -6,14 +6,14 @@ import logging
 from collections.abc import Iterable
 
 from worker.launch import start_supervisor
-from worker.node.node_store import Node, identity_of
+from worker.node.node_store import NodeStore, identity_of
 from worker.node.process_identity import is_alive
 from worker.node.process_tree import end_marked
 
 logger = logging.getLogger(__name__)
 
 
-def adopt(node: Node) -> tuple[str, ...]:
+def adopt(node: NodeStore) -> tuple[str, ...]:
     """Return the ids of the attempts whose supervisor lives on this node.
 
     A supervisor is the kernel's to vouch for: it holds the lock of its attempt as long as it lives,
@@ -27,7 +27,7 @@ def adopt(node: Node) -> tuple[str, ...]:
     )
 
 
-def prove_gone(node: Node, expected: Iterable[str], *, name: str) -> tuple[str, ...]:
+def prove_gone(node: NodeStore, expected: Iterable[str], *, name: str) -> tuple[str, ...]:
     """Return those of the attempts that the server holds claimed here which nobody sees to.
 
     The launch that claimed them ended before it had a run directory, or this node lost its data.
@@ -46,7 +46,7 @@ def prove_gone(node: Node, expected: Iterable[str], *, name: str) -> tuple[str, 
     return tuple(gone)
 
 
-def _is_seen_to(node: Node, attempt_id: str) -> bool:
+def _is_seen_to(node: NodeStore, attempt_id: str) -> bool:
     """Return whether a supervisor lives, having started one where it had gone."""
     lock = node.lock(attempt_id)
     if lock is None:  # held, or over just now

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 import httpx
 from pydantic import ValidationError
 
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.base.retry import Backoff, Retries, retry
 from trainyard.protocol.rest.errors import TrainyardError, error_of
 from trainyard.protocol.worker_messages import (

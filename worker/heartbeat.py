@@ -14,7 +14,7 @@ from trainyard.protocol.rest.errors import ApiError, TrainyardError
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
 from worker.adopt import adopt, prove_gone
 from worker.api import ServerAway, WorkerApi
-from worker.node.node_store import Node
+from worker.node.node_store import NodeStore
 from worker.registration import ANOTHER_WORKER
 from worker.supervisor.preemption import ask_supervisors, read_notice
 
@@ -29,7 +29,7 @@ class Heart(threading.Thread):
 
     def __init__(
         self,
-        node: Node,
+        node: NodeStore,
         api: WorkerApi,
         *,
         name: str,

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from worker.node.node_store import Node
+from worker.node.node_store import NodeStore
 from worker.node.process_tree import become_subreaper, reap
 from worker.settings import Settings
 from worker.supervisor.preemption import ask_supervisors
@@ -31,9 +31,9 @@ SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 class Init:
     """Keeps `command` running until a signal asks to drain the node."""
 
-    def __init__(self, command: Sequence[str] = WORKER, *, node: Node | None = None) -> None:
+    def __init__(self, command: Sequence[str] = WORKER, *, node: NodeStore | None = None) -> None:
         self._command = command
-        self._node = node or Node(Settings().data_dir.resolve())
+        self._node = node or NodeStore(Settings().data_dir.resolve())
         self._child: int | None = None
         self._restart_at = 0.0
         self._draining = False

@@ -18,7 +18,7 @@ from trainyard.run.atomic import create_file
 from worker.api import WorkerApi, persist
 from worker.launchers.torchrun import hidden_from_ranks
 from worker.node.hardware import Devices
-from worker.node.node_store import AttemptLock, LaunchRecord, Node, WorkerRun
+from worker.node.node_store import AttemptLock, LaunchRecord, NodeStore, WorkerRun
 from worker.node.users import RankUser, RunAs
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ DETACH_SECONDS = 60.0
 class Launcher:
     """What a launch needs to know of the node."""
 
-    node: Node
+    node: NodeStore
     """The node's files."""
     name: str
     """The node's name."""

@@ -15,7 +15,7 @@ from worker.launch import Launcher
 from worker.launchers.torchrun import check_reach
 from worker.node.hardware import find_devices
 from worker.node.lock import lock_folder
-from worker.node.node_store import Node
+from worker.node.node_store import NodeStore
 from worker.node.users import RunAs, in_user_namespace, isolation_of
 from worker.registration import register
 from worker.roots import identify_roots
@@ -33,7 +33,7 @@ def serve() -> None:
         ApiError: the server does not accept the node, or another worker serves it now.
     """
     settings = Settings()
-    node = Node(settings.data_dir.resolve())
+    node = NodeStore(settings.data_dir.resolve())
     node.data_dir.mkdir(parents=True, exist_ok=True)
     with (
         lock_folder(node.data_dir) as worker,
@@ -42,7 +42,7 @@ def serve() -> None:
         _serve(settings, node, api)
 
 
-def _serve(settings: Settings, node: Node, api: WorkerApi) -> None:
+def _serve(settings: Settings, node: NodeStore, api: WorkerApi) -> None:
     devices = find_devices(device=settings.device, slots=settings.slots)
     roots = settings.root_paths()
     run_as = _prepare_users(settings, node, slots=devices.hardware.slots)
@@ -76,7 +76,7 @@ def _serve(settings: Settings, node: Node, api: WorkerApi) -> None:
         heart.beat()  # it may be the last that the server hears of this node
 
 
-def _prepare_users(settings: Settings, node: Node, *, slots: int) -> RunAs | None:
+def _prepare_users(settings: Settings, node: NodeStore, *, slots: int) -> RunAs | None:
     """Return as whom ranks run; None when as this process.
 
     Raises:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.base.ids import is_id
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.base.retry import Retries
 from trainyard.protocol.operations import (
     OUTCOME,
@@ -43,7 +43,7 @@ from trainyard.run.atomic import create_file
 from worker.api import BACKOFF, ServerAway, WorkerApi, persist
 from worker.launchers.torchrun import TRAINER, code_of, hidden_from_ranks, tail
 from worker.node.files import read_record
-from worker.node.node_store import Node
+from worker.node.node_store import NodeStore
 from worker.node.process_tree import become_subreaper, end_descendants, end_user, reap, spawn_tied
 from worker.node.users import RankUser, RunAs, user_environment
 from worker.registration import own_token
@@ -100,7 +100,7 @@ class OperationFolder:
 class OperationStarter:
     """The settings of the node that the start of an operation needs."""
 
-    node: Node
+    node: NodeStore
     """The node's files."""
     name: str
     """The node's name."""
@@ -210,7 +210,7 @@ class OperationSupervisor:
         self._folder = folder
         self._launch = launch
         self._owner = launch.user.uid if launch.user else None
-        self._node = Node(Path(launch.data_dir))
+        self._node = NodeStore(Path(launch.data_dir))
         self._words = [*command, order.task.kind.value, str(folder.root)]
         self._statuses: dict[int, int] = {}
 

@@ -11,7 +11,7 @@ from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.worker_messages import PROTOCOL, Hardware, Registration, RegistrationReply
 from trainyard.run.atomic import replace_file
 from worker.api import WorkerApi, persist
-from worker.node.node_store import Node
+from worker.node.node_store import NodeStore
 from worker.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ ANOTHER_WORKER_SECONDS = 1.0
 
 def register(
     settings: Settings,
-    node: Node,
+    node: NodeStore,
     api: WorkerApi,
     *,
     hardware: Hardware,
@@ -70,7 +70,7 @@ def register(
     return reply.heartbeat_seconds
 
 
-def own_token(node: Node) -> str | None:
+def own_token(node: NodeStore) -> str | None:
     """Return the token that the node was given when it joined."""
     try:
         return node.token.read_text(encoding="ascii").strip() or None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from server.attempts.lineage import attempts_of, lineage_of
-from server.database.rows import Attempt, AttemptNode, JobRequest
+from server.database.rows import Attempt, AttemptNode, StoredRequest
 from server.database.tables import attempt_nodes, attempts, requests
 from server.lifecycle import check_job
 from trainyard.protocol.rest.attempts import AttemptNodeView, AttemptView
@@ -42,20 +42,20 @@ def list_requests(
     """
     check_job(connection, job_id)
     query = (
-        JobRequest.select()
+        StoredRequest.select()
         .join(attempts, attempts.c.id == requests.c.attempt_id)
         .where(attempts.c.job_id == job_id)
     )
     if before is not None:
         query = query.where(requests.c.id < before)
-    rows = JobRequest.all(connection, query.order_by(requests.c.id.desc()).limit(limit))
+    rows = StoredRequest.all(connection, query.order_by(requests.c.id.desc()).limit(limit))
     return [_request_view(row) for row in rows]
 
 
 def read_request(connection: Connection, request_id: str) -> JobRequestView:
     """Return one request."""
-    query = JobRequest.select().where(requests.c.id == request_id)
-    return _request_view(JobRequest.one(connection, query))
+    query = StoredRequest.select().where(requests.c.id == request_id)
+    return _request_view(StoredRequest.one(connection, query))
 
 
 def _attempt_view(
@@ -101,7 +101,7 @@ def _node_view(row: AttemptNode) -> AttemptNodeView:
     )
 
 
-def _request_view(row: JobRequest) -> JobRequestView:
+def _request_view(row: StoredRequest) -> JobRequestView:
     return JobRequestView(
         id=row.id, request=row.request, answer=row.answer, created_at=row.created_at
     )

@@ -9,7 +9,7 @@ from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptOutcome, DesiredState, JobState
 from trainyard.run.failures import NEVER_RETRIED, Failure, FailureReason
 from trainyard.spec.sections.operation import RetrySection
-from trainyard.training.stream import merged
+from trainyard.training.data_stream import merged
 
 LONGEST_BACKOFF_SECONDS = 600.0
 

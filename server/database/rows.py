@@ -39,7 +39,7 @@ from trainyard.run.records import ExitRecord, Request, RequestAnswer
 from trainyard.spec.auto import DeviceKind
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.training.stream import Windows
+from trainyard.training.data_stream import Windows
 
 
 class TypedRow:
@@ -190,7 +190,7 @@ class AttemptNode(TypedRow):
 
 
 @dataclass(frozen=True, slots=True)
-class JobRequest(TypedRow):
+class StoredRequest(TypedRow):
     """A request on the trainer of an attempt."""
 
     table: ClassVar[Table] = tables.requests

@@ -55,7 +55,7 @@ from trainyard.run.failures import Failure
 from trainyard.run.records import ExitRecord, Request, RequestAnswer
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.training.stream import Windows
+from trainyard.training.data_stream import Windows
 
 PARTS = TypeAdapter(tuple[CheckpointPart, ...])
 WINDOWS = TypeAdapter(Windows)

@@ -15,7 +15,7 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.precision import hardware
 from trainyard.spec.rules import check_job_spec, check_new_job
 from trainyard.spec.storage_uri import split_place
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 
 
 def check_new(context: Context, spec: JobSpec) -> None:

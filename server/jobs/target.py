@@ -18,7 +18,7 @@ from trainyard.spec.auto import DeviceKind
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.parallelism import ParallelismSection
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 from trainyard.training.pipeline_schedule import least_microbatches
 
 

@@ -20,7 +20,7 @@ from trainyard.protocol.resume_parts import start_state
 from trainyard.run.records import MetricRecord
 from trainyard.spec.auto import explicit
 from trainyard.spec.job import JobSpec
-from trainyard.training.stream import left_out
+from trainyard.training.data_stream import left_out
 
 LOSS = "train/loss"
 SAME_STEP_TOLERANCE = 1e-3

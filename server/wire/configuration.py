@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from server.addresses import Networks
 from server.settings import Settings
 from server.wire.connections import Connections
-from server.wire.protocol import Limits, bounded
+from server.wire.http_protocol import Limits, bounded
 
 SHUTDOWN_SECONDS = 10
 """Time in which open requests may finish; streams end at once."""

@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.strategies_table import Measured, NotRun, Results, picture, table
-from benchmarks.strategies_to_compare import strategies
+from benchmarks.strategies.compared import strategies
+from benchmarks.strategies.table import Measured, NotRun, Results, picture, table
 from trainyard.base.problems import SpecError
 from trainyard.planner.plan import plan
 from trainyard.spec.job import parse_job_spec
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 
 ROOT = Path(__file__).resolve().parents[2]
 SVG = "{http://www.w3.org/2000/svg}"

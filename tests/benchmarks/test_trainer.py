@@ -10,7 +10,7 @@ from benchmarks.trainer import FLOAT8_GAIN, ON_CUDA, float8_gain, spec_of
 from trainer.models.families import build_model
 from trainyard.planner.plan import plan
 from trainyard.spec.rules import check_job_spec
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 
 H100 = Slot("cuda", "NVIDIA H100 80GB HBM3", 85_000_000_000)
 ROOM = 4 * 2**30

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from embedded.broker import answers
+from embedded.child import any_free_port
 from embedded.folders import Folders
-from embedded.ports import any_free_port
 from embedded.record import ProcessRecord, is_alive, read_record
 from trainyard.client.errors import TrainyardError
 from trainyard.client.sdk import Client

@@ -15,9 +15,8 @@ import pytest
 import redis
 
 from embedded import broker
-from embedded.child import Child
+from embedded.child import Child, any_free_port, next_free_port
 from embedded.folders import Folders, default_root
-from embedded.ports import any_free_port, next_free_port
 from embedded.record import (
     ProcessRecord,
     Recorder,

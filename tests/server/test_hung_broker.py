@@ -19,7 +19,7 @@ from server.context import Context
 from server.liveness import beat
 from server.scheduling.dispatch import SLOW, THREADS, CelerySender, Message, Outbox
 from server.scheduling.leader import FileLeadership
-from server.scheduling.run import Scheduler
+from server.scheduling.loop import Scheduler
 from tests.server.harness import FakeClock, Harness
 from trainyard.protocol.states import JobState
 from trainyard.protocol.worker_messages import LaunchMessage

@@ -13,8 +13,8 @@ from server.context import Context
 from server.jobs.service import stop
 from server.liveness import beat
 from server.scheduling.leader import FileLeadership
+from server.scheduling.loop import Scheduler
 from server.scheduling.reconcile import Reconciler
-from server.scheduling.run import Scheduler
 from server.settings import Settings
 from tests.actors import ADA
 from tests.server.harness import Harness, Supervisor

@@ -20,8 +20,8 @@ from server.jobs.service import submit
 from server.liveness import beat
 from server.scheduling.dispatch import EXPIRES_SECONDS, CelerySender, RecordingDispatcher
 from server.scheduling.leader import LEADER_LOCK, FileLeadership, leadership, lock_of
+from server.scheduling.loop import Scheduler
 from server.scheduling.reconcile import Reconciler
-from server.scheduling.run import Scheduler
 from tests.actors import ADA
 from tests.server.harness import Harness
 from trainyard.protocol.states import JobState

@@ -17,7 +17,7 @@ from server.checkpoints import exports
 from server.context import Context
 from server.database.engine import Database
 from server.database.migrate import alembic_config, upgrade
-from server.database.tables import events, jobs, metadata
+from server.database.tables import jobs, metadata, notices
 from server.errors import InvalidRequestError
 from server.jobs import fork
 from server.jobs.planning import plan_job
@@ -54,11 +54,14 @@ def stored_text(context: Context) -> str:
         )
 
 
-def waits(context: Context, job_id: str) -> list[str]:
-    """Return the reasons that views were told."""
-    chosen = sa.select(events.c.data).where(events.c.job_id == job_id, events.c.kind == "waiting")
+def waiting_notice(context: Context, job_id: str) -> tuple[int, str]:
+    """Return the number of the newest notice of why a job waits, and its reason."""
+    chosen = sa.select(notices.c.seq, notices.c.data).where(
+        notices.c.job_id == job_id, notices.c.kind == "waiting"
+    )
     with context.database.read() as connection:
-        return [data["reason"] for data in connection.scalars(chosen.order_by(events.c.id))]
+        seq, data = connection.execute(chosen).one()
+        return seq, data["reason"]
 
 
 def changes(**env: str | None) -> ForkRequest:
@@ -161,11 +164,11 @@ def test_without_its_key_a_job_waits_and_names_the_file(
         harness.place()
         assert (harness.job(job_id).state, harness.job(plain).state) == ("queued", "starting")
         assert str(path) in harness.job(job_id).reason
-        said = waits(context, job_id)
-        assert said[-1] == harness.job(job_id).reason
+        notice = waiting_notice(context, job_id)
+        assert notice[1] == harness.job(job_id).reason
         clock.advance(20)
         harness.place()
-        assert waits(context, job_id) == said, "said once"
+        assert waiting_notice(context, job_id) == notice, "stored once"
         clock.advance(20)
         if content is None or content.startswith(b"no"):
             with pytest.raises(KeyFileError, match=re.escape(str(path))):

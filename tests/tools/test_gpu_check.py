@@ -35,7 +35,7 @@ from tools.gpu_check.stages.start import CUDA_TESTS, files_with_cuda_tests
 from tools.gpu_check.training import INPUTS
 from trainyard.planner.plan import plan
 from trainyard.spec.rules import check_job_spec
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 
 ROOT = Path(__file__).resolve().parents[2]
 H100 = Slot("cuda", "NVIDIA H100 80GB HBM3", 85_000_000_000)

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainer.models.base import Model
 from trainer.models.families import build_model
-from trainer.models.init import init_weights
+from trainer.models.initial_weights import init_weights
 from trainer.models.stateless_rng import sequence_keys
 from trainer.parallel.activation_checkpoint import KEPT, checkpoint_activations
 from trainer.parallel.compile import compile_blocks

@@ -19,8 +19,8 @@ from trainer.metrics.measure import (
     precision_of,
 )
 from trainyard.spec.job import JobSpec, parse_job_spec
-from trainyard.training.devices import peak_flops
 from trainyard.training.flops import training_flops_per_token
+from trainyard.training.known_devices import peak_flops
 
 H100 = "NVIDIA H100 80GB HBM3"
 

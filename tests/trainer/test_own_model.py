@@ -19,7 +19,7 @@ from trainer.check import check_run
 from trainer.errors import LaunchError
 from trainer.loop.build import allocate
 from trainer.models.families import build_model
-from trainer.models.init import init_weights
+from trainer.models.initial_weights import init_weights
 from trainer.parallel.mesh import build_mesh
 from trainer.parallel.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec

@@ -18,7 +18,7 @@ from tests.trainer.runs import Attempt, Meddling, SmallJob, train_rank
 from trainer.check import check_run
 from trainer.errors import LaunchError
 from trainer.models.families import build_model
-from trainer.models.init import init_weights
+from trainer.models.initial_weights import init_weights
 from trainer.parallel.compile import compile_blocks
 from trainyard.spec.job import parse_job_spec
 from trainyard.spec.layout import Layout

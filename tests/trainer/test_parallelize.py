@@ -18,7 +18,7 @@ from trainer.loop.optimizer import build_optimizer
 from trainer.loop.step import MicroBatchLoop, clip_grad_norm
 from trainer.models.base import Model
 from trainer.models.families import Llama, build_model
-from trainer.models.init import init_weights
+from trainer.models.initial_weights import init_weights
 from trainer.parallel.mesh import Place, build_mesh
 from trainer.parallel.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec

@@ -14,7 +14,7 @@ from tests.trainer.runs import Attempt, Meddling, train_rank
 from trainyard.planner.plan import plan
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.rules import check_new_job
-from trainyard.training.devices import Slot, known_device
+from trainyard.training.known_devices import Slot, known_device
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ROOT / "examples" / "presets"

@@ -16,7 +16,7 @@ from trainer.checkpoint.state import train_tensors
 from trainer.errors import LaunchError
 from trainer.loop.optimizer import build_optimizer, materialize_state
 from trainer.models.families import build_model
-from trainer.models.init import init_weights
+from trainer.models.initial_weights import init_weights
 from trainer.parallel.compile import compile_blocks
 from trainer.parallel.mesh import build_mesh
 from trainer.parallel.parallelize import parallelize

@@ -11,7 +11,7 @@ import pytest
 from trainer.data.tokenizer import ByteTokenizer
 from trainer.models.base import Model
 from trainer.models.families import build_model
-from trainer.models.init import init_weights
+from trainer.models.initial_weights import init_weights
 from trainer.sample import generate
 from trainyard.spec.job import parse_job_spec
 

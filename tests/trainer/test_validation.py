@@ -14,7 +14,7 @@ import torch
 from tests.trainer.runs import JOB, SPEC, Meddling, SmallJob
 from trainer.data.dataset import open_dataset
 from trainer.models.families import build_model
-from trainer.models.init import init_weights
+from trainer.models.initial_weights import init_weights
 from trainer.run import open_run
 from trainyard.spec.layout import Layout
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import APIRequestContext
 
-from embedded.ports import any_free_port
+from embedded.child import any_free_port
 from server.auth.service import create_token
 from tests.e2e.control_plane import LOOPBACK, wait_for
 from tests.web.actors import open_context

@@ -23,7 +23,7 @@ from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from worker.launch import Launcher
 from worker.node.hardware import Devices
-from worker.node.node_store import LaunchRecord, Node, WorkerRun, identity_of
+from worker.node.node_store import LaunchRecord, NodeStore, WorkerRun, identity_of
 from worker.node.process_identity import is_alive
 from worker.node.process_tree import MARKER, NODE_MARKER
 from worker.node.users import RankUser
@@ -126,7 +126,7 @@ class Place:
 
     folder: Path
     server: FakeServer
-    node: Node
+    node: NodeStore
     launcher: Launcher
     attempts: list[Attempt] = field(default_factory=list)
     made: int = 0
@@ -264,7 +264,7 @@ def place(tmp_path: Path, server: FakeServer) -> Iterator[Place]:
 
 def make_place(folder: Path, server: FakeServer, *, name: str = NODE) -> Place:
     """Return a node with its folders below `folder`."""
-    node = Node(folder / name)
+    node = NodeStore(folder / name)
     node.data_dir.mkdir()
     node.remember_server(server.url)
     roots = {root: str(folder / root) for root in ("checkpoints", "data")}

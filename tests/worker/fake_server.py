@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.protocol.operations import OperationOutcome
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import (

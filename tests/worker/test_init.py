@@ -25,8 +25,8 @@ INIT = """
 import sys
 from pathlib import Path
 from worker.init import Init
-from worker.node.node_store import Node
-sys.exit(Init([sys.executable, "node_worker.py"], node=Node(Path(sys.argv[1]))).run())
+from worker.node.node_store import NodeStore
+sys.exit(Init([sys.executable, "node_worker.py"], node=NodeStore(Path(sys.argv[1]))).run())
 """
 
 

@@ -22,8 +22,8 @@ from trainyard.spec.auto import DeviceKind
 from trainyard.spec.storage_uri import ROOT_FILE
 from worker.api import WorkerApi
 from worker.node.hardware import Devices, Gpu, find_devices, find_gpus, parse_gpus
-from worker.node.memory import MemoryWatch
-from worker.node.node_store import Node
+from worker.node.host_memory import MemoryWatch
+from worker.node.node_store import NodeStore
 from worker.registration import own_token, register
 from worker.roots import identify_roots
 from worker.settings import Settings, parse_roots
@@ -162,7 +162,7 @@ def test_ranks_get_the_kind_of_slot_that_was_allocated(place: Place) -> None:
 
 
 def test_a_node_whose_token_was_revoked_joins_anew(tmp_path: Path, server: FakeServer) -> None:
-    node = Node(tmp_path)
+    node = NodeStore(tmp_path)
     node.token.write_text("revoked")
     hardware = find_devices(device="cpu").hardware
     settings = Settings(url=server.url, node_name="n", join_token=JOIN_TOKEN)
@@ -198,7 +198,7 @@ def test_a_root_that_cannot_prove_itself_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_attempt_has_one_lock(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+    node = NodeStore(tmp_path)
     assert node.lock(ID) is None
     assert not node.is_held(ID)
     lock = node.lock(ID, create=True)

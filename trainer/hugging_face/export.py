@@ -23,8 +23,8 @@ from trainer.errors import CheckpointError, RunError
 from trainer.hugging_face.config import config_of
 from trainer.hugging_face.export_record import ExportRecord, export_folder, found_whole
 from trainer.hugging_face.folder import CONFIG, INDEX, SINGLE
-from trainer.hugging_face.names import published_name, shapes_of
 from trainer.hugging_face.tokenizer import TokenizerSource, tokenizer_of, write_json
+from trainer.hugging_face.weight_names import published_name, shapes_of
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import Manifest

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 
 from trainer.errors import LaunchError
 from trainer.storage.io_errors import storage_errors
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.run.atomic import new_folder
 
 RECORD = "export.json"

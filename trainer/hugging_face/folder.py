@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from trainer.data.files.places import resolve
 from trainer.errors import DataError
 from trainer.hugging_face.config import differences
-from trainer.hugging_face.names import published_name, shapes_of
+from trainer.hugging_face.weight_names import published_name, shapes_of
 from trainer.storage.io_errors import file_digest
 from trainyard.protocol.manifest import ManifestFile
 from trainyard.spec.job import JobSpec

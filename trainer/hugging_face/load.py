@@ -17,8 +17,8 @@ from torch import nn
 from trainer.checkpoint.collective_errors import on_every_rank
 from trainer.errors import DataError
 from trainer.hugging_face.folder import WeightsFolder
-from trainer.hugging_face.names import published_name
-from trainer.models.init import local_part
+from trainer.hugging_face.weight_names import published_name
+from trainer.models.initial_weights import local_part
 from trainyard.protocol.manifest import ManifestFile
 from trainyard.spec.job import JobSpec
 

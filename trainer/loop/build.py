@@ -15,7 +15,7 @@ from trainer.loop.optimizer import build_optimizer, materialize_state
 from trainer.loop.step import ForwardBackward, MicroBatchLoop
 from trainer.models.base import Model
 from trainer.models.families import build_model
-from trainer.models.init import init_weights
+from trainer.models.initial_weights import init_weights
 from trainer.parallel.mesh import build_mesh, set_timeouts
 from trainer.parallel.parallelize import parallelize
 from trainer.parallel.quantize import keep_scales_fresh, refresh_scales, refuse_uneven_layers

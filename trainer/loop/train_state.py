@@ -6,7 +6,7 @@ from trainer.errors import LaunchError
 from trainer.run import Run
 from trainyard.protocol.manifest import TrainState
 from trainyard.spec.job import JobSpec
-from trainyard.training.stream import advanced, covered, merged
+from trainyard.training.data_stream import advanced, covered, merged
 
 
 def one_step_on(state: TrainState, spec: JobSpec) -> TrainState:

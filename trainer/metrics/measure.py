@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from trainyard.spec.job import JobSpec
-from trainyard.training.devices import Precision, peak_flops
 from trainyard.training.flops import training_flops_per_token
+from trainyard.training.known_devices import Precision, peak_flops
 
 logger = logging.getLogger("trainer")
 
@@ -83,5 +83,5 @@ def precision_of(spec: JobSpec) -> Precision:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the name under which `trainyard.training.devices` may know a device."""
+    """Return the name under which `trainyard.training.known_devices` may know a device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -30,7 +30,7 @@ from trainyard.base.problems import unmatched
 from trainyard.spec.job import JobSpec
 from trainyard.spec.precision import BFLOAT16_ONLY, MULTIPLE, number_format, quantizes
 from trainyard.spec.sections.parallelism import QuantizationSection
-from trainyard.training.devices import LEAST_CAPABILITY
+from trainyard.training.known_devices import LEAST_CAPABILITY
 
 LOUD_ON_IMPORT = ("torchao", "torch.utils._pytree")
 """Loggers: of kernels for GPUs that a CPU cannot load, and of types that torch knows by now."""

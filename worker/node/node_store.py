@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Self
 
 from trainyard.base.ids import is_id
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.protocol.worker_messages import Identity
 from trainyard.run.atomic import replace_file
 from trainyard.run.directory import RunDirectory
@@ -147,7 +147,7 @@ class AttemptLock:
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeStore:
     """The files of one node; `data_dir` is absolute."""
 
     data_dir: Path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from worker.launchers.torchrun import TRAINER
 from worker.node.files import read_record
-from worker.node.node_store import AttemptLock, LaunchRecord, Node, WorkerRun, identity_of
+from worker.node.node_store import AttemptLock, LaunchRecord, NodeStore, WorkerRun, identity_of
 from worker.node.process_tree import NotEndedError
 from worker.supervisor.orphan_report import own_identity, speak_for
 from worker.supervisor.supervise import Supervisor
@@ -34,7 +34,7 @@ def see_to(folder: Path, lock_fd: int, *, trainer: Sequence[str] = TRAINER) -> i
     if launch is None:
         logger.error("%s is missing or no launch record", run.launch)
         return 1
-    path = Node(Path(launch.data_dir)).attempts / launch.attempt_id
+    path = NodeStore(Path(launch.data_dir)).attempts / launch.attempt_id
     with AttemptLock(path, lock_fd) as lock:
         try:
             over = _see_to(run, trainer)

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from worker.node.node_store import Node, identity_of
+from worker.node.node_store import NodeStore, identity_of
 from worker.node.process_identity import open_process
 
 LONGEST = 200
@@ -33,7 +33,7 @@ def read_notice(files: Sequence[Path]) -> str | None:
     return None
 
 
-def ask_supervisors(node: Node) -> int:
+def ask_supervisors(node: NodeStore) -> int:
     """Ask every supervisor of the node to save and leave; return how many there are.
 
     Ask again and again: a launch that was under way may have brought one more.
@@ -46,7 +46,7 @@ def ask_supervisors(node: Node) -> int:
     return len(pidfds)
 
 
-def _supervisors(node: Node) -> list[int]:
+def _supervisors(node: NodeStore) -> list[int]:
     pidfds = []
     for attempt_id in node.live():
         run = node.run_of(attempt_id)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.run.directory import STACKS_SIGNAL
 from trainyard.run.limits import Number, ShortText
 from trainyard.run.records import RankExit

@@ -16,7 +16,7 @@ from trainyard.run.record_base import to_plain
 from trainyard.run.records import ExitRecord, Heartbeat, Provenance, RequestAnswer
 from worker.api import BACKOFF, ServerAway, WorkerApi
 from worker.node.files import read_record
-from worker.node.node_store import LaunchRecord, Node, WorkerRun
+from worker.node.node_store import LaunchRecord, NodeStore, WorkerRun
 from worker.supervisor.orders import Orders
 from worker.supervisor.spool import Spool
 
@@ -79,7 +79,7 @@ class Reporter:
     def report_until_over(self) -> None:
         """Report until the server has the exit record, or says that it wants no more."""
         token = Path(self._run.secret).read_text(encoding="ascii").strip()
-        url = Node(Path(self._launch.data_dir)).server_url
+        url = NodeStore(Path(self._launch.data_dir)).server_url
         with WorkerApi(url or "", token) as api:
             waits = BACKOFF.pauses()
             while not (self.delivered or self._orders.outrun):
@@ -98,7 +98,7 @@ class Reporter:
     def _note_outage(self, api: WorkerApi, error: ServerAway, waits: Iterator[float]) -> float:
         """Return how long to wait; the server may have another URL when it comes back."""
         logger.info("spooling: %s", error)
-        api.url = Node(Path(self._launch.data_dir)).server_url or api.url
+        api.url = NodeStore(Path(self._launch.data_dir)).server_url or api.url
         return next(waits)
 
     def _report(self, api: WorkerApi) -> bool:

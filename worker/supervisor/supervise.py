@@ -29,7 +29,7 @@ from worker.launchers.torchrun import (
 )
 from worker.node.cgroup import end_cgroup, make_cgroup, remove_cgroup
 from worker.node.files import read_record
-from worker.node.memory import MemoryWatch
+from worker.node.host_memory import MemoryWatch
 from worker.node.node_store import LaunchRecord, WorkerRun
 from worker.node.process_identity import identify
 from worker.node.process_tree import (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from trainyard.base.models import SpecModel
+from trainyard.base.model_base import SpecModel
 from trainyard.base.problems import Problem
 from trainyard.training.architectures import Architecture
 from trainyard.training.batch_partition import BatchPartition

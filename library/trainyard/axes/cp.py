@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from trainyard.axes.base import Axis, AxisFields, LayoutFacts, legal_sizes, problem
-from trainyard.base.models import Ranks
+from trainyard.base.model_base import Ranks
 from trainyard.base.problems import Problem, nearest
 
 

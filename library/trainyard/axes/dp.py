@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trainyard.axes.base import Axis, AxisFields
-from trainyard.base.models import Ranks
+from trainyard.base.model_base import Ranks
 
 
 class DataParallelFields(AxisFields):

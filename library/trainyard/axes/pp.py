@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from trainyard.axes.base import Axis, AxisFields, LayoutFacts, Sizes, lacks_plan, problem
-from trainyard.base.models import Ranks
+from trainyard.base.model_base import Ranks
 from trainyard.base.problems import Problem, SpecError, nearest
 from trainyard.training.pipeline_schedule import (
     SPLIT_BACKWARD,

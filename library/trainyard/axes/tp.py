@@ -14,7 +14,7 @@ from trainyard.axes.base import (
     legal_sizes,
     problem,
 )
-from trainyard.base.models import Ranks
+from trainyard.base.model_base import Ranks
 from trainyard.base.problems import Problem, nearest
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from trainyard.base.masks import hide_credentials
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.base.names import LEGAL
 
 UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")

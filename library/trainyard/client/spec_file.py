@@ -14,7 +14,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from trainyard.base.json_text import json_problem
-from trainyard.base.models import SpecModel
+from trainyard.base.model_base import SpecModel
 from trainyard.base.problems import Problem
 from trainyard.spec.job import JobSpec
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from pydantic.fields import FieldInfo
 
-from trainyard.base.models import SpecModel
+from trainyard.base.model_base import SpecModel
 from trainyard.spec.job import JobSpec
 
 HEAD = """\

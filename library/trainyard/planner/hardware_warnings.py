@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from trainyard.base.problems import Problem
 from trainyard.spec.job import JobSpec
 from trainyard.spec.precision import can_quantize, number_format, slots_for
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 
 
 def hardware_warnings(spec: JobSpec, slots: Collection[Slot]) -> Iterator[Problem]:

@@ -21,7 +21,7 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.precision import slots_for
 from trainyard.spec.rules import check_beside_layout, layout_problems
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 from trainyard.training.pipeline_schedule import least_microbatches
 
 _NAMES = [axis.name for axis in AXES]

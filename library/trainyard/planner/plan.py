@@ -24,8 +24,8 @@ from trainyard.spec.checkpoint_rules import most_kept
 from trainyard.spec.ignored_fields import SAID
 from trainyard.spec.job import JobSpec
 from trainyard.spec.rules import BYTE_VOCABULARY, check_job_spec
-from trainyard.training.devices import Slot
 from trainyard.training.flops import training_flops_per_token
+from trainyard.training.known_devices import Slot
 from trainyard.training.pipeline_schedule import runs_of
 
 BUBBLE_SHARE_WORTH_SAYING = 0.25

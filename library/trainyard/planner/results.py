@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.base.problems import Problem
 from trainyard.spec.auto import AutoValues, DeviceKind
 from trainyard.spec.layout import Layout

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
-from trainyard.base.models import PositiveSteps, Sequences, SpecModel
+from trainyard.base.model_base import PositiveSteps, Sequences, SpecModel
 from trainyard.base.names import NAME
 from trainyard.protocol.resume_parts import ALL_PARTS, Parts
 from trainyard.spec.job import JobSpec
@@ -18,7 +18,7 @@ from trainyard.spec.sections.parallelism import (
     CompileSection,
     ParallelismSection,
 )
-from trainyard.training.stream import Windows
+from trainyard.training.data_stream import Windows
 
 
 class Overrides(SpecModel):

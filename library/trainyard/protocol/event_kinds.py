@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 
 
 class EventKind(StrEnum):

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterator
 from typing import Literal
 
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.base.problems import Problem, SpecError
 from trainyard.protocol.resume_parts import ALL_PARTS, WITHOUT, CheckpointPart
 from trainyard.protocol.resume_rules import Difference, differences

@@ -6,7 +6,7 @@ fields in both versions; the message to a worker and the paths differ.
 
 from __future__ import annotations
 
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.protocol.worker_messages import NodeName
 
 TASK = "worker.chore"

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Self
 
 from pydantic import AwareDatetime, Field
 
-from trainyard.base.models import RecordModel, Text
+from trainyard.base.model_base import RecordModel, Text
 from trainyard.protocol.event_kinds import EventData
 from trainyard.run.limits import Cut
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.model import ModelSection
-from trainyard.training.stream import advanced
+from trainyard.training.data_stream import advanced
 
 FENCE = "FENCE"
 """Below `<root>/<job>`: the highest attempt number that may commit there."""

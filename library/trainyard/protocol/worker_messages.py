@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainyard.base.models import RecordModel, Text
+from trainyard.base.model_base import RecordModel, Text
 from trainyard.base.names import NAME
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.protocol.operations import OperationOutcome, OperationProgress, OperationTask

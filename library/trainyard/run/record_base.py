@@ -21,7 +21,7 @@ class JsonRecord:
     the point that people look for. `trainyard.protocol.record_parser` parses records.
     """
 
-    # Read by pydantic alone; the same settings as those of `trainyard.base.models.RecordModel`.
+    # Read by pydantic alone; the same settings as those of `trainyard.base.model_base.RecordModel`.
     __pydantic_config__: ClassVar[dict[str, object]] = {
         "extra": "forbid",
         "ser_json_inf_nan": "strings",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, Literal, TypeVar
 
-from trainyard.base.models import Auto
+from trainyard.base.model_base import Auto
 from trainyard.base.problems import divisors
 from trainyard.spec.job import FIRST_DEFAULTS, JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import CheckpointSection
 from trainyard.spec.sections.parallelism import ParallelismSection
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 from trainyard.training.pipeline_schedule import SPLIT_BACKWARD
 
 DeviceKind = Literal["cpu", "cuda"]

@@ -9,7 +9,7 @@ from trainyard.spec.auto import explicit
 from trainyard.spec.job import JobSpec
 from trainyard.spec.precision import slots_for
 from trainyard.spec.sections.checkpoint import CheckpointSection
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 
 
 def most_kept(spec: JobSpec, *, step: int = 0) -> int:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from trainyard.base.models import SpecModel
+from trainyard.base.model_base import SpecModel
 from trainyard.spec.environment import ALLOWED
 from trainyard.spec.job import JobSpec
 

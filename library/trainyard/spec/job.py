@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from trainyard.axes import AXES
 from trainyard.axes.base import LayoutFacts
-from trainyard.base.models import SpecModel, Text
+from trainyard.base.model_base import SpecModel, Text
 from trainyard.base.names import NAME, TAG
 from trainyard.base.problems import Problem, SpecError, spec_error
 from trainyard.spec.layout import Layout

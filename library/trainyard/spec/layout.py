@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, create_model
 
 from trainyard.axes import AXES, MESH_AXES
-from trainyard.base.models import Ranks, SpecModel
+from trainyard.base.model_base import Ranks, SpecModel
 from trainyard.base.problems import Problem, SpecError, around, multiples, nearest
 
 if TYPE_CHECKING:

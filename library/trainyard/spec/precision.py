@@ -11,7 +11,7 @@ from trainyard.base.problems import Problem, multiples, nearest
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.parallelism import QuantizationSection
-from trainyard.training.devices import LEAST_CAPABILITY, Device, Slot, known_device
+from trainyard.training.known_devices import LEAST_CAPABILITY, Device, Slot, known_device
 
 BFLOAT16_ONLY = ("float8_rowwise", "float8_rowwise_with_gw_hp", "mxfp8")
 """Recipes whose kernels give bfloat16 results only."""

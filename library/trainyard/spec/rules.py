@@ -17,7 +17,7 @@ from trainyard.spec.optimizer_rules import LEARNING
 from trainyard.spec.precision import PRECISION, hardware
 from trainyard.spec.sections.model import DataSection
 from trainyard.training.architectures import ARCHITECTURES, Architecture
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 
 Rule = Callable[[JobSpec], Iterator[Problem]]
 

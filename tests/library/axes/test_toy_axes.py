@@ -20,7 +20,7 @@ WIDE = '''
 from collections.abc import Iterator
 
 from trainyard.axes.base import Axis, AxisFields, LayoutFacts, problem
-from trainyard.base.models import Ranks
+from trainyard.base.model_base import Ranks
 from trainyard.base.problems import Problem, divisors, nearest
 
 
@@ -50,7 +50,7 @@ AXES = (
 LOAN = '''
 """A toy axis that regroups the ranks of dp_shard, as expert parallelism does."""
 from trainyard.axes.base import Axis, AxisFields
-from trainyard.base.models import Ranks
+from trainyard.base.model_base import Ranks
 
 
 class LoanFields(AxisFields):

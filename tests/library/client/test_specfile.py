@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.base.models import SpecModel
+from trainyard.base.model_base import SpecModel
 from trainyard.base.problems import Problem
 from trainyard.client.spec_file import apply, did_you_mean, origin, parse_assignment, read_spec_file
 from trainyard.client.template import spec_template

@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainyard.spec.job import JobSpec, parse_job_spec
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 
 
 def job(world_size: int = 1, **sections: dict[str, Any]) -> JobSpec:

@@ -19,7 +19,7 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.rules import check_job_spec
 from trainyard.training.batch_partition import BatchPartition
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 
 
 def layouts_of(spec: JobSpec, world_size: int, *, slots: Collection[Slot] = ()) -> ResumeOption:

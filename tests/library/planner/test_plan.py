@@ -10,7 +10,7 @@ from trainyard.planner.plan import plan, resume_options
 from trainyard.planner.results import Plan, ResumeOption
 from trainyard.protocol.attempt import Overrides
 from trainyard.spec.job import parse_job_spec
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 
 
 def warnings_of(world_size: int = 1, **sections: dict[str, Any]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from trainyard.spec.auto import AUTO, FIELDS, DeviceKind, auto_values, expected_
 from trainyard.spec.job import FIRST_DEFAULTS, JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.spec.rules import check_new_job
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 
 OWN_MODEL = {"factory": "model:make", "code": "data:code"}
 ZERO_BUBBLE = {"pp": 2, "pp_schedule": "ZBVZeroBubble"}

@@ -1,6 +1,6 @@
 """The page of the job spec: complete, and drawn from the models alone."""
 
-from trainyard.base.models import SpecModel
+from trainyard.base.model_base import SpecModel
 from trainyard.spec.docs import describe_type, spec_markdown
 from trainyard.spec.job import JobSpec
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.manifests import make_manifest
 from trainyard.protocol.manifest import DataState, Manifest, TrainState
 from trainyard.spec.job import parse_job_spec
-from trainyard.training.stream import advanced, merged
+from trainyard.training.data_stream import advanced, merged
 
 SPEC = parse_job_spec({"training": {"global_batch_size": 4, "micro_batch_size": 1, "seq_len": 8}})
 DIGEST = "d" * 32

@@ -7,7 +7,7 @@ import pytest
 from trainyard.base.problems import SpecError
 from trainyard.spec.job import parse_job_spec
 from trainyard.spec.rules import check_job_spec
-from trainyard.training.devices import DEVICES, Slot, known_device, peak_flops
+from trainyard.training.known_devices import DEVICES, Slot, known_device, peak_flops
 
 GIB = 2**30
 H100 = Slot("cuda", "NVIDIA H100 80GB HBM3", 80 * GIB)

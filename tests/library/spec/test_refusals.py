@@ -11,7 +11,7 @@ from tests.library.spec import test_axes, test_pipeline, test_precision, test_ru
 from trainyard.base.problems import Problem, SpecError, named
 from trainyard.spec.job import parse_job_spec
 from trainyard.spec.rules import check_new_job
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 
 DOCUMENTS: dict[str, dict[str, Any]] = {
     **{f"axes: {name}": document for name, document, _ in test_axes.REFUSED},

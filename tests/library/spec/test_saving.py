@@ -7,7 +7,7 @@ import pytest
 from trainyard.base.problems import SpecError
 from trainyard.spec.job import parse_job_spec
 from trainyard.spec.rules import check_job_spec
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 
 
 def _problems(document: dict[str, Any], *slots: Slot) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.spec.layout import Layout
-from trainyard.training.stream import advanced, covered, left_out, merged
+from trainyard.training.data_stream import advanced, covered, left_out, merged
 
 windows = st.lists(
     st.tuples(st.integers(0, 60), st.integers(1, 9)).map(lambda w: (w[0], w[0] + w[1])), max_size=6

@@ -18,7 +18,7 @@ from server.addresses import Networks, counted_as
 from server.settings import Settings
 from server.wire.configuration import configured
 from server.wire.connections import Connections
-from server.wire.protocol import Limits
+from server.wire.http_protocol import Limits
 from tests.server.api.serving import listening_on, until
 
 GET = b"GET /echo HTTP/1.1\r\nhost: x\r\n"

@@ -17,7 +17,7 @@ from tests.trainer.hugging_face.weights import MODELS, ours
 from trainer.errors import DataError
 from trainer.hugging_face.config import config_of, differences
 from trainer.hugging_face.folder import WeightsFolder
-from trainer.hugging_face.names import published_name, shapes_of
+from trainer.hugging_face.weight_names import published_name, shapes_of
 from trainyard.training.architectures import ARCHITECTURES, Architecture, RopeScaling
 
 LLAMA = MODELS["llama"]

@@ -15,7 +15,7 @@ from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import SmallJob
 from trainer.hugging_face.folder import WeightsFolder
 from trainer.hugging_face.load import read_weights
-from trainer.hugging_face.names import published_name
+from trainer.hugging_face.weight_names import published_name
 from trainer.models.families import build_model
 from trainer.parallel.mesh import build_mesh
 from trainer.parallel.parallelize import parallelize

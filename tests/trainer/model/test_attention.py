@@ -9,7 +9,7 @@ from torch import Tensor
 from trainer.models.attention import CausalAttention, Positions
 from trainer.models.documents import BLOCK, attend_within_documents, block_mask, dense_mask
 from trainer.models.families import Llama
-from trainer.models.init import init_weights
+from trainer.models.initial_weights import init_weights
 from trainyard.training.architectures import ARCHITECTURES
 
 

@@ -7,7 +7,7 @@ import torch
 
 from trainer.models.attention import frequencies
 from trainer.models.families import FAMILIES, NormedAttention, Qwen3, build_model
-from trainer.models.init import init_weights
+from trainer.models.initial_weights import init_weights
 from trainyard.planner.parameters import count_parameters
 from trainyard.spec.job import parse_job_spec
 from trainyard.training.architectures import ARCHITECTURES, Architecture, RopeScaling

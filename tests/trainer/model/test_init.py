@@ -10,10 +10,10 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 from tests.trainer.ranks import run_ranks
-from trainer.models import init
+from trainer.models import initial_weights
 from trainer.models.base import Model
 from trainer.models.families import Llama, build_model
-from trainer.models.init import init_weights
+from trainer.models.initial_weights import init_weights
 from trainer.parallel.mesh import build_mesh
 from trainer.parallel.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec
@@ -57,7 +57,7 @@ def _differing_weights(spec: JobSpec, layout: Layout, seed: int) -> dict[str, in
     ids=str,
 )
 def test_weights_are_bit_equal_on_every_layout(layout: Layout) -> None:
-    assert ARCH.vocab_size * ARCH.dim > init.BLOCK_ELEMENTS
+    assert ARCH.vocab_size * ARCH.dim > initial_weights.BLOCK_ELEMENTS
     for differing in run_ranks(layout.world_size, _differing_weights, SPEC, layout, 5):
         assert set(differing.values()) == {0}, differing
 
@@ -110,7 +110,7 @@ def test_the_distribution_is_as_documented() -> None:
 def test_blocks_names_and_seeds_draw_independently() -> None:
     weights, others = plain_weights(0), plain_weights(1)
     embedding = weights["tok_embeddings.weight"].flatten()
-    size = init.BLOCK_ELEMENTS
+    size = initial_weights.BLOCK_ELEMENTS
     pairs = [
         (embedding[: len(embedding) - size], embedding[size:]),
         (embedding, others["tok_embeddings.weight"].flatten()),

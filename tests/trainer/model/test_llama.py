@@ -5,7 +5,7 @@ import torch
 
 from trainer.models.attention import CausalAttention, Positions, rotate
 from trainer.models.families import Llama
-from trainer.models.init import init_weights
+from trainer.models.initial_weights import init_weights
 from trainer.models.stateless_rng import sequence_keys
 from trainyard.training.architectures import Architecture
 

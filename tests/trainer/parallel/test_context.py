@@ -17,7 +17,7 @@ from tests.trainer.test_parallelize import Course, train
 from trainer.models.attention import CausalAttention
 from trainer.models.documents import document_mask
 from trainer.models.families import build_model
-from trainer.models.init import init_weights
+from trainer.models.initial_weights import init_weights
 from trainer.parallel.cp import AllGatherAttention, UlyssesAttention
 from trainer.parallel.inputs import attended_tokens, stream_tokens
 from trainer.parallel.mesh import Place, build_mesh, fsdp_mesh

@@ -17,12 +17,12 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from tests.trainer.test_parallelize import Course, make_spec, train
-from trainer.models import init
+from trainer.models import initial_weights
 from trainer.models.attention import Attention
 from trainer.models.base import Model
 from trainer.models.families import build_model
 from trainer.models.head import TokenLoss
-from trainer.models.init import init_weights
+from trainer.models.initial_weights import init_weights
 from trainer.parallel.compile import compile_blocks
 from trainer.parallel.mesh import Place, build_mesh
 from trainer.parallel.parallelize import parallelize
@@ -190,7 +190,7 @@ def test_bfloat16_trains_close_to_float32(parallelism: dict[str, Any]) -> None:
 
 def _differing_weights(spec: JobSpec, layout: Layout) -> dict[str, int]:
     """Count, by name, the elements that differ from those of a model in one process."""
-    init.BLOCK_ELEMENTS = 3000  # so that shards begin inside blocks, and hold several
+    initial_weights.BLOCK_ELEMENTS = 3000  # so that shards begin inside blocks, and hold several
     model, plain = build_model(spec), build_model(spec)
     parallelize(model, build_mesh(layout, "cpu"), spec, layout)
     for one in (model, plain):

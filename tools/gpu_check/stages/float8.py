@@ -8,7 +8,7 @@ from tools.gpu_check.check import Figure, Here, at_least, at_most, equal, larges
 from tools.gpu_check.training import alone, compile_section, curve, job
 from trainer.errors import LaunchError
 from trainyard.spec.job import JobSpec
-from trainyard.training.devices import LEAST_CAPABILITY
+from trainyard.training.known_devices import LEAST_CAPABILITY
 
 STEPS = 8
 LOSS = 5e-3

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from tools.gpu_check.check import Figure, Here, at_least, at_most, equal, reported
 from tools.gpu_check.launch import Job
 from tools.gpu_check.training import alone
-from trainyard.training.devices import known_device
+from trainyard.training.known_devices import known_device
 
 ROOT = Path(__file__).resolve().parents[3]
 MODULES = (

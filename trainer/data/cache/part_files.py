@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from trainer.data.cache.producer import TokenPiece
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.run.atomic import replace_file
 
 START = np.dtype("<i8")

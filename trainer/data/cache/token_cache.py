@@ -21,7 +21,7 @@ from trainer.data.cache.cache_build import Joined, build, remove_unfinished
 from trainer.data.cache.part_files import START
 from trainer.data.cache.producer import Producer
 from trainer.errors import DataError
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.run.atomic import replacing
 
 FORMAT_VERSION = 2

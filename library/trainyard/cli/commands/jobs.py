@@ -9,11 +9,11 @@ import typer
 
 from trainyard.base.problems import Problem
 from trainyard.cli.commands.watch import end_code, watch_job
+from trainyard.cli.listings import draw_options
 from trainyard.cli.options import Follow, JobReference, Json, Reason, Set, Wait, Yes
 from trainyard.cli.output import write_error, write_json, write_text
 from trainyard.cli.render import job_line
 from trainyard.cli.render_plan import draw_preview
-from trainyard.cli.tables import draw_options
 from trainyard.client import spec_file
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.overrides import overrides_from

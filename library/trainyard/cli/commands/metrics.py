@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from trainyard.cli.listings import draw_metrics
 from trainyard.cli.options import JobReference, Json
 from trainyard.cli.output import note, write_json, write_json_line, write_text
-from trainyard.cli.tables import draw_metrics
 from trainyard.client.errors import InvalidRequestError, NotFoundError
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client

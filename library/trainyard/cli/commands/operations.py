@@ -12,10 +12,10 @@ from rich.text import Text
 
 from trainyard.base.ids import is_id
 from trainyard.cli import formats
+from trainyard.cli.listings import SHORT_ID
 from trainyard.cli.options import Json, Limit
 from trainyard.cli.output import write_error, write_json, write_text
 from trainyard.cli.table import Listing
-from trainyard.cli.tables import SHORT_ID
 from trainyard.client.errors import UnknownReferenceError
 from trainyard.client.references import resolve
 from trainyard.client.sdk import Client

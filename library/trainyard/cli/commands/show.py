@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from trainyard.cli.listings import draw_counts, draw_events, draw_jobs, draw_nodes
 from trainyard.cli.options import JobReference, Json, Limit
 from trainyard.cli.output import note, write_error, write_json, write_text
 from trainyard.cli.render import draw_show
-from trainyard.cli.tables import draw_counts, draw_events, draw_jobs, draw_nodes
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
 from trainyard.protocol.rest.jobs import JobOrder

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainyard.base.models import RecordModel, SpecModel
+from trainyard.base.model_base import RecordModel, SpecModel
 from trainyard.spec.job import JobName
 
 

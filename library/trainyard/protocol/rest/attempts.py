@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import SaveFailed
 from trainyard.protocol.states import AttemptCause, AttemptNodeState, AttemptOutcome, AttemptState
 from trainyard.run.failures import Failure
 from trainyard.spec.auto import AutoValues, DeviceKind
 from trainyard.spec.layout import Layout
-from trainyard.training.stream import Windows
+from trainyard.training.data_stream import Windows
 
 
 class ContinuityCheck(RecordModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.base.problems import Problem
 
 Item = TypeVar("Item")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.manifest import ManifestFile
 from trainyard.protocol.operations import OperationKind, OperationProgress

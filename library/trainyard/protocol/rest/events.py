@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
 from pydantic import Field
 from typing_extensions import TypeAliasType
 
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.protocol.event_kinds import EventData, EventKind, NoticeKind
 from trainyard.protocol.manifest import SaveFailed, SaveSettled
 from trainyard.protocol.rest import event_data as data

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from trainyard.base.models import RecordModel, SpecModel
+from trainyard.base.model_base import RecordModel, SpecModel
 from trainyard.planner.results import Plan
 from trainyard.protocol.fork_rules import Guarantee
 from trainyard.protocol.rest.jobs import JobView

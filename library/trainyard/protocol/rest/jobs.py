@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainyard.base.models import RecordModel, SpecModel, Text
+from trainyard.base.model_base import RecordModel, SpecModel, Text
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.resume_parts import CheckpointPart
@@ -17,7 +17,7 @@ from trainyard.run.directory import Phase
 from trainyard.run.records import RecordingRanks, Request, RequestAnswer, RequestKind
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.training.stream import Windows
+from trainyard.training.data_stream import Windows
 
 
 class Progress(RecordModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from trainyard.base.models import RecordModel, SpecModel
+from trainyard.base.model_base import RecordModel, SpecModel
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.worker_messages import Hardware
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from trainyard.base.models import RecordModel, Seed, SpecModel
+from trainyard.base.model_base import RecordModel, Seed, SpecModel
 from trainyard.protocol.operations import (
     SHARD_GIB,
     DrawnTokens,

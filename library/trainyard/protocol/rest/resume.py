@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trainyard.base.models import PositiveSteps, Ranks, RecordModel, SpecModel
+from trainyard.base.model_base import PositiveSteps, Ranks, RecordModel, SpecModel
 from trainyard.planner.results import LayoutOption, Plan
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.jobs import JobView

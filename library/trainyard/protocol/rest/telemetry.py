@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from trainyard.base.models import RecordModel
+from trainyard.base.model_base import RecordModel
 from trainyard.protocol.manifest import Manifest
 from trainyard.protocol.operations import Verification
 from trainyard.protocol.rest.fork import DescendantView

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainyard.base.models import Auto, Ranks, Seconds, SpecModel, Steps
+from trainyard.base.model_base import Auto, Ranks, Seconds, SpecModel, Steps
 from trainyard.spec.storage_uri import RootName
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainyard.base.models import Fraction, SpecModel, Tokens
+from trainyard.base.model_base import Fraction, SpecModel, Tokens
 from trainyard.spec.storage_uri import Place
 from trainyard.training.architectures import ARCHITECTURES, Architecture, RopeScaling
 

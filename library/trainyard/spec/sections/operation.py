@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from trainyard.base.models import Ranks, Seconds, SpecModel, Text
+from trainyard.base.model_base import Ranks, Seconds, SpecModel, Text
 from trainyard.run.failures import FailureReason
 from trainyard.spec.environment import check_environment_names
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, create_model
 
 from trainyard.axes import AXES, FIELDS
-from trainyard.base.models import Auto, Fraction, SpecModel
+from trainyard.base.model_base import Auto, Fraction, SpecModel
 
 if TYPE_CHECKING:
     from trainyard.axes.cp import ContextParallelFields

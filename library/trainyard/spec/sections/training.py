@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from trainyard.base.models import Auto, PositiveSteps, Seed, Sequences, SpecModel, Steps, Tokens
+from trainyard.base.model_base import Auto, PositiveSteps, Seed, Sequences, SpecModel, Steps, Tokens
 
 Rate = Annotated[float, Field(gt=0, le=100)]
 

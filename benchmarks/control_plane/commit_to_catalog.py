@@ -2,7 +2,7 @@
 
 A job on two ranks saves at every step; the list of its checkpoints is looked up again and again.
 
-    python -m benchmarks.commit_to_catalog [--commits 40]
+    python -m benchmarks.control_plane.commit_to_catalog [--commits 40]
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.control_plane.stack import PACKAGES, Running, stack
 from benchmarks.report import emit, percentile
-from benchmarks.stack import PACKAGES, Running, stack
 from trainyard.protocol.record_parser import parse_record
 from trainyard.protocol.states import TERMINAL_JOB_STATES
 from trainyard.run.records import EventRecord

@@ -27,8 +27,8 @@ import torch
 
 from benchmarks.one_rank import StepCost, costs_of_a_step
 from benchmarks.report import emit, machine, versions
-from benchmarks.strategies_table import Measured, NotRun, Results, picture, table
-from benchmarks.strategies_to_compare import Strategy, slots_here, strategies_here
+from benchmarks.strategies.compared import Strategy, slots_here, strategies_here
+from benchmarks.strategies.table import Measured, NotRun, Results, picture, table
 from trainyard.base.problems import SpecError
 from trainyard.planner.plan import plan
 from trainyard.protocol.record_parser import parse_record

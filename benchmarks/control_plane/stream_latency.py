@@ -5,7 +5,7 @@ reports, so that each line has an event of its own, and one with many short step
 events. A line counts as received with the first event that names its step or a later one; it is
 written when its step has ended, the time that it carries.
 
-    python -m benchmarks.stream_latency [--slow-steps 120] [--quick-steps 2000]
+    python -m benchmarks.control_plane.stream_latency [--slow-steps 120] [--quick-steps 2000]
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.control_plane.stack import PACKAGES, Running, stack
 from benchmarks.report import emit, percentile
-from benchmarks.stack import PACKAGES, Running, stack
 from trainyard.client.sdk import Client
 from trainyard.client.stream import Resync
 from trainyard.protocol.record_parser import parse_record

@@ -3,7 +3,7 @@
 Each supervisor is a thread with a connection of its own that sends prepared reports one after the
 other, as a run does that catches up after an outage. A line holds ten values and a digest.
 
-    python -m benchmarks.ingest [--points 400000] [--values 1000] [--supervisors 2]
+    python -m benchmarks.control_plane.ingest [--points 400000] [--values 1000] [--supervisors 2]
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 from sqlalchemy import func, select
 
+from benchmarks.control_plane.servers import PACKAGES, Running, Store, add_running, served, store
 from benchmarks.report import emit
-from benchmarks.servers import PACKAGES, Running, Store, add_running, served, store
 from server.database.tables import metric_chunks, metric_tail
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Identity, Report
 from trainyard.run.directory import Phase

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trainyard.training.devices import Slot
+from trainyard.training.known_devices import Slot
 
 LARGE_FROM = 8
 """GPUs from which Llama 8B is trained, whose states in float32 take 90 GiB, instead of 1B."""

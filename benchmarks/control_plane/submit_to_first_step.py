@@ -6,7 +6,7 @@ launch is `torchrun` of a script that imports torch and joins the process group,
 Both alternate, so that other load on the machine affects both alike; the first job, which also
 builds the token cache, is reported separately.
 
-    python -m benchmarks.submit_to_first_step [--rounds 7] [--ranks 2]
+    python -m benchmarks.control_plane.submit_to_first_step [--rounds 7] [--ranks 2]
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.control_plane.stack import PACKAGES, Running, stack
 from benchmarks.report import emit
-from benchmarks.stack import PACKAGES, Running, stack
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.records import EventRecord, MetricRecord
 from worker.node.files import read_record

@@ -4,7 +4,7 @@ Most jobs have ended, a few run or wait, as where work has gone on for a while. 
 newest page, pages deep in the list, pages by state, and pages by tag, name and text that are rare:
 for those the query has to pass by almost every job.
 
-    python -m benchmarks.jobs_list [--jobs 100000] [--requests 200]
+    python -m benchmarks.control_plane.jobs_list [--jobs 100000] [--requests 200]
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 import httpx
 from sqlalchemy import insert, text
 
+from benchmarks.control_plane.servers import PACKAGES, Store, served, store
 from benchmarks.report import emit, percentile
-from benchmarks.servers import PACKAGES, Store, served, store
 from server.auth.service import create_token
 from server.database.tables import jobs
 from server.http.paging import encode

@@ -4,7 +4,7 @@ Ten series of a million points each, every thousandth of them NaN; the last few 
 still live, so that chunks and buckets do not line up. Measured are a whole series in 1,000 buckets,
 and a tenth of it, for which chunks must be decoded.
 
-    python -m benchmarks.charts [--points 1000000] [--charts 100]
+    python -m benchmarks.control_plane.charts [--points 1000000] [--charts 100]
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from itertools import pairwise
 import httpx
 import numpy as np
 
+from benchmarks.control_plane.servers import PACKAGES, Running, Store, add_running, served, store
 from benchmarks.report import emit, percentile
-from benchmarks.servers import PACKAGES, Running, Store, add_running, served, store
 from server.auth.service import create_token
 from server.metrics.points import Points
 from server.metrics.store import store_points

@@ -1,0 +1,1 @@
+"""Benchmarks of the control plane: server, scheduler, stream, and from submission to a step."""
