@@ -1,1 +1,1 @@
-"""Trains under torchrun: knows files, never the network or the control plane."""
+"""Trains under torchrun: uses files, other ranks and the bucket of its checkpoints."""

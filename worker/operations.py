@@ -1,10 +1,11 @@
 """Carries out operations: claims one, and starts a detached supervisor that runs its command.
 
-``` <data_dir>/operations/<id>/<fence>/    task.json and what the command leaves
-(protocol.operations), and
-  launch.json   the OperationLaunch
-  operation.log     output of the supervisor and of the command
-``` A folder goes when the server knows that the operation succeeded; after a failure it stays to be
+```
+<data_dir>/operations/<id>/<fence>/    task.json and what the command leaves (protocol.operations)
+  launch.json      the OperationLaunch
+  operation.log    output of the supervisor and of the command
+```
+A folder goes when the server knows that the operation succeeded; after a failure it stays to be
 read.
 """
 

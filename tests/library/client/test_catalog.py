@@ -13,11 +13,13 @@ from server.checkpoints.catalog import record_stall
 from server.checkpoints.outcomes import apply_outcome
 from server.operations.worker_api import claim_operation, report_operation
 from tests.library.client.conftest import Run, Yard
+from trainyard.cli.commands.operations import DONE
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter, SaveSettled
 from trainyard.protocol.operations import (
     LOOKS,
     ExportResult,
     ExportTask,
+    OperationKind,
     OperationOutcome,
     SampleEnd,
     SampleResult,
@@ -251,3 +253,7 @@ def test_a_job_is_deleted_with_its_checkpoints(yard: Yard, run: Run) -> None:
     result = run("delete", "tiny", "--checkpoints", "--yes")
     assert "its checkpoints go now" in result.stdout
     assert "all of tiny" in run("operations").stdout
+
+
+def test_every_kind_of_operation_has_a_word_for_its_success() -> None:
+    assert DONE.keys() == set(OperationKind)

@@ -37,6 +37,7 @@ DONE = {
     OperationKind.DELETE: "Deleted",
     OperationKind.EXPORT: "Exported",
     OperationKind.SAMPLE: "Drew from",
+    OperationKind.RECOVER: "Recovered",
 }
 
 
