@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from server.addresses import Networks
+
+FORMER_NAMES = {"TRAINYARD_CHORES_KEPT_DAYS": "TRAINYARD_OPERATIONS_KEPT_DAYS"}
+"""Environment variables of the former version, and what they are called now."""
 
 
 class Settings(BaseSettings):
@@ -84,6 +88,15 @@ class Settings(BaseSettings):
     def is_https(self) -> bool:
         """Whether browsers reach the server by https."""
         return (self.public_url or "").startswith("https:")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_former_names(cls, given: object) -> object:
+        """An unknown variable is passed over: under its former name this one would do nothing."""
+        for former, name in FORMER_NAMES.items():
+            if former in os.environ:
+                raise ValueError(f"{former} is now {name}: rename it")
+        return given
 
     @field_validator("trusted_proxies", mode="before")
     @classmethod

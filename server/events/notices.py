@@ -77,21 +77,26 @@ class NoticeCursor:
     def __init__(self) -> None:
         self._from = 0
         self._seen: set[tuple[str, str, str, int]] = set()
+        self._next = self._from, self._seen
 
     def start(self, connection: Connection) -> None:
         """Begin after what is there."""
         self._from = _settled(connection)
-        self.take(connection)
+        self.read(connection)
+        self.advance()
 
-    def take(self, connection: Connection) -> list[StoredNotice]:
-        """Return the notices that changed since the last call, in order."""
+    def read(self, connection: Connection) -> list[StoredNotice]:
+        """Return the notices that changed since the last `advance`, in order."""
         settled = _settled(connection)  # first: what is settled now is in the rows that follow
         query = StoredNotice.select().where(notices.c.seq >= self._from)
         rows = StoredNotice.all(connection, query.order_by(notices.c.seq))
         new = [row for row in rows if row.key not in self._seen]
-        self._from = settled
-        self._seen = {row.key for row in rows if row.seq >= settled}
+        self._next = settled, {row.key for row in rows if row.seq >= settled}
         return new
+
+    def advance(self) -> None:
+        """Pass what was read: it has been handed over, and no error can lose it any more."""
+        self._from, self._seen = self._next
 
 
 def notify(context: Context, connection: Connection, subject: Subject, data: EventData) -> None:

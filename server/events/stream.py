@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
@@ -14,6 +14,8 @@ from server.database.tables import events
 from server.events.notices import read_notices
 from server.events.tail import BATCH, StreamMessage, Subscription, Tail, notice_frame, read_frames
 
+OVERLAP = timedelta(seconds=60)
+"""So far clocks of servers may differ, and a transaction may last."""
 MOST_REPLAYED = 10_000
 """Events that a client may have missed; after more, to read afresh costs less."""
 
@@ -89,7 +91,12 @@ def _time_of(context: Context, last_event_id: int, newest: int) -> datetime | No
 
 
 def _changed(context: Context, since: datetime, job_id: str | None) -> list[StreamMessage]:
-    """Return the notices that a client may have missed, which the events it missed may overtake."""
+    """Return the notices that a client may have missed, which the events it missed may overtake.
+
+    Their times come from the clocks of several servers and from before the end of a transaction,
+    so some are sent twice: a notice is a state, and a repeat changes nothing.
+    """
+    since -= OVERLAP
     with context.database.read() as connection:
         return [notice_frame(row) for row in read_notices(connection, since=since, job_id=job_id)]
 

@@ -189,8 +189,9 @@ class Tail:
     def _look(self) -> bool:
         with self._context.database.read() as connection:
             # Before the events: of an event and a notice that it overtakes, the event comes last.
-            changed = [notice_frame(row) for row in self._notices.take(connection)]
+            changed = [notice_frame(row) for row in self._notices.read(connection)]
             happened = read_frames(connection, after=self.position)
+        self._notices.advance()  # not before the events are read as well, which may fail
         if not changed and not happened:
             return False
         with self._lock:  # whoever subscribes gets either the position before, and these, or after

@@ -30,7 +30,9 @@ def waits(context: Context, job_id: str, reason: str) -> None:
 def take(context: Context, cursor: NoticeCursor) -> list[tuple[str, str]]:
     """Return job and reason of what a cursor brings."""
     with context.database.read() as connection:
-        return [(row.job_id, _reason(row)) for row in cursor.take(connection)]
+        found = [(row.job_id, _reason(row)) for row in cursor.read(connection)]
+    cursor.advance()
+    return found
 
 
 def _reason(row: StoredNotice) -> str:
@@ -162,3 +164,12 @@ def test_the_migration_keeps_lasting_events_and_drops_the_others(
         left = connection.execute(select(events.c.kind, events.c.job_id)).all()
         assert [tuple(row) for row in left] == [(kept, job_id)]
         assert connection.scalar(select(sa.func.count()).select_from(notices)) == 0
+
+
+def test_what_was_read_comes_again_until_it_is_handed_over(context: Context) -> None:
+    with started(context) as cursor:
+        waits(context, "a", "one")
+        with context.database.read() as connection:
+            assert len(cursor.read(connection)) == 1  # and the read of the events fails
+        assert take(context, cursor) == [("a", "one")]
+        assert take(context, cursor) == []

@@ -9,12 +9,14 @@ from typing import cast
 import pytest
 from rich.console import Console
 
+from trainyard.cli.commands.metrics import _following
 from trainyard.cli.commands.watch import Lines, follow, panel
 from trainyard.client.sdk import Client
 from trainyard.client.stream import ITEM, Resync
 from trainyard.protocol.event_kinds import EventKind, NoticeKind
 from trainyard.protocol.rest.events import AnyStreamItem
 from trainyard.protocol.rest.jobs import JobView
+from trainyard.protocol.rest.telemetry import LogLine, LogPage
 from trainyard.spec.job import JobSpec
 
 AT = "2026-01-01T00:00:00Z"
@@ -163,3 +165,56 @@ def test_the_panel_never_wraps(columns: int) -> None:
     if columns == 200:
         assert "● running  saving" in lines[1]
         assert "loss NaN" in lines[3]
+
+
+class Logbook(Script):
+    """The same with the lines of rank 0 by attempt."""
+
+    def __init__(self, *scenes: tuple[AnyStreamItem | Resync, JobView], lines: list[str]) -> None:
+        super().__init__(*scenes)
+        self.lines = lines
+
+    def logs(self, job_id: str, *, attempt: int, first_line: int | None, **_: int) -> LogPage:
+        stored = [*enumerate(self.lines[attempt - 1].split())]
+        shown = stored[-1:] if first_line is None else stored[first_line:]
+        return LogPage(
+            attempt=attempt,
+            rank=0,
+            ranks=[0],
+            lines=[LogLine(number=number, text=text) for number, text in shown],
+            first_line=0,
+            total_lines=len(stored),
+            first_error_line=None,
+            dropped_bytes=0,
+        )
+
+
+def test_following_reads_attempts_that_passed_while_the_stream_was_interrupted() -> None:
+    view = job("running")
+    begun = view.model_copy(update={"attempt": 1})
+    wrote = ITEM.validate_python(
+        {
+            "at": AT,
+            "kind": NoticeKind.LOG,
+            "job_id": "j",
+            "attempt": 3,
+            "node": None,
+            "data": {"rank": 0, "lines": 1},
+        }
+    )
+    book = Logbook(
+        (Resync(), begun),
+        (wrote, view),
+        (event(EventKind.JOB_ENDED), view),
+        lines=["one two", "three four", "five"],
+    )
+    lines = _following(cast(Client, book), "j", attempt=None, rank=0, lines=1)
+    first = next(lines).text
+    book.lines[0] = "one two traceback"
+    assert [first, *(line.text for line in lines)] == [
+        "two",
+        "traceback",
+        "three",
+        "four",
+        "five",
+    ]

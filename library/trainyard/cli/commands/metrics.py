@@ -116,9 +116,11 @@ def _following(
         else:
             continue
         newest = attempt or newest
-        if shown is not None and newest != shown:
-            note(f"Attempt {newest}")
-            next_line = 0
+        while shown is not None and newest is not None and shown < newest:
+            # What the former attempt wrote last may have come while the stream was interrupted.
+            yield from _rest(yard, job_id, shown, rank, next_line or 0)
+            shown, next_line = shown + 1, 0
+            note(f"Attempt {shown}")
         shown = newest
         if shown is not None:
             for line in _rest(yard, job_id, shown, rank, next_line, lines=lines):
