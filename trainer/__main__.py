@@ -25,11 +25,11 @@ from trainer.process import (
     die_with_parent,
     leave,
     prefer_growing_segments,
-    raise_file_limit,
     show_stacks_when_asked,
     stop_on_sigterm,
 )
 from trainer.run import forget_check, named_root, open_run, refuse_used
+from trainyard.base.file_limit import raise_file_limit
 from trainyard.protocol.operations import TASK, OperationKind
 from trainyard.run.directory import Phase, RunDirectory
 from trainyard.run.failures import FailureReason

@@ -13,7 +13,6 @@ import faulthandler
 import gc
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
@@ -86,12 +85,6 @@ def prefer_growing_segments(environment: MutableMapping[str, str]) -> None:
     """
     if "PYTORCH_CUDA_ALLOC_CONF" not in environment:  # its former name
         environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-
-
-def raise_file_limit() -> None:
-    """Allow this process as many open files as it may: each rank that it talks to takes several."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def leave(code: int) -> NoReturn:

@@ -6,6 +6,7 @@ import resource
 from collections import Counter
 
 from server.addresses import Networks, counted_as
+from trainyard.base.file_limit import raise_file_limit
 
 RESERVED_DESCRIPTORS = 200
 """File descriptors for everything but connections: database, log, dashboard files, libraries."""
@@ -47,8 +48,7 @@ class Connections:
 
 def connections_possible() -> int:
     """Raise the soft limit of file descriptors to the hard one; return what connections may use."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    hard = raise_file_limit()
     if hard == resource.RLIM_INFINITY:
         hard = 1024 * 1024
     return max(RESERVED_DESCRIPTORS, hard - RESERVED_DESCRIPTORS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import resource
 import signal
 import sys
 import time
@@ -33,15 +32,6 @@ def become_subreaper() -> None:
     """Become the parent of every descendant whose own parent ends: none can slip away."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-
-
-def raise_file_limit() -> None:
-    """Allow this process, and torchrun and its ranks after it, as many open files as it may.
-
-    torchrun of the first node holds connections of every rank, and the usual 1,024 end below that.
-    """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def spawn_tied(

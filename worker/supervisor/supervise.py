@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from trainyard.base.file_limit import raise_file_limit
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.run.atomic import replace_file
 from trainyard.run.failures import Failure, FailureReason
@@ -36,7 +37,6 @@ from worker.node.process_tree import (
     become_subreaper,
     end_descendants,
     end_user,
-    raise_file_limit,
     reap,
     spawn_tied,
 )
