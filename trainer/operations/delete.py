@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from trainer.operations.order import ProgressWriter, folders_of
+from trainer.operations.operation_folder import ProgressWriter, folders_of
 from trainer.storage.io_errors import storage_errors
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import StoragePath, storage_root

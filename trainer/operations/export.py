@@ -7,7 +7,7 @@ from pathlib import Path
 from trainer.errors import LaunchError
 from trainer.hugging_face.export import export
 from trainer.hugging_face.tokenizer import ByteFiles, PlaceFiles
-from trainer.operations.order import ProgressWriter, check_root, checkpoint_of
+from trainer.operations.operation_folder import ProgressWriter, check_root, checkpoint_of
 from trainer.storage.io_errors import storage_errors
 from trainer.storage.root import storage_root
 from trainyard.protocol.operations import (

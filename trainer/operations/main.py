@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainer.errors import LaunchError, RunError
-from trainer.operations.order import write_record
+from trainer.operations.operation_folder import write_record
 from trainyard.protocol.operations import (
     OUTCOME,
     TASK,
@@ -66,6 +66,6 @@ def _command(kind: OperationKind) -> Callable[[OperationOrder, Path], OperationO
         from trainer.operations.recover import recover
 
         return recover
-    from trainer.operations.look import look_at
+    from trainer.operations.verify import verify
 
-    return look_at
+    return verify

@@ -15,7 +15,7 @@ from trainer.checkpoint.store import (
     metadata_digest,
 )
 from trainer.errors import CheckpointError, LaunchError, OutrunError
-from trainer.operations.order import JOB_ID, ProgressWriter, check_root
+from trainer.operations.operation_folder import JOB_ID, ProgressWriter, check_root
 from trainer.storage.io_errors import storage_errors
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.protocol.manifest import DCP_METADATA, MANIFEST, Manifest, checkpoint_path

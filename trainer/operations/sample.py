@@ -9,7 +9,7 @@ from pathlib import Path
 from trainer.data.open_tokenizer import open_tokenizer
 from trainer.errors import LaunchError
 from trainer.models.families import build_model
-from trainer.operations.order import ProgressWriter, checkpoint_of
+from trainer.operations.operation_folder import ProgressWriter, checkpoint_of
 from trainer.sample import generate, load_weights
 from trainyard.protocol.operations import (
     SAMPLE_SECONDS,

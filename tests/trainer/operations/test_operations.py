@@ -18,7 +18,7 @@ from trainer.checkpoint import store
 from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.operations import delete
 from trainer.operations.main import main
-from trainer.operations.order import ProgressWriter
+from trainer.operations.operation_folder import ProgressWriter
 from trainer.storage.io_errors import file_digest
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import COMMITTED, DCP_METADATA, FENCE, MANIFEST, Manifest

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.trainer.models.test_own import gpt
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, SmallJob
-from tests.trainer.test_own_model import gpt
 from trainer.checkpoint import store
 from trainer.errors import DataError, MismatchError
 from trainer.loop.resume import OF_OLDER_VERSIONS, Takeover, check_takeover

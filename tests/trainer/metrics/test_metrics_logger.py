@@ -65,7 +65,7 @@ def test_the_values_of_a_run_on_cpu_ranks(tmp_path: Path) -> None:
 
 
 def test_every_value_has_its_formula_in_the_documents(tmp_path: Path) -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text()
+    text = (Path(__file__).resolve().parents[3] / "docs" / "metrics.md").read_text()
     attempt = short_job(tmp_path, steps=2).launch(1, Layout())
     for name in set.union(*(set(line.values) for line in attempt.lines.values())):
         assert f"`{name}`" in text, name

@@ -22,7 +22,7 @@ from trainer.checkpoint.reader.checked_reader import CheckedReader
 from trainer.checkpoint.reader.load_plan import LoadPlanner
 from trainer.checkpoint.reader.metadata import check_cover, load_metadata
 from trainer.errors import CheckpointError
-from trainer.operations.order import ProgressWriter
+from trainer.operations.operation_folder import ProgressWriter
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import DCP_METADATA

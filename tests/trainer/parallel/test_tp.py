@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+from tests.trainer.parallel.test_parallelize import Course, make_spec, train
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
-from tests.trainer.test_parallelize import Course, make_spec, train
 from trainer.models import initial_weights
 from trainer.models.attention import Attention
 from trainer.models.base import Model

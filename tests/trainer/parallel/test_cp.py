@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tests.trainer.parallel.test_parallelize import Course, train
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
-from tests.trainer.test_parallelize import Course, train
 from trainer.models.attention import CausalAttention
 from trainer.models.documents import document_mask
 from trainer.models.families import build_model

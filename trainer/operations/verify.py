@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainer.checkpoint.store import check_contents, check_sizes, read_checked
 from trainer.errors import CheckpointError
-from trainer.operations.order import ProgressWriter, checkpoint_of
+from trainer.operations.operation_folder import ProgressWriter, checkpoint_of
 from trainer.storage.root import StoragePath, storage_root
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import Manifest
@@ -21,7 +21,7 @@ from trainyard.protocol.operations import (
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 
-def look_at(order: OperationOrder, operation: Path) -> OperationOutcome:
+def verify(order: OperationOrder, operation: Path) -> OperationOutcome:
     """Verify or scrub the checkpoint of a task, and return what was found.
 
     Raises:
@@ -70,7 +70,7 @@ def _loaded(
     progress: ProgressWriter,
     operation: Path,
 ) -> Verification:
-    from trainer.operations.load import load_everything  # with torch
+    from trainer.operations.load_check import load_everything  # with torch
 
     # Another number than wrote it, so that pieces are really cut or put together.
     ranks = 2 if manifest.layout.world_size == 1 else 1
