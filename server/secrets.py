@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from server.errors import UnavailableError
-from trainyard.base.masks import MASK
+from trainyard.base.redaction import MASK
 from trainyard.run.atomic import create_file, replace_file
 from trainyard.spec.environment import is_allowed
 from trainyard.spec.job import JobSpec

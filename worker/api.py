@@ -14,7 +14,7 @@ import httpx
 from pydantic import ValidationError
 
 from trainyard.base.model_base import RecordModel
-from trainyard.base.retry import Backoff, Retries, retry
+from trainyard.base.backoff import Backoff, Retries, retry
 from trainyard.protocol.rest.errors import TrainyardError, error_of
 from trainyard.protocol.worker_messages import (
     PROTOCOL,

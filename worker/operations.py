@@ -23,7 +23,7 @@ from pathlib import Path
 
 from trainyard.base.ids import is_id
 from trainyard.base.model_base import RecordModel
-from trainyard.base.retry import Retries
+from trainyard.base.backoff import Retries
 from trainyard.protocol.operations import (
     OUTCOME,
     PROGRESS,

@@ -13,12 +13,12 @@ from server.database.tables import attempts, demands, events, jobs
 from server.errors import NotFoundError
 from server.events.tail import StoredEvent
 from server.lifecycle import check_job
-from trainyard.base.masks import has_credentials, hide_credentials
+from trainyard.base.redaction import has_credentials, hide_credentials
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.states import JobState
 from trainyard.spec.job import JobSpec, parse_job_spec
-from trainyard.spec.sections.operation import RetrySection
+from trainyard.spec.sections.resources import RetrySection
 
 Verb = Literal["stop", "cancel", "resume", "resize", "save", "delete"]
 

@@ -13,7 +13,7 @@ from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import pending_save, store
 from trainer.checkpoint.save_phases import Point
 from trainer.storage.object_path import ObjectPath
-from trainyard.base.retry import Backoff
+from trainyard.base.backoff import Backoff
 from trainyard.protocol.manifest import SaveFailed
 from trainyard.spec.layout import Layout
 

@@ -20,7 +20,7 @@ from tests.server.harness import Harness
 from trainyard.protocol.attempt import Overrides
 from trainyard.spec.auto import FIELDS, auto_values, resolved
 from trainyard.spec.job import JobSpec
-from trainyard.spec.sections.operation import RetrySection
+from trainyard.spec.sections.resources import RetrySection
 from trainyard.spec.sections.parallelism import CompileSection
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 
-from trainyard.base.retry import Backoff, Clock, Retries
+from trainyard.base.backoff import Backoff, Clock, Retries
 from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled, TrainState
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trainer.data.dataset import Dataset
 from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.data_stream import advanced
-from trainyard.training.loss import NO_LABEL
+from trainyard.training.logit_chunks import NO_LABEL
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from trainer.metrics.run_writer import RunWriter
 from trainer.parallel.mesh import Place
 from trainer.run import Run
 from trainyard.run.directory import Phase
-from trainyard.training.loss import NO_LABEL
+from trainyard.training.logit_chunks import NO_LABEL
 
 logger = logging.getLogger("trainer")
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from trainyard.training.architectures import Architecture
-from trainyard.training.loss import NO_LABEL, tokens_per_chunk
+from trainyard.training.logit_chunks import NO_LABEL, tokens_per_chunk
 
 
 class Head(nn.Module):

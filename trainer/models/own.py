@@ -25,7 +25,7 @@ from trainer.models.plans import TENSOR, pieces, tensor_plan
 from trainer.models.stateless_rng import Noise
 from trainer.models.ties import Ties
 from trainyard.spec.job import JobSpec
-from trainyard.training.loss import NO_LABEL
+from trainyard.training.logit_chunks import NO_LABEL
 
 STD = 0.02
 

@@ -27,7 +27,7 @@ from trainer.torch_versions import allocate_buffers, refuse_split_backward, rele
 from trainyard.axes.pp import microbatches_of, stages_of
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.training.loss import NO_LABEL
+from trainyard.training.logit_chunks import NO_LABEL
 
 _T = TypeVar("_T", bound=np.generic)
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from trainyard.base.masks import hide_credentials
+from trainyard.base.redaction import hide_credentials
 from trainyard.base.model_base import RecordModel
 from trainyard.base.names import LEGAL
 

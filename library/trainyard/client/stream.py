@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from trainyard.base.retry import Retries
+from trainyard.base.backoff import Retries
 from trainyard.client.errors import ServerError
 from trainyard.client.transport import BACKOFF, Transport, unreachable
 from trainyard.protocol.rest.events import AnyStreamItem

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from trainyard.base.retry import Backoff, Retries, retry
+from trainyard.base.backoff import Backoff, Retries, retry
 from trainyard.client.errors import ApiError, ConnectionFailedError, error_of
 from trainyard.client.settings import Connection
 

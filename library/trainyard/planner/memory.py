@@ -26,7 +26,7 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.precision import quantized_elements
 from trainyard.training.batch_partition import BatchPartition
-from trainyard.training.loss import tokens_per_chunk
+from trainyard.training.logit_chunks import tokens_per_chunk
 
 SLACK = 0.15
 """Reserved beyond allocated, as a share of the short-lived parts: rounding and fragmentation of the

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from trainyard.base.problems import Problem
 from trainyard.planner.activations import BYTES
 from trainyard.planner.hardware_warnings import hardware_warnings
-from trainyard.planner.layouts import (
+from trainyard.planner.legal_layouts import (
     LEAST_LISTED,
     LISTED_IN_ALL,
     MOST_LISTED,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from trainyard.base.masks import MASK, is_masked
+from trainyard.base.redaction import MASK, is_masked
 from trainyard.base.problems import Problem, pointer_to
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")

@@ -17,7 +17,7 @@ from trainyard.base.problems import Problem, SpecError, spec_error
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import CheckpointSection
 from trainyard.spec.sections.model import DataSection, ModelSection
-from trainyard.spec.sections.operation import Env, GuardSection, ResourcesSection, RetrySection
+from trainyard.spec.sections.resources import Env, GuardSection, ResourcesSection, RetrySection
 from trainyard.spec.sections.parallelism import (
     ActivationCheckpointSection,
     CompileSection,

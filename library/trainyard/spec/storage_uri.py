@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from trainyard.base.masks import hide_credentials
+from trainyard.base.redaction import hide_credentials
 from trainyard.base.names import ROOT
 
 ROOT_PATTERN = re.compile(ROOT)

@@ -78,7 +78,7 @@ def apply(model, mesh, spec, layout):
 '''
 LIBRARY = """
 import json
-from trainyard.planner.layouts import LegalLayouts
+from trainyard.planner.legal_layouts import LegalLayouts
 from trainyard.planner.plan import plan
 from trainyard.spec.job import parse_job_spec
 from trainyard.spec.layout import Layout

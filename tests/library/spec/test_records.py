@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from trainyard.base.ids import is_id, make_id
-from trainyard.base.masks import has_credentials, hide_credentials, is_masked
+from trainyard.base.redaction import has_credentials, hide_credentials, is_masked
 from trainyard.protocol.manifest import checkpoint_id, checkpoint_path, split_checkpoint_id
 from trainyard.protocol.operations import SampleEnd, SampleResult
 from trainyard.protocol.record_parser import parse_record

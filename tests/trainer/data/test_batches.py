@@ -14,7 +14,7 @@ from tests.trainer.data.helpers import SEQ_LEN, open_text, text_root
 from trainer.data.batches import BatchReader, MicroBatch, micro_batches
 from trainer.data.dataset import Dataset
 from trainyard.training.batch_partition import BatchPartition
-from trainyard.training.loss import NO_LABEL
+from trainyard.training.logit_chunks import NO_LABEL
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
 from trainer.checkpoint import pending_save
 from trainer.checkpoint.save_phases import Point
 from trainer.storage.io_errors import storage_errors
-from trainyard.base.retry import Backoff
+from trainyard.base.backoff import Backoff
 from trainyard.protocol.manifest import SaveFailed
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.directory import Phase

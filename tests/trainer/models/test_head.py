@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trainer.models.head import TokenLoss
-from trainyard.training import loss as specs_loss
+from trainyard.training import logit_chunks as specs_loss
 
 B, S, D, V = 2, 5, 8, 11
 

@@ -28,7 +28,7 @@ from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.parallelism import ParallelismSection
 from trainyard.training.batch_partition import BatchPartition
-from trainyard.training.loss import NO_LABEL
+from trainyard.training.logit_chunks import NO_LABEL
 
 STEPS = 3
 SEQ_LEN = 32

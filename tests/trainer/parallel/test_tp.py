@@ -30,7 +30,7 @@ from trainer.parallel.split_loss import GatheredTokenLoss, SplitTokenLoss
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.parallelism import CompileSection
-from trainyard.training import loss as specs_loss
+from trainyard.training import logit_chunks as specs_loss
 from trainyard.training.architectures import Architecture
 from trainyard.training.batch_partition import BatchPartition
 

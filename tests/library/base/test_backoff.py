@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from trainyard.base.retry import Backoff, Retries, retry
+from trainyard.base.backoff import Backoff, Retries, retry
 
 EVEN = Backoff(first=1.0, longest=8.0, jitter=0.0)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.library.planner.specs_for_tests import job, slots_of
 from trainyard.base.problems import SpecError
-from trainyard.planner.layouts import MOST_LISTED, LegalLayouts
+from trainyard.planner.legal_layouts import MOST_LISTED, LegalLayouts
 from trainyard.planner.micro_batches import legal_micro_batch_size
 from trainyard.planner.plan import resume_options
 from trainyard.planner.results import ResumeOption

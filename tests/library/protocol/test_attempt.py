@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from trainyard.protocol.attempt import SECTIONS, AttemptSpec, Overrides
 from trainyard.spec.job import JobSpec, parse_job_spec
-from trainyard.spec.sections.operation import ResourcesSection
+from trainyard.spec.sections.resources import ResourcesSection
 from trainyard.spec.sections.parallelism import ParallelismSection
 
 
