@@ -13,8 +13,8 @@ from typing import Self, TypeVar
 import httpx
 from pydantic import ValidationError
 
-from trainyard.base.model_base import RecordModel
 from trainyard.base.backoff import Backoff, Retries, retry
+from trainyard.base.model_base import RecordModel
 from trainyard.protocol.rest.errors import TrainyardError, error_of
 from trainyard.protocol.worker_messages import (
     PROTOCOL,

@@ -21,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.base.backoff import Retries
 from trainyard.base.ids import is_id
 from trainyard.base.model_base import RecordModel
-from trainyard.base.backoff import Retries
 from trainyard.protocol.operations import (
     OUTCOME,
     PROGRESS,

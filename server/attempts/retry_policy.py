@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptOutcome, DesiredState, JobState
 from trainyard.run.failures import NEVER_RETRIED, Failure, FailureReason
-from trainyard.spec.sections.resources import RetrySection
+from trainyard.spec.sections.retry import RetrySection
 from trainyard.training.data_stream import merged
 
 LONGEST_BACKOFF_SECONDS = 600.0

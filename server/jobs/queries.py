@@ -18,7 +18,7 @@ from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.states import JobState
 from trainyard.spec.job import JobSpec, parse_job_spec
-from trainyard.spec.sections.resources import RetrySection
+from trainyard.spec.sections.retry import RetrySection
 
 Verb = Literal["stop", "cancel", "resume", "resize", "save", "delete"]
 

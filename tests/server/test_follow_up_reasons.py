@@ -12,7 +12,7 @@ from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, DesiredState, JobState
 from trainyard.run.failures import REMEDIES, Failure, FailureReason
 from trainyard.spec.layout import Layout
-from trainyard.spec.sections.resources import RetrySection
+from trainyard.spec.sections.retry import RetrySection
 
 RUN, STOP = DesiredState.RUN, DesiredState.STOP
 AGAIN = PendingLaunch(cause=AttemptCause.RETRY, actor="server", layout=Layout())

@@ -20,8 +20,8 @@ from tests.server.harness import Harness
 from trainyard.protocol.attempt import Overrides
 from trainyard.spec.auto import FIELDS, auto_values, resolved
 from trainyard.spec.job import JobSpec
-from trainyard.spec.sections.resources import RetrySection
 from trainyard.spec.sections.parallelism import CompileSection
+from trainyard.spec.sections.retry import RetrySection
 
 
 def test_models_and_migrations_agree(database: Database) -> None:

@@ -21,7 +21,7 @@ from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, DesiredState, JobState
 from trainyard.run.failures import FREE_RETRIES, NEVER_RETRIED, Failure, FailureReason
 from trainyard.spec.layout import Layout
-from trainyard.spec.sections.resources import RetrySection
+from trainyard.spec.sections.retry import RetrySection
 
 RUN, STOP, CANCEL = DesiredState.RUN, DesiredState.STOP, DesiredState.CANCEL
 ALL_REASONS = RetrySection(on=tuple(FailureReason), backoff_seconds=5)

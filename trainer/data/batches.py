@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from trainer.data.dataset import Dataset
 from trainyard.training.batch_partition import BatchPartition
 from trainyard.training.data_stream import advanced
-from trainyard.training.logit_chunks import NO_LABEL
+
+NO_LABEL = -100
+"""Label of a token that the loss leaves out; torch's own default."""
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,13 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
-from trainer.data.batches import MicroBatch, micro_batches
+from trainer.data.batches import NO_LABEL, MicroBatch, micro_batches
 from trainer.data.dataset import Dataset
 from trainer.distributed import Ranks
 from trainer.metrics.run_writer import RunWriter
 from trainer.parallel.mesh import Place
 from trainer.run import Run
 from trainyard.run.directory import Phase
-from trainyard.training.logit_chunks import NO_LABEL
 
 logger = logging.getLogger("trainer")
 

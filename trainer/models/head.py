@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from trainer.data.batches import NO_LABEL
 from trainyard.training.architectures import Architecture
-from trainyard.training.logit_chunks import NO_LABEL, tokens_per_chunk
+from trainyard.training.logit_chunks import tokens_per_chunk
 
 
 class Head(nn.Module):

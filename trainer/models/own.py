@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from trainer.data.batches import NO_LABEL
 from trainer.data.files.places import resolve
 from trainer.errors import LaunchError
 from trainer.models.attention import Positions
@@ -25,7 +26,6 @@ from trainer.models.plans import TENSOR, pieces, tensor_plan
 from trainer.models.stateless_rng import Noise
 from trainer.models.ties import Ties
 from trainyard.spec.job import JobSpec
-from trainyard.training.logit_chunks import NO_LABEL
 
 STD = 0.02
 

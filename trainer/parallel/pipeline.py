@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
-from trainer.data.batches import MicroBatch
+from trainer.data.batches import NO_LABEL, MicroBatch
 from trainer.models.base import Model
 from trainer.parallel.fsdp import reshard
 from trainer.parallel.inputs import InputMaker
@@ -27,7 +27,6 @@ from trainer.torch_versions import allocate_buffers, refuse_split_backward, rele
 from trainyard.axes.pp import microbatches_of, stages_of
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from trainyard.training.logit_chunks import NO_LABEL
 
 _T = TypeVar("_T", bound=np.generic)
 

@@ -14,8 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.distributed.tensor.placement_types import Placement
 
+from trainer.data.batches import NO_LABEL
 from trainer.models.head import TokenLoss, rows_of_labels
-from trainyard.training.logit_chunks import NO_LABEL
 
 
 class SplitTokenLoss(TokenLoss):

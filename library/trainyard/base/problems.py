@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from trainyard.base.redaction import hide_credentials
 from trainyard.base.model_base import RecordModel
 from trainyard.base.names import LEGAL
+from trainyard.base.redaction import hide_credentials
 
 UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
 """pydantic's names for a field that a model, and a dataclass, does not have."""

@@ -12,12 +12,13 @@ from trainyard.protocol.resume_parts import ALL_PARTS, Parts
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import CheckpointSection
-from trainyard.spec.sections.resources import ResourcesSection, RetrySection
 from trainyard.spec.sections.parallelism import (
     ActivationCheckpointSection,
     CompileSection,
     ParallelismSection,
 )
+from trainyard.spec.sections.resources import ResourcesSection
+from trainyard.spec.sections.retry import RetrySection
 from trainyard.training.data_stream import Windows
 
 

@@ -6,10 +6,10 @@ from trainyard.spec.sections.model import DataSection
 
 WITHOUT_EFFECT = frozenset({"data.document_masks", "data.prefetch_batches"})
 """Fields of the section `data` that leave sequences and order as they are."""
-BESIDE_DATA = ("training.seq_len", "training.seed")
+OUTSIDE_DATA = ("training.seq_len", "training.seed")
 ORDER_FIELDS = (
     *(f for name in DataSection.model_fields if (f := f"data.{name}") not in WITHOUT_EFFECT),
-    *BESIDE_DATA,
+    *OUTSIDE_DATA,
 )
 """All such fields; with one of them changed, a position denotes another sequence."""
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from trainyard.base.redaction import MASK, is_masked
 from trainyard.base.problems import Problem, pointer_to
+from trainyard.base.redaction import MASK, is_masked
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 RESERVED_ENV = re.compile(

@@ -17,13 +17,14 @@ from trainyard.base.problems import Problem, SpecError, spec_error
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.checkpoint import CheckpointSection
 from trainyard.spec.sections.model import DataSection, ModelSection
-from trainyard.spec.sections.resources import Env, GuardSection, ResourcesSection, RetrySection
 from trainyard.spec.sections.parallelism import (
     ActivationCheckpointSection,
     CompileSection,
     ParallelismSection,
     QuantizationSection,
 )
+from trainyard.spec.sections.resources import Env, ResourcesSection
+from trainyard.spec.sections.retry import GuardSection, RetrySection
 from trainyard.spec.sections.training import (
     LrScheduleSection,
     OptimizerSection,

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from trainyard.base.redaction import hide_credentials
 from trainyard.base.names import ROOT
+from trainyard.base.redaction import hide_credentials
 
 ROOT_PATTERN = re.compile(ROOT)
 OBJECTS = "s3://"

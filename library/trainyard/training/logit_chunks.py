@@ -1,9 +1,6 @@
-"""The loss over the vocabulary: tokens that it leaves out, and logits that it holds at once."""
+"""The chunk of logits that exists at once: trainer allocates by it, planner counts with it."""
 
 from __future__ import annotations
-
-NO_LABEL = -100
-"""Label of a token that the loss leaves out; torch's own default."""
 
 LOGITS_PER_CHUNK = 1 << 27
 """Logits that exist at once, at most: 512 MiB in float32."""

@@ -5,8 +5,8 @@ from pydantic import ValidationError
 
 from trainyard.protocol.attempt import SECTIONS, AttemptSpec, Overrides
 from trainyard.spec.job import JobSpec, parse_job_spec
-from trainyard.spec.sections.resources import ResourcesSection
 from trainyard.spec.sections.parallelism import ParallelismSection
+from trainyard.spec.sections.resources import ResourcesSection
 
 
 def test_no_override_changes_nothing_but_pins_the_schedule() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.library.spec import test_axes, test_pipeline, test_precision, test_rules, test_unused
+from tests.library.spec import test_axes, test_ignored_fields, test_precision, test_rules
+from tests.library.training import test_pipeline_stages
 from trainyard.base.problems import Problem, SpecError, named
 from trainyard.spec.job import parse_job_spec
 from trainyard.spec.rules import check_new_job
@@ -21,10 +22,10 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
         if pointer
     },
     **{
-        f"pipeline: {text}": test_pipeline.document(**axes)
-        for axes, _, text in test_pipeline.REFUSED
+        f"pipeline: {text}": test_pipeline_stages.document(**axes)
+        for axes, _, text in test_pipeline_stages.REFUSED
     },
-    **{f"unused: {text}": document for document, _, text in test_unused.REFUSED},
+    **{f"ignored: {text}": document for document, _, text in test_ignored_fields.REFUSED},
     **{f"rules: {text}": document for document, _, text in test_rules.REFUSED},
 }
 ON_GPUS: list[tuple[dict[str, Any], Slot]] = [

@@ -11,10 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.trainer.data.helpers import SEQ_LEN, open_text, text_root
-from trainer.data.batches import BatchReader, MicroBatch, micro_batches
+from trainer.data.batches import NO_LABEL, BatchReader, MicroBatch, micro_batches
 from trainer.data.dataset import Dataset
 from trainyard.training.batch_partition import BatchPartition
-from trainyard.training.logit_chunks import NO_LABEL
 
 
 @pytest.fixture

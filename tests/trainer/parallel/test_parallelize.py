@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from tests.trainer.ranks import run_ranks
-from trainer.data.batches import MicroBatch
+from trainer.data.batches import NO_LABEL, MicroBatch
 from trainer.loop.optimizer import build_optimizer
 from trainer.loop.step import MicroBatchLoop, clip_grad_norm
 from trainer.models.base import Model
@@ -24,7 +24,6 @@ from trainer.parallel.parallelize import parallelize
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.training.batch_partition import BatchPartition
-from trainyard.training.logit_chunks import NO_LABEL
 
 STEPS = 3
 SEQ_LEN = 32

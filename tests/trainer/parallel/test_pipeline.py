@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
-from trainer.data.batches import MicroBatch
+from trainer.data.batches import NO_LABEL, MicroBatch
 from trainer.loop.build import Assembly, assemble
 from trainer.loop.step import clip_grad_norm
 from trainer.parallel.mesh import Place
@@ -28,7 +28,6 @@ from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.parallelism import ParallelismSection
 from trainyard.training.batch_partition import BatchPartition
-from trainyard.training.logit_chunks import NO_LABEL
 
 STEPS = 3
 SEQ_LEN = 32
