@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from trainer.data.batches import MicroBatch
 from trainer.data.digest import sequence_hash
-from trainer.metrics.metrics_logger import StepResult
+from trainer.metrics.metrics_logger import StepMetrics
 from trainer.models.base import Model
 from trainer.parallel.fsdp import reshard, set_gradient_sync
 from trainer.parallel.inputs import InputMaker
@@ -106,7 +106,7 @@ class TrainStep:
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._spec = spec
 
-    def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> StepResult:
+    def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> StepMetrics:
         """Complete step `step` (counted from 1) and return what it measured."""
         loss = self._forward_backward(step, micro_batches)
         limit = self._spec.training.max_grad_norm or math.inf
@@ -117,7 +117,7 @@ class TrainStep:
         self._before_update()
         self._optimizer.step()
         self._optimizer.zero_grad()
-        return StepResult(loss=loss, grad_norm=grad_norm, hashes=_hashes(micro_batches))
+        return StepMetrics(loss=loss, grad_norm=grad_norm, hashes=_hashes(micro_batches))
 
 
 def _hashes(micro_batches: Sequence[MicroBatch]) -> list[int]:

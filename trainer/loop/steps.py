@@ -16,7 +16,7 @@ from trainer.loop.save_records import SaveRecords
 from trainer.loop.step import TrainStep
 from trainer.loop.train_state import one_step_on
 from trainer.loop.validation import Validation
-from trainer.metrics.metrics_logger import MetricsLogger, StepResult
+from trainer.metrics.metrics_logger import MetricsLogger, StepMetrics
 from trainer.metrics.profiler import Profiler
 from trainer.metrics.run_writer import RunWriter
 from trainer.parallel.compile import waiting_for_compilers
@@ -53,7 +53,7 @@ class Loop:
         self._waiting_for_compilers = partial(
             waiting_for_compilers, run.spec, assembly.mesh, ranks.cpu_group
         )
-        self._report = MetricsLogger(run, ranks, recorder, start=state)
+        self._report = MetricsLogger(run, ranks, start=state)
         self._control = RequestChannel(
             run.directory,
             recorder,
@@ -125,7 +125,7 @@ class Loop:
             self._control.post(
                 save_ended=self._checkpoints.ended, retry_due=self._checkpoints.retry_due
             )
-            result = self._step(batches)
+            metrics = self._step(batches)
             self._after_step(self._state.step)
             decision = self._control.take()
             if Decision.SAVE_ENDED in decision:
@@ -138,7 +138,7 @@ class Loop:
                 with self._report.pace.pausing(), self._waiting_for_compilers():
                     self._report.keep(validation.run())
             self._report.step_done(
-                self._state, result, write_values=stopping or bool(saving) or validating
+                self._state, metrics, write_values=stopping or bool(saving) or validating
             )
             if stopping:
                 self._recorder.event("stop_agreed", {})
@@ -155,7 +155,7 @@ class Loop:
             collect(self._state.step)
             self._recorder.beat(Phase.TRAINING)
 
-    def _step(self, batches: Iterator[list[MicroBatch]]) -> StepResult:
+    def _step(self, batches: Iterator[list[MicroBatch]]) -> StepMetrics:
         with self._report.pace.waiting_for_data():
             micro_batches = next(batches)
         step = self._state.step + 1
@@ -164,10 +164,10 @@ class Loop:
             self._waiting_for_compilers() if compiling else nullcontext(),
             self._report.pace.step(),
         ):
-            result = self._train_step(step, micro_batches)
+            metrics = self._train_step(step, micro_batches)
         self._state = one_step_on(self._state, self._spec)
         self._recorder.step = self._state.step
-        return result
+        return metrics
 
     def _save(self, kind: str) -> None:
         assembly = self._assembly

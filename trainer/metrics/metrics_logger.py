@@ -1,14 +1,16 @@
-"""What is written of each step: its digest always, and now and then what was measured."""
+"""Writes `metrics.jsonl`: the data digest of every step, the values of the logged ones."""
 
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from trainer.data.digest import in_global_order, step_digest
 from trainer.distributed import Ranks
 from trainer.metrics.loss_guard import LossGuard, Verdict
 from trainer.metrics.measure import (
@@ -18,22 +20,27 @@ from trainer.metrics.measure import (
     largest_of_ranks,
     memory,
 )
-from trainer.metrics.run_writer import RunWriter
-from trainer.metrics.step_log import StepLog
 from trainer.metrics.tensorboard import TensorBoard
 from trainer.metrics.timers import StepTimers
 from trainer.parallel.mesh import Place
 from trainer.run import Run
 from trainyard.protocol.manifest import TrainState
+from trainyard.run.directory import RunDirectory
+from trainyard.run.record_files import append_metrics
+from trainyard.run.records import MetricRecord
 from trainyard.spec.auto import explicit
+from trainyard.spec.layout import Layout
 from trainyard.training.batch_partition import BatchPartition
 
 logger = logging.getLogger("trainer")
 
+FLUSH_STEPS = 256
+"""Most steps without values that wait to be written: a kill loses the digests of so many."""
+
 
 @dataclass(frozen=True)
-class StepResult:
-    """What a step leaves behind; the tensors are on the device, and not waited for."""
+class StepMetrics:
+    """What a step measured; the tensors are on the device, and the host has not waited for them."""
 
     loss: torch.Tensor
     """This rank's share of the mean loss over the tokens of the global batch, float32 `[]`."""
@@ -44,21 +51,19 @@ class StepResult:
 
 
 class MetricsLogger:
-    """The lines of `metrics.jsonl`; every rank calls every method.
+    """Measures, checks and writes the metrics of steps; every rank calls every method.
 
-    Writing values is the one thing between two steps that waits for the device.
+    Fetching values is the only thing between two steps that waits for the device.
     """
 
-    def __init__(self, run: Run, ranks: Ranks, recorder: RunWriter, *, start: TrainState) -> None:
+    def __init__(self, run: Run, ranks: Ranks, *, start: TrainState) -> None:
         """Begin with the counters before the first step of the attempt."""
         self._spec = run.spec
         self._ranks = ranks
         self._log_every_steps = explicit(run.spec.training.log_every_steps)
         self._first_step = start.step + 1
         self._guard = LossGuard(run.spec, start)
-        self._log = StepLog(
-            partition=run.partition, layout=run.attempt.layout, ranks=ranks, recorder=recorder
-        )
+        self._log = StepLog(run.directory, run.partition, run.attempt.layout, ranks)
         self._losses = Losses(run, ranks)
         self._use = HardwareUse(run.spec, device_name(ranks.device))
         self._compile_seconds = 0.0
@@ -72,30 +77,30 @@ class MetricsLogger:
         )
         """Times of steps, and of what lies between them."""
 
-    def keep(self, values: dict[str, float]) -> None:
-        """Keep values, of a save or a validation, for the next line that holds any."""
-        self._kept |= values
+    def keep(self, metrics: dict[str, float]) -> None:
+        """Keep metrics of a save or a validation for the next step whose values are written."""
+        self._kept |= metrics
 
-    def step_done(self, state: TrainState, result: StepResult, *, write_values: bool) -> None:
-        """Take in a completed step, and write what waits when it is time to.
+    def step_done(self, state: TrainState, metrics: StepMetrics, *, write_values: bool) -> None:
+        """Take in a completed step, and write the steps that wait when it is time to.
 
         Args:
             state: the counters after the step.
-            result: what the step measured.
-            write_values: whether its values are to be written at once; they are at every
-                `log_every_steps`, at the first step of the attempt and the last of the job anyway.
+            metrics: what the step measured.
+            write_values: whether its values are written in any case; they are written at every
+                `log_every_steps`, at the first step of the attempt and at the last of the job.
 
         Raises:
-            GuardError: on every rank, after the line with the value has been written.
+            GuardError: on every rank, after the record with the value has been written.
         """
-        self._log.add(state.step, result.hashes)
+        self._log.add(state.step, metrics.hashes)
         if write_values or self._is_logged(state.step):
-            self._write_values(state, result)
+            self._write_values(state, metrics)
         elif self._log.full:
             self._log.write({})
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the files of TensorBoard."""
         if self._tensorboard:
             self._tensorboard.close()
 
@@ -103,10 +108,10 @@ class MetricsLogger:
         steps, every = self._spec.training.steps, self._log_every_steps
         return step in (self._first_step, steps) or step % every == 0
 
-    def _write_values(self, state: TrainState, result: StepResult) -> None:
-        measured = self._losses(result)
-        performance, verdict = self._agree(self._guard.judge(measured))
-        values = measured | {
+    def _write_values(self, state: TrainState, step_metrics: StepMetrics) -> None:
+        losses = self._losses(step_metrics)
+        performance, verdict = self._agree(self._guard.judge(losses))
+        metrics = losses | {
             "train/lr": self._spec.schedule.rate(state.step),
             "train/tokens": float(state.tokens),
             "train/sequences": float(state.data.consumed),
@@ -114,26 +119,26 @@ class MetricsLogger:
             **self._kept,
         }
         self._kept = {}
-        self._log.write(values)
+        self._log.write(metrics)
         if self._tensorboard:
-            self._tensorboard.write(state.step, values)
+            self._tensorboard.write(state.step, metrics)
         logger.info(
             "step %d/%d  loss %.4f  grad norm %.3f  %.0f tokens/s",
             state.step,
             self._spec.training.steps,
-            values["train/loss"],
-            values["train/grad_norm"],
-            values["perf/tokens_per_second_per_device"] * self._ranks.world_size,
+            metrics["train/loss"],
+            metrics["train/grad_norm"],
+            metrics["perf/tokens_per_second_per_device"] * self._ranks.world_size,
         )
         if verdict != Verdict.GOOD:
-            # The first rank to end takes the others with it: rank 0 must have written by then.
+            # The first rank to end takes the others with it: rank 0 must have written before.
             dist.barrier(group=self._ranks.cpu_group)
-        self._guard.act(verdict, measured, state)
+        self._guard.act(verdict, losses, state)
 
     def _agree(self, verdict: Verdict) -> tuple[dict[str, float], Verdict]:
         """Return times of this rank, the largest of all ranks of what may differ, and the verdict.
 
-        One collective does for all of it. The worst verdict of any rank is that of all.
+        One collective serves all of it. The worst verdict of any rank is that of all.
         """
         pace = self.pace.values()
         compiled, self._compile_seconds = self._compile_seconds, compile_seconds()
@@ -149,8 +154,73 @@ class MetricsLogger:
         return pace | self._use.values(rate) | largest, verdict
 
 
+@dataclass(frozen=True)
+class _Step:
+    step: int
+    time: float
+    hashes: list[int]
+
+
+class StepLog:
+    """Completed steps that `metrics.jsonl` does not hold yet; every rank calls every method."""
+
+    def __init__(
+        self, directory: RunDirectory, partition: BatchPartition, layout: Layout, ranks: Ranks
+    ) -> None:
+        self._directory = directory
+        self._partition = partition
+        self._ranks = ranks
+        self._steps: list[_Step] = []
+        # Ranks of one data-parallel rank run the same sequences: the lowest of them is the source.
+        by_dp_rank = {
+            Place.of(rank, layout).dp: rank for rank in reversed(range(layout.world_size))
+        }
+        self._sources = [by_dp_rank[rank] for rank in range(layout.dp)]
+
+    @property
+    def full(self) -> bool:
+        """Whether so many steps wait that they are written although none has values."""
+        return len(self._steps) >= FLUSH_STEPS
+
+    def add(self, step: int, hashes: list[int]) -> None:
+        """Keep a completed step with the hashes of the sequences that this rank ran."""
+        self._steps.append(_Step(step, time.time(), hashes))
+
+    def write(self, metrics: dict[str, float]) -> None:
+        """Append a record for each step that waits; `metrics` are those of the last one.
+
+        Raises:
+            OSError: on global rank 0, a record could not be appended whole.
+        """
+        # Other ranks than global rank 0 have no digests, so they append nothing.
+        for done, digest in zip(self._steps, self._digests(), strict=False):
+            values = metrics if done is self._steps[-1] else {}
+            append_metrics(
+                self._directory,
+                MetricRecord(step=done.step, time=done.time, values=values, data_digest=digest),
+            )
+        self._steps.clear()
+
+    def _digests(self) -> list[str]:
+        """Return the digest of each step's sequences on global rank 0; none on other ranks."""
+        slots = self._partition.rounds * self._partition.micro_batch_size
+        mine = torch.zeros(len(self._steps), slots, dtype=torch.int64)
+        for row, done in zip(mine, self._steps, strict=True):
+            row[: len(done.hashes)] = torch.tensor(done.hashes, dtype=torch.int64)
+        leads = self._ranks.leads
+        gathered = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
+        dist.gather(mine, gathered if leads else None, dst=0, group=self._ranks.cpu_group)
+        if not leads:
+            return []
+        by_rank = [gathered[source].tolist() for source in self._sources]
+        return [
+            step_digest(in_global_order(self._partition, [rows[index] for rows in by_rank]))
+            for index in range(len(self._steps))
+        ]
+
+
 class Losses:
-    """Brings the loss together from all ranks, and fetches it: one collective, one copy."""
+    """Reduces the loss over all ranks and fetches it: one collective, one copy."""
 
     def __init__(self, run: Run, ranks: Ranks) -> None:
         self._layout = run.attempt.layout
@@ -160,14 +230,14 @@ class Losses:
             device=ranks.device,
         )
 
-    def __call__(self, result: StepResult) -> dict[str, float]:
+    def __call__(self, metrics: StepMetrics) -> dict[str, float]:
         """Return mean and largest loss and the gradient norm; the host waits for them."""
         loss_D = torch.zeros_like(self._tokens_share_D)
-        # Tensor-parallel ranks have the same loss, all of it; the others each their part.
-        loss_D[self._place.dp] = result.loss / self._layout.tp
+        # Tensor-parallel ranks all hold the whole loss; ranks of the other axes hold parts of it.
+        loss_D[self._place.dp] = metrics.loss / self._layout.tp
         dist.all_reduce(loss_D)
         means_D = loss_D / self._tokens_share_D
-        grad_norm = result.grad_norm.to(loss_D.device)
+        grad_norm = metrics.grad_norm.to(loss_D.device)
         fetched = torch.stack([loss_D.sum(), means_D.max(), grad_norm]).tolist()
         return dict(zip(("train/loss", "train/loss_max", "train/grad_norm"), fetched, strict=True))
 

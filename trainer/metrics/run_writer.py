@@ -1,4 +1,4 @@
-"""Writes what the run says of itself: metrics, events, heartbeat, answers, outcome, error."""
+"""Writes the records of a run except its metrics: events, heartbeat, answers, outcome, error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from trainyard.run.failures import REMEDIES, Failure, FailureReason, Remedy
 from trainyard.run.record_base import to_plain
 from trainyard.run.record_files import (
     append_event,
-    append_metrics,
     write_error,
     write_heartbeat,
     write_outcome,
@@ -31,7 +30,6 @@ from trainyard.run.record_files import (
 from trainyard.run.records import (
     EventRecord,
     Heartbeat,
-    MetricRecord,
     Outcome,
     Provenance,
     RequestAnswer,
@@ -89,12 +87,6 @@ class RunWriter:
         if self._leads:
             record = EventRecord(time=time.time(), kind=kind, step=self.step, data=data)
             append_event(self._directory, record)
-
-    def metrics(self, records: list[MetricRecord]) -> None:
-        """Append the values of completed steps."""
-        if self._leads:
-            for record in records:
-                append_metrics(self._directory, record)
 
     def answer(self, request_id: str, answer: RequestAnswer) -> None:
         """Answer a request, and append the answer to the events."""

@@ -19,13 +19,13 @@ from trainyard.run.records import (
 )
 
 
-def append_metrics(run: RunDirectory, record: MetricRecord) -> None:
-    """Append the values of a step to `metrics.jsonl`.
+def append_metrics(run: RunDirectory, metrics: MetricRecord) -> None:
+    """Append the metrics of a step to `metrics.jsonl`.
 
     Raises:
         OSError: the record could not be appended whole.
     """
-    _append(run.metrics, record)
+    _append(run.metrics, metrics)
 
 
 def append_event(run: RunDirectory, record: EventRecord) -> None:

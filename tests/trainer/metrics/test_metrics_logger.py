@@ -13,7 +13,7 @@ from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, SmallJob
 from trainer.errors import LaunchError
 from trainer.loop.train import train
-from trainer.metrics.metrics_logger import Losses, StepResult, share_of
+from trainer.metrics.metrics_logger import Losses, StepMetrics, share_of
 from trainer.metrics.run_writer import RunWriter
 from trainer.run import open_run
 from trainyard.run.directory import RunDirectory
@@ -80,7 +80,7 @@ def _losses(folder: str, loss_by_dp: list[float]) -> dict[str, float]:
     rank = torch.distributed.get_rank()
     ranks = Ranks(rank, len(loss_by_dp), torch.device("cpu"), group)
     share = loss_by_dp[rank] * share_of(run.partition, rank)
-    return Losses(run, ranks)(StepResult(torch.tensor(share), torch.tensor(2.0), []))
+    return Losses(run, ranks)(StepMetrics(torch.tensor(share), torch.tensor(2.0), []))
 
 
 def test_the_largest_loss_is_the_mean_of_a_ranks_own_tokens(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt
 from trainer.data.digest import step_digest
 from trainer.distributed import Ranks
-from trainer.metrics.run_writer import RunWriter
-from trainer.metrics.step_log import FLUSH_STEPS, StepLog
+from trainer.metrics.metrics_logger import FLUSH_STEPS, StepLog
 from trainyard.run.directory import RunDirectory
 from trainyard.spec.layout import Layout
 from trainyard.training.batch_partition import BatchPartition
@@ -29,8 +28,7 @@ def _log_three_steps(folder: str, layout: Layout) -> None:
     assert group is not None
     ranks = Ranks(rank, dist.get_world_size(), torch.device("cpu"), group)
     partition = BatchPartition(global_batch_size=7, micro_batch_size=2, dp=layout.dp)
-    recorder = RunWriter(RunDirectory(Path(folder)), rank=rank, local_rank=rank)
-    log = StepLog(partition=partition, layout=layout, ranks=ranks, recorder=recorder)
+    log = StepLog(RunDirectory(Path(folder)), partition, layout, ranks)
     mine = [offset for dealt in partition.for_rank(rank // layout.tp) for offset in dealt]
     for step in (1, 2, 3):
         log.add(step, [sequence(step, offset) for offset in mine])
