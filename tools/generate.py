@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from server.app.factory import openapi_text
-from trainyard.spec.docs import environment_markdown, job_schema_text, spec_markdown
+from tools.spec_docs import environment_markdown, job_schema_text, spec_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 

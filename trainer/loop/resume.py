@@ -19,8 +19,7 @@ from trainyard.protocol.attempt import OVERRIDABLE, ResumePoint
 from trainyard.protocol.fork_rules import settle_parts
 from trainyard.protocol.manifest import DataState, Manifest, TrainState
 from trainyard.protocol.resume_parts import ALL_PARTS, CheckpointPart, left_out, start_state
-from trainyard.protocol.resume_rules import differences, harmless_differences
-from trainyard.spec.data_order import ORDER_FIELDS
+from trainyard.protocol.resume_rules import ORDER_FIELDS, differences, harmless_differences
 from trainyard.spec.job import JobSpec
 
 logger = logging.getLogger("trainer")

@@ -9,8 +9,7 @@ from typing import Literal
 from trainyard.base.model_base import RecordModel
 from trainyard.base.problems import Problem, SpecError
 from trainyard.protocol.resume_parts import ALL_PARTS, WITHOUT, CheckpointPart
-from trainyard.protocol.resume_rules import Difference, differences
-from trainyard.spec.data_order import keeps_order
+from trainyard.protocol.resume_rules import Difference, differences, keeps_order
 from trainyard.spec.job import JobSpec
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainyard.protocol.attempt import OVERRIDABLE
 from trainyard.spec.job import JobSpec
-from trainyard.spec.sections.model import SHAPE_FIELDS
+from trainyard.spec.sections.model import SHAPE_FIELDS, DataSection
 
 LABELS = ("name", "description", "tags", "env")
 """Fields that are never compared."""
@@ -30,6 +30,14 @@ SCHEDULE_END = frozenset({"lr_schedule.total_steps", "lr_schedule.total_tokens"}
 """Two forms of the end of the schedule, which is compared in tokens."""
 MAY_CHANGE = WITHOUT_EFFECT | OVERRIDABLE
 """Sections and fields that may differ; a field that is not listed here may not."""
+SAME_ORDER = frozenset({"data.document_masks", "data.prefetch_batches"})
+"""Fields of the section `data` that leave the sequences and their order as they are."""
+ORDER_FIELDS = (
+    *(f for name in DataSection.model_fields if (f := f"data.{name}") not in SAME_ORDER),
+    *("training.seq_len", "training.seed"),
+)
+"""Fields that decide the sequences and their order: with one of them changed, a position in the
+data denotes another sequence."""
 SHOWN_CHARACTERS = 100
 
 
@@ -61,6 +69,11 @@ def harmless_differences(before: JobSpec, after: JobSpec) -> tuple[Difference, .
     return tuple(each for each in found if each.field not in SCHEDULE_END)
 
 
+def keeps_order(field: str) -> bool:
+    """Return whether the data can continue with another value of a field, such as `data.path`."""
+    return field not in ORDER_FIELDS
+
+
 def _fields(before: JobSpec, after: JobSpec) -> Iterator[Difference]:
     """Yield each field of each section that differs."""
     old = before.model_dump(mode="json", exclude=set(LABELS))
@@ -81,12 +94,11 @@ def _effective(found: Difference, before: JobSpec, after: JobSpec) -> Difference
     section, _, name = found.field.partition(".")
     if section != "model":
         return found
-    return Difference(
-        found.field, _meant(before, name, found.before), _meant(after, name, found.after)
-    )
+    old, new = _value(before, name, found.before), _value(after, name, found.after)
+    return Difference(found.field, old, new)
 
 
-def _meant(spec: JobSpec, name: str, given: Any) -> Any:
+def _value(spec: JobSpec, name: str, given: Any) -> Any:
     if spec.model.factory is not None:
         return given
     if name == "rope_factor":

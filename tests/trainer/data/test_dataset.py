@@ -17,7 +17,7 @@ from tests.trainer.data.helpers import open_text, text_root, text_spec, write_te
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.data.tokenizer import BOS, EOS
 from trainer.errors import DataError
-from trainyard.spec.data_order import keeps_order
+from trainyard.protocol.resume_rules import keeps_order
 from trainyard.spec.job import parse_job_spec
 
 

@@ -1,7 +1,7 @@
 """The page of the job spec: complete, and drawn from the models alone."""
 
+from tools.spec_docs import describe_type, spec_markdown
 from trainyard.base.model_base import SpecModel
-from trainyard.spec.docs import describe_type, spec_markdown
 from trainyard.spec.job import JobSpec
 
 
