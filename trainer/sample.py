@@ -26,7 +26,7 @@ from trainyard.spec.job import JobSpec
 
 
 def main() -> int:
-    """Print the prompt and what the model writes after it; 1 when there is no such checkpoint."""
+    """Print the prompt and its continuation; return 1 if the checkpoint cannot be loaded."""
     given = _parser().parse_args()
     try:
         run = open_run(given.run, world_size=None, roots=dict(given.root))
@@ -54,12 +54,12 @@ def load_weights(
     *,
     point: ResumePoint | None = None,
 ) -> Model:
-    """Return the spec's model on the CPU with the weights of a committed checkpoint, verified.
+    """Return the spec's model on the CPU with the verified weights of a committed checkpoint.
 
-    `point` says which checkpoint it must be; whichever is there without.
+    With `point`, the folder must hold exactly that checkpoint.
 
     Raises:
-        CheckpointError: it is missing, damaged, or of another model.
+        CheckpointError: the checkpoint is missing, damaged, or of another model.
     """
     manifest = read_manifest(folder)
     model = build_model(spec, roots)
@@ -84,20 +84,19 @@ def generate(
     seed: int,
     watch: Callable[[int], bool] = lambda _drawn: True,
 ) -> SampleResult:
-    """Return the prompt and up to `tokens` tokens after it, drawn one at a time.
+    """Return the prompt and up to `tokens` generated tokens.
 
     Args:
         model: predicts the next token.
-        tokenizer: the one that it was trained with.
+        tokenizer: the tokenizer of its training data.
         prompt: text to begin with.
-        tokens: most tokens to draw; fewer when the model ends the text.
-        temperature: divides the logits; 0 takes the likeliest token every time.
+        tokens: most tokens to generate; fewer if the model ends the text.
+        temperature: divides the logits; 0 selects the most likely token.
         seed: of the draws.
-        watch: is told how many are drawn, and says whether there is time for another.
+        watch: called before each token with the count so far; False ends the text.
     """
     generator = torch.Generator().manual_seed(seed)
-    # A document begins with BOS, or else follows an EOS: what the model has seen before a first
-    # line.
+    # In training a document follows its BOS, or without one the EOS of the document before.
     first = tokenizer.eos if tokenizer.bos is None else tokenizer.bos
     line = [first, *tokenizer.encode_batch([prompt.encode()])[0].tolist()]
     begun, ended = len(line), SampleEnd.MAX_TOKENS
@@ -110,8 +109,8 @@ def generate(
         if temperature == 0:
             token = int(logits_V.argmax())
         else:
-            chances_V = torch.softmax(logits_V / temperature, dim=-1)
-            token = int(torch.multinomial(chances_V, 1, generator=generator))
+            probs_V = torch.softmax(logits_V / temperature, dim=-1)
+            token = int(torch.multinomial(probs_V, 1, generator=generator))
         if token == tokenizer.eos:
             ended = SampleEnd.END_OF_TEXT
             break

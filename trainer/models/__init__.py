@@ -1,1 +1,1 @@
-"""Models and what makes them reproducible: initial weights and noise keyed by name and place."""
+"""Model families, own models, and reproducible initial weights and dropout."""

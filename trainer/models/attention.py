@@ -16,11 +16,10 @@ from trainyard.training.architectures import Architecture, RopeScaling
 
 
 class Positions(nn.Module):
-    """Which tokens of a sequence this process works on, and their rotary angles.
+    """The tokens of a sequence that this process works on, and their rotary angles.
 
-    The rotary position embedding is that of Su et al., RoFormer, 2021. All are buffers outside the
-    state dict. `reset` computes them anew, which a model that was built on the meta device needs
-    once it has memory.
+    The rotary position embedding is that of Su et al., RoFormer, 2021. All tensors are buffers
+    outside the state dict. A model built on the meta device calls `reset` once it has memory.
     """
 
     cos: Tensor
@@ -40,12 +39,12 @@ class Positions(nn.Module):
     def take(
         self, *, attended_S: Tensor, stream_S: Tensor, queries_S: Tensor | None = None
     ) -> None:
-        """Work on some tokens of each sequence only, by their places in it, int64 on the host.
+        """Select tokens of each sequence by their indices, int64 on the host.
 
         Args:
             attended_S: tokens whose queries, keys and values this process computes.
-            stream_S: tokens that its residual stream holds.
-            queries_S: tokens with whose queries it attends; without it those that it computes.
+            stream_S: tokens of its residual stream.
+            queries_S: tokens whose queries its attention uses; default: `attended_S`.
         """
         self._attended_S, self._stream_S = attended_S, stream_S
         self._queries_S = attended_S if queries_S is None else queries_S
@@ -58,12 +57,12 @@ class Positions(nn.Module):
 
     @property
     def attended(self) -> Tensor:
-        """Tokens whose queries, keys and values are computed here, int64 on the host."""
+        """Indices of the tokens whose queries, keys and values this process computes, int64."""
         return self._attended_S
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Fill the buffers; angles are computed in float64 on the host: the same everywhere."""
+        """Fill the buffers. Angles are computed in float64 on the host: equal on every device."""
         if self.cos.is_meta:
             return
         angles = torch.outer(self._attended_S.double(), self._frequencies_P)
@@ -74,34 +73,34 @@ class Positions(nn.Module):
         self.queries.copy_(self._queries_S)
 
     def forward(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return cosines, sines and the places of the stream, for so many tokens of the input.
+        """Return cosines [S, W], sines [S, W] and stream indices [S] for an input of S tokens.
 
-        The input is token ids, hence the attended tokens, or the residual stream. Fewer tokens than
-        the model was built for are the first ones of a sequence, as in inference.
+        The input is token ids (the attended tokens) or the residual stream. Fewer tokens than
+        `seq_len` are the first ones of a sequence, as in inference.
 
         Raises:
-            ValueError: that is more than the model was built for.
+            ValueError: `tokens` exceeds `seq_len`.
         """
         if tokens in (self.cos.shape[0], self.stream.shape[0]):
             return self.cos, self.sin, self.stream
         if tokens > self.seq_len:
             raise ValueError(f"{tokens} tokens are more than the model's seq_len={self.seq_len}")
-        assert self.stream.shape[0] == self.seq_len, "a part of a sequence has one length"
+        assert self.stream.shape[0] == self.seq_len, "ranks share only sequences of seq_len tokens"
         return self.cos[:tokens], self.sin[:tokens], self.stream[:tokens]
 
     def document_mask(self, segments_BS: Tensor) -> Mask:
-        """Return the mask that keeps documents apart, of whole sequences; one does for all layers.
+        """Return the document mask of whole sequences, which all layers share.
 
-        `segments_BS` holds the document of each token of the whole sequence, int32.
+        `segments_BS` is the document index of each token of the whole sequence, int32.
         """
         return document_mask(segments_BS, self.queries[: segments_BS.shape[1]])
 
 
 def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None) -> Tensor:
-    """Return by how much each pair of features turns from token to token, float64 [W / 2], in rad.
+    """Return the rotation of each pair of features per token, float64 [W / 2], in rad.
 
-    `scaling` is Llama 3.1's: frequencies that turn seldom within the context of the first training
-    are divided by its factor, those that turn often stay, in between the share shifts linearly.
+    `scaling` is Llama 3.1's: frequencies with few turns within the original context are divided by
+    its factor, those with many turns stay, and between the two it interpolates linearly.
     """
     pairs = torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu")
     plain = theta ** (-pairs / head_dim)
@@ -114,27 +113,28 @@ def frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None)
 
 
 def rotate(x_BHSW: Tensor, cos_SW: Tensor, sin_SW: Tensor) -> Tensor:
-    """Turn each pair of features (i, i + W/2) by the angle of its place.
+    """Rotate each pair of features (i, i + W/2) by the angle of its token.
 
     Pairs are half a head apart, as in published Hugging Face weights; the first half of `sin_SW`
-    carries the minus sign of the rotation. It is computed in the type of the angles, float32.
+    carries the minus sign of the rotation. The product is computed in float32, the type of the
+    angles, and rounded to the type of `x_BHSW`.
     """
     swapped_BHSW = torch.roll(x_BHSW, x_BHSW.shape[-1] // 2, dims=-1)
     return (x_BHSW * cos_SW + swapped_BHSW * sin_SW).type_as(x_BHSW)
 
 
 class CausalAttention(nn.Module):
-    """Scaled dot-product attention of each token to those up to itself.
+    """Causal scaled dot-product attention.
 
-    A module of its own, without weights, so that another way to attend can take its place.
+    A module without weights, so that context parallelism can replace it.
     """
 
     def forward(
         self, q_BHSW: Tensor, k_BKSW: Tensor, v_BKSW: Tensor, mask: Mask | None = None
     ) -> Tensor:
-        """Return the mixed values, shaped as the queries; K divides H.
+        """Return the attention output, shaped as the queries; K divides H.
 
-        With a `mask` of documents (`Positions.document_mask`), tokens see their own document only.
+        With a `mask` (`Positions.document_mask`) tokens attend to their own document only.
         """
         if mask is not None:
             return attend_within_documents(q_BHSW, k_BKSW, v_BKSW, mask)
@@ -145,7 +145,7 @@ class CausalAttention(nn.Module):
 
 
 class Attention(nn.Module):
-    """Projections to queries, keys and values, attention, and the projection back."""
+    """Projections to queries, keys and values, attention, and the output projection."""
 
     def __init__(self, arch: Architecture) -> None:
         super().__init__()
@@ -170,5 +170,5 @@ class Attention(nn.Module):
         return self._heads(self.wq(x_BSD)), self._heads(self.wk(x_BSD)), self._heads(self.wv(x_BSD))
 
     def _heads(self, x: Tensor) -> Tensor:
-        # The number of heads is left open: a shard of the projection holds fewer of them.
+        # -1 heads: under TP the projection returns only this rank's heads.
         return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)

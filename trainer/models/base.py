@@ -1,4 +1,4 @@
-"""What the trainer asks of a model, whether it is of a family or somebody's own."""
+"""The interface of a model to the trainer, of the families and of own models."""
 
 from __future__ import annotations
 
@@ -12,53 +12,56 @@ from trainer.models.head import Head
 
 
 class Model(nn.Module):
-    """Maps tokens to logits or to their loss; built without memory, then spread, then filled."""
+    """Maps tokens to logits or to their loss.
+
+    Built on the meta device, then parallelized, then allocated and initialized.
+    """
 
     positions: Positions
-    """Which tokens of a sequence this process works on."""
+    """The tokens of a sequence that this process works on."""
     layers: nn.ModuleDict
-    """The blocks: what is sharded, computed again and compiled one by one."""
+    """The blocks: the units of FSDP, recomputation and compilation."""
     tok_embeddings: nn.Embedding | None
-    """What is used first, where it is sharded by itself."""
+    """The embedding, an FSDP unit of its own; None if absent or part of another module."""
     norm: nn.RMSNorm | None
-    """What is used before the head, and sharded with it."""
+    """The final norm, in one FSDP unit with `output`."""
     output: Head | None
-    """What is used last, where it is sharded by itself."""
+    """The head; None if absent or part of another module."""
 
     @property
     def tied(self) -> bool:
-        """Whether the head uses the weight of the embedding: the root then shards both."""
+        """Whether the head uses the weight of the embedding: FSDP's root unit then holds both."""
         raise NotImplementedError
 
     def keep_ties(self) -> None:
-        """Restore tensors that the model holds under several names, after one was replaced."""
+        """Restore the identity of tensors with several names after some were replaced."""
 
     def keep(self, names: Collection[str]) -> None:
-        """Take out, in place, all modules but the named ones; names of parameters stay.
+        """Remove, in place, all modules but the named ones; parameter names do not change.
 
-        Names are those of `trainyard.training.pipeline_stages.module_names`, for every model alike.
+        Names are those of `trainyard.training.pipeline_stages.module_names` for every model.
         """
         raise NotImplementedError
 
     def part(self, names: Collection[str]) -> Self:
-        """Return a model of the named modules, which it shares with this one.
+        """Return a model of the named modules, shared with this one.
 
-        Without `tok_embeddings` it is given the residual stream [B, S, D] in place of tokens, and
-        without `output` it returns it.
+        Without `tok_embeddings` its input is the residual stream [B, S, D], without `output` its
+        result is.
         """
         raise NotImplementedError
 
     def initial_std(self, name: str) -> float:
-        """Return the standard deviation with which a matrix is drawn."""
+        """Return the standard deviation of a matrix's initial values."""
         raise NotImplementedError
 
     def initial_weights(self, _seed: int) -> dict[str, Tensor] | None:
-        """Return whole initial weights by name, for a model that has a way of its own to make them.
+        """Return whole initial weights by name if the model makes them itself.
 
-        None has them drawn by name.
+        None: `init_weights` draws them.
         """
         return None
 
     def reset_buffers(self) -> None:
-        """Give buffers, which `to_empty` left without values, what they hold before training."""
+        """Set buffers, which `to_empty` leaves undefined, to their values before training."""
         self.positions.reset()

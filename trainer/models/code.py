@@ -22,12 +22,12 @@ COMPILED = "__pycache__"
 def code_digest(spec: JobSpec, roots: Mapping[str, str]) -> str | None:
     """Return the XXH3-128 of names and contents of an own model's code; None without a folder.
 
-    Left out are what an import writes (`__pycache__`, `*.pyc`), what has a hidden name (such as
-    `.git`), and empty files. Links count as what they lead to.
+    Excluded are files that an import writes (`__pycache__`, `*.pyc`), hidden names (such as
+    `.git`), and empty files. Links count as their targets.
 
     Raises:
-        DataError: the folder or a file cannot be read, or leads out of its root.
-        LaunchError: there is more than a digest at each start can cover.
+        DataError: the folder or a file cannot be read, or lies outside of its root.
+        LaunchError: the folder exceeds `MOST_FILES` or `MOST_BYTES`.
     """
     place = spec.model.code
     if spec.model.factory is None or place is None:

@@ -1,8 +1,7 @@
-"""The decoder-only transformer that the families share, as one process would write it.
+"""The decoder-only transformer of all families, written for one process.
 
-A family defines what its block consists of (`families.py`). Nothing here knows of
-parallelism. Every layer keeps its global number in its name, also when other layers are taken out,
-so a checkpoint fits any layout.
+A family defines its block (`families.py`). Nothing here depends on parallelism. Every layer keeps
+its global number in its name, also in a pipeline stage, so a checkpoint fits any layout.
 
 Shapes: B sequences, S tokens, D model width, V vocabulary.
 """
@@ -32,7 +31,7 @@ STD = 0.02
 class Transformer(Model):
     """Token embedding, transformer blocks, final norm and projection to the vocabulary.
 
-    A part of a model is one too: embedding, norm and head may be None, and layers may be missing.
+    In a pipeline stage embedding, norm and head may be None, and layers may be missing.
     """
 
     def __init__(self, arch: Architecture, *, seq_len: int, dropout: float = 0.0) -> None:
@@ -47,7 +46,7 @@ class Transformer(Model):
         self.output: Head | None = Head(arch)
 
     def new_block(self, arch: Architecture, dropout: float) -> Block:
-        """Return a layer of the family's kind."""
+        """Return a new layer of the family."""
         raise NotImplementedError
 
     def forward(
@@ -58,21 +57,19 @@ class Transformer(Model):
         keys_B: Tensor | None = None,
         segments_BS: Tensor | None = None,
     ) -> Tensor:
-        """Return the logits of the token that follows each token, [B, S, V].
+        """Return the logits of the next token [B, S, V]; without a head the stream [B, S, D].
 
         Args:
-            x: token ids [B, S]; the residual stream [B, S, D] where there is no embedding.
-            labels_BS: the tokens that do follow. With them the sum of their losses is returned, a
-                float32 scalar in nats, to which labels of -100 add nothing.
-            keys_B: key of each sequence (`sequence_keys`), which drives dropout while training;
-                without it nothing is dropped.
-            segments_BS: document of each token of the whole sequence, int32; tokens attend to their
-                own document only. Without it to all before them.
-
-        Without a head the residual stream is returned, [B, S, D].
+            x: token ids [B, S]; the residual stream [B, S, D] if there is no embedding.
+            labels_BS: the next tokens. With them the result is the sum of their losses, a float32
+                scalar in nats; labels of -100 do not count.
+            keys_B: random key of each sequence (`sequence_keys`), for dropout; without it nothing
+                is dropped.
+            segments_BS: document index of each token of the whole sequence, int32; tokens attend to
+                their own document only. Without it to all tokens before them.
 
         Raises:
-            ValueError: the sequences are longer than the model was built for.
+            ValueError: the sequences are longer than `seq_len`.
         """
         cos_SW, sin_SW, tokens_S = self.positions(x.shape[1])
         mask = None if segments_BS is None else self.positions.document_mask(segments_BS)
@@ -93,15 +90,16 @@ class Transformer(Model):
         return self.arch.tied_embeddings
 
     def keep(self, names: Collection[str]) -> None:
-        """Take out, in place, all modules but the named ones; names of parameters stay."""
+        """Remove, in place, all modules but the named ones; parameter names do not change."""
         layers = self.layers.items()
         self.layers = nn.ModuleDict({i: layer for i, layer in layers if f"layers.{i}" in names})
         for name in {"tok_embeddings", "norm", "output"}.difference(names):
             setattr(self, name, None)
 
     def part(self, names: Collection[str]) -> Self:
-        """Return a model of the named modules, which it shares with this one."""
-        # Not a copy of the module, which would share its table of hooks with the original.
+        """Return a model of the named modules, shared with this one."""
+        # Not `copy.copy(self)`: a shallow copy shares its dict of hooks with the original, and FSDP
+        # registers hooks on each stage.
         with torch.device("meta"):
             part = type(self)(replace(self.arch, n_layers=0), seq_len=self.positions.seq_len)
         part.arch, part.positions, part.layers = self.arch, self.positions, self.layers
@@ -110,25 +108,25 @@ class Transformer(Model):
         return part
 
     def initial_std(self, name: str) -> float:
-        """Return 0.02; what adds to the residual stream is divided by sqrt(2 x layers).
+        """Return 0.02, divided by sqrt(2 x layers) for matrices that add to the residual stream.
 
-        So the stream does not widen with depth (Radford et al., GPT-2, 2019).
+        The variance of the stream then does not grow with depth (Radford et al., GPT-2, 2019).
         """
         residual = name.endswith(("wo.weight", "w2.weight"))
         return STD / math.sqrt(2 * self.arch.n_layers) if residual else STD
 
 
 def _sites(index: str) -> tuple[str, str]:
-    """Return the names of the two places in a layer where dropout acts."""
+    """Return the names of the two dropout sites of a layer."""
     return f"layers.{index}.attention", f"layers.{index}.feed_forward"
 
 
 class Block(nn.Module):
-    """One layer: attention and feed-forward, each normed before and added to its input.
+    """One layer: pre-norm attention and pre-norm feed-forward, each with a residual connection.
 
     Args:
         arch: the model's shape.
-        dropout: probability of dropping an element of what each of the two adds.
+        dropout: probability of zeroing an element of either contribution to the stream.
         attention: called with x [B, S, D], cosines, sines and the mask of documents.
         feed_forward: called with x [B, S, D].
     """
@@ -159,8 +157,9 @@ class Block(nn.Module):
     ) -> Tensor:
         """Return the residual stream after this layer, [B, S, D].
 
-        All arguments are tensors or made of them, and no number differs between layers: one
-        compiled program serves them all. `keys_2B` are those of the two places where dropout acts.
+        All arguments are tensors or contain only tensors, and no Python number differs between
+        layers, so one compiled program serves all layers. `keys_2B` has a row for each dropout
+        site.
         """
         attended_BSD = self.attention(self.attention_norm(x_BSD), cos_SW, sin_SW, mask)
         if keys_2B is not None:

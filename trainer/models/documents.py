@@ -1,8 +1,8 @@
-"""Attention that keeps the documents of a packed sequence apart.
+"""Document masks: attention within the documents of a packed sequence.
 
-On a CPU the mask is a tensor of booleans, which is simple and exact. Elsewhere it is a `BlockMask`
-of flex attention: what is kept there is whether blocks of 128 x 128 scores are needed, and single
-scores are masked inside the kernel, so that no tensor of S x S exists.
+On a CPU the mask is a tensor of booleans. Elsewhere it is a `BlockMask` of flex attention, which
+lists the blocks of 128 x 128 scores to compute; the kernel masks single scores, so no tensor of
+S x S exists.
 
 Shapes: B sequences, S tokens of a sequence, Q queries, H query heads, K key heads, W head width.
 """
@@ -20,15 +20,15 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 Mask = Tensor | BlockMask
 
 BLOCK = 128
-"""Queries and keys of one block of scores; what flex attention's kernels are tuned for."""
+"""Queries and keys of one block of scores: the default of flex attention's kernels."""
 
 
 def document_mask(segments_BS: Tensor, queries_Q: Tensor) -> Mask:
-    """Return which scores count: a token sees those of its own document up to itself.
+    """Return the mask of scores: a token attends to its own document up to itself.
 
     Args:
-        segments_BS: document of each token of the whole sequence, int32.
-        queries_Q: places in the sequence of the tokens that ask, int64, on the same device.
+        segments_BS: document index of each token of the whole sequence, int32.
+        queries_Q: sequence indices of the queries, int64, on the same device.
     """
     if segments_BS.device.type == "cpu":
         return dense_mask(segments_BS, queries_Q)
@@ -36,7 +36,7 @@ def document_mask(segments_BS: Tensor, queries_Q: Tensor) -> Mask:
 
 
 def attend_within_documents(q_BHQW: Tensor, k_BKSW: Tensor, v_BKSW: Tensor, mask: Mask) -> Tensor:
-    """Return the values mixed by the scores that count, shaped as the queries; K divides H."""
+    """Return the attention output under the mask, shaped as the queries; K divides H."""
     grouped = q_BHQW.shape[1] != k_BKSW.shape[1]
     if isinstance(mask, BlockMask):
         mixed_BHQW: Tensor = _compiled_flex_attention()(
@@ -56,26 +56,27 @@ def dense_mask(segments_BS: Tensor, queries_Q: Tensor) -> Tensor:
 
 
 def block_mask(segments_BS: Tensor, queries_Q: Tensor) -> BlockMask:
-    """Return the mask for flex attention; the host waits for no device.
+    """Return the mask for flex attention; the host does not wait for the device.
 
-    A block counts if some query of it may see some key of it, by the range of places and of
-    documents in both: a block too many costs time, but every score is checked again. It counts in
-    full, and its scores are not checked, if all queries and keys are of one document and in order.
+    A block is needed if the ranges of indices and of documents allow some query to attend to some
+    key. The ranges are conservative: a superfluous block costs time, but the kernel checks every
+    score. A block is full, and its scores are not checked, if all its queries and keys are of one
+    document and no key follows a query.
     """
     queries, keys = queries_Q.shape[0], segments_BS.shape[1]
-    asking_BQ = segments_BS[:, queries_Q]
+    query_segments_BQ = segments_BS[:, queries_Q]
     keys_S = torch.arange(keys, device=segments_BS.device)
 
     def counts(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:  # noqa: ARG001
-        return (queries_Q[q] >= k) & (asking_BQ[b, q] == segments_BS[b, k])
+        return (queries_Q[q] >= k) & (query_segments_BQ[b, q] == segments_BS[b, k])
 
-    first_place, last_place = (x[:, None] for x in _ranges(queries_Q))
-    first_key, last_key = _ranges(keys_S)
-    first_asking, last_asking = (x[..., :, None] for x in _ranges(asking_BQ))
-    first_asked, last_asked = (x[..., None, :] for x in _ranges(segments_BS))
-    needed = (last_place >= first_key) & (first_asking <= last_asked) & (first_asked <= last_asking)
-    full = (first_place >= last_key) & (first_asking == last_asked) & (last_asking == first_asked)
-    # The kernels read past the end of what is no whole block, unless they check each score.
+    min_query, max_query = (x[:, None] for x in _ranges(queries_Q))
+    min_key, max_key = _ranges(keys_S)
+    min_q_doc, max_q_doc = (x[..., :, None] for x in _ranges(query_segments_BQ))
+    min_k_doc, max_k_doc = (x[..., None, :] for x in _ranges(segments_BS))
+    needed = (max_query >= min_key) & (min_q_doc <= max_k_doc) & (min_k_doc <= max_q_doc)
+    full = (min_query >= max_key) & (min_q_doc == max_k_doc) & (max_q_doc == min_k_doc)
+    # The kernels read past the end of a partial last block unless they check each score.
     full[..., queries // BLOCK :, :] = False
     full[..., keys // BLOCK :] = False
     return BlockMask.from_kv_blocks(
@@ -88,18 +89,18 @@ def block_mask(segments_BS: Tensor, queries_Q: Tensor) -> BlockMask:
 
 
 def _ranges(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the least and the greatest value of each block of the last dimension."""
+    """Return minimum and maximum of each block of the last dimension."""
     size = values.shape[-1]
     blocks = -(-size // BLOCK)
-    # The last block is filled up with its last value, which changes neither.
+    # Padding of the last block repeats its last value, which changes neither.
     inside = torch.arange(blocks * BLOCK, device=values.device).clamp_max_(size - 1)
     return values[..., inside].unflatten(-1, (blocks, BLOCK)).aminmax(dim=-1)
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many blocks are set in each row, and all blocks of it, those that are set first.
+    """Return the count of set blocks of each row, and the row's block indices, set ones first.
 
-    It is how flex attention lists blocks, int32.
+    Both int32: the format of flex attention.
     """
     listed = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), listed.int()
@@ -107,6 +108,6 @@ def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _compiled_flex_attention() -> Callable[..., Tensor]:
-    # Not compiled, it computes all scores and masks them.
+    # Uncompiled flex attention materializes all scores, which the block mask exists to avoid.
     compiled: Callable[..., Tensor] = torch.compile(flex_attention, dynamic=False)
     return compiled

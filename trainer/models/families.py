@@ -1,4 +1,4 @@
-"""The model families, and the model of a spec.
+"""The model families, and `build_model`, which builds the model of a spec.
 
 Llama 3: "The Llama 3 Herd of Models", 2024. Qwen3, dense: "Qwen3 Technical Report", 2025.
 
@@ -38,10 +38,10 @@ class Qwen3(Transformer):
 
 
 class NormedAttention(Attention):
-    """Attention whose queries and keys are normed, each head for itself, before they are rotated.
+    """Attention with an RMSNorm of queries and keys, per head, before the rotation.
 
-    It bounds the scores, which otherwise grow in training (Dehghani et al., ViT-22B, 2023). One
-    weight of width W serves all heads.
+    It bounds the scores, which otherwise grow in training (Dehghani et al., ViT-22B, 2023). All
+    heads share one weight [W].
     """
 
     def __init__(self, arch: Architecture) -> None:
@@ -61,8 +61,8 @@ FAMILIES: dict[str, type[Transformer]] = {"llama3": Llama, "qwen3": Qwen3}
 def build_model(spec: JobSpec, roots: Mapping[str, str] | None = None) -> Model:
     """Return the spec's model on the meta device: shapes and types of weights without memory.
 
-    After `parallelize`, `to_empty(device=...)` gives it memory and `init_weights` its values.
-    `roots` gives the path of each named root, for the code of an own model.
+    After `parallelize`, `allocate` gives it memory and `init_weights` its values. `roots` gives
+    the path of each named root, for the code of an own model.
 
     Raises:
         LaunchError: an own model cannot be built.
@@ -70,7 +70,7 @@ def build_model(spec: JobSpec, roots: Mapping[str, str] | None = None) -> Model:
     """
     with torch.device("meta"):
         model = _shaped(spec, roots or {})
-    for parameter in model.parameters():  # buffers, such as rotary angles, keep their type
+    for parameter in model.parameters():  # not buffers: rotary angles stay float32
         parameter.data = parameter.data.to(getattr(torch, spec.training.weight_dtype))
     return model
 

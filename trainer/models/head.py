@@ -1,4 +1,4 @@
-"""The head: logits over the vocabulary, or the loss of them without ever holding them all.
+"""The head: logits over the vocabulary, or their loss without materializing all logits.
 
 Shapes: B sequences, S tokens, T = B x S tokens, D model width, V vocabulary.
 """
@@ -30,9 +30,9 @@ class Head(nn.Module):
     def forward(
         self, x_BSD: Tensor, labels_BS: Tensor | None = None, tied_weight_VD: Tensor | None = None
     ) -> Tensor:
-        """Return logits [B, S, V], or with labels the sum of the tokens' losses (see TokenLoss)."""
+        """Return logits [B, S, V], or with labels the summed loss (see `TokenLoss`)."""
         weight_VD = self.weight if tied_weight_VD is None else tied_weight_VD
-        assert weight_VD is not None, "a head of tied embeddings is given their weight"
+        assert weight_VD is not None, "a tied head needs the embedding's weight as an argument"
         if labels_BS is None:
             return self.token_loss.logits(x_BSD, weight_VD)
         loss: Tensor = self.token_loss(x_BSD, weight_VD, labels_BS)
@@ -40,20 +40,20 @@ class Head(nn.Module):
 
 
 class TokenLoss(nn.Module):
-    """The sum of the cross entropies of all tokens, a float32 scalar in nats.
+    """The summed cross entropy of all tokens, a float32 scalar in nats.
 
-    Labels of -100 do not count. The caller divides by the valid tokens of the *global* batch, which
-    makes loss and gradients independent of how the batch is dealt to ranks.
+    Labels of -100 do not count. The caller divides by the tokens of the *global* batch, so loss and
+    gradients do not depend on how the batch is partitioned.
 
-    A module of its own, without weights, so that another way to compute it can take its place. One
-    that has some rows of the weight only overrides `first_row` and `log_chances`.
+    A module without weights, so that tensor parallelism can replace it: a subclass that holds a
+    part of the weight's rows sets `first_row` and overrides `log_probs`.
     """
 
     first_row = 0
-    """Token that the first row of the weight stands for."""
+    """Token id of the weight's first row."""
 
     def forward(self, x_BSD: Tensor, weight_VD: Tensor, labels_BS: Tensor) -> Tensor:
-        """Return the loss of the logits `x_BSD @ weight_VD.T`, chunk by chunk of tokens."""
+        """Return the loss of the logits `x_BSD @ weight_VD.T`, computed in chunks of tokens."""
         arguments = x_BSD.flatten(0, 1), weight_VD, labels_BS.flatten()
         if torch.is_grad_enabled():
             loss: Tensor = _ChunkedLoss.apply(self, *arguments)  # type: ignore[no-untyped-call]
@@ -64,39 +64,39 @@ class TokenLoss(nn.Module):
         """Return the logits of each token over the whole vocabulary, [B, S, V]."""
         return F.linear(x_BSD, weight_VD)
 
-    def log_chances(self, logits_CV: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities of the weight's rows, and the loss of a chunk.
+    def log_probs(self, logits_CV: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities [C, V] of the weight's rows, and the loss of a chunk.
 
-        `logits_CV` is float32; it may be overwritten.
+        `logits_CV` is float32 and may be overwritten.
         """
-        log_chances_CV = logits_CV.log_softmax(-1)
-        loss = F.nll_loss(log_chances_CV, labels_C, ignore_index=NO_LABEL, reduction="sum")
-        return log_chances_CV, loss
+        log_probs_CV = logits_CV.log_softmax(-1)
+        loss = F.nll_loss(log_probs_CV, labels_C, ignore_index=NO_LABEL, reduction="sum")
+        return log_probs_CV, loss
 
     def tokens_per_chunk(self, rows: int) -> int:
-        """Return how many tokens make a chunk, for so many rows of the weight."""
+        """Return the number of tokens of a chunk for a weight of `rows` rows."""
         return tokens_per_chunk(rows)
 
     def loss_and_gradients(
         self, x_TD: Tensor, weight_VD: Tensor, labels_T: Tensor, *, gradients: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return the loss, and its gradients by `x_TD` and `weight_VD` if they are asked for."""
+        """Return the loss, and with `gradients` its gradients by `x_TD` and `weight_VD`."""
         size = self.tokens_per_chunk(weight_VD.shape[0])
         chunks = list(zip(x_TD.split(size), labels_T.split(size), strict=True))
         loss = x_TD.new_zeros((), dtype=torch.float32)
         grad_x_TD = torch.empty_like(x_TD) if gradients else None
         grad_weight_VD: Tensor | None = None
         for index, (x_CD, labels_C) in enumerate(chunks):
-            log_chances_CV, part = self.log_chances((x_CD @ weight_VD.T).float(), labels_C)
+            log_probs_CV, part = self.log_probs((x_CD @ weight_VD.T).float(), labels_C)
             loss += part
             if grad_x_TD is None:
                 continue
-            chances_CV = log_chances_CV.exp_()
-            grad_CV = gradient_of_logits(chances_CV, labels_C, self.first_row).to(x_TD.dtype)
+            probs_CV = log_probs_CV.exp_()
+            grad_CV = gradient_of_logits(probs_CV, labels_C, self.first_row).to(x_TD.dtype)
             torch.mm(grad_CV, weight_VD, out=grad_x_TD[index * size : index * size + len(labels_C)])
             part_VD = grad_CV.T @ x_CD
             if grad_weight_VD is None:
-                # Parts in low precision are added up in float32.
+                # Several chunks are summed in float32: each bfloat16 addition would round.
                 grad_weight_VD = part_VD if len(chunks) == 1 else part_VD.float()
             else:
                 grad_weight_VD += part_VD
@@ -104,7 +104,10 @@ class TokenLoss(nn.Module):
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Computes gradients in forward, while a chunk's logits are there: none is kept or redone."""
+    """Computes gradients in forward, chunk by chunk: no logits are kept or recomputed.
+
+    It costs one gradient of `x` and one of the weight between forward and backward.
+    """
 
     @staticmethod
     def forward(
@@ -119,22 +122,22 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor, None]:
-        # Not in place: a schedule that splits backward in two comes here twice.
+        # Not in place: a zero-bubble schedule runs this backward twice, for inputs and for weights.
         grad_x_TD, grad_weight_VD = ctx.saved_tensors
         return None, grad_x_TD * grad.to(grad_x_TD.dtype), grad_weight_VD * grad, None
 
 
-def gradient_of_logits(chances_CV: Tensor, labels_C: Tensor, first_row: int = 0) -> Tensor:
-    """Return the gradient of the summed loss by the logits: probability minus one-hot; in place.
+def gradient_of_logits(probs_CV: Tensor, labels_C: Tensor, first_row: int = 0) -> Tensor:
+    """Return the gradient of the summed loss by the logits: probability minus one-hot, in place.
 
-    `chances_CV` may be those of some rows of the vocabulary only, from `first_row` on.
+    `probs_CV` may cover a part of the vocabulary, from token `first_row`.
     """
-    rows_C1, here_C1 = rows_of_labels(labels_C[:, None], first_row, chances_CV.shape[1])
-    chances_CV.scatter_add_(1, rows_C1, -here_C1.to(chances_CV.dtype))
-    return chances_CV.mul_((labels_C != NO_LABEL)[:, None])
+    rows_C1, here_C1 = rows_of_labels(labels_C[:, None], first_row, probs_CV.shape[1])
+    probs_CV.scatter_add_(1, rows_C1, -here_C1.to(probs_CV.dtype))
+    return probs_CV.mul_((labels_C != NO_LABEL)[:, None])
 
 
 def rows_of_labels(labels: Tensor, first_row: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Return which of so many rows is that of each label, and whether one of them is at all."""
+    """Return the row of each label within `rows` rows, clamped, and whether it lies among them."""
     places = labels - first_row
     return places.clamp(0, rows - 1), (places >= 0) & (places < rows)

@@ -1,11 +1,11 @@
-"""Initial weights: drawn by name in full shape, so that every layout starts from the same bits.
+"""Initial weights: bit-equal on every layout.
 
-Each parameter is cut into blocks of rows, and each block has a generator of its own, seeded by
-(seed, name, block). A rank draws only the blocks that hold its shard: the result is that of drawing
-the whole parameter and slicing it, at the cost of the shard alone.
+Each parameter is cut into blocks of rows, and each block has its own generator, seeded by (seed,
+name, block). A rank draws only the blocks of its shard; the result equals a slice of the whole
+parameter.
 
-The generator is numpy's: torch's CPU generator uses 32 bits of its seed, so that among the blocks
-of a large model two would be equal, and its values depend on the vector width of the CPU.
+The generator is numpy's: torch's CPU generator uses only 32 bits of its seed, so that two blocks of
+a large model would be equal, and its values depend on the vector width of the CPU.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ BLOCK_ELEMENTS = 1 << 22
 
 @torch.no_grad()
 def init_weights(model: Model, seed: int) -> None:
-    """Set all weights and buffers: norms to one, biases to zero, matrices to draws around zero.
+    """Set all weights and buffers: norms to one, biases to zero, matrices to normal draws.
 
-    The draws are normal, as wide as the model says. Works on plain and on distributed parameters,
-    of any device; the values depend on seed, names and shapes alone. A model that makes its initial
-    weights itself is asked for them, whole, and each rank keeps its part.
+    `Model.initial_std` gives the standard deviation. Parameters may be plain or DTensors, on any
+    device; values depend on seed, names and shapes alone. If `Model.initial_weights` returns whole
+    weights, each rank copies its part.
     """
     model.reset_buffers()
     given = model.initial_weights(seed)
@@ -47,7 +47,7 @@ def init_weights(model: Model, seed: int) -> None:
 
 
 def local_part(parameter: nn.Parameter) -> tuple[Tensor, tuple[slice, ...]]:
-    """Return the part that this rank holds, and where it lies in the whole parameter."""
+    """Return this rank's part of a parameter, and its region in the whole one."""
     if not isinstance(parameter, DTensor):
         return parameter.data, tuple(slice(0, size) for size in parameter.shape)
     shape, offset = compute_local_shape_and_global_offset(
@@ -59,16 +59,13 @@ def local_part(parameter: nn.Parameter) -> tuple[Tensor, tuple[slice, ...]]:
 def _fill_normal(
     local: Tensor, region: tuple[slice, ...], shape: torch.Size, *, std: float, key: str
 ) -> None:
-    """Draw the rows that `local` covers, block by block, and keep its part of each.
-
-    `shape` is that of the whole parameter; asking a sharded one for a row would gather it.
-    """
+    """Fill `local`, the `region` of a parameter of `shape`, block by block."""
     rows, *within_row = region
     rows_of_block = max(BLOCK_ELEMENTS // shape[1:].numel(), 1)
     for block in range(rows.start // rows_of_block, -(-rows.stop // rows_of_block)):
         start = block * rows_of_block
         low, high = max(start, rows.start), min(start + rows_of_block, rows.stop)
-        # Numbers come in order, so the rows of the block that follow need not be drawn.
+        # The generator draws in order: rows of the block after `high` need not be drawn.
         drawn = _normal((high - start, *shape[1:]), std=std, key=f"{key}:{block}")
         part = drawn[(slice(low - start, None), *within_row)]
         local[low - rows.start : high - rows.start].copy_(part)

@@ -1,4 +1,4 @@
-"""Somebody's own model: any module that maps tokens to logits, built by `model.factory`.
+"""Own models: any module that maps tokens to logits, built by `model.factory`.
 
 Shapes: B sequences, S tokens, D model width, V vocabulary.
 """
@@ -31,18 +31,19 @@ STD = 0.02
 
 
 class OwnModel(Model):
-    """Gives a module of others the face of ours: a loss, blocks, and values for its buffers.
+    """Adapts a user's module to `Model`: a loss, blocks, and initial values of its buffers.
 
-    A part of one is one too: in the module, what other parts hold is None.
+    In a pipeline stage the modules of other stages are None.
 
     Args:
-        spec: gives factory, arguments, vocabulary, length, the classes of the blocks, and the axes
-            for which plans are needed.
+        spec: gives factory, arguments, vocabulary, sequence length, the classes of the blocks, and
+            the axes that need plans.
         roots: path of each named root, for `model.code`.
 
     Raises:
-        LaunchError: the factory is not there, fails, returns no module, the module has no block of
-            a class that the spec names, or no plan, or one that does not fit, of an axis in use.
+        LaunchError: the factory cannot be imported, fails, or returns no module; the module has no
+            block of a class in `model.block_classes`; or the plan of an axis in use is missing or
+            does not fit.
     """
 
     def __init__(self, spec: JobSpec, roots: Mapping[str, str]) -> None:
@@ -58,7 +59,7 @@ class OwnModel(Model):
         self._set_layers(_blocks(self.net, spec.model.block_classes))
         axes = spec.parallelism
         self.tensor_plan = tensor_plan(self.net, spec) if axes.tp > 1 else {}
-        """Style of each module by its name in `net`; what is not named stays whole."""
+        """ParallelStyle by name of module in `net`; other modules are replicated."""
         self._pieces = pieces(self.net, spec) if axes.pp > 1 else {}
         self._ends = True
         for name in self.tensor_plan:
@@ -76,15 +77,15 @@ class OwnModel(Model):
         keys_B: Tensor | None = None,
         segments_BS: Tensor | None = None,
     ) -> Tensor:
-        """Return logits [B, S, V], or with labels the sum of their losses, as a `Transformer` does.
+        """Return logits [B, S, V], or with labels the sum of their losses, like `Transformer`.
 
-        `x` is token ids [B, S], or the residual stream [B, S, D] in a part that does not begin with
-        them; a part that does not end with logits returns the stream.
+        `x` is token ids [B, S], or the residual stream [B, S, D] after the first pipeline stage; a
+        stage before the last one returns the stream.
 
         Raises:
             LaunchError: the module returns something else.
         """
-        assert segments_BS is None, "an own model is not told of documents"
+        assert segments_BS is None, "own models have no document masks (a rule of the spec)"
         options: dict[str, Any] = {}
         _, _, stream_S = self.positions(x.shape[1])
         if self._takes_noise and keys_B is not None:
@@ -112,7 +113,7 @@ class OwnModel(Model):
         return loss
 
     def keep(self, names: Collection[str]) -> None:
-        """Put None, in place, for all modules but those of the named pieces."""
+        """Replace, in place, all modules but those of the named pieces by None."""
         held = self._named(names)
         for name in self._named(self._pieces) - held:
             parent, _, child = name.rpartition(".")
@@ -122,9 +123,9 @@ class OwnModel(Model):
         self._ends = "output" in names
 
     def part(self, names: Collection[str]) -> Self:
-        """Return a model of the named pieces, which it shares with this one.
+        """Return a model of the named pieces, shared with this one.
 
-        Modules without parameters are in no piece, and in every part.
+        Modules without parameters belong to no piece, and every part has them.
         """
         with torch.device("meta"):
             part = type(self)(self._spec, self._roots)
@@ -136,15 +137,15 @@ class OwnModel(Model):
         return part
 
     def try_in_parts(self, parts: Sequence[Collection[str]]) -> None:
-        """Run parts one after the other, without memory, on what the one before returns.
+        """Run parts in order on the meta device, each on the output of the one before.
 
         Raises:
-            LaunchError: one fails, or returns what the next cannot be given.
+            LaunchError: a part fails or returns an illegal output.
         """
         with torch.device("meta"):
             whole = type(self)(self._spec, self._roots)
             x = torch.zeros(1, self._spec.training.seq_len, dtype=torch.int64)
-            for parameter in whole.parameters():  # as FSDP casts them
+            for parameter in whole.parameters():  # FSDP casts to param_dtype before forward
                 parameter.data = parameter.data.to(self._stream_dtype)
             for index, names in enumerate(parts):
                 try:
@@ -165,11 +166,12 @@ class OwnModel(Model):
         return dtype
 
     def _named(self, names: Collection[str]) -> set[str]:
-        """Return the names, within the module, of what is in some pieces."""
+        """Return the names, within `net`, of the modules of some pieces."""
         return {module for name in names for module in self._pieces[name]}
 
     def _set_layers(self, blocks: Sequence[nn.Module]) -> None:
-        # Not registered: each block has its name within the module, and needs no second one.
+        # Bypasses registration: blocks already have their names within `net`, and a second name
+        # would appear in the state dict.
         object.__setattr__(self, "layers", nn.ModuleDict({str(i): b for i, b in enumerate(blocks)}))
 
     @staticmethod
@@ -178,26 +180,26 @@ class OwnModel(Model):
 
     @property
     def tied(self) -> bool:
-        """Whether weights are shared is the module's affair: what no block holds is the root's."""
+        """False: FSDP's root unit holds all parameters outside of blocks, tied or not."""
         return False
 
     def keep_ties(self) -> None:
-        """Make one again what the module holds as one under several names."""
+        """Restore the identity of tensors with several names in `net`."""
         self._ties.restore(self.net)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        # Of `to_empty` and `to`: what it replaces, it replaces name by name. FSDP's own version
-        # calls this one before it takes note of the new tensors.
+        # `to_empty` and `to` call it and replace tensors name by name, which breaks ties. FSDP's
+        # override calls this one before it records the new tensors.
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.keep_ties()
         return self
 
     def initial_std(self, _name: str) -> float:
-        """Return that of every matrix: 0.02."""
+        """Return 0.02 for every matrix."""
         return STD
 
     def initial_weights(self, seed: int) -> dict[str, Tensor] | None:
-        """Return what the module's own `init_weights(seed)` makes of a whole one on the CPU."""
+        """Return the weights of a whole module on the CPU after its `init_weights(seed)`."""
         if not hasattr(self.net, "init_weights"):
             return None
         whole = self._build()
@@ -206,11 +208,11 @@ class OwnModel(Model):
 
     @torch.no_grad()
     def reset_buffers(self) -> None:
-        """Copy the buffers of the module as its constructor makes them."""
+        """Set the buffers to the values that the constructor gives them."""
         self.positions.reset()
         buffers = dict(self.net.named_buffers())
         if buffers:
-            # Every name: the first one of a shared buffer may be in another stage.
+            # All names: the first name of a shared buffer may be in another stage.
             fresh = dict(self._build().named_buffers(remove_duplicate=False))
             for name, buffer in buffers.items():
                 local = buffer.to_local() if isinstance(buffer, DTensor) else buffer
@@ -218,16 +220,16 @@ class OwnModel(Model):
 
 
 class LogitsLoss(nn.Module):
-    """The sum of the cross entropies of all tokens, float32 in nats; labels of -100 do not count.
+    """The summed cross entropy of all tokens, float32 in nats; labels of -100 do not count.
 
-    A module of its own, without weights, so that another way to compute it can take its place.
+    A module without weights, so that loss parallelism can replace it.
     """
 
     def forward(self, logits_BSV: Tensor, labels_BS: Tensor) -> Tensor:
         """Return the loss of whole logits.
 
         Raises:
-            LaunchError: they are split over ranks.
+            LaunchError: the logits are split over ranks.
         """
         if isinstance(logits_BSV, DTensor):
             raise LaunchError(
@@ -246,8 +248,8 @@ class LogitsLoss(nn.Module):
 def _share(
     part: nn.Module, whole: nn.Module, *, cut: set[str], held: set[str], prefix: str = ""
 ) -> None:
-    """Give a fresh module what another has, but None for what is cut off and not held."""
-    # The very table: what is put into one, as memory is later, is in the other.
+    """Put the children of `whole` into `part`; those in `cut` but not in `held` become None."""
+    # The same dict object: buffers that get memory later in one module then exist in the other.
     part._buffers = whole._buffers
     for name, child in whole._modules.items():
         path = prefix + name
@@ -255,7 +257,7 @@ def _share(
             part._modules[name] = child if path in held else None
         elif child is not None and any(other.startswith(f"{path}.") for other in cut):
             own = part._modules[name]
-            assert own is not None, "a fresh module is whole"
+            assert own is not None, "a newly built module has all children"
             _share(own, child, cut=cut, held=held, prefix=f"{path}.")
         else:
             part._modules[name] = child
@@ -268,7 +270,7 @@ def _described(result: object) -> str:
 
 
 def _builder(spec: JobSpec, roots: Mapping[str, str]) -> Callable[[], Any]:
-    """Return a function that builds the module, on whatever device is torch's default then."""
+    """Return a function that builds the module on torch's default device when called."""
     section = spec.model
     assert section.factory is not None, "the spec names no factory"
     factory = _imported(section.factory, _code(section.code, roots))

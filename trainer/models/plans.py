@@ -1,7 +1,7 @@
-"""The plans that an own model gives: how its matrices are shared out, and where it can be cut.
+"""The parallelism plans of an own model: how to split its matrices, and where to cut it.
 
-They are read of the whole model, before anything is taken out of it or spread, and held to what
-the spec says: every rank finds out alike, and before any of them waits for another.
+They are read from the whole model, before it is cut or sharded, and checked against the spec: all
+ranks raise the same error before any collective.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ TENSOR, PIPELINE = "tensor_parallel_plan", "pipeline_parallel_plan"
 
 
 def tensor_plan(net: nn.Module, spec: JobSpec) -> dict[str, ParallelStyle]:
-    """Return the style of each module that `tensor_parallel_plan` names, patterns spelled out.
+    """Return the style of each module that `tensor_parallel_plan` names, patterns expanded.
 
     Raises:
-        LaunchError: there is no such plan, it refuses, it names what is not there, or under
-            sequence parallelism it leaves out a module with parameters.
+        LaunchError: the plan is missing, raises, names an unknown module, or under sequence
+            parallelism leaves out a module with parameters.
     """
     axes = spec.parallelism
     asked = {
@@ -63,7 +63,7 @@ def pieces(net: nn.Module, spec: JobSpec) -> dict[str, tuple[str, ...]]:
     `norm` belongs to the last and has no modules of its own.
 
     Raises:
-        LaunchError: there is no such plan, or its pieces are not those of the model.
+        LaunchError: the plan is missing, or its pieces do not match the model.
     """
     given = _asked(net, PIPELINE, "pipeline", {})
     call = _call(net, PIPELINE, {})
@@ -85,10 +85,10 @@ def pieces(net: nn.Module, spec: JobSpec) -> dict[str, tuple[str, ...]]:
 
 
 def _asked(net: nn.Module, method: str, plan: str, options: dict[str, Any]) -> Any:
-    """Return what the method of a module returns.
+    """Call a method of the module and return its result.
 
     Raises:
-        LaunchError: it has no such method, or that refuses.
+        LaunchError: the method is missing or raises.
     """
     asked: Callable[..., Any] | None = getattr(net, method, None)
     if asked is None:
@@ -104,7 +104,7 @@ def _asked(net: nn.Module, method: str, plan: str, options: dict[str, Any]) -> A
 
 
 def _misfits(net: nn.Module, names: list[str]) -> Iterator[str]:
-    """Yield what keeps the named modules from being shared out: each parameter has one place."""
+    """Yield the problems of a list of modules that must hold each parameter exactly once."""
     there = {name for name, _ in net.named_modules(remove_duplicate=False) if name}
     if unknown := [name for name in names if name not in there]:
         yield f"the model has no {_listed(unknown)}"

@@ -1,13 +1,13 @@
-"""Dropout whose mask is a pure function of seed, step, sequence, site and element.
+"""Stateless dropout: the mask is a pure function of seed, step, sequence, site and element.
 
-A generator's stream depends on who draws in which order, hence on layout and micro-batches. Here
-every element has its own counter, hashed by integer arithmetic that is the same on every device, so
-masks stay bit-equal under any layout, micro-batch size and recomputation.
+The stream of a generator depends on the order of draws, hence on layout and micro-batches. Here
+every element has its own counter, hashed by integer arithmetic that is equal on every device, so
+masks are bit-equal under any layout, micro-batch size and recomputation.
 
-The key of (seed, step), then of the position, then of the site opens a splitmix64 stream (Steele et
-al., Fast Splittable Pseudorandom Number Generators, 2014) with 64 bits for each token; those key
-two rounds of a 32-bit mix (constants of Wellons' lowbias32) over the features of the token. 32-bit
-integers in the inner loop cost a third of 64-bit ones on a CPU.
+A key is derived from (seed, step), then the position, then the site. It starts a splitmix64 stream
+(Steele et al., Fast Splittable Pseudorandom Number Generators, 2014) with 64 bits for each token;
+those key two rounds of a 32-bit mix (constants of Wellons' lowbias32) over the features of the
+token. 32-bit integers in the inner loop cost a third of 64-bit ones on a CPU.
 
 Shapes: B sequences, S tokens, D features.
 """
@@ -25,16 +25,13 @@ from torch import Tensor
 def sequence_keys(seed: int, step: int, positions_B: Tensor) -> Tensor:
     """Return the key of each sequence of a step, int64 [B].
 
-    `positions_B` holds the position of each sequence in the job's data stream, int64.
+    `positions_B` is the position of each sequence in the job's data stream, int64.
     """
     return _splitmix64(positions_B ^ _key(f"{seed}:{step}"))
 
 
 def keys_of_sites(keys_B: Tensor, sites: Sequence[str]) -> Tensor:
-    """Return the key of each sequence at some places in the model, int64 [N, B].
-
-    A place has a name that is unique in the model.
-    """
+    """Return the key of each sequence at N sites, int64 [N, B]; names are unique in a model."""
     return torch.stack([keys_B ^ _key(site) for site in sites])
 
 
@@ -42,46 +39,48 @@ def dropout(x_BSD: Tensor, p: float, *, keys_B: Tensor, tokens_S: Tensor) -> Ten
     """Return `x_BSD` with each element zeroed with probability `p`, else scaled by 1/(1-p).
 
     Args:
-        x_BSD: what is dropped from.
-        p: share that is dropped.
-        keys_B: key of each sequence at this place in the model, from `keys_of_sites`.
-        tokens_S: which tokens of a sequence `x_BSD` holds, int64.
+        x_BSD: input.
+        p: probability of zeroing an element, below 1.
+        keys_B: key of each sequence at this site, from `keys_of_sites`.
+        tokens_S: sequence indices of the tokens of `x_BSD`, int64.
     """
     if p == 0:
         return x_BSD
-    # Of the 2^32 values of a signed 32-bit integer, the lowest share of p is dropped.
+    # Random bits are signed int32: drop the lowest p * 2^32 of the 2^32 values. The upper bound
+    # keeps the limit an int32 for p close to 1.
     limit = min(round(p * 2**32) - 2**31, 2**31 - 1)
     dropped_BSD = random_bits(keys_B, tokens_S, features=x_BSD.shape[-1]) < limit
     return (x_BSD * (1 / (1 - p))).masked_fill_(dropped_BSD, 0)
 
 
 class Noise:
-    """The randomness of one micro-batch, for a model that is not ours.
+    """The stateless random source of one micro-batch, as passed to own models.
 
     Args:
         keys_B: key of each sequence, from `sequence_keys`.
-        tokens_S: places in the sequence of the tokens, int64.
+        tokens_S: sequence indices of the tokens, int64.
     """
 
     def __init__(self, keys_B: Tensor, tokens_S: Tensor) -> None:
         self._keys_B, self._tokens_S = keys_B, tokens_S
 
     def within(self, part: str) -> Noise:
-        """Return the noise of a part of the model; names of sites need be unique in it only.
+        """Return the source for a part of the model, within which site names must be unique.
 
-        Blocks that are given theirs differ by tensors alone, so one compiled program serves all.
+        Blocks with sources of their own differ in tensors alone, so all share a compiled program.
         """
         (keys_B,) = keys_of_sites(self._keys_B, [part])
         return Noise(_splitmix64(keys_B), self._tokens_S)
 
     def dropout(self, x_BSD: Tensor, p: float, site: str) -> Tensor:
-        """Return `x_BSD` after dropout; `site` is a name for the place, unique in the model."""
+        """Return `x_BSD` after dropout; `site` is a name unique within this source."""
         (keys_B,) = keys_of_sites(self._keys_B, [site])
         return dropout(x_BSD, p, keys_B=keys_B, tokens_S=self._tokens_S)
 
 
 def random_bits(keys_B: Tensor, tokens_S: Tensor, *, features: int) -> Tensor:
     """Return 32 random bits for each element, as int32 [B, S, D]."""
+    # splitmix64: state advances by the odd constant gamma, so token s is reached without a loop.
     keys_BS = _splitmix64(keys_B[:, None] + tokens_S * _GAMMA)
     halves_BS2 = keys_BS.view(torch.int32).view(*keys_BS.shape, 2)
     features_D = torch.arange(features, dtype=torch.int32, device=keys_B.device)
@@ -90,7 +89,7 @@ def random_bits(keys_B: Tensor, tokens_S: Tensor, *, features: int) -> Tensor:
 
 
 def _signed(value: int, bits: int) -> int:
-    """Return the signed integer of the same bits: torch has no full unsigned arithmetic."""
+    """Return the signed integer of the same bits: torch's unsigned types lack most operators."""
     return value - (1 << bits) if value >> (bits - 1) else value
 
 
@@ -98,7 +97,8 @@ _GAMMA = _signed(0x9E3779B97F4A7C15, 64)
 _SPLITMIX_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # the hash is opaque to it
+# The compiler cannot trace blake2b, but texts are constants of a program.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _key(text: str) -> int:
     """Return a 64-bit hash of a text, as a signed integer."""
     return _hash(text)
@@ -117,10 +117,10 @@ def _splitmix64(x: Tensor) -> Tensor:
 
 
 def _mix(x: Tensor, shift: int, factor: int) -> Tensor:
-    """Do one round of a 32-bit hash on `x`, in place; the high bits are the best ones."""
+    """Apply one round of a 32-bit hash to `x`, in place."""
     return x.bitwise_xor_(_logical_shift(x, shift, bits=32)).mul_(_signed(factor, 32))
 
 
 def _logical_shift(x: Tensor, shift: int, *, bits: int) -> Tensor:
-    """Shift to the right and fill with zeros: torch's own shift copies the sign."""
+    """Shift right and fill with zeros: `>>` on signed integers copies the sign bit."""
     return (x >> shift).bitwise_and_((1 << (bits - shift)) - 1)

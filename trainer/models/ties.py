@@ -1,7 +1,7 @@
-"""Tensors that a module has under several names: found once, and kept one through every change.
+"""Tied tensors: one tensor under several names of a module, kept tied through every change.
 
-Moving, splitting and allocating replace tensors name by name, which would make each name a tensor
-of its own: another model, which trains without an error.
+`to`, `to_empty` and tensor parallelism replace tensors name by name. Without `Ties.restore` each
+name would get its own tensor: another model, which trains without an error.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from trainer.errors import LaunchError
 
 
 class Ties:
-    """The groups of names of a module under which one parameter or one buffer is held."""
+    """The groups of names of a module that share one parameter or one buffer."""
 
     def __init__(self, module: nn.Module) -> None:
-        """Find them; the first name of a group in the order of the module is the canonical one."""
+        """Find the groups; the first name in the order of the module is canonical."""
         names: dict[int, list[str]] = {}
         for name, tensor in chain(
             module.named_parameters(remove_duplicate=False),
@@ -30,12 +30,12 @@ class Ties:
         self._groups = [tuple(group) for group in names.values() if len(group) > 1]
 
     def restore(self, module: nn.Module) -> None:
-        """Put the tensor of the first name under all names of a group, in place.
+        """Assign the tensor of the first name to all names of a group, in place.
 
-        Names within modules that were taken out are passed over.
+        Names within removed modules are skipped.
 
         Raises:
-            LaunchError: the tensors of a group were split differently.
+            LaunchError: the tensors of a group are sharded differently.
         """
         for group in self._groups:
             places = [place for name in group if (place := _place(module, name)) is not None]
@@ -50,7 +50,7 @@ Table = dict[str, Tensor | None]
 
 
 def _place(module: nn.Module, name: str) -> tuple[Table, str, str] | None:
-    """Return the table that holds a name, its key there and the name; None if it is not there."""
+    """Return the dict that holds a tensor, its key, and its full name; None if there is none."""
     *path, key = name.split(".")
     for child in path:
         inner = module._modules.get(child)
@@ -62,7 +62,7 @@ def _place(module: nn.Module, name: str) -> tuple[Table, str, str] | None:
 
 
 def _refuse_split(first: tuple[str, Tensor | None], other: tuple[str, Tensor | None]) -> None:
-    """Refuse to make one tensor of two that ranks share in different ways."""
+    """Raise LaunchError if two names of one tensor are sharded differently."""
     (name, tensor), (alias, tied) = first, other
     if _split(tensor) != _split(tied):
         raise LaunchError(
@@ -90,7 +90,7 @@ def tied_parameters(module: nn.Module) -> set[int]:
 
 
 def tied_outside(module: nn.Module, parts: list[nn.Module]) -> set[nn.Module]:
-    """Return those of the parts that share a parameter with what lies outside of the part."""
+    """Return the parts that share a parameter with a module outside of the part."""
     everywhere = _holders(module)
     return {
         part
@@ -100,5 +100,5 @@ def tied_outside(module: nn.Module, parts: list[nn.Module]) -> set[nn.Module]:
 
 
 def _holders(module: nn.Module) -> Counter[int]:
-    """Return under how many names each parameter is held."""
+    """Return the number of names of each parameter, by its `id`."""
     return Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))

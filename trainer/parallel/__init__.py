@@ -1,1 +1,1 @@
-"""One module for each way to spread a model; `trainer.parallel.parallelize` puts them in order."""
+"""One module for each parallelism or wrapper; `trainer.parallel.parallelize` applies them."""

@@ -1,7 +1,7 @@
-"""Activation checkpointing: what backward computes again instead of keeping it.
+"""Activation checkpointing: backward recomputes activations that forward does not keep.
 
-Each block is run under `torch.utils.checkpoint`, by its `forward` rather than in a wrapper module:
-names of parameters stay what they are, and the hooks of FSDP stay outside.
+`torch.utils.checkpoint` wraps the `forward` of each block, not the module: parameter names do not
+change, and the hooks of FSDP, which gather weights, run outside of the recomputed region.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from trainyard.spec.sections.parallelism import ActivationCheckpointSection
 aten = torch.ops.aten
 MATRIX_PRODUCTS = {aten.mm.default, aten.addmm.default, aten._scaled_mm.default}
 KEPT = {
-    # Attention: its inputs alone would not do, as its backward needs the log-sum-exp.
+    # Attention: its backward also needs the log-sum-exp, which only another forward would give.
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten._scaled_dot_product_flash_attention.default,
     aten._scaled_dot_product_efficient_attention.default,
     aten._scaled_dot_product_cudnn_attention.default,
     torch._higher_order_ops.flex_attention,
-    # One number of a tensor, which float8 scales by: a pass over all of it to find it again.
+    # The absolute maximum from which float8 computes a scale: 4 bytes kept, or one more pass over
+    # the whole tensor.
     aten.max.default,
-    # What has crossed the network does not cross it again.
+    # Results of collectives: recomputing them would double the traffic.
     torch.ops._c10d_functional.reduce_scatter_tensor.default,
     torch.ops._c10d_functional.all_reduce.default,
     torch.ops._c10d_functional.all_to_all_single.default,
@@ -42,22 +43,23 @@ KEPT = {
 def checkpoint_activations(
     blocks: Iterable[nn.Module], section: ActivationCheckpointSection, *, own_randomness: bool
 ) -> None:
-    """Have the backward of each block compute again what the section does not keep; in place.
+    """Wrap the `forward` of each block, in place, so that backward recomputes its activations.
 
     Args:
         blocks: the transformer blocks.
-        section: `full` keeps the input of a block, `selective` also what attention gives, what
-            came over the network, and every second matrix product. `memory_budget` is a setting of
-            the compiler, which chooses by itself.
-        own_randomness: whether a block draws from torch's generators. Ours draw by keys, so that
-            nothing needs to be restored when a block is run again.
+        section: `full` keeps the input of a block, `selective` also the outputs of attention, of
+            collectives and of every second matrix product. `memory_budget` sets an option of the
+            compiler, which then selects what to recompute.
+        own_randomness: whether a block may draw from torch's generators, whose state is then
+            restored for the recomputation. The families draw by keys and need no state.
     """
     match section.mode:
         case "none":
             return
         case "memory_budget":
             torch._functorch.config.activation_memory_budget = section.memory_budget
-            # It is the one object of its kind in a block, and holds no tensor.
+            # The partitioner cannot size a script object; the mesh is the only one in a block, and
+            # it holds no tensor.
             count_no_bytes_for_device_meshes()
             return
         case "full":
@@ -79,7 +81,10 @@ def _selective_contexts() -> Any:
 
 
 def _policy() -> Callable[..., CheckpointPolicy]:
-    """Return a policy for one run of a block and its repetition, which count products alike."""
+    """Return a policy for one forward of a block and its recomputation.
+
+    Forward and recomputation count matrix products separately, so both keep the same ones.
+    """
     products = {False: 0, True: 0}
 
     def policy(ctx: Any, op: Any, *_: Any, **__: Any) -> CheckpointPolicy:

@@ -1,4 +1,4 @@
-"""torch.compile, block by block: one program serves all blocks of a model."""
+"""torch.compile for each block: all blocks of a model share one compiled program."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.parallelism import CompileSection
 
 COMPILERS = {"cuda": ("CC", ("gcc", "clang")), "cpu": ("CXX", ("g++",))}
-"""The variable that names the compiler of a device's kernels, and what is taken without it: Triton
-builds its launchers in C, inductor its CPU kernels in C++."""
+"""The environment variable that names the compiler of a device's kernels, and the defaults without
+it. Triton builds its launchers in C, inductor its CPU kernels in C++."""
 
 
 def compile_blocks(
@@ -31,15 +31,13 @@ def compile_blocks(
     device_type: str = "cpu",
     recipe: str = "none",
 ) -> None:
-    """Compile the `forward` of each block, in place; names and hooks of the modules stay.
-
-    Graphs must be whole: a break in a block would silently cost what compiling is to win.
+    """Compile the `forward` of each block, in place; names and hooks of the modules do not change.
 
     Args:
         blocks: the transformer blocks.
-        section: whether, and by which backend.
-        device_type: where the blocks compute.
-        recipe: that of `quantization`.
+        section: `enabled` and the backend.
+        device_type: device of the blocks.
+        recipe: `quantization.recipe` of the job.
 
     Raises:
         LaunchError: the machine has no compiler for the kernels.
@@ -49,15 +47,17 @@ def compile_blocks(
     if section.backend == "inductor":
         _require_compiler(device_type)
     if recipe.startswith("float8_rowwise"):
-        # A fused kernel would scale by numbers that it has not rounded to bfloat16, as eager code
-        # does, and the scale would not be that of the tensor that is cast (pytorch #150859).
+        # A fused kernel computes the scale from float32 intermediates, eager code from values
+        # rounded to bfloat16: without this option the scale does not match the cast tensor
+        # (pytorch #150859).
         torch._inductor.config.emulate_precision_casts = True
     for block in blocks:
+        # `fullgraph`: a graph break inside a block would lose the speed-up without an error.
         block.forward = torch.compile(block.forward, backend=section.backend, fullgraph=True)
 
 
 def _require_compiler(device_type: str) -> None:
-    """Name at the start what torch would miss in the first step."""
+    """Raise LaunchError now for a missing compiler, which torch reports only in the first step."""
     variable, usual = COMPILERS[device_type]
     named = os.environ.get(variable)
     wanted = (named,) if named else usual
@@ -72,10 +72,11 @@ def _require_compiler(device_type: str) -> None:
 def waiting_for_compilers(
     spec: JobSpec, mesh: DeviceMesh, cpu_group: dist.ProcessGroup
 ) -> Iterator[None]:
-    """Have collectives in this block wait for ranks that compile, as long as the supervisor does.
+    """Raise the timeout of collectives while ranks compile, to the limit that the supervisor has.
 
-    It ends when all ranks are through, if the job compiles at all: on CUDA a collective counts the
-    time that it waits for those before it, so those of the next step must not be posted earlier.
+    Does nothing if the job does not compile. A barrier ends the block: on CUDA the timeout of a
+    collective includes its wait for earlier ones, so no rank may post collectives of the next step,
+    under the shorter timeout, while another rank still compiles.
     """
     if spec.compile.enabled is not True:
         yield

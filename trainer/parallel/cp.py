@@ -1,13 +1,12 @@
-"""Context parallelism: ranks share a sequence, and attend to each other's keys.
+"""Context parallelism: ranks share each sequence by tokens.
 
-Both ways to attend are exact, and take the place of `CausalAttention`. Which tokens a rank computes
-queries, keys and values of is decided in `trainer.parallel.inputs`.
+Both methods compute exact attention and replace `CausalAttention`. `trainer.parallel.inputs`
+assigns tokens to ranks.
 
 * `allgather_kv` gathers the keys and values of all ranks ("The Llama 3 Herd of Models", 2024,
-  section 3.3.2). They are few where query heads share them, and any number of heads will do.
-* `ulysses` (Jacobs et al., DeepSpeed Ulysses, 2023) exchanges tokens for heads and back. A rank
-  sends a share of its queries, keys and values that shrinks with the number of ranks, but there can
-  be no more ranks than key heads.
+  section 3.3.2). Grouped-query attention keeps them small, and any number of heads is legal.
+* `ulysses` (Jacobs et al., DeepSpeed Ulysses, 2023) exchanges tokens for heads and back. The
+  traffic of a rank shrinks with the number of ranks, which is at most the number of key heads.
 
 Shapes: B sequences, S tokens of a whole sequence, T of them on this rank, H query heads, K key
 heads, W head width, N ranks.
@@ -32,7 +31,7 @@ from trainyard.spec.layout import Layout
 
 
 def apply(model: Model, mesh: DeviceMesh, spec: JobSpec, _: Layout) -> None:
-    """Let each layer attend with the tokens of all context-parallel ranks; in place."""
+    """Replace the attention of each layer by that of `parallelism.cp_method`, in place."""
     group = mesh["cp"].get_group()
     for layer in model.layers.values():
         attention = layer.get_submodule("attention")
@@ -44,11 +43,11 @@ def apply(model: Model, mesh: DeviceMesh, spec: JobSpec, _: Layout) -> None:
 
 
 class AllGatherAttention(CausalAttention):
-    """Attends to the gathered keys of all ranks with the queries of this one.
+    """Attention of this rank's queries over the gathered keys of all ranks.
 
-    Rank r of N holds chunks r and 2N-1-r of the 2N chunks of each sequence. Each chunk sees the
-    keys up to its own end, so that the two of a rank need 2N+1 chunks x chunks of scores, whatever
-    the rank.
+    Rank r of N holds chunks r and 2N-1-r of the 2N chunks of each sequence. A chunk attends to the
+    keys up to its own end, so the two chunks of any rank compute (r+1) + (2N-r) = 2N+1 blocks of
+    scores: the load is balanced under the causal mask.
 
     Args:
         group: the context-parallel ranks.
@@ -61,8 +60,8 @@ class AllGatherAttention(CausalAttention):
         self._ranks = group.size()
         chunk = seq_len // (2 * self._ranks)
         ends = (group.rank() + 1) * chunk, seq_len - group.rank() * chunk
-        # The causal mask of queries that stand at the end of their keys; no tensor is kept. Made
-        # here, because torch.compile cannot make it.
+        # The causal mask of queries aligned with the end of their keys; it holds no tensor. Created
+        # here because torch.compile cannot trace its constructor.
         self._masks = [(end, causal_lower_right(chunk, end)) for end in ends]
 
     def forward(
@@ -85,7 +84,8 @@ class AllGatherAttention(CausalAttention):
         """Return the keys and values of the whole sequences, in order, of shape [B, K, S, W]."""
         mine = torch.stack((k_BKTW, v_BKTW))
         gathered = all_gather_single_autograd(mine, gather_dim=0, group=self._group)
-        # Of each rank, in this order: keys and values, B, K, its early and its late chunk.
+        # Shape [N, 2 (keys, values), B, K, early chunk + late chunk, W]. Early chunks are in
+        # the order of ranks, late chunks in the reverse order.
         early, late = gathered.unflatten(0, (self._ranks, 2)).chunk(2, dim=-2)
         chunks = torch.cat((early, late.flip(0)))
         k_BKSW, v_BKSW = chunks.movedim(0, -3).flatten(-3, -2)
@@ -93,7 +93,7 @@ class AllGatherAttention(CausalAttention):
 
 
 class UlyssesAttention(CausalAttention):
-    """Attends with all tokens and the N-th part of the heads; rank r holds the r-th part of tokens.
+    """Attention over all tokens with 1/N of the heads; rank r holds the r-th part of the tokens.
 
     Args:
         group: the context-parallel ranks; their number divides K and H.
@@ -108,8 +108,7 @@ class UlyssesAttention(CausalAttention):
         self, q_BHTW: Tensor, k_BKTW: Tensor, v_BKTW: Tensor, mask: Mask | None = None
     ) -> Tensor:
         """Return the mixed values, shaped as the queries; K divides H."""
-        # Queries, keys and values go in one exchange: to each rank those heads that it attends
-        # with.
+        # One all-to-all carries queries, keys and values: each rank receives its heads.
         parts = [x.unflatten(1, (self._ranks, -1)) for x in (q_BHTW, k_BKTW, v_BKTW)]
         heads = [part.shape[2] for part in parts]
         received = self._exchange(torch.cat(parts, dim=2).movedim(1, 0))
@@ -119,5 +118,5 @@ class UlyssesAttention(CausalAttention):
         return returned.movedim(0, 1).flatten(1, 2)
 
     def _exchange(self, parts: Tensor) -> Tensor:
-        """Return the parts that all ranks, in order, have for this one, of `parts[rank]`."""
+        """Send `parts[r]` to rank r; return the received parts in the order of the ranks."""
         return all_to_all_single_autograd(parts.contiguous(), None, None, self._group)

@@ -1,4 +1,4 @@
-"""Sharded data parallelism: FSDP2, HSDP and plain replicas."""
+"""Data parallelism: FSDP2, HSDP, and plain replicas, which are HSDP with one shard."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from trainyard.spec.layout import Layout
 def shard(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:
     """Shard weights, gradients and optimizer states: FSDP, or HSDP with `dp_replicate` above 1.
 
-    Gradients are *summed* over ranks: the loss is already divided by the tokens of the global
-    batch, so that a rank with fewer sequences, or none, weighs as much as it should.
+    Gradients are *summed* over ranks, not averaged: the loss is already divided by the tokens of
+    the global batch, so ranks with fewer sequences, or none, get their exact weight.
     """
     training = spec.training
     policy = MixedPrecisionPolicy(
         param_dtype=getattr(torch, training.param_dtype),
         reduce_dtype=getattr(torch, training.reduce_dtype),
-        # Activations follow the weights' type by themselves, and the rotary angles stay float32.
+        # Activations take the weights' type without it, and rotary angles must stay float32.
         cast_forward_inputs=False,
     )
     offload = OffloadPolicy()
@@ -42,11 +42,12 @@ def shard(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None
     reshard, reshard_last = reshard_after_forward(spec, layout)
 
     layers = list(model.layers.values())
-    # A weight is sharded once: what a layer shares with the rest of the model stays with the root.
+    # FSDP shards a parameter once: a layer that shares one with another module joins the root's
+    # group.
     whole = tied_outside(model, layers)
     for layer in (layer for layer in layers if layer not in whole):
         fsdp(layer, reshard_after_forward=reshard)
-    # Tied embeddings are used first and last: they stay with the root, as does the final norm.
+    # A tied embedding is used first and last, so it stays in the root's group with the final norm.
     if not model.tied:
         if model.tok_embeddings is not None:
             fsdp(model.tok_embeddings, reshard_after_forward=reshard)
@@ -57,15 +58,15 @@ def shard(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
-            # Otherwise the factor becomes a reduction of its own kind, which gloo does not have.
+            # Otherwise FSDP uses a reduction with a factor (PREMUL_SUM), which gloo does not have.
             module.set_force_sum_reduction_for_comms(True)
 
 
 def reshard_after_forward(spec: JobSpec, layout: Layout) -> tuple[bool, bool]:
-    """Return whether gathered weights are freed after forward: of the layers, of the last ones.
+    """Return whether forward frees gathered weights: of the layers, of the last modules.
 
-    `default` keeps the last ones, which backward needs at once, and under pipeline parallelism all
-    of them, which the next micro-batch needs again.
+    `default` keeps the last modules, which backward uses first, and under pipeline parallelism all
+    of them, because the next micro-batch uses them again.
     """
     match spec.parallelism.reshard_after_forward:
         case "always":
@@ -77,11 +78,11 @@ def reshard_after_forward(spec: JobSpec, layout: Layout) -> tuple[bool, bool]:
 
 
 def set_gradient_sync(model: nn.Module, spec: JobSpec, *, last_round: bool) -> None:
-    """Say what the next backward pass does with gradients; called before each one of a step.
+    """Configure the gradient reduction of the next backward pass; called before each one.
 
-    Each pass sums them over the ranks that share a replica, so that none keeps them whole; the sum
-    over replicas waits for the last round. With `reshard_after_forward="never"`, which buys less
-    communication with memory, gradients stay whole until the last round too.
+    Each pass reduce-scatters gradients within a replica, so no rank keeps them unsharded; the
+    all-reduce over replicas waits for the last round. With `reshard_after_forward="never"`, which
+    trades memory for less communication, the reduce-scatter waits for the last round as well.
     """
     if not isinstance(model, FSDPModule):
         return
@@ -92,7 +93,7 @@ def set_gradient_sync(model: nn.Module, spec: JobSpec, *, last_round: bool) -> N
 
 
 def reshard(model: nn.Module) -> None:
-    """Free the gathered weights that a forward without a backward leaves behind."""
+    """Free the gathered weights that remain after a forward without a backward."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

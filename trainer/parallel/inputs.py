@@ -1,4 +1,4 @@
-"""What a rank gives its model: its tokens of each sequence, as tensors on its device.
+"""The inputs of the model on one rank: its tokens of each sequence, as tensors on its device.
 
 Shapes: B sequences of a micro-batch, S tokens of a sequence that this rank works on.
 """
@@ -29,38 +29,38 @@ class Inputs:
     labels: Tensor
     """The token after each one [B, S]."""
     keys: Tensor | None
-    """Noise key of each sequence [B]; None without dropout."""
+    """Random key of each sequence [B], int64; None without dropout."""
     segments: Tensor | None
     """Document of each token of the whole sequence, int32; None without document masks."""
 
     @property
     def keywords(self) -> dict[str, Tensor]:
-        """What every part of a model takes beside what it works on; only what there is."""
+        """Keyword arguments of every pipeline stage; absent ones are left out."""
         given = {"keys_B": self.keys, "segments_BS": self.segments}
         return {name: tensor for name, tensor in given.items() if tensor is not None}
 
 
 class InputMaker:
-    """Makes inputs of micro-batches.
+    """Converts micro-batches to the inputs of this rank.
 
     Args:
         spec: gives seed and dropout.
-        device: where the model is.
-        tokens_S: places in the sequence of the tokens that this rank works on, int64 on the host.
+        device: device of the model.
+        tokens_S: sequence indices of this rank's tokens, int64 on the host.
     """
 
     def __init__(self, spec: JobSpec, *, device: torch.device, tokens_S: Tensor) -> None:
         self._seed = spec.training.seed
-        # Whether an own model drops anything is not in the spec.
+        # The spec does not record whether an own model uses dropout.
         self._has_dropout = spec.model.dropout > 0 or spec.model.factory is not None
         self._device = device
         whole = tokens_S.numel() == spec.training.seq_len
         self._tokens_S = None if whole else tokens_S.numpy()
 
     def __call__(self, step: int | None, batch: MicroBatch) -> Inputs:
-        """Return the inputs for a micro-batch of a step; the host waits for no copy.
+        """Return the inputs for a micro-batch; the host waits for no copy.
 
-        Outside of training, which has steps, there is no noise.
+        Without a `step`, as in validation, there are no random keys, hence no dropout.
         """
         keys_B = None
         if self._has_dropout and step is not None:
@@ -79,12 +79,13 @@ class InputMaker:
         tensor = torch.from_numpy(array)
         if self._device.type == "cpu":
             return tensor
-        # From pinned memory the copy runs beside the host.
+        # Only a copy from pinned memory is asynchronous. The caching host allocator reuses the
+        # buffer after the copy, so dropping the reference here is safe.
         return tensor.pin_memory().to(self._device, non_blocking=True)
 
 
 def take_tokens(model: Model, spec: JobSpec, layout: Layout, place: Place) -> None:
-    """Tell a model which tokens it is given, and which of them its residual stream holds."""
+    """Set the tokens that this rank's attention, queries and residual stream cover."""
     attended_S = attended_tokens(spec, layout, place)
     exchanged = spec.parallelism.cp_method == "ulysses"
     model.positions.take(
@@ -97,10 +98,10 @@ def take_tokens(model: Model, spec: JobSpec, layout: Layout, place: Place) -> No
 def attended_tokens(spec: JobSpec, layout: Layout, place: Place) -> Tensor:
     """Return the tokens whose queries, keys and values this rank computes, int64 on the host.
 
-    Tensor-parallel ranks have the same ones. Context-parallel ranks share them out. With
-    `allgather_kv` rank r of n has chunks r and 2n-1-r of 2n: an early one, which attends to little,
-    and a late one, so that all have as much to do. With `ulysses` it has the r-th of n parts:
-    there, each rank attends with all tokens, but with some heads only.
+    Tensor-parallel ranks have the same tokens; context-parallel ranks share them. With
+    `allgather_kv` rank r of n has chunks r and 2n-1-r of 2n: an early chunk, which attends to few
+    keys, and a late one, which balances the load. With `ulysses` it has the r-th of n parts: each
+    rank attends with all tokens, but with a part of the heads.
     """
     tokens_S = torch.arange(spec.training.seq_len, device="cpu")
     if spec.parallelism.cp_method == "ulysses" or layout.cp == 1:
@@ -110,9 +111,9 @@ def attended_tokens(spec: JobSpec, layout: Layout, place: Place) -> Tensor:
 
 
 def stream_tokens(attended_S: Tensor, spec: JobSpec, layout: Layout, place: Place) -> Tensor:
-    """Return those of the attended tokens that this rank's residual stream holds.
+    """Return the attended tokens that this rank's residual stream holds, int64 on the host.
 
-    With sequence parallelism the tensor-parallel ranks share them out, in order.
+    With sequence parallelism the tensor-parallel ranks share them, in order.
     """
     parts = layout.tp if spec.parallelism.sequence_parallel else 1
     return attended_S.chunk(parts)[place.tp if parts > 1 else 0]

@@ -1,4 +1,4 @@
-"""The mesh of all ranks, and where a rank stands in it."""
+"""The device mesh of all ranks, and the coordinates of a rank in it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ FSDP_AXIS = "fsdp"
 
 
 def build_mesh(layout: Layout, device_type: str) -> DeviceMesh:
-    """Return the mesh of all ranks, slowest-varying axis first, with the axes that are in use.
+    """Return the mesh of all ranks, slowest-varying axis first, with the axes in use.
 
-    `dp_shard` is always one of them. All ranks call it together, with a process group in place.
+    `dp_shard` is always present, also with size 1. A collective: requires a process group.
     """
     axes = {axis.name: layout.size(axis.name) for axis in MESH_AXES}
     used = {name: size for name, size in axes.items() if size > 1 or name == "dp_shard"}
@@ -27,9 +27,10 @@ def build_mesh(layout: Layout, device_type: str) -> DeviceMesh:
 
 
 def fsdp_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    """Return the mesh over which weights are sharded; replicas, if any, are its first axis.
+    """Return the mesh over which FSDP shards weights; `dp_replicate`, if any, is its first axis.
 
-    Context-parallel ranks hold the same weights and add up their gradients, so they share them.
+    Context-parallel ranks hold the same weights and sum their gradients, so weights are sharded
+    over them too.
     """
     names = mesh.mesh_dim_names or ()
     sharding = mesh["dp_shard"]
@@ -37,15 +38,15 @@ def fsdp_mesh(mesh: DeviceMesh) -> DeviceMesh:
         sharding = mesh["dp_shard", "cp"]._flatten(FSDP_AXIS)
     if "dp_replicate" not in names:
         return sharding
-    # Not taken by its names, which torch gives up for axes that were flattened.
+    # Slicing by names fails here: torch does not slice flattened axes together with others.
     return DeviceMesh._concatenate([mesh["dp_replicate"], sharding])
 
 
 def set_timeouts(mesh: DeviceMesh, timeout: timedelta) -> None:
-    """Have collectives of training, over all ranks or those of an axis, wait so long from now on.
+    """Set the timeout of all collectives of training: of the world group and of every axis.
 
-    torch gives the groups of a mesh its defaults, 10 minutes on CUDA and 30 on a CPU, whatever the
-    group of all ranks was given.
+    torch creates the groups of a mesh with its defaults, 10 minutes on CUDA and 30 on a CPU, and
+    ignores the timeout of the world group.
     """
     groups = mesh.get_all_groups() + fsdp_mesh(mesh).get_all_groups()
     for group in (dist.group.WORLD, *groups):
@@ -54,7 +55,7 @@ def set_timeouts(mesh: DeviceMesh, timeout: timedelta) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank stands on each axis, counted from 0."""
+    """Coordinates of a rank on the axes, from 0; `dp` combines `dp_replicate` and `dp_shard`."""
 
     pp: int
     dp: int
@@ -63,7 +64,7 @@ class Place:
 
     @classmethod
     def of(cls, rank: int, layout: Layout) -> Place:
-        """Return the place of a global rank; rank order is pp, dp, cp, tp."""
+        """Return the coordinates of a global rank; `pp` varies slowest, then dp, cp, tp."""
         rest, tp = divmod(rank, layout.tp)
         rest, cp = divmod(rest, layout.cp)
         pp, dp = divmod(rest, layout.dp)
@@ -71,7 +72,7 @@ class Place:
 
 
 def ranks_of_replicas(rank: int, layout: Layout) -> list[int]:
-    """Return the ranks that hold the shards of a rank, one of each replica, itself included."""
-    apart = layout.dp_shard * layout.cp * layout.tp
+    """Return the ranks that hold the same shards as `rank`, itself included: one per replica."""
+    stride = layout.dp_shard * layout.cp * layout.tp
     replica = Place.of(rank, layout).dp // layout.dp_shard
-    return [rank + (other - replica) * apart for other in range(layout.dp_replicate)]
+    return [rank + (other - replica) * stride for other in range(layout.dp_replicate)]

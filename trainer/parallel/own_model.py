@@ -1,4 +1,4 @@
-"""Tensor parallelism of an own model, by the plan that it gives.
+"""Tensor parallelism of an own model, by its `tensor_parallel_plan`.
 
 Shapes: B sequences, S tokens, T = B x S tokens, C tokens of a chunk, V vocabulary, R rows of the
 vocabulary on this rank.
@@ -24,9 +24,9 @@ from trainyard.spec.sections.parallelism import ParallelismSection
 
 
 def split_by_plan(model: OwnModel, mesh: DeviceMesh, section: ParallelismSection) -> None:
-    """Split an own model over the `tp` axis of the mesh as its plan says, in place.
+    """Apply the plan of an own model over the `tp` axis of the mesh, in place.
 
-    What the plan does not name stays whole on each rank, which all compute the same with it.
+    Modules that the plan does not name stay whole on each rank and compute the same there.
 
     Raises:
         LaunchError: a parameter cannot be split evenly, or a tied one is split in two ways.
@@ -35,10 +35,10 @@ def split_by_plan(model: OwnModel, mesh: DeviceMesh, section: ParallelismSection
     blocks = set(model.layers.values())
     there = dict(model.net.named_modules())
     for name, style in model.tensor_plan.items():
-        if name in there:  # else another stage of the pipeline has it
+        if name in there:  # else it belongs to another pipeline stage
             parallelize_module(there[name], tp, style)
             if there[name] not in blocks:
-                there[name].register_forward_hook(_arrived)
+                there[name].register_forward_hook(_wait_for_collective)
     model.keep_ties()
     for name, parameter in model.net.named_parameters():
         _refuse_uneven(name, parameter, tp)
@@ -46,10 +46,11 @@ def split_by_plan(model: OwnModel, mesh: DeviceMesh, section: ParallelismSection
         model.loss = SplitLogitsLoss(tp)
 
 
-def _arrived(_module: nn.Module, _inputs: Any, result: Any) -> Any:
-    """Return what a module gives once it is there: a compiled block cannot take what is under way.
+def _wait_for_collective(_module: nn.Module, _inputs: Any, result: Any) -> Any:
+    """Return the output of a module as a plain tensor: a compiled block accepts no pending one.
 
-    A copy waits for it, and unlike waiting by hand it keeps the way back to the gradients.
+    `clone` waits for the collective and, unlike `AsyncCollectiveTensor.wait`, keeps the autograd
+    graph.
     """
     return result.clone() if isinstance(result, AsyncCollectiveTensor) else result
 
@@ -67,7 +68,7 @@ def _refuse_uneven(name: str, parameter: Tensor, tp: DeviceMesh) -> None:
 
 
 class SplitLogitsLoss(LogitsLoss):
-    """The same of logits of which each rank has some of the vocabulary; all return the same sum."""
+    """`LogitsLoss` of logits split along the vocabulary; every rank returns the same sum."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__()
@@ -94,7 +95,7 @@ class SplitLogitsLoss(LogitsLoss):
 
 
 class _LossOfRows(torch.autograd.Function):
-    """Computes gradients in forward, chunk by chunk: no float32 copy of all logits is made."""
+    """Computes gradients in forward, chunk by chunk: no float32 copy of all logits exists."""
 
     @staticmethod
     def forward(ctx: Any, of_rows: SplitTokenLoss, logits_TR: Tensor, labels_T: Tensor) -> Tensor:
@@ -105,17 +106,15 @@ class _LossOfRows(torch.autograd.Function):
         grad_TR = torch.empty_like(logits_TR)
         chunks = zip(logits_TR.split(size), labels_T.split(size), grad_TR.split(size), strict=True)
         for logits_CR, labels_C, grad_CR in chunks:
-            log_chances_CR, part = of_rows.log_chances(
-                logits_CR.to(torch.float32, copy=True), labels_C
-            )
+            log_probs_CR, part = of_rows.log_probs(logits_CR.to(torch.float32, copy=True), labels_C)
             loss += part
-            grad_CR.copy_(gradient_of_logits(log_chances_CR.exp_(), labels_C, of_rows.first_row))
+            grad_CR.copy_(gradient_of_logits(log_probs_CR.exp_(), labels_C, of_rows.first_row))
         ctx.save_for_backward(grad_TR)
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, None]:
-        # Not in place: a schedule that splits backward in two comes here twice.
+        # Not in place: a zero-bubble schedule runs this backward twice, for inputs and for weights.
         (grad_TR,) = ctx.saved_tensors
         return None, grad_TR * grad.to(grad_TR.dtype), None

@@ -1,4 +1,4 @@
-"""How a model is spread over ranks: an ordered recipe, independent of the model itself."""
+"""Applies the layout to a model: an ordered recipe that does not depend on the model."""
 
 from __future__ import annotations
 
@@ -21,32 +21,39 @@ from trainyard.spec.layout import Layout
 from trainyard.training.pipeline_stages import Stage
 
 WRAPPING = frozenset({"dp_replicate", "dp_shard", "pp"})
-"""Axes that wrap blocks or stages, and so come last. Every other axis has a module of its name in
+"""Axes that wrap blocks or stages, applied last. Every other axis has a module of its name in
 `trainer.parallel`, whose `apply` changes single modules of the model."""
 
 
 def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> Stages:
-    """Spread a model, usually one on the meta device, over the mesh, in place.
+    """Parallelize a model, usually one on the meta device, over the mesh, in place.
 
-    The model keeps what this rank holds. The stages that the rank runs are returned by number; the
-    model itself is the only one without pipeline parallelism.
+    Returns:
+        The pipeline stages of this rank by their number; without pipeline parallelism the model
+        alone. The model keeps the modules of this rank.
 
-    The order matters: what changes a single module comes before what wraps it, and sharding is
-    last.
+    Raises:
+        LaunchError: an axis, the recipe or the compiler cannot be applied here.
     """
+    # The order matters. Modules are changed from the inside out: first the set of modules and
+    # tokens of this rank, then single layers, then blocks, then stages.
     sharded = spec.is_sharded(layout)
     if layout.pp > 1:
         keep_own_modules(model, mesh, spec, layout)
     take_tokens(model, spec, layout, Place.of(mesh.get_rank(), layout))
-    # Weights that wait in the host's memory have no scale on the device before they are there.
+    # A float8 all-gather scales weights on the device, where offloaded weights are not.
     gathers = sharded and not spec.optimizer.cpu_offload
+    # Before TP: torchao replaces `nn.Linear` modules, and TP then shards the new ones.
     quantize_linear_layers(model, spec, device_type=mesh.device_type, gathers=gathers)
+    # TP turns weights into DTensors, and FSDP shards those further: TP comes first, FSDP last.
     for axis in AXES:
         if layout.size(axis.name) > 1 and axis.name not in WRAPPING:
             import_module(f"trainer.parallel.{axis.name}").apply(model, mesh, spec, layout)
     blocks = list(model.layers.values())
     own = isinstance(model, OwnModel)
+    # Compile wraps checkpoint, so the compiler sees the recomputation and fuses it into backward.
     checkpoint_activations(blocks, spec.activation_checkpoint, own_randomness=own)
+    # FSDP wraps compile: its hooks gather weights outside of the compiled graphs.
     compile_blocks(
         blocks, spec.compile, device_type=mesh.device_type, recipe=spec.quantization.recipe
     )
@@ -58,14 +65,14 @@ def parallelize(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -
 
 
 Stages = dict[int, Model]
-"""The stages of this rank, by their number in the whole model."""
+"""Pipeline stages of this rank, by their number in the whole model."""
 
 
 def keep_own_modules(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> None:
-    """Take out of a whole model, in place, what other ranks hold; names stay as they are.
+    """Remove the modules of other pipeline ranks from a model, in place; names do not change.
 
     Raises:
-        LaunchError: an own model does not run in such stages; all ranks find out alike.
+        LaunchError: an own model does not run in these stages; raised on all ranks alike.
     """
     if isinstance(model, OwnModel):
         try_stages(model, spec, layout)
@@ -79,10 +86,10 @@ def split(model: Model, mesh: DeviceMesh, spec: JobSpec, layout: Layout) -> Stag
 
 
 def try_stages(model: OwnModel, spec: JobSpec, layout: Layout) -> None:
-    """Run an own model stage by stage without memory: what goes in and out must fit.
+    """Run an own model stage by stage on the meta device to check shapes and types.
 
     Raises:
-        LaunchError: it does not, or a stage fails.
+        LaunchError: a stage fails or returns an output that the next one does not accept.
     """
     stages = stages_of(spec.facts(layout))
     model.try_in_parts([stage.modules for stage in stages])

@@ -34,8 +34,8 @@ _T = TypeVar("_T", bound=np.generic)
 class Pipeline:
     """Runs the micro-batches of a step through the stages of all ranks of the pipeline.
 
-    Every rank of it is given the same micro-batches. The losses come to be on the rank that has the
-    last stage; the others report none.
+    Every rank of a pipeline gets the same micro-batches. The rank with the last stage returns the
+    loss; the others return 0.
     """
 
     def __init__(
@@ -46,14 +46,14 @@ class Pipeline:
         layout: Layout,
         device: torch.device,
     ) -> None:
-        """Touch nothing yet.
+        """Build the schedule; it runs nothing.
 
         Args:
-            stages: those of this rank.
-            group: the ranks that share the pipeline.
+            stages: stages of this rank by number.
+            group: the ranks of the pipeline.
             spec: gives the schedule, the shape of micro-batches, and the tokens of a step.
-            layout: gives how the global batch is dealt.
-            device: where the stages are.
+            layout: gives the partition of the global batch.
+            device: device of the stages.
 
         Raises:
             LaunchError: this version of torch cannot run the schedule.
@@ -115,10 +115,10 @@ class Pipeline:
         return [micro_batches[start : start + m] for start in range(0, len(micro_batches), m)]
 
     def _run(self, step: int | None, micro_batches: Sequence[MicroBatch]) -> Tensor:
-        """Run the schedule once, and return the sum of what `_loss` gave, 0 without last stage."""
+        """Run the schedule once; return the sum of its losses, 0 without the last stage."""
         joined = _joined(micro_batches, self._size, count=self._microbatches)
         inputs = self._inputs(step, joined)
-        # All ranks have the inputs, so only the residual stream travels.
+        # All ranks read the batch, so only the residual stream is sent between stages.
         tokens = (inputs.tokens,) if self._first else ()
         labels = {"target": inputs.labels, "labels_BS": inputs.labels} if self._last else {}
         losses: list[Tensor] = []
@@ -129,14 +129,14 @@ class Pipeline:
         return torch.stack([loss.detach() for loss in losses]).sum()
 
     def _loss(self, loss_sum: Tensor, _labels_BS: Tensor) -> Tensor:
-        """Return what backward starts from: the last stage has computed the loss already."""
+        """Return the tensor for backward: the last stage has already computed the loss."""
         return loss_sum / self._tokens_per_step if torch.is_grad_enabled() else loss_sum
 
 
 class _Shapes:
-    """What goes into a stage and comes out of it: tensors without memory.
+    """Inputs and outputs of a stage as meta tensors.
 
-    Telling it beforehand saves the run of the whole pipeline by which torch would find it out.
+    Without them torch infers the shapes by a run of the whole pipeline.
     """
 
     def __init__(self, model: Model, size: int, width: int, dtype: torch.dtype) -> None:
@@ -156,9 +156,10 @@ class _Shapes:
 
 
 class _Stage(PipelineStage):
-    """torch's stage, mended in three places."""
+    """torch's stage with three workarounds, numbered below."""
 
-    # 1. What is received has memory while its micro-batch is under way, and no longer.
+    # 1. Up to torch 2.14 a stage holds a receive buffer for every micro-batch all the time. Here a
+    # buffer is allocated before its receive and released after it is read.
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[P2POp]:
         allocate_buffers(self.args_recv_info[fwd_chunk_id], self.device)
@@ -172,7 +173,7 @@ class _Stage(PipelineStage):
     def _retrieve_recv_activations(self, fwd_chunk_id: int) -> tuple[Tensor, ...]:
         activations: tuple[Tensor, ...] = super()._retrieve_recv_activations(fwd_chunk_id)
         release_buffers(self.args_recv_info[fwd_chunk_id])
-        # 2.11 asked for gradients of the buffers that it made itself.
+        # torch 2.11 sets this on its own buffers, which `allocate_buffers` has replaced.
         for activation in activations:
             activation.requires_grad_(self.has_backward)
         return activations
@@ -192,8 +193,8 @@ class _Stage(PipelineStage):
         release_buffers(chain.from_iterable(self.grad_recv_info.values()))
         return result
 
-    # 2. A schedule that splits backward looks up the weights of the stage, and leaves out those
-    # that FSDP has not gathered, without a word.
+    # 2. A schedule that splits backward collects the weights of the stage before it runs, and
+    # silently skips those that FSDP has resharded: gather them first.
 
     def backward_maybe_with_nosync(
         self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
@@ -204,7 +205,8 @@ class _Stage(PipelineStage):
                     module.unshard()
         return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
 
-    # 3. Forward only, torch fails where the next stage is on the same rank.
+    # 3. In evaluation torch passes gradients between two stages of one rank, although there are
+    # none.
 
     def get_local_bwd_output(self, mb_index: int) -> tuple[Tensor | None, ...]:
         if not self.has_backward:
@@ -220,9 +222,9 @@ class _Stage(PipelineStage):
 
 
 def _joined(micro_batches: Sequence[MicroBatch], size: int, *, count: int) -> MicroBatch:
-    """Return micro-batches as one: each filled up to `size` sequences, and they to `count`.
+    """Return `count` micro-batches of `size` sequences as one, padded where there are fewer.
 
-    All of a run must have one shape, and every run as many. What fills them up has no label, so it
+    A schedule is built for one shape and one number of micro-batches. Padding has no labels, so it
     adds zeros to loss and gradients.
     """
     segments = [batch.segments for batch in micro_batches if batch.segments is not None]

@@ -1,8 +1,8 @@
 """Quantized training: the matrix products of linear layers in float8 or MX float8, by torchao.
 
 Weights, gradients and optimizer states stay in high precision, under the names of the plain model:
-a checkpoint says nothing of how its products were computed, and any recipe goes on from it. On a
-CPU the products are emulated: rounded to the low precision, and multiplied in the high one.
+a checkpoint does not depend on the recipe, and any recipe resumes from it. On a CPU the products
+are emulated: operands are rounded to the low precision and multiplied in the high one.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ from trainyard.spec.sections.parallelism import QuantizationSection
 from trainyard.training.known_devices import LEAST_CAPABILITY
 
 LOUD_ON_IMPORT = ("torchao", "torch.utils._pytree")
-"""Loggers: of kernels for GPUs that a CPU cannot load, and of types that torch knows by now."""
+"""Loggers that warn, on import, of GPU kernels that a CPU cannot load and of types registered
+twice."""
 
 
 def quantize_linear_layers(
     model: nn.Module, spec: JobSpec, *, device_type: str, gathers: bool
 ) -> None:
-    """Have linear layers multiply in low precision, in place; before anything wraps them.
+    """Replace linear layers by ones that multiply in low precision, in place, before any wrapper.
 
-    Layers that `quantization.exclude` or `min_dim` leave out stay as they are, and so does our own
-    head, which is no linear layer.
+    `quantization.exclude` and `min_dim` leave layers out. The families' head is no `nn.Linear` and
+    stays in high precision.
 
     Args:
         model: the whole model, or a part of it.
-        spec: gives the recipe, and the layers that are left out.
+        spec: gives the recipe and the excluded layers.
         device_type: `cpu` emulates.
-        gathers: whether FSDP follows, and gathers from the device. It then gathers the weights of
-            `float8_tensorwise` in float8, half the bytes of bfloat16; the other recipes have a
-            scale for each row or block of what is gathered, and gather high precision.
+        gathers: whether FSDP gathers weights from the device. It then gathers those of
+            `float8_tensorwise` in float8, half the bytes of bfloat16. The other recipes scale each
+            row or block of the gathered weight, and gather in high precision.
 
     Raises:
         LaunchError: this rank's GPU cannot multiply such numbers.
@@ -73,21 +74,21 @@ def quantize_linear_layers(
         if recipe == "mxfp8":
             _to_mxfp8(emulate=emulate)(model, chosen)
             return
-        # A weight that is gathered in float8 is wrapped in a tensor of its own. A tied one must
-        # not be: it is gathered in high precision, and the scale is the same.
+        # The float8 all-gather wraps a weight in a tensor subclass, which would break a tie between
+        # names. Tied weights are gathered in high precision; their scale is the same.
         for tied in (False, True):
             convert = _to_float8(recipe, emulate=emulate, gathers=gathers and not tied)
             convert(model, partial(chosen, tied=tied))
 
 
 def refuse_uneven_layers(model: Model, spec: JobSpec) -> None:
-    """Refuse an own model with a quantized layer whose sides, on each rank, do not fit the recipe.
+    """Reject an own model with a quantized layer whose sides, on each rank, do not fit the recipe.
 
-    The planner holds the families to the same.
+    For the families the planner checks the same.
 
     Args:
         model: the whole model, before it is split.
-        spec: gives the recipe, the layers that are left out, and the axes.
+        spec: gives the recipe, the excluded layers, and the axes.
 
     Raises:
         LaunchError: naming the layer.
@@ -113,7 +114,7 @@ def refuse_uneven_layers(model: Model, spec: JobSpec) -> None:
 
 
 def refuse_unknown_names(model: Model, spec: JobSpec) -> None:
-    """Refuse parts of names that leave out no layer of an own model; the default may be such.
+    """Reject parts of names in `exclude` that match no layer; the default ones need not match.
 
     Raises:
         LaunchError: naming them, and the layers that there are.
@@ -134,7 +135,7 @@ def _linear_layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
 
 
 def refuse_unable(spec: JobSpec, name: str, capability: tuple[int, int]) -> None:
-    """Refuse a GPU whose tensor cores do not multiply a job's numbers.
+    """Reject a GPU whose tensor cores do not support the number format of the recipe.
 
     Raises:
         LaunchError: naming the field, the GPU and what it needs.
@@ -157,14 +158,14 @@ def refuse_unable(spec: JobSpec, name: str, capability: tuple[int, int]) -> None
 
 
 def keep_scales_fresh(model: nn.Module, optimizer: Optimizer) -> None:
-    """Have each step of the optimizer followed by `refresh_scales`."""
+    """Call `refresh_scales` after each step of the optimizer."""
     optimizer.register_step_post_hook(lambda *_: refresh_scales(model))
 
 
 def refresh_scales(model: nn.Module) -> None:
-    """Compute the scales of all weights that are gathered in float8, with one reduction for all.
+    """Compute the scales of all weights that FSDP gathers in float8, with one all-reduce.
 
-    All ranks call it together whenever weights have changed; does nothing where there are none.
+    A collective, required after every change of weights; without such weights it does nothing.
     """
     if "torchao.float8" in sys.modules:
         from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
@@ -173,7 +174,7 @@ def refresh_scales(model: nn.Module) -> None:
 
 
 def high_precision(tensor: Tensor) -> Tensor:
-    """Return a weight without the wrapper that has it gathered in float8; the memory is shared."""
+    """Return a weight without the subclass of the float8 all-gather; it shares the memory."""
     local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
     plain: Tensor | None = getattr(local, "_tensor", None)
     if plain is None:
@@ -191,7 +192,7 @@ def high_precision(tensor: Tensor) -> Tensor:
 
 
 Convert = Callable[[nn.Module, Callable[[nn.Module, str], bool]], object]
-"""Replaces those linear layers of a model for which a function of module and name says so."""
+"""Replaces the linear layers of a model for which the given predicate of module and name holds."""
 
 
 def _to_float8(recipe: str, *, emulate: bool, gathers: bool) -> Convert:
@@ -216,7 +217,7 @@ def _to_mxfp8(*, emulate: bool) -> Convert:
     multiply = partial(
         _to_mxfp8_then_scaled_mm,
         kernel_preference=KernelPreference.EMULATED if emulate else KernelPreference.AUTO,
-        # Rounded up, no number leaves the range of its block (NVIDIA's recipe for MXFP8).
+        # Scales rounded up: no value overflows its block (NVIDIA's recipe for MXFP8).
         scale_calculation_mode=ScaleCalculationMode.RCEIL,
     )
     return lambda model, chosen: swap_linear_layers(
@@ -225,10 +226,10 @@ def _to_mxfp8(*, emulate: bool) -> Convert:
 
 
 class MXLinear(nn.Linear):
-    """A linear layer whose products are of blocks of 32 numbers with a common scale.
+    """A linear layer that multiplies in MX float8: blocks of 32 values share one scale.
 
-    torchao wraps the weight of a layer to this end, and the wrapper ends up in checkpoints; here
-    the layer asks for the product, and its weight is a plain one.
+    torchao's own layer wraps its weight in a subclass, which checkpoints would then contain. Here
+    the weight stays a plain parameter, and `forward` calls the product.
     """
 
     def __init__(self, linear: nn.Linear, *, multiply: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -245,7 +246,7 @@ class MXLinear(nn.Linear):
         return product if self.bias is None else product + self.bias
 
     def _split(self, x: DTensor) -> DTensor:
-        """Multiply what this tensor-parallel rank has: blocks lie within a rank."""
+        """Multiply the shards of this tensor-parallel rank; no block crosses ranks."""
         weight = self.weight
         assert isinstance(weight, DTensor)
         by_columns = weight.placements == (Shard(0),)
@@ -257,9 +258,9 @@ class MXLinear(nn.Linear):
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Import torchao without its warnings, and on a machine without GPUs without kernels for them.
+    """Suppress torchao's warnings on import, and without a GPU the search for its kernels.
 
-    The kernels are looked for when the package is first imported.
+    torchao loads the kernels when the package is first imported.
     """
     if not torch.cuda.is_available():
         os.environ.setdefault("TORCHAO_FORCE_SKIP_LOADING_SO_FILES", "1")

@@ -1,4 +1,4 @@
-"""The loss over the vocabulary, of which each tensor-parallel rank holds some rows.
+"""Loss parallelism: the cross entropy over a vocabulary split by rows over tensor-parallel ranks.
 
 Shapes: B sequences, S tokens, C tokens of a chunk, D model width, V vocabulary, R rows of the
 vocabulary on this rank, N ranks.
@@ -19,10 +19,10 @@ from trainer.models.head import TokenLoss, rows_of_labels
 
 
 class SplitTokenLoss(TokenLoss):
-    """`TokenLoss` with the rows of the weight split over ranks; all of them return the same sum.
+    """`TokenLoss` with the rows of the weight split over ranks; every rank returns the same sum.
 
-    A rank has the logits of its own rows. Ranks tell each other, for each token, the logarithm of
-    their sum of exponentials and the label's logit: two numbers instead of a vocabulary.
+    A rank computes the logits of its own rows. For each token the ranks exchange two numbers, the
+    log-sum-exp of their logits and the logit of the label, instead of the whole vocabulary.
     """
 
     def __init__(self, stream: Placement, mesh: DeviceMesh) -> None:
@@ -31,15 +31,15 @@ class SplitTokenLoss(TokenLoss):
 
     @property
     def rank(self) -> int:
-        """Which part of the rows this rank has, from 0."""
+        """Index of this rank's part of the rows, from 0."""
         return self._mesh.get_local_rank()
 
     def forward(self, x_BSD: Tensor, weight_VD: Tensor, labels_BS: Tensor) -> Tensor:
-        """Return the loss; `x_BSD` is the stream of this rank, `labels_BS` are those of all."""
+        """Return the loss; `x_BSD` is this rank's part of the stream, `labels_BS` covers it all."""
         assert isinstance(weight_VD, DTensor)
         weight_RD = weight_VD.to_local()
         self.first_row = self.rank * weight_RD.shape[0]
-        # Each rank has the gradient by way of its own rows: they are added up on the way back.
+        # Each rank computes the gradient through its own rows only: backward sums over ranks.
         x_BSD = self._gathered(x_BSD).to_local(grad_placements=[Partial()])
         return super().forward(x_BSD, weight_RD, labels_BS)
 
@@ -49,7 +49,7 @@ class SplitTokenLoss(TokenLoss):
         assert isinstance(logits_BSV, DTensor)
         return logits_BSV.full_tensor()
 
-    def log_chances(self, logits_CR: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
+    def log_probs(self, logits_CR: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of the rows of this rank, and the loss of a chunk."""
         rows_C, here_C = rows_of_labels(labels_C, self.first_row, logits_CR.shape[1])
         label_logits_C = logits_CR.gather(1, rows_C[:, None]).squeeze(1).masked_fill(~here_C, 0)
@@ -60,7 +60,7 @@ class SplitTokenLoss(TokenLoss):
         return logits_CR.sub_(log_sum_C[:, None]), losses_C.sum()
 
     def _of_all_ranks(self, local: Tensor) -> Tensor:
-        """Return what all N ranks have, [N, ...]."""
+        """Return the tensors of all N ranks, [N, ...]."""
         gathered = local.new_empty(self._mesh.size(), *local.shape)
         dist.all_gather(list(gathered), local, group=self._mesh.get_group())
         return gathered
@@ -72,14 +72,14 @@ class SplitTokenLoss(TokenLoss):
 
 
 class GatheredTokenLoss(SplitTokenLoss):
-    """The same sum from whole logits: those of a chunk are gathered from all ranks."""
+    """`TokenLoss` with split rows that gathers the logits of each chunk from all ranks."""
 
-    def log_chances(self, logits_CR: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
+    def log_probs(self, logits_CR: Tensor, labels_C: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of the rows of this rank, and the loss of a chunk."""
         logits_CV = self._of_all_ranks(logits_CR).movedim(0, 1).flatten(1)
-        log_chances_CV, loss = TokenLoss.log_chances(self, logits_CV, labels_C)
-        return log_chances_CV.narrow(1, self.first_row, logits_CR.shape[1]), loss
+        log_probs_CV, loss = TokenLoss.log_probs(self, logits_CV, labels_C)
+        return log_probs_CV.narrow(1, self.first_row, logits_CR.shape[1]), loss
 
     def tokens_per_chunk(self, rows: int) -> int:
-        """Return how many tokens make a chunk: a rank has the logits of the whole vocabulary."""
+        """Return the tokens of a chunk: each rank holds the logits of the whole vocabulary."""
         return super().tokens_per_chunk(rows * self._mesh.size())

@@ -1,4 +1,4 @@
-"""Tensor parallelism: ranks share each matrix, the rows of the vocabulary included.
+"""Tensor parallelism: ranks share each matrix, including embedding and head.
 
 Shapes: B sequences, S tokens, T = B x S tokens, C tokens of a chunk, D model width, V vocabulary,
 R rows of the vocabulary on this rank, N ranks.
@@ -60,19 +60,19 @@ def split_matrices(model: Model, mesh: DeviceMesh, section: ParallelismSection) 
     """Split the matrices of a model over the `tp` axis of the mesh, in place.
 
     The first matrices of attention and feed-forward are split by columns, the second by rows, so
-    that a rank has heads and hidden features of its own (Shoeybi et al., Megatron-LM, 2019). The
+    each rank has its own heads and hidden features (Shoeybi et al., Megatron-LM, 2019). The
     residual stream between them is split along the sequence (Korthikanti et al., Reducing
-    Activation Recomputation, 2022), or with `sequence_parallel=false` whole on each rank.
+    Activation Recomputation, 2022), or with `sequence_parallel=false` replicated.
 
-    Afterwards every parameter is a DTensor on the tensor-parallel mesh, norms as replicas.
+    Afterwards every parameter is a DTensor on the tensor-parallel mesh; norms are replicated.
     """
     tp = mesh["tp"]
     stream: Placement = Shard(1) if section.sequence_parallel else Replicate()
     if model.tok_embeddings is not None:
         style = RowwiseParallel(input_layouts=Replicate(), output_layouts=stream)
         parallelize_module(model.tok_embeddings, tp, style)
-        # The collective may still be under way in what it returns, a tensor of a kind of its own,
-        # which the backward pass of a compiled block cannot take. A copy waits for it.
+        # The output is an AsyncCollectiveTensor while its collective is pending, a subclass that
+        # the backward of a compiled block does not accept. `clone` waits and gives a plain tensor.
         model.tok_embeddings.register_forward_hook(lambda _module, _ids, x_BSD: x_BSD.clone())
     for block in model.layers.values():
         parallelize_module(block, tp, _block_plan(block, stream))
@@ -84,7 +84,7 @@ def split_matrices(model: Model, mesh: DeviceMesh, section: ParallelismSection) 
 
 
 def overlap_communication(mesh: DeviceMesh) -> None:
-    """Have torch.compile fuse tensor-parallel communication with the products beside it.
+    """Configure torch.compile to overlap tensor-parallel communication with matrix products.
 
     Raises:
         LaunchError: the ranks have no symmetric memory.
@@ -95,7 +95,7 @@ def overlap_communication(mesh: DeviceMesh) -> None:
             f"these ranks run on {mesh.device_type!r}: set async_tp=false"
         )
     with warnings.catch_warnings():
-        # It says that nobody needs to call it, but the compiler looks for what it leaves behind.
+        # torch deprecates the call, but the compiler pass still requires a registered group.
         warnings.simplefilter("ignore", FutureWarning)
         enable_symm_mem_for_group(mesh.get_group("tp").group_name)
     torch._inductor.config._micro_pipeline_tp = True
@@ -107,7 +107,7 @@ def _block_plan(block: nn.Module, stream: Placement) -> dict[str, ParallelStyle]
     plan: dict[str, ParallelStyle] = {
         "attention_norm": _norm(stream),
         "attention": PrepareModuleInput(
-            # The stream, cosines, sines, segments: gathered once for all three projections.
+            # Inputs: stream, cosines, sines, mask. One all-gather of the stream serves wq, wk, wv.
             input_layouts=(stream, None, None, None),
             desired_input_layouts=(Replicate(), None, None, None),
         ),
@@ -124,8 +124,9 @@ def _block_plan(block: nn.Module, stream: Placement) -> dict[str, ParallelStyle]
         "feed_forward.w2": RowwiseParallel(output_layouts=stream),
     }
     for name, module in block.attention.named_children():
-        # What else has weights in there works on the heads of a rank, each by itself. Any dimension
-        # but the last will do: declaring one as split has the ranks' gradients added up.
+        # Other modules with weights, such as Qwen3's q_norm, act on each head separately. With an
+        # input declared as sharded along any dimension but the last, DTensor sums their gradients
+        # over ranks.
         if f"attention.{name}" not in plan and any(True for _ in module.parameters()):
             plan[f"attention.{name}"] = SequenceParallel(sequence_dim=1, use_local_output=True)
     return plan
@@ -138,7 +139,7 @@ def _norm(stream: Placement, *, use_local_output: bool = False) -> ParallelStyle
 
 
 class _Replicated(ParallelStyle):
-    """A module whose weights and input are whole on each rank."""
+    """A module with replicated weights and input."""
 
     def __init__(self, *, use_local_output: bool) -> None:
         self._use_local_output = use_local_output
@@ -160,7 +161,7 @@ class _Replicated(ParallelStyle):
 
 
 class _SplitHead(ParallelStyle):
-    """A head of which each rank has some rows of the vocabulary; tied, those of the embedding."""
+    """A head split by rows of the vocabulary; a tied one uses the rows of the embedding."""
 
     def __init__(self, stream: Placement, loss_parallel: bool) -> None:
         self._stream = stream
