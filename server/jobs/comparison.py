@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.jobs.target import Baseline, ResumeTarget
+from server.jobs.next_attempt import Baseline, ResumeTarget
 from trainyard.base.problems import SpecError
 from trainyard.planner.plan import plan
 from trainyard.planner.results import Plan

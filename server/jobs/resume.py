@@ -16,9 +16,9 @@ from server.database.tables import attempts, checkpoints
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.checks import check_spec, check_world_size, known_slots, roots_of
 from server.jobs.comparison import compare
+from server.jobs.next_attempt import Baseline, ResumeTarget, work_out
 from server.jobs.queries import job_row
 from server.jobs.service import end_running
-from server.jobs.target import Baseline, ResumeTarget, work_out
 from server.lifecycle import Move, job_to, lock_job, move
 from server.nodes.capacity import read_offers
 from server.nodes.placement import Demand, Offer, fits
