@@ -1,8 +1,8 @@
-"""What a resume changes and what it does not, line by line, for the person who decides."""
+"""Comparison of the newest attempt with the next one, value by value."""
 
 from __future__ import annotations
 
-from server.jobs.next_attempt import Baseline, ResumeTarget
+from server.jobs.next_attempt import Baseline, NextAttempt
 from trainyard.base.problems import SpecError
 from trainyard.planner.plan import plan
 from trainyard.planner.results import Plan
@@ -17,31 +17,31 @@ GIB = 2**30
 
 def compare(
     baseline: Baseline,
-    target: ResumeTarget,
+    following: NextAttempt,
     *,
     last_step: int,
     state: TrainState | None,
     saves_first: bool = False,
 ) -> tuple[Change, ...]:
-    """Return the lines, those that change first.
+    """Return the compared values, changed ones first.
 
     Args:
-        baseline: what held so far.
-        target: the next attempt.
-        last_step: step that the last attempt reached.
-        state: counters of the checkpoint to go on from; none for a fresh start.
-        saves_first: whether the attempt that runs saves, and the job goes on from that save.
+        baseline: settings of the newest attempt.
+        following: settings of the next one.
+        last_step: step that the newest attempt reached.
+        state: counters of the parent checkpoint; none for a fresh start.
+        saves_first: whether the running attempt saves first, and the job resumes from that save.
     """
-    now = target.plan.device
+    now = following.plan.device
     was = baseline.device or now
     before = resolved(baseline.effective, was, baseline.layout)
-    after = resolved(target.effective, now)
+    after = resolved(following.effective, now)
     try:
         old = plan(before)
     except SpecError:  # accepted by an earlier version, refused by this one
         old = None
     step = last_step if saves_first else state.step if state is not None else 0
-    left, right = _lines(before, old, step), _lines(after, target.plan, step)
+    left, right = _lines(before, old, step), _lines(after, following.plan, step)
     lines = [("step", str(last_step), str(step)), ("device", was, now)]
     lines += [(name, left[name], right[name]) for name in left]
     position = str(state.data.position if state is not None else 0)

@@ -196,13 +196,14 @@ def cancel(context: ServerContext, principal: Person, job_id: JobId, body: StopB
         return reply(CancelReply(job=job_view(context, connection, job_id), lost=lost))
 
 
-@router.post("/jobs/{job_id}/resume", response_model=ResumeReply, summary="Go on, also otherwise")
+@router.post(
+    "/jobs/{job_id}/resume",
+    response_model=ResumeReply,
+    summary="Resume, optionally with a different layout",
+)
 def resume(context: ServerContext, principal: Person, job_id: JobId, body: ResumeBody) -> Response:
-    """Go on from a checkpoint, on another world size or layout if so asked."""
-    if body.dry_run:
-        preview = resumes.preview(context, job_id, body)
-    else:
-        preview = resumes.resume(context, job_id, body, actor=principal.actor)
+    """Resume from a checkpoint, optionally on another world size or layout."""
+    preview = resumes.resume(context, job_id, body, actor=principal.actor)
     with context.database.read() as connection:
         return reply(ResumeReply(preview=preview, job=job_view(context, connection, job_id)))
 
@@ -235,10 +236,10 @@ def fork(
 @router.get(
     "/jobs/{job_id}/resume-options",
     response_model=ResumeOptions,
-    summary="World sizes on which the job could go on",
+    summary="World sizes on which the job could resume",
 )
 def resume_options(context: ServerContext, job_id: JobId) -> Response:
-    """List what the cluster could give: legal layouts, or the reason why there is none."""
+    """List the legal layouts of each world size, or the reason why there is none."""
     return reply(resumes.options(context, job_id))
 
 

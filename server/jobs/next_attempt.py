@@ -1,4 +1,4 @@
-"""Overrides and plan of the attempt that a resume request leads to. Pure."""
+"""Settings of the next attempt: a resume request applied to those of the newest one. Pure."""
 
 from __future__ import annotations
 
@@ -24,64 +24,69 @@ from trainyard.training.pipeline_schedule import least_microbatches
 
 @dataclass(frozen=True)
 class Baseline:
-    """What held so far: that of the newest attempt, or the spec's own before the first."""
+    """Settings of the newest attempt; before the first one those of the spec."""
 
     spec: JobSpec
-    """As submitted."""
+    """The job's spec as submitted."""
     overrides: Overrides
+    """Its differences from the spec."""
     layout: Layout
     device: DeviceKind | None = None
-    """Kind of the newest attempt's slots; None before the first."""
+    """Kind of its slots; None before the first attempt."""
 
     @property
     def effective(self) -> JobSpec:
-        """The spec with the overrides; what is `auto` stays so."""
+        """The spec with the overrides; `auto` stays unresolved."""
         return self.overrides.apply(self.spec)
 
 
 @dataclass(frozen=True)
-class ResumeTarget:
-    """The next attempt."""
+class NextAttempt:
+    """Settings of the next attempt."""
 
     overrides: Overrides
-    """All that it changes against the job's spec."""
+    """Its differences from the job's spec, not from the newest attempt."""
     effective: JobSpec
-    """The spec with the overrides; what is `auto` stays so."""
+    """The spec with the overrides; `auto` stays unresolved: placement chooses the slots."""
     plan: Plan
+    """The planner's view of `effective`: layout, batch, memory, warnings."""
 
 
-def work_out(
+def plan_next_attempt(
     baseline: Baseline, request: ResumeRequest, *, slots: Collection[Slot] = ()
-) -> ResumeTarget:
-    """Return what a request makes of the next attempt; what it leaves out stays as it was.
+) -> NextAttempt:
+    """Return the settings of the next attempt; fields that the request omits keep their values.
 
     Another world size alone takes the planner's first legal layout. On another number of
     data-parallel ranks the micro-batch size is lowered where the old one is no longer legal or
-    leaves more than a tenth of the slots idle.
+    leaves more than a tenth of the slots idle. The global batch never changes.
+
+    Args:
+        baseline: settings of the newest attempt.
+        request: the fields that change.
+        slots: kinds of slot of the registered nodes, for memory and legality on their devices.
 
     Raises:
-        InvalidRequestError: parts of the request disagree, or the job cannot run so.
+        InvalidRequestError: fields of the request disagree, or the job cannot run with them.
     """
-    requested = request.overrides
-    merged = _merged(baseline.overrides, requested, steps=_agreed_steps(request))
-    world_size = _agreed_world_size(request)
+    merged = _merged(baseline.overrides, request.overrides, steps=_agreed_steps(request))
     changed = merged.apply(baseline.spec)
-    layout = _layout(baseline, request, changed, world_size)
-    final = changed.model_copy(
+    # The layout first: the micro-batch size and the options of some axes depend on it.
+    layout = _layout(baseline, request, changed, _agreed_world_size(request))
+    effective = changed.model_copy(
         update={
-            "parallelism": _with_axes(changed, layout, before=baseline),
+            "parallelism": _parallelism(changed, layout, baseline),
             "resources": changed.resources.model_copy(update={"world_size": layout.world_size}),
             "training": changed.training.model_copy(
                 update={"micro_batch_size": _micro_batch_size(changed, request, layout, baseline)}
             ),
         }
     )
-    overrides = _difference(baseline.spec, final)
     try:
-        planned = plan(final, slots=slots)
+        planned = plan(effective, slots=slots)
     except SpecError as error:
         raise InvalidRequestError.of(_in_request(error.problems)) from None
-    return ResumeTarget(overrides, final, planned)
+    return NextAttempt(_overrides(baseline.spec, effective), effective, planned)
 
 
 def _merged(before: Overrides, requested: Overrides, *, steps: int | None) -> Overrides:
@@ -121,9 +126,9 @@ def _agreed_world_size(request: ResumeRequest) -> int | None:
 def _layout(
     baseline: Baseline, request: ResumeRequest, spec: JobSpec, world_size: int | None
 ) -> Layout:
-    axes = request.overrides.parallelism
-    if axes is not None:
-        return _given_layout(axes, world_size=world_size, before=baseline.layout)
+    section = request.overrides.parallelism
+    if section is not None:
+        return _given_layout(section, world_size=world_size, before=baseline.layout)
     if world_size is None or world_size == baseline.layout.world_size:
         return baseline.layout
     option = resume_options(spec, world_sizes=[world_size])[0]
@@ -133,25 +138,26 @@ def _layout(
     return option.layouts[0].layout
 
 
-def _given_layout(axes: ParallelismSection, *, world_size: int | None, before: Layout) -> Layout:
-    if world_size is None:
-        product = math.prod(axes.sizes[axis.name] for axis in MESH_AXES)
-        world_size = before.world_size if axes.dp_shard == -1 else product
+def _given_layout(section: ParallelismSection, *, world_size: int | None, before: Layout) -> Layout:
+    if world_size is None:  # `dp_shard = -1` fills up the old world size; else the axes give it
+        product = math.prod(section.sizes[axis.name] for axis in MESH_AXES)
+        world_size = before.world_size if section.dp_shard == -1 else product
     try:
-        return Layout.fill(world_size=world_size, **axes.sizes)
+        return Layout.fill(world_size=world_size, **section.sizes)
     except SpecError as error:
         raise InvalidRequestError.of(_in_request(error.problems)) from None
 
 
-def _with_axes(spec: JobSpec, layout: Layout, *, before: Baseline) -> ParallelismSection:
-    """Return the section that gives the layout: unchanged where its own axes do.
+def _parallelism(spec: JobSpec, layout: Layout, baseline: Baseline) -> ParallelismSection:
+    """Return the section with the axes of the layout; unchanged where it already gives them.
 
-    What was chosen for other axes and is not chosen anew does not follow (`JobSpec.on_layout`).
+    An option that fits other axes alone and that the request leaves as it was is dropped, by the
+    rules of `JobSpec.on_layout`.
     """
     section = spec.parallelism
     if _own_layout(spec, layout.world_size) != layout:
         section = section.model_copy(update=layout.model_dump())
-    old = before.effective
+    old = baseline.effective
     moved = old.on_layout(layout).parallelism
     stale = {
         name: getattr(moved, name)
@@ -169,37 +175,36 @@ def _own_layout(spec: JobSpec, world_size: int) -> Layout | None:
 
 
 def _micro_batch_size(
-    spec: JobSpec, request: ResumeRequest, layout: Layout, before: Baseline
+    spec: JobSpec, request: ResumeRequest, layout: Layout, baseline: Baseline
 ) -> int:
-    """Return the requested size, else the old one, else one below it that idles less."""
+    """Return the requested size, else the old one, else a smaller one that leaves less idle."""
     size = spec.training.micro_batch_size
     if request.overrides.micro_batch_size is not None:
         return size
     rounds = least_microbatches(spec.parallelism.pp_schedule, pp=layout.pp)
-    same = layout.dp == before.layout.dp
+    same = layout.dp == baseline.layout.dp
     choose = legal_micro_batch_size if same else chosen_micro_batch_size
     legal = choose(spec.training.global_batch_size, layout.dp, at_most=size, rounds=rounds)
     return size if legal is None else legal  # the plan refuses a layout that has none
 
 
-def _difference(submitted: JobSpec, final: JobSpec) -> Overrides:
-    """Return the least overrides that make the submitted spec the final one."""
-    sections = {
-        name: getattr(final, name)
+def _overrides(submitted: JobSpec, effective: JobSpec) -> Overrides:
+    """Return the least overrides that turn the submitted spec into the effective one."""
+    found = {
+        name: getattr(effective, name)
         for name in SECTIONS
-        if getattr(final, name) != getattr(submitted, name)
+        if getattr(effective, name) != getattr(submitted, name)
     }
-    places = {name: field.split(".") for name, field in SINGLE_FIELDS.items()}
-    numbers = {
-        name: getattr(getattr(final, section), field)
-        for name, (section, field) in places.items()
-        if getattr(getattr(final, section), field) != getattr(getattr(submitted, section), field)
-    }
-    return Overrides(**sections, **numbers)
+    for name, path in SINGLE_FIELDS.items():
+        section, _, field = path.partition(".")
+        value = getattr(getattr(effective, section), field)
+        if value != getattr(getattr(submitted, section), field):
+            found[name] = value
+    return Overrides(**found)
 
 
 def _in_request(problems: Sequence[Problem]) -> list[Problem]:
-    """Point each problem of the resulting spec at the field of the request."""
+    """Point each problem of the effective spec at the field of the request that caused it."""
     moved = {
         "/training/steps": "/steps",
         "/training/micro_batch_size": "/overrides/micro_batch_size",

@@ -1,10 +1,9 @@
-"""Going on: what a resume would change, carrying it out, the sizes on offer (lifecycle, 27-29)."""
+"""Resume of a job: options, preview and pending launch (docs/lifecycle.md, 27-29)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection, select
 
@@ -16,7 +15,7 @@ from server.database.tables import attempts, checkpoints
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.jobs.checks import check_spec, check_world_size, known_slots, roots_of
 from server.jobs.comparison import compare
-from server.jobs.next_attempt import Baseline, ResumeTarget, work_out
+from server.jobs.next_attempt import Baseline, NextAttempt, plan_next_attempt
 from server.jobs.queries import job_row
 from server.jobs.service import end_running
 from server.lifecycle import Move, job_to, lock_job, move
@@ -37,58 +36,98 @@ from trainyard.protocol.rest.resume import (
 from trainyard.protocol.states import TERMINAL_JOB_STATES, AttemptCause, DesiredState, JobState
 
 EVERY_SIZE_UP_TO = 64
-"""Beyond it resume options name multiples of eight only, and none above `LARGEST_OPTION`."""
+"""Resume options name every world size up to this one, and only multiples of eight beyond it: nodes
+have eight GPUs as a rule, and a list of all would be long."""
 LARGEST_OPTION = 1024
+"""Largest world size that resume options name; a request may name a larger one."""
 
 
 @dataclass(frozen=True)
 class PreparedResume:
-    """A resume that is legal, worked out and not stored."""
+    """A legal resume that is not stored yet."""
 
     job: Job
     baseline: Baseline
-    target: ResumeTarget
+    next: NextAttempt
     parent: ParentCheckpoint
     manifest: Manifest | None
-    """Of the parent, where the job saved it itself."""
+    """Manifest of the parent, where the job saved it itself."""
     last_step: int
+    """Step that the newest attempt reached."""
     saves_first: bool
-    """Whether the attempt that runs saves, and the job goes on from that save."""
+    """Whether the running attempt saves and stops, and the job resumes from that save."""
+
+
+def options(context: Context, job_id: str) -> ResumeOptions:
+    """Return each world size that the online nodes could give, with its legal layouts.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    with context.database.read() as connection:
+        job = job_row(connection, job_id)
+        baseline, _ = _baseline(connection, job)
+        parent = parent_checkpoint(connection, job.id)
+        offers = read_offers(connection, without_job=job_id)
+        slots = known_slots(connection)
+    spec = baseline.effective
+    views = []
+    for option in resume_options(spec, world_sizes=_world_sizes(offers), slots=slots):
+        demand = Demand(
+            job_id,
+            job.name,
+            option.world_size,
+            nodes=spec.resources.nodes,
+            device=spec.resources.device,
+            roots=roots_of(spec),
+        )
+        views.append(
+            ResumeOptionView(
+                world_size=option.world_size,
+                free_now=fits(demand, offers),
+                layouts=option.layouts,
+                more=option.more,
+                reason=option.reason,
+            )
+        )
+    return ResumeOptions(checkpoint_id=parent.id, step=parent.step, options=tuple(views))
 
 
 def preview(context: Context, job_id: str, request: ResumeRequest) -> ResumePreview:
-    """Return what a resume would change; nothing is stored.
+    """Return the effect of a resume, and store nothing.
 
     Raises:
         NotFoundError: there is no such job.
         ConflictError: its state forbids a resume.
-        InvalidRequestError: the request disagrees with itself, or the job cannot run so.
+        InvalidRequestError: fields of the request disagree, or the job cannot run with them.
     """
     with context.database.read() as connection:
         return _preview(_prepare(context, connection, job_id, request))
 
 
 def resume(context: Context, job_id: str, request: ResumeRequest, *, actor: Actor) -> ResumePreview:
-    """Queue the next attempt of a job that has ended, or resize one that runs.
+    """Queue the next attempt of a job that has ended, or resize a running one.
 
-    A running job is stopped first; its new launch waits on the job until it has saved.
+    A running job stops first: its pending launch waits on the job until the attempt has saved. The
+    parent checkpoint of the preview is not stored, except where the request names it: placement
+    decides again, because the catalog may change while the job waits.
 
     Raises:
         NotFoundError: there is no such job.
         ConflictError: its state forbids a resume.
-        InvalidRequestError: the request disagrees with itself, or the job cannot run so.
+        InvalidRequestError: fields of the request disagree, or the job cannot run with them.
     """
     if request.dry_run:
         return preview(context, job_id, request)
     with context.database.write() as connection:
-        lock_job(connection, job_id)
+        lock_job(connection, job_id)  # before the state is read, which must hold until the commit
         prepared = _prepare(context, connection, job_id, request)
         running = prepared.job.state == JobState.RUNNING
         pending = PendingLaunch(
             cause=AttemptCause.RESIZE if running else AttemptCause.RESUME,
             actor=actor.name,
-            overrides=prepared.target.overrides,
-            layout=prepared.target.plan.layout,
+            overrides=prepared.next.overrides,
+            layout=prepared.next.plan.layout,
             checkpoint_id=request.checkpoint_id,
             allow_code_change=request.allow_code_change,
         )
@@ -99,80 +138,40 @@ def resume(context: Context, job_id: str, request: ResumeRequest, *, actor: Acto
         return _preview(prepared)
 
 
-def options(context: Context, job_id: str) -> ResumeOptions:
-    """Return each world size that the nodes online could give, with its legal layouts.
-
-    Raises:
-        NotFoundError: there is no such job.
-    """
-    with context.database.read() as connection:
-        job = job_row(connection, job_id)
-        baseline, _ = _baseline(connection, job)
-        parent = parent_checkpoint(connection, job.id)
-        offers = read_offers(connection, without_job=job_id)
-        spec = baseline.effective
-        slots = known_slots(connection)
-    sizes = _sizes(offers)
-    found = resume_options(spec, world_sizes=sizes, slots=slots)
-    return ResumeOptions(
-        checkpoint_id=parent.id,
-        step=parent.step,
-        options=tuple(
-            ResumeOptionView(
-                world_size=option.world_size,
-                free_now=fits(
-                    Demand(
-                        job_id,
-                        job.name,
-                        option.world_size,
-                        nodes=spec.resources.nodes,
-                        device=spec.resources.device,
-                        roots=roots_of(spec),
-                    ),
-                    offers,
-                ),
-                layouts=option.layouts,
-                more=option.more,
-                reason=option.reason,
-            )
-            for option in found
-        ),
-    )
-
-
 def _prepare(
     context: Context, connection: Connection, job_id: str, request: ResumeRequest
 ) -> PreparedResume:
+    """Check a request, and return the resume that it leads to; nothing is stored."""
     job = job_row(connection, job_id)
     if job.state not in {*TERMINAL_JOB_STATES, JobState.RUNNING}:
         raise ConflictError(f"{job.name} is {job.state}; a job that has ended or runs can resume")
     baseline, last_step = _baseline(connection, job)
     parent, manifest = _parent(connection, job, request.checkpoint_id)
-    target = work_out(baseline, request, slots=known_slots(connection))
-    steps = target.effective.training.steps
+    following = plan_next_attempt(baseline, request, slots=known_slots(connection))
+    steps = following.effective.training.steps
     if job.state == JobState.SUCCEEDED and parent.step >= steps:
         raise ConflictError(
             f"{job.name} has succeeded at step {parent.step}; "
-            "name an older checkpoint or more steps to go on"
+            "name an older checkpoint or more steps to resume it"
         )
     if parent.step >= steps:
         raise InvalidRequestError.at(
             "/steps", f"steps={steps}, but {parent.id} stands at step {parent.step} already"
         )
-    check_spec(context, context.secrets.restore(target.effective, job.env))
-    _same_root(baseline, target, parent)
-    check_world_size(context, target.plan.world_size, pointer="/world_size")
+    check_spec(context, context.secrets.restore(following.effective, job.env))
+    _check_root(baseline, following, parent)
+    check_world_size(context, following.plan.world_size, pointer="/world_size")
     saves_first = job.state == JobState.RUNNING and request.checkpoint_id is None
-    return PreparedResume(job, baseline, target, parent, manifest, last_step, saves_first)
+    return PreparedResume(job, baseline, following, parent, manifest, last_step, saves_first)
 
 
 def _baseline(connection: Connection, job: Job) -> tuple[Baseline, int]:
-    """Return what held so far, and the step that the newest attempt reached."""
+    """Return the settings of the newest attempt, and the step that it reached."""
     attempt_id = newest_attempt_id(connection, job.id)
     if attempt_id is None:
         return Baseline(job.spec, Overrides(), job.spec.layout()), 0
-    held = (attempts.c.overrides, attempts.c.layout, attempts.c.device)
-    columns = (*held, attempts.c.last_step, attempts.c.start_step)
+    settings = (attempts.c.overrides, attempts.c.layout, attempts.c.device)
+    columns = (*settings, attempts.c.last_step, attempts.c.start_step)
     row = connection.execute(select(*columns).where(attempts.c.id == attempt_id)).one()
     reached = max(row.last_step, row.start_step)
     return Baseline(job.spec, row.overrides, row.layout, row.device), reached
@@ -181,10 +180,10 @@ def _baseline(connection: Connection, job: Job) -> tuple[Baseline, int]:
 def _parent(
     connection: Connection, job: Job, named: str | None
 ) -> tuple[ParentCheckpoint, Manifest | None]:
-    """Return the checkpoint from which the job resumes, and its manifest where the job saved it.
+    """Return the parent checkpoint, and its manifest where the job saved it itself.
 
     Raises:
-        InvalidRequestError: the one that is named is none of the job's, or is not usable.
+        InvalidRequestError: the named checkpoint belongs to another job, or is not usable.
     """
     try:
         parent = parent_checkpoint(connection, job.id, named=named)
@@ -205,30 +204,28 @@ def _parent(
     return parent, row.manifest
 
 
-def _same_root(baseline: Baseline, target: ResumeTarget, parent: ParentCheckpoint) -> None:
-    before, after = baseline.effective.checkpoint.root, target.effective.checkpoint.root
+def _check_root(baseline: Baseline, following: NextAttempt, parent: ParentCheckpoint) -> None:
+    before, after = baseline.effective.checkpoint.root, following.effective.checkpoint.root
     if parent.id is not None and before != after:
         raise InvalidRequestError.at(
             "/overrides/checkpoint/root",
-            f"{after!r}, but the checkpoint to go on from lies in {before!r}",
+            f"{after!r}, but the parent checkpoint lies in {before!r}",
         )
 
 
 def _preview(prepared: PreparedResume) -> ResumePreview:
     parent, manifest = prepared.parent, prepared.manifest
-    state = manifest.train_state if manifest is not None else None
-    last = prepared.last_step
     return ResumePreview(
-        plan=prepared.target.plan,
+        plan=prepared.next.plan,
         checkpoint_id=parent.id,
-        step=last if prepared.saves_first else parent.step,
+        step=prepared.last_step if prepared.saves_first else parent.step,
         branch=parent.branch,
         saves_first=prepared.saves_first,
         changes=compare(
             prepared.baseline,
-            prepared.target,
-            last_step=last,
-            state=state,
+            prepared.next,
+            last_step=prepared.last_step,
+            state=manifest.train_state if manifest is not None else None,
             saves_first=prepared.saves_first,
         ),
     )
@@ -242,15 +239,15 @@ def _resize(
     *,
     actor: Actor,
 ) -> None:
-    """Stop the attempt that runs; its end queues the pending launch."""
-    _say_so(context, connection, prepared, actor=actor)
+    """Stop the running attempt; its end queues the pending launch."""
+    _record(context, connection, prepared, actor=actor)
     end_running(
         context,
         connection,
         prepared.job,
         DesiredState.STOP,
         actor=actor,
-        reason=f"goes on with {prepared.target.plan.name}",
+        reason=f"resize to {prepared.next.plan.name}",
         pending=pending,
     )
 
@@ -263,45 +260,48 @@ def _queue(
     *,
     actor: Actor,
 ) -> None:
-    job, planned = prepared.job, prepared.target.plan
-    values: dict[str, Any] = {
-        "pending": pending,
-        "desired": DesiredState.RUN.value,
-        "reason": None,
-        "queued_at": context.now(),
-        "not_before": None,
-        "ended_at": None,
-        "retries_used": 0,
-        "priority": prepared.target.effective.resources.priority,
-        "world_size": planned.world_size,
-        "layout": planned.name,
-    }
-    again = job_to(job.id, JobState.QUEUED, only_from=TERMINAL_JOB_STATES, **values)
-    _say_so(context, connection, prepared, again, actor=actor)
+    """Move the job to `queued`; from here on a resume is placed as a submission is."""
+    job, plan = prepared.job, prepared.next.plan
+    queued = job_to(
+        job.id,
+        JobState.QUEUED,
+        only_from=TERMINAL_JOB_STATES,  # the table also allows it from live states, for retries
+        pending=pending,
+        desired=DesiredState.RUN.value,
+        reason=None,
+        queued_at=context.now(),
+        not_before=None,
+        ended_at=None,
+        retries_used=0,  # the budget counts from the last start by a person
+        priority=prepared.next.effective.resources.priority,
+        world_size=plan.world_size,
+        layout=plan.name,
+    )
+    _record(context, connection, prepared, queued, actor=actor)
 
 
-def _say_so(
+def _record(
     context: Context, connection: Connection, prepared: PreparedResume, *moves: Move, actor: Actor
 ) -> None:
-    planned, parent = prepared.target.plan, prepared.parent
-    where = f"from {parent.id}" if parent.id is not None else "from the start"
+    plan, parent = prepared.next.plan, prepared.parent
     move(
         context,
         connection,
         *moves,
         event=ResumeRequested(
-            world_size=planned.world_size,
-            layout=planned.name,
+            world_size=plan.world_size,
+            layout=plan.name,
             checkpoint_id=parent.id,
             branch=parent.branch,
         ),
-        message=f"Go on {where} with {planned.name}",
+        message=f"Resume from {parent.id or 'the start'} with {plan.name}",
         actor=actor,
         subject=Subject(prepared.job.id),
     )
 
 
-def _sizes(offers: Sequence[Offer]) -> list[int]:
+def _world_sizes(offers: Sequence[Offer]) -> list[int]:
+    """Return the world sizes to list: an attempt has slots of one device kind only."""
     totals: dict[str, int] = {}
     for offer in offers:
         totals[offer.device] = totals.get(offer.device, 0) + offer.slots

@@ -286,8 +286,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Go on, also otherwise
-         * @description Go on from a checkpoint, on another world size or layout if so asked.
+         * Resume, optionally with a different layout
+         * @description Resume from a checkpoint, optionally on another world size or layout.
          */
         post: operations["jobs_resume"];
         delete?: never;
@@ -324,8 +324,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * World sizes on which the job could go on
-         * @description List what the cluster could give: legal layouts, or the reason why there is none.
+         * World sizes on which the job could resume
+         * @description List the legal layouts of each world size, or the reason why there is none.
          */
         get: operations["jobs_resume_options"];
         put?: never;
