@@ -32,9 +32,9 @@ from torch import Tensor
 
 from benchmarks.report import emit
 from trainer.checkpoint.manager import CheckpointManager
+from trainer.checkpoint.manifest import metadata_digest
 from trainer.checkpoint.pending_save import PendingSave
-from trainer.checkpoint.state import train_tensors
-from trainer.checkpoint.store import metadata_digest
+from trainer.checkpoint.tensors import train_tensors
 from trainer.checkpoint.writer.checkpoint_writer import CheckpointOwner
 from trainer.loop.build import Assembly, assemble
 from trainyard.protocol.attempt import ResumePoint

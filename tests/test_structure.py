@@ -37,16 +37,24 @@ SHARED_CLASSES: Mapping[str, str] = {
 SHARED_MODULES: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            *("access", "attempts", "checkpoint", "checkpoints", "compare", "comparison"),
-            *("events", "exports", "fork", "jobs", "launch", "metrics", "nodes", "operations"),
+            *("access", "attempts", "checkpoint", "checkpoints", "compare"),
+            *(
+                "events",
+                "exports",
+                "fork",
+                "jobs",
+                "launch",
+                "manifest",
+                "metrics",
+                "nodes",
+                "operations",
+            ),
             *("problems", "requests", "resume", "run", "stream", "former"),
         ),
         NOUN,
     ),
     **dict.fromkeys(("cp", "tp"), AXIS),
-    **dict.fromkeys(
-        ("app", "base", "errors", "files", "loop", "main", "settings", "store", "tables"), KIND
-    ),
+    **dict.fromkeys(("app", "base", "errors", "files", "loop", "main", "settings", "tables"), KIND),
 }
 
 

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainer.checkpoint.comparison import Comparison, TensorKind, compare, kinds_of
-from trainer.checkpoint.reader.checked_reader import CheckedReader, point_at
-from trainer.checkpoint.state import tied_weights, train_tensors
-from trainer.checkpoint.store import read_manifest
+from trainer.checkpoint.manifest import read_manifest
+from trainer.checkpoint.reader.metadata import Comparison, TensorKind, compare, kinds_of
+from trainer.checkpoint.reader.storage_reader import CheckedReader, point_at
+from trainer.checkpoint.tensors import tied_weights, train_tensors
 from trainer.errors import RunError
 from trainer.loop.optimizer import build_optimizer, materialize_state
 from trainer.models.base import Model

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from trainer.checkpoint.comparison import kinds_of
-from trainer.checkpoint.reader.checked_reader import CheckedReader, point_at
-from trainer.checkpoint.state import WEIGHTS, tied_weights, weight_tensors
-from trainer.checkpoint.store import read_manifest
+from trainer.checkpoint.manifest import read_manifest
+from trainer.checkpoint.reader.metadata import kinds_of
+from trainer.checkpoint.reader.storage_reader import CheckedReader, point_at
+from trainer.checkpoint.tensors import WEIGHTS, tied_weights, weight_tensors
 from trainer.data.open_tokenizer import open_tokenizer
 from trainer.data.tokenizer import Tokenizer
 from trainer.errors import RunError

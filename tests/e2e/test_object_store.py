@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.control_plane import ControlPlane, assert_each_once, finished, spec, wait_for
 from tests.objects.store import Server, serving
-from trainer.checkpoint import store
+from trainer.checkpoint.manifest import committed_manifests
 from trainer.storage.object_path import ObjectPath
 from trainyard.client.sdk import Client
 from trainyard.protocol.operations import OperationKind
@@ -95,7 +95,7 @@ def test_checkpoints_in_a_bucket_do_all_that_those_in_a_folder_do(
     fork = yard.fork(last.id, name="fork", changes={"training": {"steps": 14}}).job
     assert fork is not None
     assert finished(yard, fork.id).state == JobState.SUCCEEDED
-    assert {m.train_state.step for m in store.committed(root, fork.id)} >= {14}
+    assert {m.train_state.step for m in committed_manifests(root, fork.id)} >= {14}
 
     operations = yard.delete(fork.id, checkpoints="delete")
     for operation in operations:

@@ -24,8 +24,9 @@ from tests.trainer.checkpoint.toy import (
     state_at,
 )
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint import store
-from trainer.checkpoint.writer.disk_space import check_room
+from trainer.checkpoint.commit import collect_leftovers
+from trainer.checkpoint.manifest import check_contents, committed_manifests, read_manifest
+from trainer.checkpoint.writer.checkpoint_writer import check_room
 from trainer.checkpoint.writer.save_plan import is_shared
 from trainer.errors import CheckpointError, RunError
 from trainer.identify import identity
@@ -64,7 +65,7 @@ def kept(running: Server) -> Kept:
     """A checkpoint; it takes seconds, so it is saved once."""
     root = running.make_bucket("kept") / "some/prefix"
     (one, tensors), (other, _) = run_ranks(2, save_trained, root, LAYOUT, 2)
-    assert store.committed(root, JOB) == [one] == [other]
+    assert committed_manifests(root, JOB) == [one] == [other]
     assert not root.uploads()
     found = {path.key.removeprefix("some/prefix/"): path.read_bytes() for path in root.beneath()}
     return Kept(found, tensors)
@@ -75,7 +76,7 @@ def saved(kept: Kept, bucket: ObjectPath) -> Manifest:
     """The same in the bucket of a test."""
     for name, content in kept.objects.items():
         (bucket / name).put(content)
-    return store.read_manifest(bucket / JOB / "a1" / "step-2")
+    return read_manifest(bucket / JOB / "a1" / "step-2")
 
 
 def do(
@@ -99,7 +100,7 @@ def test_a_checkpoint_from_its_save_to_its_deletion(
     files = {file.path for file in saved.files}
     assert files == {DCP_METADATA, "__0_0.distcp", "__1_0.distcp"}
     assert {path.name for path in folder.beneath()} == files | {MANIFEST, COMMITTED}
-    store.check_contents(folder, saved.files)
+    check_contents(folder, saved.files)
     assert b"s3:" not in (folder / DCP_METADATA).read_bytes()
 
     looked = do(bucket, tmp_path, OperationKind.SCRUB, saved).verification
@@ -138,7 +139,7 @@ def test_what_is_wrong_is_said_by_name(saved: Manifest, bucket: ObjectPath, tmp_
         found = do(bucket, tmp_path, OperationKind.SCRUB, saved).verification
         assert found is not None
         assert (found.ok, found.fault) == (False, fault)
-    assert store.committed(bucket, JOB) == []
+    assert committed_manifests(bucket, JOB) == []
 
 
 def test_another_storage_is_not_touched(
@@ -174,12 +175,12 @@ def test_leftovers_of_attempts_that_are_over_are_collected(
         s3_client.call("create_multipart_upload", str(path), Bucket=path.bucket, Key=path.key)
     (job / "a1/step-6/__0_0.distcp").put(b"half of it")
     (job / "a3/step-6/__0_0.distcp").put(b"of a newer attempt")
-    gone = store.collect(bucket, JOB, attempt=2)
+    gone = collect_leftovers(bucket, JOB, attempt=2)
     assert {str(path.parent.name + "/" + path.name) for path in gone} == {
         *("a1/step-4", "a1/step-6", "a2/step-6"),
     }
     assert bucket.uploads() == []
-    assert store.committed(bucket, JOB) == [saved]
+    assert committed_manifests(bucket, JOB) == [saved]
     assert (job / "a3/step-6/__0_0.distcp").exists()
 
 
@@ -255,13 +256,13 @@ def test_an_error_of_the_store_is_every_ranks(
     assert one == other
     *refused, last = one
     assert last is None
-    assert len(store.committed(bucket / "0", JOB)) == 1
+    assert len(committed_manifests(bucket / "0", JOB)) == 1
     for number, (_, words) in enumerate(ERRORS.values()):
         kind, text, path, _ = refused[number]
         assert kind == "CheckpointError"
         assert text.startswith(words.format(root=bucket / str(number))), text
         assert path in text
-        assert store.committed(bucket / str(number), JOB) == [] or number == 0
+        assert committed_manifests(bucket / str(number), JOB) == [] or number == 0
 
 
 LOAD_ERRORS: list[tuple[dict[str, Any], str]] = [

@@ -10,8 +10,9 @@ from tests.objects.store import Server
 from tests.trainer.points import at_points
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
-from trainer.checkpoint import pending_save, store
-from trainer.checkpoint.save_phases import Point
+from trainer.checkpoint import pending_save
+from trainer.checkpoint.commit import Point
+from trainer.checkpoint.manifest import committed_manifests
 from trainer.storage.object_path import ObjectPath
 from trainyard.base.backoff import Backoff
 from trainyard.protocol.manifest import SaveFailed
@@ -62,5 +63,5 @@ def test_a_bucket_that_fails_for_a_while_costs_no_step(
     ]
     assert "the object store has failed (InternalError" in failed.message
     assert (failed.step, failed.saved_step) == (4, 2)
-    steps = [m.train_state.step for m in store.committed(bucket, JOB)]
+    steps = [m.train_state.step for m in committed_manifests(bucket, JOB)]
     assert steps == [2, 5, 6, 8]

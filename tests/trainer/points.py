@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoint import save_phases
-from trainer.checkpoint.save_phases import Point
+from trainer.checkpoint import commit
+from trainer.checkpoint.commit import Point
 
 Action = Callable[[Point, Any], None]
 """Called, with the path on storage, in the rank and the thread that got to the point."""
@@ -34,13 +34,13 @@ class _Listener(logging.Handler):
 def at_points(action: Action) -> Iterator[None]:
     """Have `action` called at each point that a save of this process passes."""
     listener = _Listener(action)
-    save_phases.logger.addHandler(listener)
-    save_phases.logger.setLevel(logging.DEBUG)
+    commit.logger.addHandler(listener)
+    commit.logger.setLevel(logging.DEBUG)
     try:
         yield
     finally:
-        save_phases.logger.removeHandler(listener)
-        save_phases.logger.setLevel(logging.NOTSET)
+        commit.logger.removeHandler(listener)
+        commit.logger.setLevel(logging.NOTSET)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint import store
+from trainer.checkpoint.commit import write_manifest, write_marker
+from trainer.checkpoint.manifest import committed_manifests, metadata_digest
 from trainer.data.dataset import Dataset, open_dataset
 from trainer.metrics.run_writer import RunWriter
 from trainer.run import open_run
@@ -216,14 +217,14 @@ class SmallJob:
 
     def committed(self) -> dict[str, Manifest]:
         """The job's checkpoints by id."""
-        return {m.checkpoint_id: m for m in store.committed(self.storage, JOB)}
+        return {m.checkpoint_id: m for m in committed_manifests(self.storage, JOB)}
 
     def older(self, manifest: Manifest) -> Manifest:
         """Make a checkpoint one of an older version, which a job of other settings may load."""
         folder = self.storage / checkpoint_path(JOB, manifest.attempt, manifest.train_state.step)
         forgotten = manifest.model_copy(update={"spec": None, "model": None})
-        store.write_manifest(folder, forgotten)
-        store.commit(folder)
+        write_manifest(folder, forgotten)
+        write_marker(folder)
         return forgotten
 
     def resume_point(self, manifest: Manifest) -> ResumePoint:
@@ -232,7 +233,7 @@ class SmallJob:
             checkpoint_id=manifest.checkpoint_id,
             path=checkpoint_path(JOB, manifest.attempt, step),
             step=step,
-            metadata_digest=store.metadata_digest(manifest),
+            metadata_digest=metadata_digest(manifest),
         )
 
     def prepare(

@@ -27,8 +27,8 @@ from typing import Any
 from tests.trainer.points import at_points
 from tests.trainer.ranks import StartedRanks, run_ranks, started_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
-from trainer.checkpoint import store
-from trainer.checkpoint.save_phases import Point
+from trainer.checkpoint.commit import Point
+from trainer.checkpoint.manifest import check_contents
 from trainyard.protocol.manifest import Manifest, checkpoint_path
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.records import Heartbeat, MetricRecord
@@ -208,7 +208,7 @@ class _Run:
         for manifest in committed.values():
             path = checkpoint_path(JOB, manifest.attempt, manifest.train_state.step)
             folders.add(job.storage / path)
-            store.check_contents(job.storage / path, manifest.files)
+            check_contents(job.storage / path, manifest.files)
         leftovers = set((job.storage / JOB).glob("a*/step-*")) - folders
         own = {folder for folder in leftovers if folder.parent.name == f"a{number}"}
         if leftovers - own and _lines(run):
@@ -257,7 +257,7 @@ def _doing(run: Path, rank: int) -> str:
     """Return what a rank was doing that is dead: the last point of its save, or its phase."""
     points, heartbeat = run / f"points-{rank}", run / "heartbeat.json"
     passed = points.read_text().splitlines() if points.exists() else []
-    if Point.BEGUN in passed and passed[-1] != Point.TOLD:
+    if Point.BEGUN in passed and passed[-1] != Point.REPORTED:
         return f"save: {passed[-1]}"
     if heartbeat.exists():
         return str(parse_record(Heartbeat, heartbeat.read_bytes()).phase)

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from tests.trainer.runs import JOB, SmallJob
-from trainer.checkpoint.reader.checked_reader import CheckedReader, point_at
+from trainer.checkpoint.reader.storage_reader import CheckedReader, point_at
 from trainyard.protocol.manifest import Manifest, checkpoint_path
 
 

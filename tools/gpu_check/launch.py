@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.gpu_check.check import DeviceKind
-from trainer.checkpoint.store import metadata_digest
+from trainer.checkpoint.manifest import metadata_digest
 from trainer.process import prefer_growing_segments
 from trainyard.protocol.attempt import AttemptSpec, Overrides, ResumePoint
 from trainyard.protocol.manifest import Manifest, checkpoint_path

@@ -19,15 +19,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
-from trainer.checkpoint import store
-from trainer.checkpoint.collective_errors import on_rank_0
+from trainer.checkpoint.commit import Point, collect_leftovers, reached
 from trainer.checkpoint.fence import raised_fence
-from trainer.checkpoint.pending_save import PendingSave, SaveObserver, SaveRetry
+from trainer.checkpoint.pending_save import PendingSave, SaveObserver, SaveRetry, staging_of
 from trainer.checkpoint.reader.load import load
-from trainer.checkpoint.save_phases import Point, reached
-from trainer.checkpoint.state import TrainTensors, tied_weights
+from trainer.checkpoint.tensors import TrainTensors, tied_weights
 from trainer.checkpoint.writer.checkpoint_writer import PREFLIGHT, CheckpointOwner, CheckpointWriter
-from trainer.checkpoint.writer.staging import staging_of
+from trainer.distributed import on_rank_0
 from trainer.errors import CheckpointError, RunError
 from trainer.parallel.quantize import refresh_scales
 from trainer.process import resting
@@ -266,7 +264,7 @@ class CheckpointManager:
         owner = self._owner
         with raised_fence(owner.job_folder, owner.attempt):
             pass
-        for folder in store.collect(owner.root, owner.job_id, attempt=owner.attempt):
+        for folder in collect_leftovers(owner.root, owner.job_id, attempt=owner.attempt):
             logger.info("removed the half-written checkpoint %s", folder)
 
     def _begin(
@@ -283,7 +281,7 @@ class CheckpointManager:
         def work() -> Manifest:
             manifest = self._writer.run(save, tensors, dtype=dtype, started=started)
             self._observer.committed(manifest)
-            reached(Point.TOLD, self._writer.folder)
+            reached(Point.REPORTED, self._writer.folder)
             return manifest
 
         if self._staging is None:

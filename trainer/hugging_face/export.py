@@ -15,10 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from trainer.checkpoint.comparison import kinds_of
-from trainer.checkpoint.reader.checked_reader import CheckedReader, point_at
-from trainer.checkpoint.state import WEIGHTS
-from trainer.checkpoint.store import check_contents, metadata_digest, read_manifest
+from trainer.checkpoint.manifest import check_contents, metadata_digest, read_manifest
+from trainer.checkpoint.reader.metadata import kinds_of
+from trainer.checkpoint.reader.storage_reader import CheckedReader, point_at
+from trainer.checkpoint.tensors import WEIGHTS
 from trainer.errors import CheckpointError, RunError
 from trainer.hugging_face.config import config_of
 from trainer.hugging_face.export_record import ExportRecord, export_folder, found_whole

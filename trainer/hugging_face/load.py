@@ -14,7 +14,7 @@ import torch.distributed as dist
 from safetensors import safe_open
 from torch import nn
 
-from trainer.checkpoint.collective_errors import on_every_rank
+from trainer.distributed import on_every_rank
 from trainer.errors import DataError
 from trainer.hugging_face.folder import WeightsFolder
 from trainer.hugging_face.weight_names import published_name

@@ -11,13 +11,12 @@ import torch
 import torch._inductor.config
 import torch.utils.deterministic
 
-from trainer.checkpoint.collective_errors import on_every_rank, on_rank_0
 from trainer.checkpoint.manager import CheckpointManager
+from trainer.checkpoint.manifest import committed_manifests
 from trainer.checkpoint.pending_save import SaveRetry
-from trainer.checkpoint.store import committed
 from trainer.checkpoint.writer.checkpoint_writer import CheckpointOwner
 from trainer.data.dataset import Dataset, open_dataset
-from trainer.distributed import Ranks, joined
+from trainer.distributed import Ranks, joined, on_every_rank, on_rank_0
 from trainer.errors import CheckpointError, DataError, LaunchError
 from trainer.hugging_face.load import load_initial_weights
 from trainer.loop.build import Assembly, assemble
@@ -132,12 +131,12 @@ def _owner(run: Run, code_digest: str | None) -> CheckpointOwner:
 def _refuse_second_launch(run: Run) -> None:
     """Refuse to mix what this launch saves with what another launch of the attempt has saved."""
     job, attempt = run.attempt.job_id, run.attempt.attempt
-    saved = [m.checkpoint_id for m in committed(run.checkpoint_root, job) if m.attempt == attempt]
-    if saved:
+    if saved := committed_manifests(run.checkpoint_root, job, attempt=attempt):
         folder = run.checkpoint_root / job / f"a{attempt}"
         raise CheckpointError(
-            f"{folder} holds checkpoints of another launch of this attempt, such as {saved[0]}: "
-            "give a higher attempt number, another job name, or another storage root",
+            f"{folder} holds checkpoints of another launch of this attempt, such as "
+            f"{saved[0].checkpoint_id}: give a higher attempt number, another job name, or "
+            "another storage root",
             path=str(folder),
         )
 

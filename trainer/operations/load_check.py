@@ -17,10 +17,8 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from trainer.checkpoint.comparison import kinds_of
-from trainer.checkpoint.reader.checked_reader import CheckedReader
-from trainer.checkpoint.reader.load_plan import LoadPlanner
-from trainer.checkpoint.reader.metadata import check_cover, load_metadata
+from trainer.checkpoint.reader.metadata import check_cover, kinds_of, load_metadata
+from trainer.checkpoint.reader.storage_reader import CheckedReader, LoadPlanner
 from trainer.errors import CheckpointError
 from trainer.operations.operation_folder import ProgressWriter
 from trainer.storage.root import StoragePath

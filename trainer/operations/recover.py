@@ -6,12 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainer.checkpoint.fence import raised_fence
-from trainer.checkpoint.store import (
+from trainer.checkpoint.manifest import (
     check_content,
     check_counters,
     check_links,
     check_sizes,
-    committed,
+    committed_manifests,
     metadata_digest,
 )
 from trainer.errors import CheckpointError, LaunchError, OutrunError
@@ -23,7 +23,6 @@ from trainyard.protocol.operations import (
     MAX_RECOVERED_BYTES,
     OperationOrder,
     OperationOutcome,
-    RecoverTask,
 )
 
 
@@ -45,9 +44,8 @@ def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
     # A later attempt may have raised it further: this one is fenced off all the same.
     with suppress(OutrunError), raised_fence(root / job_id, task.fence):
         pass
-    unreported = [
-        m for m in committed(root, job_id, attempt=task.attempt) if _is_unreported(m, task)
-    ]
+    committed = committed_manifests(root, job_id, attempt=task.attempt)
+    unreported = [m for m in committed if m.train_state.step > task.after_step]
     progress = ProgressWriter(operation, total=len(unreported))
     texts: list[str] = []
     damaged, room = 0, MAX_RECOVERED_BYTES
@@ -65,10 +63,6 @@ def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
         f"{damaged} damaged, {left} without room in the report",
         commits=tuple(texts),
     )
-
-
-def _is_unreported(manifest: Manifest, task: RecoverTask) -> bool:
-    return manifest.train_state.step > task.after_step
 
 
 def _manifest_if_whole(root: StoragePath, manifest: Manifest) -> str | None:

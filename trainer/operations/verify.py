@@ -6,7 +6,7 @@ import errno
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainer.checkpoint.store import check_contents, check_sizes, read_checked
+from trainer.checkpoint.manifest import check_contents, check_sizes, read_checked
 from trainer.errors import CheckpointError
 from trainer.operations.operation_folder import ProgressWriter, checkpoint_of
 from trainer.storage.root import StoragePath, storage_root

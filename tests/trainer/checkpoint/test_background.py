@@ -27,10 +27,10 @@ from tests.trainer.checkpoint.toy import (
     train,
 )
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint import store
-from trainer.checkpoint.pending_save import SaveObserver
-from trainer.checkpoint.store import committed
-from trainer.checkpoint.writer.staging import Staging
+from trainer.checkpoint.commit import create_folder, write_marker
+from trainer.checkpoint.manifest import committed_manifests
+from trainer.checkpoint.pending_save import SaveObserver, Staging
+from trainer.checkpoint.writer import checkpoint_writer
 from trainer.errors import LaunchError, RunError
 from trainyard.protocol.manifest import COMMITTED, Manifest
 from trainyard.spec.layout import Layout
@@ -92,7 +92,7 @@ def test_what_is_saved_is_what_was_there_when_it_began(tmp_path: Path) -> None:
     for _, _, staged_early, same_buffers in answers:
         assert staged_early == [False, False], "training would have had to wait"
         assert same_buffers, "the second save takes no memory of its own"
-    assert committed(tmp_path, JOB) == manifests
+    assert committed_manifests(tmp_path, JOB) == manifests
     for manifest, tensors in zip(manifests, expected, strict=True):
         for loaded in run_ranks(2, _load, tmp_path, manifest):
             assert loaded.keys() == tensors.keys()
@@ -137,16 +137,15 @@ def _begin_two(root: Path) -> tuple[list[int], list[str]]:
             told.append(manifest.checkpoint_id)
 
     saver.starts_at(state_at(0), Told())
-    commit = store.commit
 
     def slow_commit(folder: Path) -> None:
         under_way.append(threading.active_count())
         time.sleep(0.3)
-        commit(folder)
+        write_marker(folder)
         assert (folder / COMMITTED).exists()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "commit", slow_commit)
+        patch.setattr(checkpoint_writer, "write_marker", slow_commit)
         for step in (1, 2):
             saver.begin(model, optimizer, state_at(step), kind="interval")
             told.append(f"begun {step}")
@@ -207,7 +206,7 @@ def test_what_was_left_half_written_is_collected_by_the_next_attempt(tmp_path: P
     folders = [tmp_path / JOB / f"a{attempt}" / "step-5" for attempt in (1, 2, 3)]
     whole = tmp_path / JOB / "a1" / "step-4"
     for folder in (*folders, whole):
-        store.create(folder)
+        create_folder(folder)
         (folder / "__0_0.distcp").write_bytes(b"half")
     (whole / COMMITTED).write_text("")  # damaged perhaps, but not for us to remove
     run_ranks(1, _raise_fence, tmp_path, 2)

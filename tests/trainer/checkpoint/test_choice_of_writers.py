@@ -23,12 +23,11 @@ from tests.trainer.checkpoint.toy import (
     train,
 )
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint import transfer
+from trainer.checkpoint.manifest import check_contents, read_manifest
 from trainer.checkpoint.reader.metadata import read_metadata
-from trainer.checkpoint.store import check_contents, read_manifest
-from trainer.checkpoint.transfer import BUFFERS, Receiver
 from trainer.checkpoint.writer import storage_writer
 from trainer.checkpoint.writer.save_plan import Writers
+from trainer.checkpoint.writer.storage_writer import BUFFERS, Receiver
 from trainer.errors import RunError
 from trainyard.protocol.manifest import Manifest
 from trainyard.spec.layout import Layout
@@ -163,7 +162,7 @@ def test_a_writer_stays_below_its_ceiling(tmp_path: Path) -> None:
     (taken, manifest), *others = run_ranks(4, _save_counted, tmp_path, section)
     assert 0 < taken <= ceiling
     assert [memory for memory, _ in others] == [0, 0, 0]
-    assert transfer.piece_bytes(2**40) * BUFFERS == 2**28  # and a large one is not used up
+    assert storage_writer.piece_bytes(2**40) * BUFFERS == 2**28  # and a large one is not used up
     expected = run_ranks(4, _save, tmp_path / "all", FSDP4, CheckpointSection(), WIDTH)[0][1]
     for tensors in run_ranks(2, _load, tmp_path, FSDP2, manifest, WIDTH):
         _check_same(tensors, expected)

@@ -13,9 +13,9 @@ from tests.trainer.checkpoint.toy import (
 )
 from tests.trainer.points import at_points
 from tests.trainer.ranks import run_ranks
+from trainer.checkpoint.commit import Point
 from trainer.checkpoint.fence import raised_fence
-from trainer.checkpoint.save_phases import Point
-from trainer.checkpoint.store import check_contents, committed, read_manifest
+from trainer.checkpoint.manifest import check_contents, committed_manifests, read_manifest
 from trainer.errors import RunError
 from trainyard.protocol.manifest import COMMITTED, FENCE, MANIFEST, Manifest
 from trainyard.spec.job import JobSpec
@@ -56,9 +56,9 @@ def test_a_leftover_without_marker_is_replaced_and_never_counts(tmp_path: Path) 
     folder.mkdir(parents=True)
     (folder / "__7_0.distcp").write_bytes(b"of a larger world")
     (folder / MANIFEST).write_text("{}")
-    assert committed(tmp_path, JOB) == []
+    assert committed_manifests(tmp_path, JOB) == []
     manifest, _ = run_ranks(2, save_trained, tmp_path, LAYOUT, 2)[0]
-    assert committed(tmp_path, JOB) == [manifest]
+    assert committed_manifests(tmp_path, JOB) == [manifest]
     assert not (folder / "__7_0.distcp").exists()
 
 
@@ -83,7 +83,7 @@ def test_a_checkpoint_of_another_run_is_not_taken_for_ones_own(tmp_path: Path) -
 def test_the_same_step_of_two_attempts_lies_side_by_side(tmp_path: Path) -> None:
     run_ranks(2, _save, tmp_path, 1)
     run_ranks(2, _save, tmp_path, 2)
-    assert [m.checkpoint_id for m in committed(tmp_path, JOB)] == [
+    assert [m.checkpoint_id for m in committed_manifests(tmp_path, JOB)] == [
         "toy.a1.step-2",
         "toy.a2.step-2",
     ]
@@ -112,5 +112,5 @@ def _save_while_outrun(root: Path, attempt: int) -> Refusal | Manifest:
 def test_an_attempt_that_is_outrun_during_its_save_does_not_commit(tmp_path: Path) -> None:
     for kind, *_ in run_ranks(2, _save_while_outrun, tmp_path, 1):
         assert kind == "OutrunError"
-    assert committed(tmp_path, JOB) == []
+    assert committed_manifests(tmp_path, JOB) == []
     assert not (tmp_path / JOB / "a1" / "step-2").exists()  # its space is free again

@@ -9,8 +9,8 @@ import pytest
 
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, SmallJob
-from trainer.checkpoint.comparison import SHOWN, refuse_unless_it_fits
-from trainer.checkpoint.store import read_manifest
+from trainer.checkpoint.manifest import read_manifest
+from trainer.checkpoint.reader.metadata import SHOWN, refuse_unless_it_fits
 from trainer.compare import compare_with, main
 from trainer.errors import MismatchError
 from trainyard.spec.job import JobSpec, parse_job_spec

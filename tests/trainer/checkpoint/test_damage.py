@@ -19,9 +19,9 @@ from tests.trainer.checkpoint.toy import (
     save_trained,
 )
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint import store
+from trainer.checkpoint.commit import write_manifest, write_marker
+from trainer.checkpoint.manifest import read_manifest
 from trainer.checkpoint.reader.metadata import read_metadata
-from trainer.checkpoint.store import read_manifest
 from trainer.errors import RunError
 from trainer.storage.io_errors import digest
 from trainyard.protocol.attempt import ResumePoint
@@ -102,20 +102,20 @@ def _change_manifest(folder: Path) -> None:
 
 def _commit_no_manifest(folder: Path) -> None:
     (folder / MANIFEST).write_text("[]")
-    store.commit(folder)
+    write_marker(folder)
 
 
 def _commit_file_elsewhere(folder: Path) -> None:
     manifest = read_manifest(folder)
     elsewhere = manifest.files[0].model_copy(update={"path": "../../../other"})
-    store.write_manifest(folder, manifest.model_copy(update={"files": (elsewhere,)}))
-    store.commit(folder)
+    write_manifest(folder, manifest.model_copy(update={"files": (elsewhere,)}))
+    write_marker(folder)
 
 
 def _take_manifest_of_another_attempt(folder: Path) -> None:
     other = {"attempt": 2, "checkpoint_id": checkpoint_id(JOB, 2, 2)}
-    store.write_manifest(folder, read_manifest(folder).model_copy(update=other))
-    store.commit(folder)
+    write_manifest(folder, read_manifest(folder).model_copy(update=other))
+    write_marker(folder)
 
 
 def _plant_metadata(folder: Path) -> None:
@@ -163,8 +163,8 @@ def _commit_another_position(folder: Path) -> None:
     manifest = read_manifest(folder)
     data = manifest.train_state.data.model_copy(update={"position": 5})
     state = manifest.train_state.model_copy(update={"data": data})
-    store.write_manifest(folder, manifest.model_copy(update={"train_state": state}))
-    store.commit(folder)
+    write_manifest(folder, manifest.model_copy(update={"train_state": state}))
+    write_marker(folder)
 
 
 def _commit_again(folder: Path) -> None:
@@ -175,8 +175,8 @@ def _commit_again(folder: Path) -> None:
         for f in manifest.files
         for content in [(folder / f.path).read_bytes()]
     )
-    store.write_manifest(folder, manifest.model_copy(update={"files": files}))
-    store.commit(folder)
+    write_manifest(folder, manifest.model_copy(update={"files": files}))
+    write_marker(folder)
 
 
 # How it is damaged, what the error says, and which file it names. A catalog that was fooled too

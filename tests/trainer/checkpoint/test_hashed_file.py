@@ -8,7 +8,7 @@ import pytest
 import torch
 import xxhash
 
-from trainer.checkpoint.torch_save_format import frame_of, without_zip_checksums
+from trainer.checkpoint.tensors import frame_of, without_zip_checksums
 from trainer.checkpoint.writer import hashed_file
 from trainer.checkpoint.writer.hashed_file import HashedFile
 from trainer.errors import CheckpointError

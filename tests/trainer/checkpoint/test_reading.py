@@ -19,7 +19,7 @@ from tests.trainer.checkpoint.toy import (
     state_at,
 )
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint.state import train_tensors
+from trainer.checkpoint.tensors import train_tensors
 from trainer.errors import RunError
 from trainer.loop.build import assemble
 from trainyard.protocol.attempt import ResumePoint

@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint.reader.load_plan import broadcast
+from trainer.checkpoint.reader.load import broadcast
 from trainyard.spec.layout import Layout
 
 DDP = Layout(dp_replicate=2)

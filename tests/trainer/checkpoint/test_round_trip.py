@@ -21,7 +21,7 @@ from tests.trainer.checkpoint.toy import (
     train,
 )
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint.store import committed, read_manifest
+from trainer.checkpoint.manifest import committed_manifests, read_manifest
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import COMMITTED, Manifest
 from trainyard.spec.layout import Layout
@@ -87,7 +87,7 @@ def _train_with_saves(root: Path | None) -> tuple[dict[str, Tensor], list[object
 def test_training_with_saves_is_bit_equal_to_training_without(tmp_path: Path) -> None:
     with_saves = run_ranks(2, _train_with_saves, tmp_path)
     without = run_ranks(2, _train_with_saves, None)
-    assert len(committed(tmp_path, JOB)) == 4
+    assert len(committed_manifests(tmp_path, JOB)) == 4
     for (tensors, drawn), (expected, expected_drawn) in zip(with_saves, without, strict=True):
         assert drawn == expected_drawn
         assert all(torch.equal(tensors[name], expected[name]) for name in expected)

@@ -1,6 +1,6 @@
 """Every file has one rank that reads it whole, and the ranks have about as much to read."""
 
-from trainer.checkpoint.reader.load_plan import share_out
+from trainer.checkpoint.reader.storage_reader import share_out
 
 TWO = {"a": 100, "b": 100}
 

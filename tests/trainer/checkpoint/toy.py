@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 
 from trainer.checkpoint.manager import CheckpointManager
-from trainer.checkpoint.state import train_tensors
-from trainer.checkpoint.store import metadata_digest
+from trainer.checkpoint.manifest import metadata_digest
+from trainer.checkpoint.tensors import train_tensors
 from trainer.checkpoint.writer.checkpoint_writer import CheckpointOwner
 from trainer.errors import RunError
 from trainer.loop.optimizer import materialize_state

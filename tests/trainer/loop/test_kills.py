@@ -11,8 +11,8 @@ import pytest
 from tests.trainer.points import Moment, dying_at
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
-from trainer.checkpoint import store
-from trainer.checkpoint.save_phases import Point
+from trainer.checkpoint.commit import Point
+from trainer.checkpoint.manifest import check_contents, read_manifest
 from trainer.checkpoint.writer import hashed_file
 from trainer.errors import CheckpointError
 from trainyard.protocol.manifest import (
@@ -50,7 +50,7 @@ RANK_0 = [
     Moment(Point.REPLACING, COMMITTED),
 ]
 RANK_0_AFTER_THE_MARKER = [Moment(Point.NAMED, COMMITTED), Moment(Point.COMMITTED)]
-EVERY_RANK_AFTER_THE_MARKER = [Moment(Point.TOLD)]
+EVERY_RANK_AFTER_THE_MARKER = [Moment(Point.REPORTED)]
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def _check_storage(job: SmallJob, *, number: int, newest: int, died_at: Moment) 
     }, died_at
     folders = {job.storage / checkpoint_path(JOB, m.attempt, m.train_state.step) for m in committed}
     for folder in folders:
-        store.check_contents(folder, store.read_manifest(folder).files)
+        check_contents(folder, read_manifest(folder).files)
     for folder in set(job.storage.glob(f"{JOB}/a*/step-*")) - folders:
         assert folder.parent.name == f"a{number}", "what an earlier attempt left is collected"
         with pytest.raises(CheckpointError, match="COMMITTED is missing"):
-            store.read_manifest(folder)
+            read_manifest(folder)
 
 
 def _newest(job: SmallJob) -> Manifest:

@@ -10,7 +10,7 @@ import pytest
 from tests.trainer.models.test_own import gpt
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, SmallJob
-from trainer.checkpoint import store
+from trainer.checkpoint.manifest import read_manifest
 from trainer.errors import DataError, MismatchError
 from trainer.loop.resume import OF_OLDER_VERSIONS, Takeover, check_takeover
 from trainer.run import Run, open_run
@@ -33,7 +33,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     job = job.changed(job.folder, training={"steps": 5})
     job = SmallJob(job.folder, {**job.spec, "env": {"OMP_NUM_THREADS": "1"}})
     job.launch(1, ONE, overrides=Overrides(checkpoint=CheckpointSection(interval_steps=1)))
-    return store.read_manifest(job.storage / "job-1/a1/step-5")
+    return read_manifest(job.storage / "job-1/a1/step-5")
 
 
 def resuming(

@@ -17,8 +17,8 @@ import pytest
 from tests.trainer.points import at_points
 from tests.trainer.ranks import RankError, run_ranks
 from tests.trainer.runs import JOB, Attempt, Meddling, SmallJob, train_rank
-from trainer.checkpoint import store
-from trainer.checkpoint.save_phases import Point
+from trainer.checkpoint.commit import Point
+from trainer.checkpoint.manifest import check_contents
 from trainyard.protocol.manifest import checkpoint_path
 from trainyard.run.failures import FailureReason
 from trainyard.spec.layout import Layout
@@ -174,7 +174,7 @@ def _check_intact(job: SmallJob) -> None:
     assert list(committed) == [f"{JOB}.a1.step-0", f"{JOB}.a1.step-2"]
     for manifest in committed.values():
         path = checkpoint_path(JOB, manifest.attempt, manifest.train_state.step)
-        store.check_contents(job.storage / path, manifest.files)
+        check_contents(job.storage / path, manifest.files)
 
 
 def _flip_a_bit(folder: Path) -> None:

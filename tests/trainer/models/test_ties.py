@@ -18,7 +18,7 @@ from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, SmallJob
 from tests.trainer.stored import stored_tensors
 from trainer.check import check_run
-from trainer.checkpoint.comparison import drop_aliases
+from trainer.checkpoint.reader.metadata import drop_aliases
 from trainer.errors import LaunchError
 from trainer.loop.build import allocate
 from trainer.models.families import build_model

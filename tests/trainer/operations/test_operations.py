@@ -14,7 +14,9 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from tests.trainer.checkpoint.toy import JOB, resume_point, save_trained
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint import store
+from trainer.checkpoint import manifest as manifests
+from trainer.checkpoint.commit import write_manifest, write_marker
+from trainer.checkpoint.manifest import committed_manifests, read_manifest
 from trainer.checkpoint.reader.metadata import read_metadata
 from trainer.operations import delete
 from trainer.operations.main import main
@@ -148,7 +150,7 @@ def test_sectors_that_cannot_be_read_are_damage(
     def refuse(path: Path) -> str:
         raise OSError(errno.EIO, "Input/output error", str(path))
 
-    monkeypatch.setattr(store, "file_digest", refuse)
+    monkeypatch.setattr(manifests, "file_digest", refuse)
     found = look(root, manifest, OperationKind.SCRUB).verification
     assert found is not None
     assert (found.ok, found.fault) == (False, CheckpointFault.FILE_DAMAGED)
@@ -188,7 +190,7 @@ def recommitted(folder: Path, change: Callable[..., object]) -> ResumePoint:
     metadata = read_metadata(path.read_bytes(), path)
     change(metadata)
     path.write_bytes(pickle.dumps(metadata))
-    manifest = store.read_manifest(folder)
+    manifest = read_manifest(folder)
     files = tuple(
         file.model_copy(update={"size": path.stat().st_size, "xxh3_128": file_digest(path)})
         if file.path == DCP_METADATA
@@ -196,8 +198,8 @@ def recommitted(folder: Path, change: Callable[..., object]) -> ResumePoint:
         for file in manifest.files
     )
     changed = manifest.model_copy(update={"files": files})
-    store.write_manifest(folder, changed)
-    store.commit(folder)
+    write_manifest(folder, changed)
+    write_marker(folder)
     return resume_point(changed)
 
 
@@ -259,7 +261,7 @@ def test_the_marker_goes_first(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
         delete.delete_checkpoint(folder)
     assert not (folder / COMMITTED).exists()
     assert (folder / MANIFEST).exists()
-    assert store.committed(root, JOB) == []
+    assert committed_manifests(root, JOB) == []
     monkeypatch.undo()
     delete.delete_checkpoint(folder)
     assert not folder.exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.manifests import make_manifest, state_at
-from trainer.checkpoint import store
+from trainer.checkpoint.commit import write_manifest, write_marker
 from trainer.checkpoint.fence import raised_fence, read_fence
 from trainer.operations import recover
 from trainer.operations.main import main
@@ -54,8 +54,8 @@ def commit(root: Path, attempt: int, step: int, *, position: int | None = None) 
         state = state.model_copy(update={"data": data})
     file = ManifestFile(path=DCP_METADATA, size=len(content), xxh3_128=digest(content))
     manifest = make_manifest(JOB, attempt, state, files=(file,))
-    store.write_manifest(folder, manifest)
-    store.commit(folder)
+    write_manifest(folder, manifest)
+    write_marker(folder)
     return folder
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.trainer.ranks import run_ranks
 from tests.trainer.runs import Attempt, Meddling, SmallJob
-from trainer.checkpoint.state import train_tensors
+from trainer.checkpoint.tensors import train_tensors
 from trainer.errors import LaunchError
 from trainer.loop.optimizer import build_optimizer, materialize_state
 from trainer.models.families import build_model

@@ -6,18 +6,19 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.tensor import DTensor
 
-from trainer.checkpoint.collective_errors import on_every_rank, shared_error
-from trainer.checkpoint.comparison import TensorKind, kinds_of
-from trainer.checkpoint.reader.checked_reader import CheckedReader
-from trainer.checkpoint.reader.load_plan import LoadPlanner, broadcast, in_first_replica
-from trainer.checkpoint.state import OPTIMIZER, WEIGHTS
+from trainer.checkpoint.reader.metadata import TensorKind, kinds_of
+from trainer.checkpoint.reader.storage_reader import CheckedReader, LoadPlanner
+from trainer.checkpoint.tensors import LARGEST_PIECE, OPTIMIZER, WEIGHTS
+from trainer.distributed import on_every_rank, shared_error
 from trainer.errors import CheckpointError
-from trainer.parallel.mesh import Place
+from trainer.parallel.mesh import Place, ranks_of_replicas
 from trainer.storage.root import StoragePath, is_beneath
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import Manifest
@@ -29,8 +30,6 @@ from trainyard.spec.storage_uri import ROOT_FILE
 
 PREFIXES = {CheckpointPart.MODEL: WEIGHTS, CheckpointPart.OPTIMIZER: OPTIMIZER}
 """Beginnings of the names of the parts that are tensors."""
-
-
 MISSING = (CheckpointFault.NOT_COMMITTED, CheckpointFault.FILE_MISSING)
 
 
@@ -156,3 +155,36 @@ def _check_beneath(root: StoragePath, relative: str) -> None:
             path=relative,
             fault=CheckpointFault.LINKED_OUTSIDE,
         )
+
+
+def in_first_replica(rank: int, layout: Layout) -> bool:
+    """Return whether a rank belongs to the first replica, which reads for all."""
+    return ranks_of_replicas(rank, layout)[0] == rank
+
+
+def broadcast(tensors: Mapping[str, Tensor], layout: Layout, everybody: dist.ProcessGroup) -> None:
+    """Give this rank's shards to the ranks that hold the same ones, or take them from the first.
+
+    All ranks call it together, with tensors of the same names, and what fails on one is raised on
+    every rank. They travel between the hosts, in pieces: beside them no more than one piece is in
+    memory.
+    """
+    ranks = ranks_of_replicas(dist.get_rank(), layout)
+    # It stays until the process ends: torch gives the name of a group that is gone to the next one,
+    # which then looks for its ranks where nobody listens any more.
+    group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    assert group is not None
+    on_every_rank(everybody, lambda: _send_or_receive(tensors, group))
+
+
+def _send_or_receive(tensors: Mapping[str, Tensor], group: dist.ProcessGroup) -> None:
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        shard = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+        flat = shard.reshape(-1)
+        for piece in flat.split(max(1, LARGEST_PIECE // shard.itemsize)):
+            on_host = piece.cpu()  # of a CPU it is the piece itself
+            dist.broadcast(on_host.view(torch.uint8), group_src=0, group=group)
+            piece.copy_(on_host)
+        if not shard.is_contiguous():
+            shard.copy_(flat.view(shard.shape))

@@ -16,9 +16,8 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlanner, ReadItem
 
-from trainer.checkpoint.store import check_content
-from trainer.checkpoint.torch_save_format import frame_of
-from trainer.checkpoint.transfer import byte_view, memory_of
+from trainer.checkpoint.manifest import check_content
+from trainer.checkpoint.tensors import byte_view, frame_of, memory_of
 from trainer.errors import CheckpointError
 from trainer.storage.download import Download
 from trainer.storage.io_errors import storage_errors

@@ -1,7 +1,9 @@
-"""The phases of a save, in their order, by all ranks together: docs/checkpoints.md tells them."""
+"""The phases of a save in their order, by all ranks together (docs/checkpoints.md)."""
 
 from __future__ import annotations
 
+import math
+import shutil
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,15 +17,20 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
-from trainer.checkpoint import store
-from trainer.checkpoint.collective_errors import on_every_rank, on_rank_0, shared_error
+from trainer.checkpoint.commit import (
+    Point,
+    create_folder,
+    discard,
+    reached,
+    write_manifest,
+    write_marker,
+)
 from trainer.checkpoint.fence import raised_fence
-from trainer.checkpoint.pending_save import PendingSave
-from trainer.checkpoint.save_phases import Point, reached
-from trainer.checkpoint.writer.disk_space import check_room
+from trainer.checkpoint.manifest import read_manifest
+from trainer.checkpoint.pending_save import PendingSave, Staging
 from trainer.checkpoint.writer.save_plan import SavePlanner, is_shared, writing_ranks
-from trainer.checkpoint.writer.staging import Staging
 from trainer.checkpoint.writer.storage_writer import ChecksumWriter, Stage
+from trainer.distributed import on_every_rank, on_rank_0, shared_error
 from trainer.errors import CheckpointError, RunError
 from trainer.storage.io_errors import storage_errors
 from trainer.storage.root import StoragePath
@@ -36,6 +43,8 @@ from trainyard.protocol.manifest import (
     checkpoint_id,
     checkpoint_path,
 )
+from trainyard.spec.auto import explicit
+from trainyard.spec.checkpoint_rules import kept_for_good, most_kept, saves_to_come
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 
@@ -122,7 +131,7 @@ class CheckpointWriter:
             return on_rank_0(self._group, partial(self._commit, manifest))
         except RunError:
             if dist.get_rank(self._group) == 0:
-                store.discard(self.folder)
+                discard(self.folder)
             raise
 
     def _prepare(self, state: TrainState) -> Manifest | None:
@@ -134,9 +143,9 @@ class CheckpointWriter:
         with storage_errors("read", folder):
             committed = (folder / COMMITTED).exists()
         if not committed:
-            store.create(folder)
+            create_folder(folder)
             return None
-        existing = store.read_manifest(folder)
+        existing = read_manifest(folder)
         mine = (state, self._owner.spec.digest, self._owner.parent)
         if (existing.train_state, existing.spec_digest, existing.parent) != mine:
             raise CheckpointError(
@@ -236,8 +245,84 @@ class CheckpointWriter:
                 state=manifest.train_state,
                 spec=self._owner.settings,
             )
-        store.write_manifest(self.folder, manifest)
+        write_manifest(self.folder, manifest)
         with raised_fence(self._owner.job_folder, self._owner.attempt):
-            store.commit(self.folder)
+            write_marker(self.folder)
         reached(Point.COMMITTED, self.folder)
         return manifest
+
+
+def check_room(folder: StoragePath, *, size: int, state: TrainState, spec: JobSpec) -> None:
+    """Refuse a storage that will be full before the job ends.
+
+    An object store has no such limit, or does not tell it: nothing is refused there.
+
+    Args:
+        folder: the first checkpoint, written already.
+        size: its bytes; the others have as many.
+        state: where the attempt begins.
+        spec: the job, with the attempt's overrides.
+
+    Raises:
+        CheckpointError: with what is needed, what is free, and what to change.
+    """
+    if not isinstance(folder, Path):
+        return
+    more = most_kept(spec, step=state.step)
+    free = shutil.disk_usage(folder).free
+    if more * size <= free:
+        return
+    raise CheckpointError(
+        f"{folder.parent} has {_gib(free)} free, but {more:,} more checkpoints of {_gib(size)} "
+        f"are to be kept there ({_reason(spec)}), {_gib(more * size)} in all",
+        path=str(folder.parent),
+        remedy=_remedy(free // size, state, spec),
+    )
+
+
+def _reason(spec: JobSpec) -> str:
+    section = spec.checkpoint
+    keep = section.keep_latest_k
+    kept = f"checkpoint.keep_latest_k = {keep}{'' if keep else ', which keeps all'}"
+    if keep and section.keep_every_steps:
+        kept += f", checkpoint.keep_every_steps = {section.keep_every_steps}"
+    if keep and section.keep_best_k:
+        kept += f", checkpoint.keep_best_k = {section.keep_best_k}"
+    return f"{kept}, {_interval_given(spec)}"
+
+
+def _interval_given(spec: JobSpec) -> str:
+    section = spec.checkpoint
+    by_steps = f"checkpoint.interval_steps = {section.interval_steps}"
+    seconds = explicit(section.interval_seconds)
+    return f"{by_steps}, checkpoint.interval_seconds = {seconds:g}" if seconds else by_steps
+
+
+def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
+    """Name what can be changed, each with a value that alone makes all of it fit."""
+    section = spec.checkpoint
+    ways = ["Free space", "take another checkpoint.root"]
+    if fitting >= 1:
+        interval = _interval(fitting, state, spec)
+        by_steps_alone = not explicit(section.interval_seconds)
+        if by_steps_alone and interval > explicit(section.interval_steps) > 0:
+            ways.append(f"set checkpoint.interval_steps to {interval:,} or more")
+    # `most_kept` counts one more than are kept, and those kept for good or as the best.
+    others = kept_for_good(spec, step=state.step) + section.keep_best_k
+    if (most := fitting - 1 - others) >= 1:
+        ways.append(f"set checkpoint.keep_latest_k to {most:,} or less")
+    return f"{', '.join(ways[:-1])}, or {ways[-1]}."
+
+
+def _interval(fitting: int, state: TrainState, spec: JobSpec) -> int:
+    """Return steps between saves such that at most `fitting` come, the last one included."""
+    left = spec.training.steps - state.step
+    interval = math.ceil(left / fitting)
+    if saves_to_come(interval, spec, step=state.step) <= fitting:
+        return interval
+    # In the middle of an interval one more multiple lies ahead than there are whole intervals.
+    return math.ceil(left / (fitting - 1)) if fitting > 1 else spec.training.steps
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:,.3g} GiB" if size >= 2**30 else f"{size / 2**20:,.3g} MiB"

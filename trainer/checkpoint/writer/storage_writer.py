@@ -1,14 +1,17 @@
-"""DCP's file writer: large direct writes, hashed meanwhile, of whoever is to write."""
+"""DCP's storage writer: each rank writes its own shards and those that other ranks send it."""
 
 from __future__ import annotations
 
 import io
+import queue
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint import FileSystemWriter
@@ -19,9 +22,8 @@ from torch.distributed.checkpoint.planner import SavePlanner as AnyPlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from trainer.checkpoint.save_phases import Point, reached
-from trainer.checkpoint.torch_save_format import frame_of
-from trainer.checkpoint.transfer import Receiver, byte_view, memory_of, piece_bytes, send
+from trainer.checkpoint.commit import Point, reached
+from trainer.checkpoint.tensors import LARGEST_PIECE, byte_view, frame_of, memory_of
 from trainer.checkpoint.writer.hashed_file import HashedFile
 from trainer.checkpoint.writer.save_plan import FRAME_BYTES, RoutedPlan, SavePlanner, item_bytes
 from trainer.storage.io_errors import storage_errors
@@ -33,6 +35,10 @@ ALIGNED = 64
 
 `torch.save` puts the numbers at a multiple of it, counted from there. Between memory and a file
 that lie alike the system copies a fifth faster (reading, on an EPYC)."""
+
+BUFFERS = 4
+"""Pieces that a writer holds: one arrives while another one is written and two are hashed."""
+TAG = 3
 
 Stage = Callable[[Mapping[MetadataIndex, Tensor]], Mapping[MetadataIndex, Tensor]]
 
@@ -199,3 +205,102 @@ class _ChecksumFileSystem(FileSystem):
     def mkdir(self, path: Any) -> None:
         if isinstance(path, Path):
             super().mkdir(path)
+
+
+def piece_bytes(ceiling: int) -> int:
+    """Return the bytes of a piece, so that a writer's buffers stay below a ceiling, in bytes."""
+    return max(1, min(LARGEST_PIECE, ceiling // BUFFERS))
+
+
+def send(
+    sends: Sequence[tuple[Callable[[], Tensor], int, int]],
+    *,
+    piece: int,
+    group: dist.ProcessGroup,
+) -> None:
+    """Send tensors to their writers, in order.
+
+    Whatever fails here, the writer gets its bytes: it waits for them, and would for ever.
+
+    Args:
+        sends: for each, how to get it (a contiguous CPU tensor), its size in bytes and its writer.
+        piece: bytes at once; the same on both ends.
+        group: CPU group of all ranks.
+    """
+    failure: Exception | None = None
+    for get, size, writer in sends:
+        content: Tensor | None = None
+        try:
+            content = byte_view(get()) if failure is None else None
+        except Exception as error:  # noqa: BLE001 -- raised below, when nobody waits any more
+            failure = error
+        for start in range(0, size, piece):
+            length = min(piece, size - start)
+            if content is None:
+                part = torch.zeros(length, dtype=torch.uint8)
+            else:
+                part = content[start : start + length]
+            dist.send(part, group_dst=writer, group=group, tag=TAG)
+    if failure is not None:
+        raise failure
+
+
+class Receiver:
+    """Receives tensors in the order in which the ranks send them; one piece is always under way.
+
+    All memory that it takes is allocated here, and is `BUFFERS` pieces.
+    """
+
+    def __init__(
+        self, expected: Sequence[tuple[int, int]], *, piece: int, group: dist.ProcessGroup
+    ) -> None:
+        """Begin to receive.
+
+        Args:
+            expected: for each tensor its size in bytes and the rank that sends it.
+            piece: bytes at once.
+            group: CPU group of all ranks.
+        """
+        self._group = group
+        self._parts = deque(
+            (min(piece, size - start), source)
+            for size, source in expected
+            for start in range(0, size, piece)
+        )
+        largest = max((size for size, _ in self._parts), default=0)
+        self.memory = BUFFERS * largest
+        """Bytes of its buffers."""
+        self._free: queue.Queue[Tensor] = queue.Queue()
+        for _ in range(BUFFERS):
+            self._free.put(torch.empty(largest, dtype=torch.uint8))
+        self._under_way: deque[tuple[dist.Work, Tensor, int]] = deque()
+        self._post()
+
+    def pieces(self, size: int) -> Iterator[tuple[memoryview, Callable[[], None]]]:
+        """Yield the next tensor's bytes, and for each piece what to call when it was used."""
+        while size > 0:
+            work, buffer, length = self._under_way.popleft()
+            work.wait()
+            size -= length
+            self._post()
+
+            def release(buffer: Tensor = buffer) -> None:
+                self._free.put(buffer)
+
+            yield memory_of(buffer[:length]), release
+
+    def drain(self) -> None:
+        """Take in what is still to come, and drop it: who sends it would wait for ever."""
+        while self._under_way:
+            work, buffer, _ = self._under_way.popleft()
+            work.wait()
+            self._free.put(buffer)
+            self._post()
+
+    def _post(self) -> None:
+        if self._parts and not self._under_way:
+            size, source = self._parts.popleft()
+            buffer = self._free.get()
+            work = dist.irecv(buffer[:size], group_src=source, group=self._group, tag=TAG)
+            assert work is not None
+            self._under_way.append((work, buffer, size))

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from tests.trainer.ranks import run_ranks
-from trainer.checkpoint.state import train_tensors
+from trainer.checkpoint.tensors import train_tensors
 from trainer.loop.build import assemble
 from trainer.loop.optimizer import materialize_state
 from trainer.parallel.quantize import high_precision

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.checkpoint.toy import state_at
-from trainer.checkpoint.writer.disk_space import check_room
+from trainer.checkpoint.writer.checkpoint_writer import check_room
 from trainer.errors import CheckpointError
 from trainyard.spec.auto import resolved
 from trainyard.spec.checkpoint_rules import most_kept

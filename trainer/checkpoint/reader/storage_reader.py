@@ -1,15 +1,16 @@
-"""DCP's file reader, for a checkpoint that was checked before a byte of it is used."""
+"""DCP's storage reader and planner: a checkpoint is checked before a byte of it is used."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -18,13 +19,23 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from torch.distributed.checkpoint.planner import LoadPlanner as Planner
+from torch.distributed.checkpoint.planner_helpers import (
+    _create_chunk_list,
+    create_read_items_for_chunk_list,
+)
+from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
-from trainer.checkpoint.comparison import TensorKind, compare, drop_aliases, refuse_unless_it_fits
-from trainer.checkpoint.reader.load_plan import LoadPlanner, share_out
-from trainer.checkpoint.reader.metadata import check_cover, load_metadata
+from trainer.checkpoint.manifest import check_contents, check_sizes, metadata_digest, read_checked
+from trainer.checkpoint.reader.metadata import (
+    TensorKind,
+    check_cover,
+    compare,
+    drop_aliases,
+    load_metadata,
+    refuse_unless_it_fits,
+)
 from trainer.checkpoint.reader.tensor_reads import TensorPiece, read_pieces
-from trainer.checkpoint.store import check_contents, check_sizes, metadata_digest, read_checked
 from trainer.errors import CheckpointError
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint
@@ -208,3 +219,82 @@ def _check_places(metadata: Metadata, files: Iterable[ManifestFile], path: Stora
                 path=str(path),
                 fault=CheckpointFault.METADATA_REFUSED,
             )
+
+
+class LoadPlanner(DefaultLoadPlanner):
+    """Plans as DCP does, but asks only once where a rank's shard of some shape lies.
+
+    Weights and moments are sharded alike, and so are all layers. `dcp.load` gets an empty
+    dictionary, of which it asks nothing: whether each tensor is an object that loads itself takes
+    it longer than the plan.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        """Read into these tensors, which the checkpoint was found to hold."""
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self._tensors = dict(tensors)
+        self._chunks: dict[Hashable, list[ChunkStorageMetadata]] = {}
+
+    def set_up_planner(
+        self,
+        state_dict: dict[str, Any],
+        metadata: Metadata | None = None,
+        is_coordinator: bool = False,
+    ) -> None:
+        """Take the tensors of this planner in place of DCP's empty dictionary."""
+        assert not state_dict
+        super().set_up_planner(self._tensors, metadata, is_coordinator)
+
+    def create_local_plan(self) -> LoadPlan:
+        """Return what this rank wants of which stored piece."""
+        assert self.metadata is not None
+        items = []
+        for name, tensor in self._tensors.items():
+            entry = self.metadata.state_dict_metadata[name]
+            assert isinstance(entry, TensorStorageMetadata)
+            items += create_read_items_for_chunk_list(name, entry, self._chunks_of(tensor))
+        return LoadPlan(items)
+
+    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        """Return this rank's shard of a tensor, as plain memory."""
+        tensor = self._tensors[index.fqn]
+        return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+
+    def _chunks_of(self, tensor: Tensor) -> list[ChunkStorageMetadata]:
+        if not isinstance(tensor, DTensor):
+            return _create_chunk_list(tensor)
+        key = (tensor.shape, tensor.device_mesh, tensor.placements)
+        if key not in self._chunks:
+            self._chunks[key] = _create_chunk_list(tensor)
+        return self._chunks[key]
+
+
+def share_out(
+    sizes: Mapping[str, int], needs: Sequence[Mapping[str, int] | None]
+) -> list[tuple[str, ...]]:
+    """Return for each rank the files that it reads whole; each file has one rank.
+
+    A rank that needs much of a file has little to add to read all of it, so on the layout that
+    wrote the checkpoint each rank gets its own file, and nothing is read twice. Who has the least
+    to read comes first, so that the ranks end together.
+
+    Args:
+        sizes: bytes of each file.
+        needs: for each rank, the bytes that it needs of each file; None for one that reads nothing.
+    """
+    load = {rank: sum(need.values()) for rank, need in enumerate(needs) if need is not None}
+    shares: list[list[str]] = [[] for _ in needs]
+    needed_by: dict[str, list[int]] = {name: [] for name in sizes}
+    for rank, need in enumerate(needs):
+        for name in need or ():
+            needed_by[name].append(rank)
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        idlest = min(load, key=load.__getitem__)
+
+        def with_it(rank: int, name: str = name) -> int:
+            return load[rank] + sizes[name] - (needs[rank] or {}).get(name, 0)
+
+        chosen = min([idlest, *needed_by[name]], key=lambda rank: (with_it(rank), rank))
+        load[chosen] = with_it(chosen)
+        shares[chosen].append(name)
+    return [tuple(share) for share in shares]

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.manifests import make_manifest, state_at
-from trainer.checkpoint import store
+from trainer.checkpoint.commit import create_folder, write_manifest, write_marker
+from trainer.checkpoint.manifest import committed_manifests, metadata_digest, read_manifest
 from trainer.errors import CheckpointError
 from trainyard.protocol.manifest import COMMITTED, Manifest
 
@@ -21,28 +22,28 @@ def _manifest(attempt: int, step: int) -> Manifest:
 
 def _commit(root: Path, attempt: int, step: int) -> Path:
     folder = root / "job" / f"a{attempt}" / f"step-{step}"
-    store.create(folder)
-    store.write_manifest(folder, _manifest(attempt, step))
-    store.commit(folder)
+    create_folder(folder)
+    write_manifest(folder, _manifest(attempt, step))
+    write_marker(folder)
     return folder
 
 
 def test_committed_lists_by_attempt_and_step_and_leaves_out_what_does_not_count(
     tmp_path: Path,
 ) -> None:
-    assert store.committed(tmp_path, "job") == []
+    assert committed_manifests(tmp_path, "job") == []
     for attempt, step in [(10, 5), (2, 10)]:
         _commit(tmp_path, attempt, step)
     (_commit(tmp_path, 3, 1) / COMMITTED).unlink()
     (_commit(tmp_path, 3, 2) / COMMITTED).write_text("")
     shutil.copytree(_commit(tmp_path, 2, 9), tmp_path / "job" / "a4" / "step-9")
-    found = [(m.attempt, m.train_state.step) for m in store.committed(tmp_path, "job")]
+    found = [(m.attempt, m.train_state.step) for m in committed_manifests(tmp_path, "job")]
     assert found == [(2, 9), (2, 10), (10, 5)]
 
 
 def test_a_manifest_without_metadata_has_no_metadata_digest() -> None:
     with pytest.raises(CheckpointError, match=r"job\.a1\.step-2 names no \.metadata"):
-        store.metadata_digest(_manifest(1, 2))
+        metadata_digest(_manifest(1, 2))
 
 
 def test_a_folder_is_created_for_one_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +57,7 @@ def test_a_folder_is_created_for_one_only(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Path, "mkdir", somebody_else_first)
     with pytest.raises(CheckpointError, match=r"cannot create .*step-2: File exists"):
-        store.create(folder)
+        create_folder(folder)
 
 
 def _refuse_folders(error: int) -> object:
@@ -74,7 +75,7 @@ def test_a_storage_that_cannot_sync_folders_is_used_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "fsync", _refuse_folders(errno.EINVAL))
-    assert store.read_manifest(_commit(tmp_path, 1, 1)).attempt == 1
+    assert read_manifest(_commit(tmp_path, 1, 1)).attempt == 1
     monkeypatch.setattr(os, "fsync", _refuse_folders(errno.EIO))
     with pytest.raises(CheckpointError, match="Input/output error"):
         _commit(tmp_path, 1, 2)
