@@ -1,17 +1,15 @@
-"""What workers and supervisors do with an attempt: claim, report that it lives, end."""
+"""What workers and supervisors do with an attempt: claim a share, renew its lease, report steps."""
 
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, select, update
 
 from server.attempts.claim_reply import claim_reply
-from server.attempts.finish import end_nodes
 from server.attempts.launch import read_launch
-from server.attempts.retry_policy import NodeEnd
 from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
 from server.database.tables import attempt_nodes, attempts, jobs
@@ -30,7 +28,6 @@ from trainyard.protocol.rest.event_data import (
 )
 from trainyard.protocol.states import (
     AttemptNodeState,
-    AttemptOutcome,
     AttemptState,
     DesiredState,
     JobState,
@@ -41,8 +38,7 @@ from trainyard.protocol.worker_messages import (
     WorkerIdentity,
 )
 from trainyard.run.directory import Phase
-from trainyard.run.failures import Failure, FailureReason
-from trainyard.run.records import ExitRecord, Heartbeat
+from trainyard.run.records import Heartbeat
 
 
 @dataclass(frozen=True)
@@ -206,24 +202,6 @@ def record_heartbeat(
         )
     if row.node_rank == 0:
         _note_progress(context, connection, row, heartbeat)
-
-
-def record_exit(
-    context: Context,
-    connection: Connection,
-    row: ReportedShare,
-    record: ExitRecord,
-) -> None:
-    """End a share by its supervisor's last report, and with the last share the attempt."""
-    failure = record.failure
-    if record.outcome == "failed" and failure is None:
-        failure = Failure(
-            reason=FailureReason.TRAINER_ERROR, message="the supervisor named no reason"
-        )
-    if failure is not None and failure.node is None:
-        failure = replace(failure, node=row.node)
-    end = NodeEnd(row.node, AttemptOutcome(record.outcome), failure)
-    end_nodes(context, connection, row.attempt_id, [end], actor=Actor(row.node), exit_record=record)
 
 
 def _renew_lease(

@@ -85,10 +85,10 @@ def report(
     context: ServerContext,
     token_hash: AttemptTokenHash,
     attempt_id: AttemptId,
-    body: Annotated[Report, Depends(JsonBody(Report))],
+    report: Annotated[Report, Depends(JsonBody(Report))],
 ) -> Response:
     """Store new bytes of the run directory once, and answer with orders."""
-    return reply(store_report(context, attempt_id, token_hash, body))
+    return reply(store_report(context, attempt_id, token_hash, report))
 
 
 @router.post(

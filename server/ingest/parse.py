@@ -1,18 +1,40 @@
-"""What a report brings that is new: checked and parsed before the store is locked."""
+"""The bytes that a report brings: unpacked, cut at what is stored, parsed into records.
+
+What stops a line from being read decides what follows. The sender can mend a chunk that is damaged
+or ends within a line: the report is refused (422). A whole line that is no record never becomes
+one, and must not hold the spool up for ever: alone in its chunk it is skipped, acknowledged and
+recorded by an event. Among others it refuses the report, so that a sender and a server of different
+versions lose single lines instead of thousands; the refusal names the line's first byte.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+import re
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
+from typing import Generic, TypeVar
 
+from pydantic import ValidationError
+
+from server.checkpoints.manifests import DIGEST, check_moment
 from server.errors import InvalidRequestError
-from server.ingest.jsonl import ParsedLines, RunEvent, Skipped, event_line, metric_line, read_lines
-from server.ingest.offsets import SpoolBytes, fresh
+from server.ingest.event_lines import RunEvent, event_line
+from trainyard.base.problems import UNKNOWN_FIELD
+from trainyard.protocol.record_parser import parse_record
+from trainyard.protocol.worker_messages import MAX_CHUNK_BYTES, Chunk
 from trainyard.run.records import MetricRecord
 
+Record = TypeVar("Record")
+
+MAX_CONTENT_BYTES = 4 * MAX_CHUNK_BYTES
+"""Most bytes that the chunks of one report may hold together."""
+MAX_OFFSET = 2**62
 EVENT_LINES = 500
-"""Lines of `events.jsonl` that one report stores; the sender goes on after them."""
+"""Lines of `events.jsonl` that one report stores; the sender continues after them."""
+METRIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -29,71 +51,228 @@ class ReportSource:
     world_size: int
 
 
+@dataclass(frozen=True)
+class UnpackedChunk:
+    """Some bytes of one file."""
+
+    pointer: str
+    """JSON pointer to the chunk of the report."""
+    file: str
+    start: int
+    content: bytes
+
+    @property
+    def end(self) -> int:
+        """Offset after the last byte."""
+        return self.start + len(self.content)
+
+    def after(self, offset: int) -> UnpackedChunk:
+        """Return what comes after the first `offset` bytes of the file."""
+        cut = max(offset - self.start, 0)
+        return UnpackedChunk(self.pointer, self.file, self.start + cut, self.content[cut:])
+
+
+@dataclass(frozen=True)
+class SkippedLine:
+    """A line that is left out."""
+
+    file: str
+    offset: int
+    """Its first byte."""
+    error: str
+
+
 @dataclass
-class Delivery:
+class ReportContent:
     """New content of one report, by kind."""
 
-    pieces: list[SpoolBytes]
-    """What will be acknowledged."""
+    chunks: list[UnpackedChunk]
+    """What the server acknowledges."""
     metrics: list[MetricRecord] = field(default_factory=list)
     events: list[RunEvent] = field(default_factory=list)
     output: list[tuple[int, bytes]] = field(default_factory=list)
     """Global rank and bytes."""
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedLine] = field(default_factory=list)
 
 
-def read_delivery(
-    pieces: Sequence[SpoolBytes], offsets: Mapping[str, int], source: ReportSource
-) -> Delivery:
+@dataclass(frozen=True)
+class ParsedLines(Generic[Record]):
+    """The lines of a chunk."""
+
+    records: list[Record]
+    skipped: list[SkippedLine]
+
+
+def unpack(chunks: Sequence[Chunk]) -> list[UnpackedChunk]:
+    """Return the bytes of a report's chunks.
+
+    Raises:
+        InvalidRequestError: one is no base64 or zlib, holds other than `end - start` bytes, or the
+            report holds more bytes than it may.
+    """
+    total = sum(chunk.end - chunk.start for chunk in chunks)
+    if total > MAX_CONTENT_BYTES:
+        raise InvalidRequestError.at(
+            "/chunks", f"{total} bytes in one report; at most {MAX_CONTENT_BYTES}"
+        )
+    return [_unpack(f"/chunks/{index}", chunk) for index, chunk in enumerate(chunks)]
+
+
+def parse_chunks(
+    chunks: Sequence[UnpackedChunk], offsets: Mapping[str, int], source: ReportSource
+) -> ReportContent:
     """Parse what is not stored yet.
 
     Args:
-        pieces: the report's chunks.
+        chunks: the report's chunks.
         offsets: what is stored of each file.
         source: where the report comes from.
 
     Raises:
         InvalidRequestError: a file is not this node's to report, or a line cannot be read.
     """
-    for piece in pieces:
-        _check_file(piece, source)
-    delivery = Delivery(fresh([_first_lines(piece) for piece in pieces], offsets))
+    for chunk in chunks:
+        _check_file(chunk, source)
+    content = ReportContent(_fresh([_first_lines(chunk) for chunk in chunks], offsets))
     as_event = partial(event_line, job_id=source.job_id, attempt=source.number)
-    for piece in delivery.pieces:
+    for chunk in content.chunks:
         found: ParsedLines[MetricRecord] | ParsedLines[RunEvent]
-        if piece.file == "metrics":
-            found = read_lines(piece, metric_line)
-            delivery.metrics += found.records
-        elif piece.file == "events":
-            found = read_lines(piece, as_event)
-            delivery.events += found.records
+        if chunk.file == "metrics":
+            found = _parse_lines(chunk, metric_line)
+            content.metrics += found.records
+        elif chunk.file == "events":
+            found = _parse_lines(chunk, as_event)
+            content.events += found.records
         else:
-            delivery.output.append((_rank(piece.file), piece.content))
+            content.output.append((_rank(chunk.file), chunk.content))
             continue
-        delivery.skipped += found.skipped
-    return delivery
+        content.skipped += found.skipped
+    return content
 
 
-def _check_file(piece: SpoolBytes, source: ReportSource) -> None:
-    if piece.file in {"metrics", "events"}:
+def metric_line(text: bytes) -> MetricRecord:
+    """Read a line of `metrics.jsonl`.
+
+    Raises:
+        ValueError: it is none, or holds a number or a name that the store cannot keep.
+    """
+    metrics = parse_record(MetricRecord, text)
+    check_moment(metrics.step, metrics.time)
+    for name in metrics.values:
+        _check_name(name)
+    if metrics.data_digest is not None and not DIGEST.fullmatch(metrics.data_digest):
+        raise ValueError(f"data_digest {metrics.data_digest[:40]!r} is no digest")
+    return metrics
+
+
+def _unpack(pointer: str, chunk: Chunk) -> UnpackedChunk:
+    size = chunk.end - chunk.start
+    if not 0 <= size <= MAX_CHUNK_BYTES or chunk.end > MAX_OFFSET:
+        raise InvalidRequestError.at(
+            f"{pointer}/end",
+            f"{chunk.end} after start={chunk.start}: a chunk holds up to {MAX_CHUNK_BYTES} bytes",
+        )
+    try:
+        content = _inflated(base64.b64decode(chunk.content, validate=True), limit=size + 1)
+    except (ValueError, zlib.error) as error:
+        raise InvalidRequestError.at(
+            f"{pointer}/content", f"is no zlib stream in base64: {error}"
+        ) from None
+    if len(content) != size:
+        found = f"more than {size}" if len(content) > size else str(len(content))
+        raise InvalidRequestError.at(
+            f"{pointer}/content", f"holds {found} bytes, but end - start = {size}"
+        )
+    return UnpackedChunk(pointer, chunk.file, chunk.start, content)
+
+
+def _inflated(packed: bytes, *, limit: int) -> bytes:
+    """Return the decompressed bytes, at most `limit`: a bomb goes no further."""
+    stream = zlib.decompressobj()
+    content = stream.decompress(packed, limit)
+    if len(content) < limit and not stream.eof:
+        raise ValueError("the stream is cut off")
+    if stream.unused_data:
+        raise ValueError("bytes follow the stream")
+    return content
+
+
+def _check_file(chunk: UnpackedChunk, source: ReportSource) -> None:
+    if chunk.file in {"metrics", "events"}:
         if source.node_rank == 0:
             return
-        detail = f"{piece.file} is reported by the node of global rank 0, not by {source.node}"
-    elif _rank(piece.file) in source.ranks:
+        detail = f"{chunk.file} is reported by the node of global rank 0, not by {source.node}"
+    elif _rank(chunk.file) in source.ranks:
         return
     else:
         first, last = source.ranks.start, source.ranks.stop - 1
-        detail = f"{piece.file} is of no rank on {source.node}: {first} to {last}"
-    raise InvalidRequestError.at(piece.pointer.replace("/content", "") + "/file", detail)
+        detail = f"{chunk.file} is of no rank on {source.node}: {first} to {last}"
+    raise InvalidRequestError.at(f"{chunk.pointer}/file", detail)
 
 
 def _rank(file: str) -> int:
     return int(file.removeprefix("log:"))
 
 
-def _first_lines(piece: SpoolBytes) -> SpoolBytes:
-    """Return the piece, or of many events the first ones: each is a row, some change a catalog."""
-    if piece.file != "events" or piece.content.count(b"\n") <= EVENT_LINES:
-        return piece
-    content = b"\n".join([*piece.content.split(b"\n", EVENT_LINES)[:EVENT_LINES], b""])
-    return replace(piece, content=content)
+def _first_lines(chunk: UnpackedChunk) -> UnpackedChunk:
+    """Return the chunk, or of many events the first ones: each is a row, some change a catalog."""
+    if chunk.file != "events" or chunk.content.count(b"\n") <= EVENT_LINES:
+        return chunk
+    content = b"\n".join([*chunk.content.split(b"\n", EVENT_LINES)[:EVENT_LINES], b""])
+    return replace(chunk, content=content)
+
+
+def _fresh(chunks: Iterable[UnpackedChunk], offsets: Mapping[str, int]) -> list[UnpackedChunk]:
+    """Return what is not stored yet, in order: overlaps are cut, what follows a gap is left out."""
+    reached = dict(offsets)
+    new = []
+    for chunk in chunks:
+        offset = reached.get(chunk.file, 0)
+        if chunk.start <= offset < chunk.end:
+            new.append(chunk.after(offset))
+            reached[chunk.file] = chunk.end
+    return new
+
+
+def _parse_lines(chunk: UnpackedChunk, parse: Callable[[bytes], Record]) -> ParsedLines[Record]:
+    """Return the records of a chunk; `parse` raises ValueError for a line that is none.
+
+    Raises:
+        InvalidRequestError: the chunk ends within a line, or one of several lines is no record.
+    """
+    if not chunk.content.endswith(b"\n"):
+        raise InvalidRequestError.at(
+            f"{chunk.pointer}/content", f"{chunk.file} ends within a line, at byte {chunk.end}"
+        )
+    texts = chunk.content[:-1].split(b"\n")
+    records: list[Record] = []
+    offset = chunk.start
+    for text in texts:
+        try:
+            records.append(parse(text))
+        except ValueError as error:
+            skipped = SkippedLine(chunk.file, offset, _reason(error))
+            if len(texts) > 1:
+                raise InvalidRequestError.at(
+                    f"{chunk.pointer}/content",
+                    f"{chunk.file} holds a line at byte {offset} that cannot be read "
+                    f"({skipped.error}); sent alone it is skipped",
+                ) from None
+            return ParsedLines([], [skipped])
+        offset += len(text) + 1
+    return ParsedLines(records, [])
+
+
+@lru_cache(maxsize=4096)  # every line of a run holds the same names
+def _check_name(name: str) -> None:
+    if not METRIC_NAME.fullmatch(name):
+        raise ValueError(f"{name[:120]!r} is no name of a metric")
+
+
+def _reason(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    detail = "unknown field" if first["type"] in UNKNOWN_FIELD else first["msg"]
+    return f"{place}: {detail}" if place else detail

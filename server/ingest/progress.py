@@ -26,7 +26,7 @@ def advance_progress(incoming: IncomingReport) -> None:
 
     The heartbeat, stored before, may be some steps ahead of the records, or behind them.
     """
-    records, heartbeat = incoming.delivery.metrics, incoming.report.heartbeat
+    records, heartbeat = incoming.content.metrics, incoming.report.heartbeat
     if not records:
         return
     connection, share = incoming.connection, incoming.share
@@ -87,7 +87,7 @@ def advanced(
 
 def _recent_step_seconds(incoming: IncomingReport) -> Sequence[float]:
     """Return the durations of the last steps; a short report is filled up from the store."""
-    records = incoming.delivery.metrics
+    records = incoming.content.metrics
     recent = [record.values[STEP_SECONDS] for record in records if STEP_SECONDS in record.values]
     if 0 < len(recent) < PACE_STEPS:
         connection, attempt_id = incoming.connection, incoming.share.attempt_id
@@ -96,7 +96,7 @@ def _recent_step_seconds(incoming: IncomingReport) -> Sequence[float]:
 
 
 def _check_continuity(incoming: IncomingReport) -> None:
-    share, records = incoming.share, incoming.delivery.metrics
+    share, records = incoming.share, incoming.content.metrics
     if share.parent_checkpoint_id is None or records[0].step > share.start_step + 1:
         return
     found = continuity.check(incoming.connection, share.attempt_id, records)

@@ -1,30 +1,34 @@
-"""Reports in: content, acknowledged offsets and what follows from them, in one transaction."""
+"""Stores a report: content, acknowledged offsets and what follows, in one transaction."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Literal
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import DataError, DBAPIError, StatementError
 
+from server.attempts.finish import end_nodes
 from server.attempts.launch import effective_spec
-from server.attempts.service import (
-    ReportedShare,
-    authorize_report,
-    check_identity,
-)
+from server.attempts.retry_policy import NodeEnd
+from server.attempts.service import ReportedShare, authorize_report, check_identity
 from server.context import Context
-from server.database.tables import attempt_nodes, attempts, requests
+from server.database.tables import attempt_nodes, attempts, events, requests, spool_offsets
 from server.errors import InvalidRequestError, UnauthenticatedError
-from server.ingest.offsets import read_offsets, unpack
-from server.ingest.parse import Delivery, ReportSource, read_delivery
+from server.ingest.parse import ReportContent, ReportSource, UnpackedChunk, parse_chunks, unpack
 from server.ingest.report import IncomingReport
-from server.ingest.store import close_logs, drop_steps_beyond, store_content
 from server.ingest.subscribers import AFTER_THE_END, SUBSCRIBERS, publish
+from server.logs.store import close_output, store_output
+from server.metrics.store import MAX_SERIES, store_metrics
 from server.nodes.service import check_protocol
-from trainyard.protocol.states import AttemptNodeState, DesiredState
+from server.subject import SERVER, Actor
+from trainyard.protocol.event_kinds import EventKind
+from trainyard.protocol.rest.event_data import MetricsDropped
+from trainyard.protocol.states import AttemptNodeState, AttemptOutcome, DesiredState
 from trainyard.protocol.worker_messages import PendingRequest, Report, ReportReply
+from trainyard.run.failures import Failure, FailureReason
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +41,7 @@ def store_report(context: Context, attempt_id: str, token_hash: str, report: Rep
     Raises:
         UnauthenticatedError: the token is not that of this attempt on this node.
         ConflictError: another supervisor reports for the share.
-        InvalidRequestError: a chunk is damaged, a line cannot be read (`server.ingest.jsonl`
+        InvalidRequestError: a chunk is damaged, a line cannot be read (`server.ingest.parse`
             states the rule), or the database holds no such value; nothing is stored.
     """
     try:
@@ -55,31 +59,33 @@ def _store(context: Context, attempt_id: str, token_hash: str, report: Report) -
     """Store a report, or nothing.
 
     Bytes that are stored already are ignored, and what follows a gap is not taken: the reply names
-    the offset to go on from. Content, offsets, catalog, progress and events stand or fall together.
-    Once the share has ended its token brings output alone (`_take_output`).
+    the offset at which to continue. Content, offsets, catalog, progress and events stand or fall
+    together. After the end of the share its token brings output alone (`_take_output`).
     """
     check_protocol(report.protocol)
     key = {"node": report.node, "token_hash": token_hash}
-    # Nobody else's bytes are unpacked, and no line is parsed while other writers wait.
+    # The token is checked before bytes are unpacked, and lines are parsed before the write
+    # transaction begins: it holds the job's lock, and on SQLite every writer waits for it.
     with context.database.read() as connection:
         source = _source(connection, attempt_id, **key)
-        offsets = read_offsets(connection, attempt_id, report.node)
-    pieces = unpack(report.chunks)
-    delivery = read_delivery(pieces, offsets, source)
-    last_step = _last_step(context, attempt_id) if delivery.metrics else 0
+        offsets = _read_offsets(connection, attempt_id, report.node)
+    chunks = unpack(report.chunks)
+    content = parse_chunks(chunks, offsets, source)
+    last_step = _last_step(context, attempt_id) if content.metrics else 0
     with context.database.write() as connection:
         share = authorize_report(connection, attempt_id, **key)
-        present = read_offsets(connection, attempt_id, report.node)
+        present = _read_offsets(connection, attempt_id, report.node)
         if present != offsets:  # a copy of this report came in between
-            delivery = read_delivery(pieces, present, source)
-        incoming = IncomingReport(context, connection, share, source, report, delivery)
+            content = parse_chunks(chunks, present, source)
+        incoming = IncomingReport(context, connection, share, source, report, content)
         if share.node_state == AttemptNodeState.ENDED:
             return _take_output(incoming, before=present)
-        drop_steps_beyond(incoming, last_step=last_step)
-        store_content(incoming, before=present)
-        close_logs(incoming)
+        _drop_steps_beyond(incoming, last_step=last_step)
+        _store_content(incoming, before=present)
+        _close_logs(incoming)
         publish(incoming, SUBSCRIBERS)
-        stored = present | {piece.file: piece.end for piece in delivery.pieces}
+        _end_share(incoming)  # last: an ended attempt takes neither commits nor answers
+        stored = present | {chunk.file: chunk.end for chunk in content.chunks}
         return ReportReply(
             acknowledged={chunk.file: stored.get(chunk.file, 0) for chunk in report.chunks},
             desired=share.desired,
@@ -113,22 +119,143 @@ def _last_step(context: Context, attempt_id: str) -> int:
         return effective_spec(connection, attempt_id).training.steps
 
 
+def _drop_steps_beyond(incoming: IncomingReport, *, last_step: int) -> None:
+    """Drop metrics above the last step; their bytes are acknowledged: no report fails."""
+    content = incoming.content
+    beyond = [metrics.step for metrics in content.metrics if metrics.step > last_step]
+    if beyond:
+        content.metrics = [metrics for metrics in content.metrics if metrics.step <= last_step]
+        _append_dropped(incoming, what="steps", limit=last_step, first=beyond[0])
+
+
+def _store_content(incoming: IncomingReport, *, before: Mapping[str, int]) -> None:
+    """Store metrics and output with their offsets.
+
+    Args:
+        incoming: the report; its `logs` are filled.
+        before: the offsets that are stored.
+    """
+    connection, attempt_id = incoming.connection, incoming.share.attempt_id
+    content, quota = incoming.content, incoming.context.settings.log_quota_bytes
+    if content.metrics:
+        left_out = store_metrics(connection, attempt_id, content.metrics)
+        if left_out:
+            _append_dropped(incoming, what="series", limit=MAX_SERIES, first=left_out[0])
+    incoming.logs += [
+        store_output(connection, attempt_id, rank, output, quota=quota)
+        for rank, output in content.output
+    ]
+    node = incoming.share.node
+    _write_offsets(connection, attempt_id, node, before=before, chunks=content.chunks)
+
+
+def _close_logs(incoming: IncomingReport) -> None:
+    """Store the last, unfinished line of each log at the exit of the node's ranks."""
+    if incoming.report.exit is not None:
+        incoming.logs += close_output(
+            incoming.connection,
+            incoming.share.attempt_id,
+            incoming.source.ranks,
+            quota=incoming.context.settings.log_quota_bytes,
+        )
+
+
+def _end_share(incoming: IncomingReport) -> None:
+    """End the share by its supervisor's last report, and with the last share the attempt."""
+    exit_record, share = incoming.report.exit, incoming.share
+    if exit_record is None:
+        return
+    failure = exit_record.failure
+    if exit_record.outcome == "failed" and failure is None:
+        failure = Failure(
+            reason=FailureReason.TRAINER_ERROR, message="the supervisor named no reason"
+        )
+    if failure is not None and failure.node is None:
+        failure = replace(failure, node=share.node)
+    end_nodes(
+        incoming.context,
+        incoming.connection,
+        share.attempt_id,
+        [NodeEnd(share.node, AttemptOutcome(exit_record.outcome), failure)],
+        actor=Actor(share.node),
+        exit_record=exit_record,
+    )
+
+
+def _append_dropped(
+    incoming: IncomingReport, *, what: Literal["series", "steps"], limit: int, first: str | int
+) -> None:
+    """Append, once an attempt, the event that metrics beyond a limit are left out."""
+    share = incoming.share
+    appended = select(events.c.data).where(
+        events.c.job_id == share.job_id,
+        events.c.kind == EventKind.METRICS_DROPPED,
+        events.c.attempt == share.number,
+    )
+    if any(data["what"] == what for data in incoming.connection.scalars(appended)):
+        return
+    kept = f"{limit:,} series" if what == "series" else f"steps up to {limit:,} (training.steps)"
+    incoming.append(
+        MetricsDropped(what=what, limit=limit, first=first),
+        message=f"metrics of attempt {share.number} are kept for {kept}; {first!r} and further "
+        "ones are left out",
+        actor=SERVER,
+    )
+
+
+def _read_offsets(connection: Connection, attempt_id: str, node: str) -> dict[str, int]:
+    """Return the offset up to which each file of a node's share is stored."""
+    columns = spool_offsets.c
+    query = select(columns.file, columns.acknowledged).where(
+        columns.attempt_id == attempt_id, columns.node == node
+    )
+    return {row.file: row.acknowledged for row in connection.execute(query)}
+
+
+def _write_offsets(
+    connection: Connection,
+    attempt_id: str,
+    node: str,
+    *,
+    before: Mapping[str, int],
+    chunks: Iterable[UnpackedChunk],
+) -> None:
+    """Acknowledge chunks that this very transaction stores."""
+    columns = spool_offsets.c
+    ends = {chunk.file: chunk.end for chunk in chunks}
+    key = {"attempt_id": attempt_id, "node": node}
+    if new := [
+        {**key, "file": f, "acknowledged": end} for f, end in ends.items() if f not in before
+    ]:
+        connection.execute(insert(spool_offsets), new)
+    if old := [{"name": f, "end": end} for f, end in ends.items() if f in before]:
+        connection.execute(
+            update(spool_offsets)
+            .where(
+                columns.attempt_id == attempt_id,
+                columns.node == node,
+                columns.file == bindparam("name"),
+            )
+            .values(acknowledged=bindparam("end")),
+            old,
+        )
+
+
 def _take_output(incoming: IncomingReport, *, before: Mapping[str, int]) -> ReportReply:
     """Store the output of a share that has ended, drop all else, and order what runs to end.
 
     What is dropped is acknowledged, so that the supervisor gets to its exit.
     """
-    report, delivery = incoming.report, incoming.delivery
+    report, content = incoming.report, incoming.content
     check_identity(incoming.share, report.identity)
-    output = [piece for piece in delivery.pieces if piece.file not in {"metrics", "events"}]
-    incoming.delivery = Delivery(pieces=output, output=delivery.output)
-    store_content(incoming, before=before)
+    output = [chunk for chunk in content.chunks if chunk.file not in {"metrics", "events"}]
+    incoming.content = ReportContent(chunks=output, output=content.output)
+    _store_content(incoming, before=before)
     publish(incoming, AFTER_THE_END)
-    dropped = {chunk.file: chunk.end for chunk in report.chunks}
-    stored = dict(before) | {piece.file: piece.end for piece in output}
+    stored = dict(before) | {chunk.file: chunk.end for chunk in output}
     acknowledged = {
-        file: end if file in {"metrics", "events"} else stored.get(file, 0)
-        for file, end in dropped.items()
+        chunk.file: chunk.end if chunk.file in {"metrics", "events"} else stored.get(chunk.file, 0)
+        for chunk in report.chunks
     }
     return ReportReply(acknowledged=acknowledged, desired=DesiredState.CANCEL)
 

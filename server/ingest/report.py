@@ -10,7 +10,7 @@ from server.attempts.service import ReportedShare
 from server.context import Context
 from server.events.notices import notify
 from server.events.store import append_event
-from server.ingest.parse import Delivery, ReportSource
+from server.ingest.parse import ReportContent, ReportSource
 from server.logs.store import Stored
 from server.subject import TRAINER, Actor, Subject
 from trainyard.protocol.event_kinds import EventData
@@ -27,7 +27,7 @@ class IncomingReport:
     share: ReportedShare
     source: ReportSource
     report: Report
-    delivery: Delivery
+    content: ReportContent
     """What was not stored before."""
     logs: list[Stored] = field(default_factory=list)
     """What the report added to the logs of ranks."""

@@ -8,7 +8,7 @@ from server.attempts.launch import effective_spec
 from server.checkpoints.catalog import record_commit, record_stall
 from server.checkpoints.service import apply_retention
 from server.database.tables import attempts, requests
-from server.ingest.jsonl import TrainerEvent
+from server.ingest.event_lines import TrainerEvent
 from server.ingest.report import IncomingReport
 from server.subject import TRAINER
 from trainyard.protocol.manifest import Manifest, SaveFailed
@@ -24,7 +24,7 @@ from trainyard.run.records import RequestAnswer
 
 def apply_run_events(incoming: IncomingReport) -> None:
     """Apply the events of `events.jsonl` in the order in which they were written."""
-    for found in incoming.delivery.events:
+    for found in incoming.content.events:
         if found.manifest is not None:
             _commit(incoming, found.manifest)
         elif found.settled is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import update
 
-from server.attempts.service import record_exit, record_heartbeat
+from server.attempts.service import record_heartbeat
 from server.database.tables import attempts
 from server.ingest.progress import advance_progress
 from server.ingest.report import IncomingReport
@@ -44,7 +44,7 @@ def keep_provenance(incoming: IncomingReport) -> None:
 
 def append_skipped_lines(incoming: IncomingReport) -> None:
     """Append an event for each line that could not be read."""
-    for skipped in incoming.delivery.skipped:
+    for skipped in incoming.content.skipped:
         incoming.append(
             LineSkipped(file=skipped.file, offset=skipped.offset, error=skipped.error),
             message=f"a line of {skipped.file} at byte {skipped.offset} cannot be read",
@@ -61,14 +61,8 @@ def notify_logs(incoming: IncomingReport) -> None:
         )
 
 
-def end_share(incoming: IncomingReport) -> None:
-    """End the share by its supervisor's last report."""
-    if incoming.report.exit is not None:
-        record_exit(incoming.context, incoming.connection, incoming.share, incoming.report.exit)
-
-
-# The lease comes first: the first report of a step makes the attempt run before its events are
-# appended. The exit comes last: an ended attempt takes no commit and no answer any more.
+# The lease comes first: the first report of a step moves the attempt to `running` before the
+# events of that step are appended.
 SUBSCRIBERS: tuple[Subscriber, ...] = (
     renew_lease,
     keep_provenance,
@@ -77,7 +71,6 @@ SUBSCRIBERS: tuple[Subscriber, ...] = (
     notify_logs,
     advance_progress,
     store_answers,
-    end_share,
 )
 AFTER_THE_END: tuple[Subscriber, ...] = (notify_logs,)
 """What follows from the output of a share that has ended."""

@@ -43,31 +43,31 @@ class _Growth:
         return self.series.tail + len(self.points)
 
 
-def store_lines(
-    connection: Connection, attempt_id: str, lines: Sequence[MetricRecord]
+def store_metrics(
+    connection: Connection, attempt_id: str, metrics: Sequence[MetricRecord]
 ) -> Sequence[str]:
-    """Store the points and digests of an attempt's metric lines; return names that found no room.
+    """Store an attempt's metrics as points, and their digests; return the names above `MAX_SERIES`.
 
-    A step is stored once for each series: a line that comes back to a step which the series has
-    reached is ignored there. (The caller's offsets keep lines from coming twice.)
+    A step is stored once for each series: a record of a step which the series has reached is
+    ignored there. (The caller's offsets keep records from coming twice.)
     """
-    left_out = store_points(connection, attempt_id, _points_by_name(lines))
-    _store_digests(connection, attempt_id, lines)
+    left_out = store_points(connection, attempt_id, _points_of(metrics))
+    _store_digests(connection, attempt_id, metrics)
     return left_out
 
 
 def store_points(
-    connection: Connection, attempt_id: str, by_name: dict[str, Points]
+    connection: Connection, attempt_id: str, points: dict[str, Points]
 ) -> Sequence[str]:
     """Store points of an attempt by the names of their series; return those above `MAX_SERIES`.
 
     The work is bounded by the points given and `COMPACTED_AT_ONCE` tails.
     """
-    series, left_out = _series(connection, attempt_id, by_name.keys())
+    series, left_out = _series(connection, attempt_id, points.keys())
     grown = [
         _Growth(series[name], fresh)
-        for name, points in by_name.items()
-        if name in series and len(fresh := points.rising_after(series[name].last_step))
+        for name, own in points.items()
+        if name in series and len(fresh := own.rising_after(series[name].last_step))
     ]
     compacted, appended = _parted(grown)
     left = [*appended, *_compact(connection, compacted)]
@@ -95,8 +95,8 @@ def read_tails(
 ) -> dict[int, Points]:
     """Return the live points of these steps, by series.
 
-    Read them before the chunks: compaction then moves a point to where it is still seen, and
-    whoever reads both drops the tail's points up to the last chunk's end.
+    Read them before the chunks. A point that is compacted between the two queries then comes
+    twice, not never: the reader drops the tail's points up to the last chunk's end.
     """
     query = (
         select(metric_tail)
@@ -105,11 +105,11 @@ def read_tails(
         )
         .order_by(metric_tail.c.series_id, metric_tail.c.step)
     )
-    found = {}
+    points = {}
     for series_id, rows in groupby(connection.execute(query).all(), itemgetter(0)):
         _, steps, times, values, codes = zip(*rows, strict=True)
-        found[series_id] = Points.of(steps, times, map(value_of, values, codes))
-    return found
+        points[series_id] = Points.of(steps, times, map(value_of, values, codes))
+    return points
 
 
 def newest_values(connection: Connection, attempt_id: str, name: str, *, limit: int) -> list[float]:
@@ -124,11 +124,12 @@ def newest_values(connection: Connection, attempt_id: str, name: str, *, limit: 
     return [value_of(value, code) for value, code in connection.execute(query)]
 
 
-def _points_by_name(lines: Iterable[MetricRecord]) -> dict[str, Points]:
+def _points_of(metrics: Iterable[MetricRecord]) -> dict[str, Points]:
+    """Return the points of each series, by its name."""
     columns: dict[str, tuple[list[int], list[float], list[float]]] = {}
-    for line in lines:
-        step, time = line.step, line.time
-        for name, value in line.values.items():
+    for record in metrics:
+        step, time = record.step, record.time
+        for name, value in record.values.items():
             steps, times, values = columns.setdefault(name, ([], [], []))
             steps.append(step)
             times.append(time)
@@ -207,8 +208,10 @@ def _tail_rows(growth: _Growth) -> Iterator[tuple[int, int, float, float | None,
         yield growth.series.id, step, time, None if code else value, code
 
 
-def _store_digests(connection: Connection, attempt_id: str, lines: Iterable[MetricRecord]) -> None:
-    digests = {line.step: line.data_digest for line in lines if line.data_digest}
+def _store_digests(
+    connection: Connection, attempt_id: str, metrics: Iterable[MetricRecord]
+) -> None:
+    digests = {record.step: record.data_digest for record in metrics if record.data_digest}
     if not digests:
         return
     newest = select(func.max(step_digests.c.step)).where(step_digests.c.attempt_id == attempt_id)

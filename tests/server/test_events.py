@@ -19,7 +19,7 @@ from server.database.tables import events
 from server.events.notices import notify, read_notices
 from server.events.store import append_event
 from server.events.tail import notice_frame, read_frames
-from server.ingest.jsonl import event_line
+from server.ingest.event_lines import event_line
 from server.subject import Subject
 from tests.actors import TESTER
 from trainyard.protocol.event_kinds import EventData, EventKind, NoticeKind

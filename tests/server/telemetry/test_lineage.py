@@ -25,7 +25,7 @@ from server.metrics import csv, series
 from server.metrics.charts import chart
 from server.metrics.csv import csv_rows
 from server.metrics.points import Points
-from server.metrics.store import read_tails, store_lines, store_points
+from server.metrics.store import read_tails, store_metrics, store_points
 from tests.server.harness import Harness
 from tests.server.telemetry.records import Parent, add_attempt, add_attempts, add_job
 from trainyard.protocol.manifest import checkpoint_id
@@ -173,7 +173,7 @@ def test_csv_follows_the_lineage_over_chunks_and_tail(context: Context) -> None:
         ]
         for start in range(0, len(lines), 1100):
             with context.database.write() as connection:
-                store_lines(connection, attempt_id, lines[start : start + 1100])
+                store_metrics(connection, attempt_id, lines[start : start + 1100])
     text = "".join(csv_rows(context, job_id))
     header, *rows = text.splitlines()
     assert header == "attempt,step,time,name,value"
