@@ -1,4 +1,4 @@
-"""One rank's share of each global batch, read ahead of the step that needs it."""
+"""One rank's share of each global batch, prefetched by a thread."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ NO_LABEL = -100
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one rank runs at once: b sequences of S tokens; arrays are contiguous."""
+    """The input of one forward pass: b sequences of S tokens; arrays are contiguous."""
 
     tokens: NDArray[np.int64]
     """Input token ids `[b, S]`."""
     labels: NDArray[np.int64]
-    """The token after each one `[b, S]`; -100 where none counts."""
+    """The next token of each token `[b, S]`; -100 does not count in the loss."""
     positions: NDArray[np.int64]
     """Global position of each sequence in the endless stream `[b]`."""
     weight: int
-    """1, or 0 in an idle round: then one sequence of zeros without a label."""
+    """1, or 0 in an idle round, where the batch is one sequence of zeros without labels."""
     segments: NDArray[np.int32] | None = None
-    """Document of each token, numbered from 0 in each sequence `[b, S]`; with document masks."""
+    """Document index of each token, from 0 in each sequence `[b, S]`; None without masks."""
 
 
 def micro_batches(
@@ -46,11 +46,11 @@ def micro_batches(
     """Return one rank's micro-batches of one global batch: `partition.rounds` on every rank.
 
     Args:
-        dataset: where the sequences come from.
+        dataset: source of the sequences.
         position: position of the global batch's first sequence in the endless stream.
-        partition: how the global batch is split.
+        partition: split of the global batch.
         dp_rank: data-parallel rank, below `partition.dp`.
-        skipped: windows of positions that the stream leaves out.
+        skipped: half-open windows of positions that the stream leaves out.
     """
     if not 0 <= dp_rank < partition.dp:
         raise ValueError(f"dp_rank={dp_rank} must be from 0 to {partition.dp - 1}")
@@ -82,8 +82,8 @@ def _micro_batch(dataset: Dataset, positions_B: NDArray[np.int64]) -> MicroBatch
 class BatchReader:
     """One rank's micro-batches of consecutive global batches, without end.
 
-    A thread reads `prefetch` global batches ahead; with 0 they are read when asked for. What goes
-    wrong in the thread is raised by the `next` that needed the batch. Use it in a `with`.
+    A thread reads `prefetch` global batches ahead; with 0 it reads each on demand. An error in the
+    thread is raised by the `next` that returns the batch. A context manager.
     """
 
     def __init__(

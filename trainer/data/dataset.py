@@ -1,4 +1,4 @@
-"""The dataset of a job: an endless stream of fixed windows, the same on every rank."""
+"""The dataset of a job: an endless stream of fixed windows, equal on every rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from trainer.data.cache import token_cache
 from trainer.data.cache.producer import InputTokens
 from trainer.data.cache.token_cache import TokenCache
-from trainer.data.files import reading
+from trainer.data.files import reader
 from trainer.data.files.places import shown
 from trainer.data.files.sources import open_source
 from trainer.data.open_tokenizer import open_tokenizer
@@ -25,7 +25,7 @@ from trainer.data.windows import HeldOutOrder, Order, TrainingOrder
 from trainyard.spec.job import JobSpec
 
 FORMAT_VERSION = 1
-"""Changes whenever the same files would give other windows or another order."""
+"""Increase it when equal files would give other windows or another order."""
 
 PROGRESS_SECONDS = 0.5
 
@@ -33,11 +33,10 @@ PROGRESS_SECONDS = 0.5
 class Dataset:
     """Windows of a token file, in an order that depends on the seed and the position alone.
 
-    The documents lie one after another, each between the marks of its tokenizer, and are cut into
-    windows of `seq_len + 1` tokens. Neighbours share one token, so that every token but the first
-    is a target of one window; what is left at the end is shorter than a window and not used.
-    Windows cross the boundaries of documents; with `document_masks` they come with the number of
-    the document that each token belongs to.
+    The documents are concatenated, each between BOS and EOS of its tokenizer, and cut into windows
+    of `seq_len + 1` tokens. Neighbours share one token, so every token but the first is a target of
+    exactly one window; a shorter rest at the end is not used. Windows cross document boundaries;
+    with `document_masks`, `segments` gives the document of each token.
     """
 
     def __init__(
@@ -58,13 +57,13 @@ class Dataset:
         self.n_sequences = order.n_sequences
         """Windows in one epoch."""
         self.document_masks = document_masks
-        """Whether documents are to be kept apart: `segments` then tells them apart."""
+        """Whether attention is restricted to documents, by `segments`."""
         self.digest = digest
-        """Covers all that the model is given, and the format: equal on every node."""
+        """Digest of tokens, order, masks and format: equal on every node."""
         self.same_order = same_order
-        """Digests of datasets with the same sequences in the same order, with masks or without."""
+        """Digests of datasets with equal sequences in equal order, with masks or without."""
         self.validation = validation
-        """The windows held out, in one order for every epoch; None when there are none."""
+        """The held-out windows, in one order for every epoch; None without a held-out split."""
 
     def window(self, position: int) -> NDArray[np.int64]:
         """Return the tokens `[seq_len + 1]` at a position of the endless stream, from 0."""
@@ -78,14 +77,14 @@ class Dataset:
         return windows_BT
 
     def segments(self, positions_B: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Return the document of each input token `[B, seq_len]`, numbered from 0 in each window.
+        """Return the document index of each input token `[B, seq_len]`, from 0 in each window.
 
-        Boundaries come from the index of the token cache, so they do not depend on which tokens
-        the tokenizer puts between documents.
+        Boundaries come from the index of the token cache, not from special tokens, which a
+        tokenizer may lack.
         """
         segments_BS = np.zeros((positions_B.size, self.seq_len), dtype=np.int32)
         first_B = self.order(positions_B) * self.seq_len
-        # A document that begins with the window's first token begins no further segment.
+        # side="right": a document that starts at the window's first token is segment 0 already.
         low_B = np.searchsorted(self._starts, first_B, side="right")
         high_B = np.searchsorted(self._starts, first_B + self.seq_len, side="left")
         for row, (first, low, high) in enumerate(zip(first_B, low_B, high_B, strict=True)):
@@ -93,7 +92,7 @@ class Dataset:
         return segments_BS.cumsum(axis=1, dtype=np.int32)
 
     def order(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return which window of the token file stands at each position `[B]`."""
+        """Return the window index in the token file of each position `[B]`."""
         return self._order(positions_B)
 
 
@@ -105,18 +104,18 @@ def open_dataset(
     on_progress: Callable[[], None],
     processes: int | None = None,
 ) -> Dataset:
-    """Open the dataset of a job, after building its token cache when this node has none.
+    """Open the dataset of a job; build its token cache first if this node has none.
 
     Args:
         spec: the job's spec.
         roots: absolute path on this node of each named root.
         cache_dir: folder of this node's token caches.
         on_progress: called about every half second while this or another process builds.
-        processes: how many build the cache; None: one for each core that this process may use.
+        processes: processes that build the cache; None: one for each available core.
 
     Raises:
-        DataError: the input is missing, outside its root, unreadable, changing, too short, or not
-            what the spec says; or the tokenizer cannot be used.
+        DataError: the input is missing, outside its root, unreadable, modified meanwhile, too
+            short, or disagrees with the spec; or the tokenizer cannot be used.
     """
     on_progress = _at_most_every(PROGRESS_SECONDS, on_progress)
     source, tokenizer = open_source(spec.data, roots), open_tokenizer(spec, roots)
@@ -129,7 +128,7 @@ def open_dataset(
         "source": data.source,
         "text_field": data.text_field,
         "documents": identity,
-        "part_bytes": reading.PART_BYTES,
+        "part_bytes": reader.PART_BYTES,
         "tokenizer": tokenizer.name,
         "max_tokens": data.max_tokens,
     }
@@ -159,8 +158,8 @@ def _dataset(spec: JobSpec, cache: TokenCache, tokenizer: str) -> Dataset:
     }
     if held_out:
         fields["held_out"] = held_out.n_sequences
-    # Masks are part of what the model is given, which must be equal on all nodes, but not of the
-    # order: a fork may change them and go on.
+    # Masks are an input of the model, so `digest` covers them: it must be equal on all nodes. They
+    # do not affect the order, so a fork may change them and continue the stream.
     masked = _digest(fields | {"documents_xxh3_128": cache.starts_digest})
     plain = _digest(fields)
     digest = masked if masks else plain
@@ -184,7 +183,7 @@ def _digest(fields: Mapping[str, Any]) -> str:
 
 
 def _at_most_every(seconds: float, call: Callable[[], None]) -> Callable[[], None]:
-    """Return a function that passes on the first call, and later ones after a pause."""
+    """Return a function that calls `call` at most once in `seconds`."""
     last = -math.inf
 
     def limited() -> None:

@@ -1,4 +1,4 @@
-"""Digests that prove which sequences a step was trained on, and in which order."""
+"""Digests of the sequences of a step and their order."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trainyard.training.batch_partition import BatchPartition
 def sequence_hash(position: int, tokens_S: NDArray[np.int64]) -> int:
     """Return XXH3-64 of one sequence and its position in the stream, as a signed 64-bit number.
 
-    Signed, so that it travels between ranks in an int64 tensor. Hash the very buffer that the
-    model is given, not a second read of the data: a wrong copy then shows.
+    Signed, because ranks exchange hashes in an int64 tensor. Hash the buffer that the model gets,
+    not a second read of the data: the digest then also detects a wrong copy.
 
     Args:
         position: global position in the endless stream.
@@ -37,8 +37,8 @@ def in_global_order(partition: BatchPartition, by_rank: Sequence[Sequence[int]])
 
     Args:
         partition: how the global batch was split.
-        by_rank: for each data-parallel rank the hashes of its sequences in the order in which it
-            ran them, idle rounds left out; what follows them (padding of a gather) is ignored.
+        by_rank: for each data-parallel rank the hashes of its sequences in the order of its
+            micro-batches, without idle rounds; further values (padding of a gather) are ignored.
     """
     ordered = [0] * partition.global_batch_size
     for dp_rank in range(partition.dp):

@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face `tokenizer.json`, with the begin and end of a text it names."""
+"""The tokenizer of a Hugging Face `tokenizer.json`, with its BOS and EOS."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from trainer.data.files.places import resolve, shown
 from trainer.data.tokenizer import dtype_of
 from trainer.errors import DataError
-from trainyard.spec.job import JobSpec
 from trainyard.spec.storage_uri import split_place
 
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
-# Where no configuration tells it: names that are in use for the ends of a text.
+# Names of BOS and EOS in published vocabularies, for files without a configuration.
 BEGINS = ("<|begin_of_text|>", "<s>", "<bos>", "[BOS]")
 ENDS = ("<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|endoftext|>")
 
@@ -27,8 +26,7 @@ ENDS = ("<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|endoftext|>")
 class HuggingFaceTokenizer:
     """Encodes with a vocabulary from a file.
 
-    Texts that look like special tokens are encoded as the text they are: no document can forge a
-    boundary.
+    Text that spells a special token is encoded as plain text: no document can forge a boundary.
     """
 
     def __init__(self, content: str, *, bos: int | None, eos: int) -> None:
@@ -47,7 +45,7 @@ class HuggingFaceTokenizer:
         return _reopened, (self._content, self.bos, self.eos)
 
     def encode_batch(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
-        """Return the tokens of each text, which is UTF-8; no special ones."""
+        """Return the tokens `[n]` of each text, which is UTF-8, without special tokens."""
         encodings = self._tokenizer.encode_batch_fast(
             [text.decode() for text in texts], add_special_tokens=False
         )
@@ -63,35 +61,25 @@ def _reopened(content: str, bos: int | None, eos: int) -> HuggingFaceTokenizer:
     return HuggingFaceTokenizer(content, bos=bos, eos=eos)
 
 
-def open_huggingface_tokenizer(spec: JobSpec, roots: Mapping[str, str]) -> HuggingFaceTokenizer:
-    """Return the tokenizer at `data.tokenizer_path`: a `tokenizer.json`, or a folder that has one.
-
-    Raises:
-        DataError: its file is missing, outside its root or damaged, knows no end of a text, or has
-            more tokens than the model.
-    """
-    assert spec.data.tokenizer_path is not None  # a rule of the spec
-    return TokenizerFile(spec.data.tokenizer_path, roots).open(spec.architecture.vocab_size)
-
-
 class TokenizerFile:
-    """A `tokenizer.json` and what lies beside it."""
+    """A `tokenizer.json`, or a folder with one, and the other files of that folder."""
 
     def __init__(self, place: str, roots: Mapping[str, str]) -> None:
         self._field = f"data.tokenizer_path={place!r}"
         self._roots = roots
         root, relative = split_place(place)
         _, self._path = resolve(place, self._field, roots)
-        # Beside it as it is named, not as it is linked: the hub's cache links files apart.
+        # The folder of the given name, not of the link's target: the hub's cache stores the targets
+        # of one folder's links under digests.
         self._folder = f"{root}:{relative if self._path.is_dir() else relative.parent}"
         if self._path.is_dir():
             _, self._path = resolve(self._beside(FILE), self._field, roots)
 
     def open(self, rows: int) -> HuggingFaceTokenizer:
-        """Return the tokenizer; `rows` are the tokens that the model knows.
+        """Return the tokenizer for a model with a vocabulary of `rows` tokens.
 
         Raises:
-            DataError: it is damaged, knows no end of a text, or has more tokens than that.
+            DataError: the file is damaged, names no EOS, or has more tokens than `rows`.
         """
         content = self._read(self._path)
         try:
@@ -107,7 +95,7 @@ class TokenizerFile:
             )
         bos = self._special(known, config, "bos_token", BEGINS)
         if bos == eos or config.get("add_bos_token") is False:
-            bos = None  # one mark between two documents is enough
+            bos = None  # one special token between two documents is enough
         tokenizer = HuggingFaceTokenizer(content, bos=bos, eos=eos)
         if tokenizer.vocab_size > rows:
             self._refuse(
@@ -117,7 +105,7 @@ class TokenizerFile:
         return tokenizer
 
     def files(self, names: Iterable[str]) -> dict[str, Path]:
-        """Return the file itself as `tokenizer.json`, and which of `names` lie beside it."""
+        """Return `tokenizer.json` and those of `names` that exist in its folder."""
         found = {name: self._resolved(name) for name in names if name != FILE}
         return {FILE: self._path} | {name: path for name, path in found.items() if path is not None}
 
@@ -128,7 +116,7 @@ class TokenizerFile:
         key: str,
         usual: Sequence[str],
     ) -> int | None:
-        """Return the token that the configuration names, or else the first usual one there is."""
+        """Return the token that the configuration names, or the first of `usual` that exists."""
         if key not in config:
             ids = (known.token_to_id(name) for name in usual)
             return next((token for token in ids if token is not None), None)
@@ -155,7 +143,7 @@ class TokenizerFile:
         return config if isinstance(config, dict) else {}
 
     def _resolved(self, name: str) -> Path | None:
-        """Return a file beside it; None where there is none, or none that may be read."""
+        """Return a file of its folder; None if it is missing or outside the root."""
         try:
             _, path = resolve(self._beside(name), self._field, self._roots)
         except DataError:

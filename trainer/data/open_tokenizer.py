@@ -1,4 +1,4 @@
-"""From a spec to its tokenizer."""
+"""Opens the tokenizer of a spec."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ def open_tokenizer(spec: JobSpec, roots: Mapping[str, str]) -> Tokenizer:
         roots: absolute path on this node of each named root.
 
     Raises:
-        DataError: its file is missing, outside its root or damaged, knows no end of a text, or has
-            more tokens than the model.
+        DataError: its file is missing, outside its root or damaged, names no EOS, or has more
+            tokens than the model.
     """
     if spec.data.tokenizer == "byte":
         return ByteTokenizer()
-    # Here, because importing it takes a while, and bytes need none of it.
-    from trainer.data.huggingface_tokenizer import open_huggingface_tokenizer
+    # Lazy: the import takes long, and the byte tokenizer does not need it.
+    from trainer.data.huggingface_tokenizer import TokenizerFile
 
-    return open_huggingface_tokenizer(spec, roots)
+    assert spec.data.tokenizer_path is not None  # a rule of the spec
+    return TokenizerFile(spec.data.tokenizer_path, roots).open(spec.architecture.vocab_size)

@@ -1,4 +1,4 @@
-"""The order of the sequences within an epoch: a bijection that is computed, never stored."""
+"""The order of the sequences within an epoch: a stateless bijection."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ROUNDS = 8
 class Permutation:
     """A permutation of `range(n)` that is a pure function of (seed, epoch).
 
-    A Feistel network with splitmix64 as its round function permutes the numbers of just enough
-    bits; a result of n or more is permuted again until it falls below n (cycle walking, on average
-    less than twice). Any rank computes any entry by itself, in constant time and memory.
+    A Feistel network with splitmix64 as its round function permutes the numbers of
+    `(n - 1).bit_length()` bits; a result of n or more is permuted again until it falls below n
+    (cycle walking, on average less than twice). Any entry takes constant time and memory.
 
     Sources: Black and Rogaway, "Ciphers with Arbitrary Finite Domains" (2002); Steele, Lea and
     Flood, "Fast Splittable Pseudorandom Number Generators" (2014).
@@ -33,7 +33,7 @@ class Permutation:
         self._keys = [np.uint64(_splitmix64_int(base + r * GOLDEN)) for r in range(ROUNDS)]
 
     def __call__(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what stands at each index, in the shape given.
+        """Return the entry at each index, in the shape of `index`.
 
         Raises:
             IndexError: an index is outside `range(n)`.
@@ -49,8 +49,8 @@ class Permutation:
 
     def _permute_bits(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
         high, low = values >> self._low_bits, values & self._low_mask
-        # Each round changes one half by a function of the other, so each can be undone. Halves of
-        # unequal width need no exchange this way.
+        # Each round XORs one half with a function of the other, which is invertible. Alternating
+        # the target instead of swapping the halves allows halves of unequal width.
         for even, odd in zip(self._keys[::2], self._keys[1::2], strict=True):
             low = low ^ (_splitmix64(high ^ even) & self._low_mask)
             high = high ^ (_splitmix64(low ^ odd) & self._high_mask)

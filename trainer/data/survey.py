@@ -1,4 +1,4 @@
-"""Looks at an input before its tokens are built: what it is made of, and whether it will do."""
+"""Checks an input before its token cache is built: its files, their identity, its length."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from trainyard.spec.job import JobSpec
 
 
 def check_input(spec: JobSpec, roots: Mapping[str, str]) -> None:
-    """Refuse an input that cannot be trained on; of its content only the first text is read.
+    """Reject an input that cannot be trained on; reads only the first text of its content.
 
     Args:
         spec: the job's spec.
         roots: absolute path on this node of each named root.
 
     Raises:
-        DataError: it is outside its root, missing, empty, not what the spec says, or, where names
-            and sizes tell, too short; the tokenizer cannot be used.
+        DataError: the input is outside its root, missing, empty, of another format than the spec
+            names, or, where file sizes give the tokens, too short; or the tokenizer cannot be used.
     """
     source, tokenizer = open_source(spec.data, roots), open_tokenizer(spec, roots)
     survey(spec, source, tokenizer)
@@ -40,13 +40,13 @@ def survey(
     tokenizer: Tokenizer,
     on_progress: Callable[[], None] = lambda: None,
 ) -> str:
-    """Look at every file and return the identity of them all, in hexadecimal.
+    """Return the identity of all files of an input, in hexadecimal.
 
-    Names, sizes and times are read, and no content: the identity changes when a file came, went or
-    was written to.
+    It covers names, sizes and times, not contents: it changes when a file is added, removed or
+    modified.
 
     Raises:
-        DataError: an entry must not be read, or the files are too short.
+        DataError: a file must not be read, there is none, or all are too short together.
     """
     identity = xxhash.xxh3_128()
     files = size = 0
@@ -64,7 +64,7 @@ def survey(
 
 
 def refuse_short(spec: JobSpec, source: Source, *, tokens: int, documents: int) -> None:
-    """Refuse an input whose tokens do not fill the windows that the spec asks for.
+    """Reject an input with fewer tokens than the windows of the spec need.
 
     Raises:
         DataError: with the counts.

@@ -1,4 +1,4 @@
-"""What a tokenizer is, and the one that needs no file: a token for each byte, and three more."""
+"""The interface of tokenizers, and the byte tokenizer: 256 bytes and three special tokens."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TOKENS_PER_BOUNDARY = 2
 
 
 class Tokenizer(Protocol):
-    """Turns text into token ids and back. It crosses to other processes."""
+    """Converts text to token ids and back. It must be picklable."""
 
     @property
     def name(self) -> str:
-        """Part of the dataset's digest: where it differs, tokens may differ."""
+        """Part of the dataset's digest: equal names mean equal tokens."""
         ...
 
     @property
@@ -36,7 +36,7 @@ class Tokenizer(Protocol):
 
     @property
     def eos(self) -> int:
-        """Token behind each document."""
+        """Token after each document."""
         ...
 
     def encode_batch(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
@@ -49,12 +49,12 @@ class Tokenizer(Protocol):
 
 
 def dtype_of(tokenizer: Tokenizer) -> np.dtype[Any]:
-    """Return the smallest type that the token cache may have: 16 or 32 bits, little-endian."""
+    """Return the token cache's type for a tokenizer: 16 or 32 bits, little-endian."""
     return np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
 
 
 class ByteTokenizer:
-    """Maps bytes to themselves; needs no file and never meets an unknown character."""
+    """Maps each byte to the token of its value; needs no file, has no unknown characters."""
 
     name = "byte"
     vocab_size = BYTE_VOCABULARY

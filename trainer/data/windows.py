@@ -1,4 +1,4 @@
-"""Which window of the token file stands at which position: computed for each, never stored."""
+"""The window of the token file at each position of the stream: a stateless mapping."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from trainer.data.permutation import Permutation
 
 SPLIT = -1
-"""Stands for an epoch in the key of the permutation that divides the windows."""
+"""Epoch number, of no real epoch, for the permutation that splits off held-out windows."""
 
 
 class Order(Protocol):
-    """Which window stands at each position of an endless stream."""
+    """Maps positions of an endless stream to windows."""
 
     @property
     def n_sequences(self) -> int:
@@ -28,17 +28,17 @@ class Order(Protocol):
 
 
 def split_windows(windows: int, fraction: float) -> tuple[int, int]:
-    """Return how many windows are trained on, and how many are held out."""
+    """Return the numbers of training windows and of held-out windows."""
     held_out = int(windows * fraction)
     return windows - held_out, held_out
 
 
 class TrainingOrder:
-    """Each epoch holds every window that is trained on once, in an order of its own.
+    """Each epoch contains every training window once, in its own order.
 
-    Position p is entry `p % n_sequences` of the permutation of epoch `p // n_sequences`. Where
-    windows are held out, it is an entry of the first `n_sequences` windows that the permutation of
-    the split gives, and so never one of those held out.
+    Position p is entry `p % n_sequences` of the permutation of epoch `p // n_sequences`. With
+    held-out windows, that entry is an index into the split's permutation, whose first
+    `n_sequences` entries are the training windows.
     """
 
     def __init__(self, windows: int, *, seed: int, fraction: float) -> None:
@@ -59,7 +59,7 @@ class TrainingOrder:
 
 
 class HeldOutOrder:
-    """The windows held out, the same order in every epoch: the rest of the split's permutation."""
+    """The held-out windows, the rest of the split's permutation, in one order for all epochs."""
 
     def __init__(self, windows: int, *, seed: int, fraction: float) -> None:
         self._first, self.n_sequences = split_windows(windows, fraction)

@@ -83,7 +83,7 @@ def refusal(root: Path, data: dict[str, Any]) -> str:
 def test_every_kind_of_input_gives_the_same_documents_in_any_parts(
     root: Path, monkeypatch: pytest.MonkeyPatch, kind: str, part_bytes: int
 ) -> None:
-    monkeypatch.setattr("trainer.data.files.reading.PART_BYTES", part_bytes)
+    monkeypatch.setattr("trainer.data.files.reader.PART_BYTES", part_bytes)
     tokens, starts, parts = documents(root, WRITERS[kind](root, DOCUMENTS))
     assert tokens == STREAM
     assert starts == [place for place, token in enumerate(STREAM) if token == BOS]
@@ -96,8 +96,8 @@ def test_a_text_is_the_same_however_it_is_read(
 ) -> None:
     """Blocks of a few bytes end within characters, lines and line breaks."""
     monkeypatch.setattr("trainer.data.files.lines.BLOCK_BYTES", block)
-    monkeypatch.setattr("trainer.data.files.reading.PART_BYTES", 11)
-    monkeypatch.setattr("trainer.data.files.reading.PIECE_BYTES", 5)
+    monkeypatch.setattr("trainer.data.files.reader.PART_BYTES", 11)
+    monkeypatch.setattr("trainer.data.files.reader.PIECE_BYTES", 5)
     text = "ünï\n漢字漢字漢字\n\n\nlast 漢"
     (root / "text").write_text(text)
     tokens, starts, _ = documents(root, {"source": "text", "path": "data:text"})
@@ -221,7 +221,7 @@ def test_a_bad_line_is_named_with_its_number_and_content(
     message: str,
     part_bytes: int,
 ) -> None:
-    monkeypatch.setattr("trainer.data.files.reading.PART_BYTES", part_bytes)
+    monkeypatch.setattr("trainer.data.files.reader.PART_BYTES", part_bytes)
     bad = line if isinstance(line, bytes) else line.encode()
     (root / "input.jsonl").write_bytes(GOOD.encode() * 4 + bad + b"\n" + GOOD.encode())
     told = refusal(root, {"source": "jsonl", "path": "data:."})

@@ -1,7 +1,7 @@
-"""Builds the files of a token cache: parts by several processes, joined in order as they come.
+"""Builds the files of a token cache: several processes write parts, which are joined in order.
 
-<key>.parts/<n>.{tokens,starts,json}    finished parts; whoever starts again finds them
-<key>.{tokens,documents}.building       the parts that are joined so far
+<key>.parts/<n>.{tokens,starts,json}    finished parts; a restarted build reuses them
+<key>.{tokens,documents}.building       the parts joined so far
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 
 from trainer.data.cache.part_files import START, PartFiles, PartRecord, blocks
-from trainer.data.cache.part_workers import Here, Pool
+from trainer.data.cache.part_workers import InProcess, Pool
 from trainer.data.cache.producer import Producer
 from trainer.errors import DataError
 
@@ -34,22 +34,22 @@ def build(
     lock_fd: int,
     on_progress: Callable[[], None],
 ) -> Joined:
-    """Build the tokens and the starts of documents; what an earlier try has finished is used.
+    """Build the tokens and the starts of documents; reuse parts that an earlier build finished.
 
-    The result depends on the producer alone, and not on the number of processes.
+    The result depends on the producer alone, not on the number of processes.
 
     Args:
-        folder: where the cache lies.
-        key: its name.
-        producer: says what the tokens are.
-        processes: how many work at once; None: one for each core that this process may use.
-        lock_fd: the lock of the build: the processes hold it too, so that nobody begins anew while
-            one of them still writes.
-        on_progress: called as the work goes on, and only then.
+        folder: folder of the cache.
+        key: name of the cache.
+        producer: source of the tokens.
+        processes: processes that build parts; None: one for each available core.
+        lock_fd: lock file of the build. The processes inherit it, so no other build starts while
+            one of them still writes, even if this process dies.
+        on_progress: called after progress only.
 
     Raises:
-        DataError: the input is not what it should be; nothing is kept.
-        OSError: a file cannot be written; what is finished stays.
+        DataError: the input is unreadable or damaged, or changed; nothing is kept.
+        OSError: a file cannot be written; finished parts stay.
     """
     processes = processes or min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
     try:
@@ -63,7 +63,7 @@ def build(
 
 
 def remove_unfinished(folder: Path, key: str) -> None:
-    """Remove what a build leaves behind."""
+    """Remove the intermediate files of a build."""
     for path in _building(folder, key):
         path.unlink(missing_ok=True)
     shutil.rmtree(_parts(folder, key), ignore_errors=True)
@@ -81,18 +81,20 @@ def _build_parts(
     several = processes > 1 and len(first) > 1
     waiting: deque[tuple[PartFiles, Any]] = deque()
     with (
-        Pool(producer, processes, lock_fd, on_progress) if several else Here(producer, on_progress)
+        Pool(producer, processes, lock_fd, on_progress)
+        if several
+        else InProcess(producer, on_progress)
     ) as workers:
 
         def join_next() -> None:
             files, part = waiting.popleft()
             workers.wait(files)
-            if not joined.add(files):  # it was damaged since
+            if not joined.add(files):  # damaged since it was written: build it again, here
                 files.write(producer.pieces(part), producer.limit, on_progress)
                 assert joined.add(files)
 
-        # All parts are gone through, also those that are not needed: only then is it known that
-        # they are those of this cache.
+        # Iterate over all parts, also unneeded ones: the producer compares their identity with
+        # that of the cache only at the end.
         for number, part in enumerate(chain(first, parts)):
             if number < joined.parts or joined.is_full:
                 continue
@@ -107,7 +109,7 @@ def _build_parts(
 
 
 class Joined:
-    """The parts that are joined: their tokens one after another, and where documents begin."""
+    """The joined parts: concatenated tokens and starts of documents."""
 
     def __init__(
         self, folder: Path, key: str, producer: Producer, on_progress: Callable[[], None]
@@ -133,7 +135,7 @@ class Joined:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more tokens are wanted."""
+        """Whether the limit of tokens is reached."""
         return self._limit is not None and self.tokens >= self._limit
 
     @property
@@ -143,7 +145,7 @@ class Joined:
 
     @property
     def starts_digest(self) -> str:
-        """XXH3-128 of where the documents begin."""
+        """XXH3-128 of the starts of documents."""
         return self._starts.hexdigest()
 
     def files(self, number: int) -> PartFiles:
@@ -151,7 +153,10 @@ class Joined:
         return PartFiles(self._folder, number, self._dtype)
 
     def add(self, files: PartFiles) -> bool:
-        """Append a finished part and remove its files; False, and nothing, if it is damaged."""
+        """Append a finished part and remove its files; return False if the part is damaged.
+
+        The running digests and counters change only after the part's own digests match.
+        """
         record = files.record()
         if record is None:
             return False
@@ -186,10 +191,10 @@ class Joined:
         return True
 
     def finish(self) -> None:
-        """Have both files on the disk.
+        """Flush both files to the disk.
 
         Raises:
-            DataError: there is no token.
+            DataError: the input has no token.
         """
         if not self.tokens:
             raise DataError("the input holds no text: every document is empty")
@@ -198,7 +203,7 @@ class Joined:
                 os.fsync(file.fileno())
 
     def _holds(self, record: PartRecord) -> bool:
-        """Count a part that an earlier try has joined, if it is there; False if it is not."""
+        """Verify and count a part that an earlier build joined; return False if it is damaged."""
         tokens_hash, content = xxhash.xxh3_128(), self._content.copy()
         for block in blocks(self.tokens_path, self._dtype, self.tokens, record.tokens):
             tokens_hash.update(block.data)

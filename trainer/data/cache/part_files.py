@@ -1,4 +1,4 @@
-"""One part of a token cache on disk: what a process has finished, for whoever joins the parts."""
+"""The files of one part of a token cache, written by one process and joined by another."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ READ_BYTES = 4 << 20
 
 
 class PartRecord(RecordModel):
-    """`<number>.json`: what a finished part holds."""
+    """`<number>.json`: counts and digests of a finished part."""
 
     tokens: Annotated[int, Field(ge=0)]
-    """Its tokens."""
+    """Tokens of the part."""
     documents: Annotated[int, Field(ge=0)]
-    """Documents that begin in it."""
+    """Documents that begin in the part."""
     tokens_xxh3_128: str
-    """Digest of its tokens."""
+    """Digest of the tokens."""
     starts_xxh3_128: str
-    """Digest of where documents begin, counted from its first token."""
+    """Digest of the starts of documents, relative to the part's first token."""
 
 
 @dataclass(frozen=True)
 class PartFiles:
-    """The files of one part; the record is written last, so that it vouches for the others."""
+    """The files of one part; the record is written last and marks the others as complete."""
 
     folder: Path
     number: int
@@ -44,23 +44,23 @@ class PartFiles:
 
     @property
     def tokens(self) -> Path:
-        """Its tokens; gone once they are joined."""
+        """Tokens of the part; removed after the join."""
         return self.folder / f"{self.number}.tokens"
 
     @property
     def starts(self) -> Path:
-        """Which of its tokens begin a document; gone once they are joined."""
+        """Indices of tokens that begin a document; removed after the join."""
         return self.folder / f"{self.number}.starts"
 
     def record(self) -> PartRecord | None:
-        """Return the record of a finished part; None when there is none."""
+        """Return the record of a finished part, or None."""
         try:
             return PartRecord.model_validate_json(self._record.read_bytes())
         except (FileNotFoundError, ValidationError):
             return None
 
     def is_joined(self) -> bool:
-        """Return whether the part was finished, and its tokens have gone to where they belong."""
+        """Return whether the part was finished and joined: only its record is left."""
         return self._record.exists() and not self.tokens.exists()
 
     def write(
@@ -69,7 +69,7 @@ class PartFiles:
         """Write a part of at most `limit` tokens; `beat` is called for each piece."""
         tokens_hash, starts_hash = xxhash.xxh3_128(), xxhash.xxh3_128()
         tokens = documents = 0
-        # Half-written files need no other name: without a record they do not count.
+        # Written in place, not by rename: without a record the files are ignored.
         self._record.unlink(missing_ok=True)
         with (
             self.tokens.open("wb", buffering=WRITE_BUFFER_BYTES) as tokens_file,
@@ -94,7 +94,7 @@ class PartFiles:
         replace_file(self._record, record.model_dump_json(), durable=False)
 
     def remove_content(self) -> None:
-        """Remove tokens and starts; the record stays. The tokens go last: they tell `is_joined`."""
+        """Remove tokens and starts; the record stays. Tokens last: `is_joined` tests for them."""
         self.starts.unlink(missing_ok=True)
         self.tokens.unlink(missing_ok=True)
 
@@ -117,7 +117,7 @@ def cut(pieces: Iterator[TokenPiece], limit: int | None) -> Iterator[TokenPiece]
 
 
 def blocks(path: Path, dtype: np.dtype[Any], start: int, count: int) -> Iterator[NDArray[Any]]:
-    """Yield `count` values of a file, from value `start` on, in blocks; fewer when it is short."""
+    """Yield `count` values of a file from index `start`, in blocks; fewer if the file is short."""
     with path.open("rb") as file:
         file.seek(start * dtype.itemsize)
         left = count * dtype.itemsize

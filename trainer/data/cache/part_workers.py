@@ -1,4 +1,4 @@
-"""Who builds the parts of a token cache: this process, or several others."""
+"""Builders of the parts of a token cache: this process, or a pool of processes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from trainer.data.cache.producer import Producer
 from trainer.errors import DataError
 
 AHEAD = 4
-"""Parts for each process that may be finished or under way while an earlier one is waited for."""
+"""Parts per process that may be started before an earlier one is joined; bounds the disk space."""
 POLL_SECONDS = 0.1
 
 
-class Here:
-    """Builds each part at once, in this process."""
+class InProcess:
+    """Builds each part synchronously in this process."""
 
     ahead = 0
 
@@ -41,13 +41,14 @@ class Here:
         files.write(self._producer.pieces(part), self._producer.limit, self._on_progress)
 
     def wait(self, files: PartFiles) -> None:
-        """Nothing is under way."""
+        """Do nothing: `start` has finished the part."""
 
 
 class Pool:
-    """Builds parts in processes of their own; they end with this one.
+    """Builds parts in several processes, which end with this one.
 
-    They are spawned: a rank has threads of its libraries, which a fork would leave half-dead.
+    They are spawned, not forked: a rank has library threads, which do not survive a fork, while the
+    locks that they hold do.
     """
 
     def __init__(
@@ -66,9 +67,10 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let the parts that are under way be finished: they need not be built again."""
+        """Cancel queued parts and wait for running ones, which a restarted build reuses."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-        # `wait` does not take a cancelled one for done.
+        # `wait` alone would hang: it does not count a future as done until the executor has
+        # notified its cancellation.
         while under_way := [f for f in self._running.values() if not f.done()]:
             wait(under_way, timeout=POLL_SECONDS)
             self._beat_if_grown()
@@ -79,15 +81,15 @@ class Pool:
         self._running[files] = self._executor.submit(_work, files, part)
 
     def wait(self, files: PartFiles) -> None:
-        """Return when a part is finished.
+        """Wait until a part is finished.
 
         Raises:
-            DataError: the input is not what it should be, or a process was killed.
+            DataError: the input is unreadable or damaged, or a process was killed.
             OSError: a file cannot be written.
         """
         future = self._running.get(files)
         if future is None:
-            return  # it was finished by an earlier try
+            return  # an earlier build finished it
         while not wait([future], timeout=POLL_SECONDS).done:
             self._beat_if_grown()
         del self._running[files]
@@ -100,7 +102,7 @@ class Pool:
             ) from None
 
     def _beat_if_grown(self) -> None:
-        """Report progress when there is some: who hangs must not look alive."""
+        """Report progress only if a file grew: a hang must not look alive."""
         sizes = [_size(files) for files in self._running]
         if sizes != self._sizes:
             self._sizes = sizes
@@ -115,7 +117,7 @@ def _size(files: PartFiles) -> int:
 
 
 class _Inherited:
-    """An open file that a spawned process gets too, and keeps until it ends."""
+    """A file descriptor that a spawned process inherits and keeps open until it ends."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -133,8 +135,8 @@ _state: dict[str, Any] = {}
 
 
 def _begin(producer: Producer, lock: _Inherited) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # every core has a process of its own
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is one process per core already
     _state.update(producer=producer, lock=lock)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

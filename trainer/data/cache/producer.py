@@ -1,4 +1,4 @@
-"""The tokens of an input, part by part: what a token cache is built of."""
+"""Producers of tokens: the input of a token cache, part by part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainer.data.files.corpus import InputFile
 from trainer.data.files.places import shown
-from trainer.data.files.reading import Part, Text, gathered
+from trainer.data.files.reader import Part, Text, gathered
 from trainer.data.files.sources import Source
 from trainer.data.tokenizer import Tokenizer, dtype_of
 from trainer.errors import DataError
@@ -25,11 +25,11 @@ class TokenPiece:
     tokens: NDArray[Any]
     """Token ids `[n]`."""
     starts: NDArray[np.int64]
-    """Which of them begin a document, in ascending order."""
+    """Indices of tokens that begin a document, ascending."""
 
 
 class Producer(Protocol):
-    """Says what the tokens of a cache are. It crosses to other processes."""
+    """The source of a cache's tokens. It must be picklable."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -42,10 +42,10 @@ class Producer(Protocol):
         ...
 
     def parts(self) -> Iterator[Any]:
-        """Yield the parts of the work: the same ones, in the same order, whenever it is called.
+        """Yield the parts of the input; every call yields the same ones in the same order.
 
         Raises:
-            DataError: while iterating, or at the end: the parts are not those of this cache.
+            DataError: while iterating or at the end: the input is not that of this cache.
         """
         ...
 
@@ -53,20 +53,20 @@ class Producer(Protocol):
         """Yield the tokens of a part; they depend on the part alone.
 
         Raises:
-            DataError: the input is not what it should be.
+            DataError: the input is unreadable or damaged.
         """
         ...
 
 
 @dataclass(frozen=True)
 class InputTokens:
-    """The tokens of an input: each document between the marks of its tokenizer."""
+    """The tokens of an input: each document between BOS and EOS of its tokenizer."""
 
     source: Source
     tokenizer: Tokenizer
     limit: int | None
     identity: str
-    """Digest of the files that were seen when the cache got its name."""
+    """Identity of the files from which the cache's key was made."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -77,16 +77,16 @@ class InputTokens:
         """Yield parts of the input.
 
         Raises:
-            DataError: a file is not what it should be, or the files are others than before.
+            DataError: a file is unreadable or damaged, or the files have changed since `identity`.
         """
-        seen = xxhash.xxh3_128()
+        identity = xxhash.xxh3_128()
 
-        def see(file: InputFile) -> None:
-            seen.update(file.identity)
+        def add(file: InputFile) -> None:
+            identity.update(file.identity)
 
-        yield from self.source.parts(on_file=see)
-        if seen.hexdigest() != self.identity:
-            # Under the name that the former files gave it, it would mislead every later job.
+        yield from self.source.parts(on_file=add)
+        if identity.hexdigest() != self.identity:
+            # Published under the former files' key, the cache would serve later jobs wrong tokens.
             corpus = self.source.corpus
             raise DataError(
                 f"{corpus.field}: files below {shown(corpus.top)} came, went or were written to "

@@ -1,4 +1,4 @@
-"""The token file of one input on one node: built once by whoever comes first, mapped by all."""
+"""The token cache of one input on one node: built once by one process, mapped by all."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from trainyard.run.atomic import replacing
 FORMAT_VERSION = 2
 POLL_SECONDS = 0.1
 CHECKED_BLOCKS, BLOCK_BYTES = 1024, 1 << 20
+"""Blocks of a file that every opening reads: up to a GiB, seconds from a disk."""
 
 
 class TokenIndex(RecordModel):
-    """`<key>.json`: what the files beside it hold, and how to know that they are whole."""
+    """`<key>.json`: sizes and digests of the files of a token cache."""
 
     format_version: int = FORMAT_VERSION
     """Version of the files."""
@@ -39,25 +40,25 @@ class TokenIndex(RecordModel):
     tokens: Annotated[int, Field(ge=0)]
     """Tokens in `<key>.tokens`."""
     documents: Annotated[int, Field(ge=0)]
-    """Documents of which `<key>.documents` tells the first token."""
+    """Documents, hence entries of `<key>.documents`, the indices of their first tokens."""
     content_xxh3_128: str
-    """Digest of all the tokens: part of the dataset's digest."""
+    """Digest of all tokens: part of the dataset's digest."""
     documents_xxh3_128: str
-    """Digest of where the documents begin."""
+    """Digest of the starts of documents."""
     check_xxh3_128: str
     """Digest of the fields above and of the files' blocks, compared at every opening."""
 
 
 @dataclass(frozen=True)
 class TokenCache:
-    """An open token cache; stays readable when its files are replaced or removed."""
+    """An open token cache; it stays readable after its files are replaced or removed."""
 
     tokens: NDArray[Any]
-    """All the tokens `[n]`, mapped read-only."""
+    """All tokens `[n]`, mapped read-only."""
     starts: NDArray[np.int64]
-    """Place of the first token of each document, in ascending order, mapped read-only."""
+    """Index of the first token of each document, ascending, mapped read-only."""
     digest: str
-    """XXH3-128 of the tokens: the same for the same text on every node."""
+    """XXH3-128 of the tokens: equal for equal text on every node."""
     starts_digest: str
     """XXH3-128 of the starts."""
 
@@ -70,29 +71,27 @@ def open_token_cache(
     on_progress: Callable[[], None],
     processes: int | None = None,
 ) -> TokenCache:
-    """Open the cache `key`, after building it when it is missing or damaged.
+    """Open the cache `key`; build it first if it is missing or damaged.
 
-    Any number of processes may call this at the same time: one of them, which holds the lock,
-    builds; the others wait. The kernel drops the lock of a killed builder, and the next one goes
-    on with what is finished. A new file takes its place by a rename, so whoever has the old one
-    mapped keeps it.
+    Any number of processes may call this concurrently: the holder of the lock builds, the others
+    wait. The kernel releases the lock of a killed builder, and the next one reuses its finished
+    parts. Files are replaced by rename, so processes that have mapped the old ones keep them.
 
     Args:
-        folder: where the caches of this node lie; made when missing.
-        key: name of the cache; other content must have another name.
-        producer: says what the tokens are.
-        on_progress: called as the work goes on, and ten times a second while another process does
-            it.
-        processes: how many build; None: one for each core that this process may use.
+        folder: folder of this node's caches; created if missing.
+        key: name of the cache; different content needs a different name.
+        producer: source of the tokens.
+        on_progress: called after progress, and ten times a second while another process builds.
+        processes: processes that build; None: one for each available core.
 
     Raises:
-        DataError: the input is not what it should be, or the folder cannot be written.
+        DataError: the input is unreadable or damaged, or the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         while (cache := _open(folder, key, producer.dtype)) is None:
             with _lock(folder / f"{key}.lock") as lock_fd:
-                # Look again: another process may have built it before this one got the lock.
+                # Open again: another process may have built it before this one got the lock.
                 if lock_fd is not None and _open(folder, key, producer.dtype) is None:
                     joined = build(
                         folder,
@@ -116,7 +115,7 @@ def open_token_cache(
 
 
 def _open(folder: Path, key: str, dtype: np.dtype[Any]) -> TokenCache | None:
-    """Return the cache, or None when it is missing or is not what its index says."""
+    """Return the cache, or None if it is missing or disagrees with its index."""
     try:
         index = TokenIndex.model_validate_json((folder / f"{key}.json").read_bytes())
         tokens = np.memmap(folder / f"{key}.tokens", dtype=dtype, mode="r")
@@ -135,7 +134,7 @@ def _open(folder: Path, key: str, dtype: np.dtype[Any]) -> TokenCache | None:
 
 
 def _publish(folder: Path, key: str, dtype: np.dtype[Any], joined: Joined) -> None:
-    """Move what was built to its place, the index last."""
+    """Rename the built files to their final names, the index last: it marks them complete."""
     tokens = np.memmap(joined.tokens_path, dtype=dtype, mode="r")
     starts = np.memmap(joined.starts_path, dtype=START, mode="r")
     index = TokenIndex(
@@ -149,17 +148,17 @@ def _publish(folder: Path, key: str, dtype: np.dtype[Any], joined: Joined) -> No
     index = index.model_copy(update={"check_xxh3_128": _check(index, tokens, starts)})
     with replacing(folder / f"{key}.json", mode=0o666) as file:
         file.write(index.model_dump_json(indent=1).encode())
-        file.flush()  # a full disk is found before a name changes: the parts stay for the next try
+        file.flush()  # a full disk fails here, before any rename: the parts stay for the next try
         joined.tokens_path.replace(folder / f"{key}.tokens")
         joined.starts_path.replace(folder / f"{key}.documents")
     remove_unfinished(folder, key)
 
 
 def _check(index: TokenIndex, *files: NDArray[Any]) -> str:
-    """Digest the index's fields and up to a GiB of each file, in evenly spaced blocks.
+    """Return a digest of the index's fields and of up to a GiB of each file.
 
-    A file of up to a GiB is covered whole; of a larger one enough is read to notice that it is cut,
-    zeroed in part or another file, without reading terabytes at each start.
+    A file of up to a GiB is read whole. Of a larger one evenly spaced blocks are read: enough to
+    detect truncation, zeroed ranges or another file, without reading terabytes at each start.
     """
     check = xxhash.xxh3_128(index.model_dump_json(exclude={"check_xxh3_128"}).encode())
     for values in files:
@@ -172,7 +171,10 @@ def _check(index: TokenIndex, *files: NDArray[Any]) -> str:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[int | None]:
-    """Hold the lock file, if nobody else does; the kernel frees it when its holders have ended."""
+    """Try to lock the file; yield its descriptor, or None if another process holds it.
+
+    The kernel releases the lock when the last process with the descriptor ends.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         yield fd if _try_flock(fd) else None

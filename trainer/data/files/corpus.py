@@ -1,4 +1,4 @@
-"""The files of an input: found in a fixed order, kept beneath their root, opened with care."""
+"""The files of an input: listed in a fixed order, confined to their root, checked when opened."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from trainer.errors import DataError
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file of an input, as it was found."""
+    """One file of an input at the time of listing."""
 
     name: str
-    """Path below the input, as it was walked."""
+    """Path below the input, links not followed."""
     path: Path
-    """The file itself: absolute, every symbolic link followed."""
+    """Absolute path with all symbolic links followed."""
     stamp: tuple[int, int, int]
     """Size in bytes, modification time and change time in nanoseconds."""
 
     @property
     def size(self) -> int:
-        """Bytes of the file when it was found."""
+        """Bytes of the file when it was listed."""
         return self.stamp[0]
 
     @property
     def identity(self) -> bytes:
-        """Bytes that change when the file is another one, or was written to."""
+        """Bytes that change if the file is replaced or modified."""
         return json.dumps([self.name, *self.stamp]).encode() + b"\n"
 
 
@@ -42,28 +42,28 @@ class InputFile:
 class Corpus:
     """The files of one input.
 
-    Files that are empty, and those whose name `wanted` refuses, are left out. The order is that of
-    the names' bytes, folder by folder, so it is the same on every machine.
+    Empty files and those that `wanted` rejects are left out. The order is that of the names' bytes
+    within each folder, so it is equal on every machine.
     """
 
     field: str
-    """The spec's words for the input, for messages: `data.path='data:books'`."""
+    """Field and value of the spec, for messages: `data.path='data:books'`."""
     root: Path
     """Real path of the folder beneath which every file must lie."""
     top: Path
     """Real path of the file or folder that is the input."""
     wanted: Callable[[Path], bool]
-    """Whether a file or folder takes part, by its path."""
+    """Predicate of the paths of files and folders to include."""
     name: str = ""
-    """What the input is called, should it be a single file: its real path may say otherwise."""
+    """Name of an input that is a single file: that of its real path may differ."""
     names: frozenset[str] | None = None
-    """The names of the only files that take part; None: all that are wanted."""
+    """Names of the files to include; None: all that `wanted` accepts."""
 
     def files(self) -> Iterator[InputFile]:
-        """Yield the files in order; nothing but their names and stamps is read.
+        """Yield the files in order; reads names and stamps, no contents.
 
         Raises:
-            DataError: an entry cannot be read, leads out of the root, loops, or is a device.
+            DataError: an entry cannot be read, links out of the root, loops, or is a device.
         """
         name = Path(self.name) if self.top.is_file() else Path()
         for file in self._found(self.top, name, ()):
@@ -72,16 +72,17 @@ class Corpus:
 
     @contextmanager
     def open(self, file: InputFile) -> Iterator[io.FileIO]:
-        """Open a file to read it in a `with`.
+        """Open a file for reading; a context manager.
 
         Raises:
-            DataError: it cannot be read, now leads out of the root, or was changed since it was
-                found, before or while it was read.
+            DataError: the file cannot be read, now links out of the root, or changed after it was
+                listed, before or during the read.
         """
         try:
-            # A pipe that took the file's place must not block: O_NONBLOCK.
+            # O_NONBLOCK: opening a pipe that has replaced the file would block.
             fd = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with io.FileIO(fd, "rb") as opened:
+                # The path of the open file, not of its name, which may change at any time.
                 there = Path(f"/proc/self/fd/{fd}").readlink()
                 if not there.is_relative_to(self.root):
                     self.refuse(file.path, f"now leads to {shown(there)}")
@@ -92,11 +93,7 @@ class Corpus:
             self.refuse(file.path, f"cannot be read: {error.strerror or error}")
 
     def refuse(self, path: Path, what: str) -> NoReturn:
-        """Refuse the input because of one of its files.
-
-        Raises:
-            DataError: always; it names the spec's field and the file.
-        """
+        """Raise DataError for one file of the input, with the spec's field and the file's path."""
         raise DataError(f"{self.field}: {shown(path)} {what}", path=shown(path)) from None
 
     def _refuse_changed(self, file: InputFile, fd: int) -> None:

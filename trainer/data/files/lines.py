@@ -1,4 +1,4 @@
-"""Readers of text files and of JSON lines: a file is cut behind line breaks and read in slices."""
+"""Readers of text files and of JSON lines, which are read in slices cut after line breaks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
-from trainer.data.files import reading
+from trainer.data.files import reader
 from trainer.data.files.corpus import Corpus, InputFile
-from trainer.data.files.reading import Slice, Text
+from trainer.data.files.reader import Slice, Text
 
-# In the standard library under one name, before Python 3.14 in a package under another.
+# In the standard library from Python 3.14; before in the package backports.zstd.
 zstd = importlib.import_module(
     "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 )
 
 BLOCK_BYTES = 1 << 20
 LINE_BYTES = 256 << 20
-"""The longest line of JSON lines: it must fit into memory several times."""
+"""Limit of a JSON line: bytes, text, object and tokens of a line are in memory at once."""
 SHOWN_CHARACTERS = 60
 SHOWN_NAMES = 20
 BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, zstd.ZstdError)
@@ -33,18 +33,18 @@ COMPRESSED = (".gz", ".zst")
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Reads text files: each is one document, however many slices read it."""
+    """Reads text files; each file is one document, whatever its number of slices."""
 
     corpus: Corpus
     utf8: bool
-    """Whether bytes that are no UTF-8 are refused."""
+    """Whether to reject bytes that are not UTF-8."""
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield ranges of bytes; a range holds the lines that begin in it."""
+        """Yield ranges of bytes; a range owns the lines that begin in it."""
         return _byte_ranges(file)
 
     def texts(self, part: Slice) -> Iterator[Text]:
-        """Yield pieces of the document, cut behind line breaks where there are any."""
+        """Yield pieces of the document, cut after line breaks where there are any."""
         with self.corpus.open(part.file) as file:
             place, end = _line_start(file, part.start), _line_start(file, part.stop)
             file.seek(place)
@@ -52,7 +52,7 @@ class TextFiles:
             while place + len(rest) < end:
                 block = file.read(min(BLOCK_BYTES, end - place - len(rest)))
                 if not block:
-                    return  # it was cut short, which the corpus notices
+                    return  # the file was truncated; `Corpus.open` raises on exit
                 rest += block
                 cut = len(rest) if place + len(rest) == end else _cut(rest)
                 self._check(part.file, rest[:cut], place)
@@ -86,7 +86,7 @@ class JsonLines:
     text_field: str
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield ranges of bytes; a compressed file can be read from its beginning only."""
+        """Yield ranges of bytes; a compressed file is one slice, because it cannot seek."""
         if file.name.endswith(COMPRESSED):
             return iter([Slice(file, 0, file.size, file.size)])
         return _byte_ranges(file)
@@ -102,7 +102,7 @@ class JsonLines:
                 file.seek(place)
                 lines = io.BufferedReader(file, BLOCK_BYTES)
                 yield from self._texts(part.file, lines, place, end)
-                lines.detach()  # the corpus still looks at the file
+                lines.detach()  # else its destructor closes the file before the corpus's check
 
     @contextmanager
     def _decompressed(self, file: InputFile, opened: io.FileIO) -> Iterator[IO[bytes]]:
@@ -150,7 +150,7 @@ class JsonLines:
 
 @dataclass(frozen=True)
 class _Line:
-    """One line, and where it stands."""
+    """One line and its location."""
 
     corpus: Corpus
     file: InputFile
@@ -176,27 +176,23 @@ class _Line:
         return record
 
     def refuse(self, what: str) -> NoReturn:
-        """Refuse the input because of this line.
-
-        Raises:
-            DataError: naming file and line.
-        """
+        """Raise DataError for this line, with file and line number."""
         number = self.number
-        if self.slice_start:  # counting lines beforehand would cost every reader a pass
+        if self.slice_start:  # counted only on error: it takes a pass over the file
             with self.corpus.open(self.file) as file:
                 number += _line_breaks(file, self.slice_start)
         self.corpus.refuse(self.file.path, f"line {number} {what}")
 
 
 def _byte_ranges(file: InputFile) -> Iterator[Slice]:
-    size = reading.PART_BYTES
+    size = reader.PART_BYTES
     for start in range(0, file.size, size):
         stop = min(start + size, file.size)
         yield Slice(file, start, stop, stop - start)
 
 
 def _line_start(file: io.FileIO, place: int) -> int:
-    """Return where the first line at or behind a place begins; the file's size if none does."""
+    """Return the start of the first line at or after `place`; the file's size if there is none."""
     if place == 0:
         return 0
     place = file.seek(place - 1)
@@ -209,12 +205,12 @@ def _line_start(file: io.FileIO, place: int) -> int:
 
 
 def _cut(data: bytes) -> int:
-    """Return where to cut: behind the last line break, or else between two characters."""
+    """Return where to cut: after the last line break, or else between two characters."""
     cut = data.rfind(b"\n") + 1
     if cut:
         return cut
     for back in range(1, min(4, len(data))):
-        if data[-back] & 0xC0 != 0x80:  # not the inside of a character
+        if data[-back] & 0xC0 != 0x80:  # not a continuation byte of UTF-8
             return len(data) - back
     return len(data)
 
@@ -229,7 +225,7 @@ def _line_breaks(file: io.FileIO, end: int) -> int:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names for a message: the first of them, and how many more there are."""
+    """Return names for a message: the first `SHOWN_NAMES`, and the count of the others."""
     every = [repr(_excerpt(name)) for name in names]
     more = len(every) - SHOWN_NAMES
     return ", ".join(every[:SHOWN_NAMES]) + (f" and {more:,} more" if more > 0 else "") or "none"

@@ -1,4 +1,4 @@
-"""Places of an input on this node: resolved beneath their roots, symbolic links followed."""
+"""Paths of `<root>:<path>` places on this node, confined to their roots."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def resolve(place: str, field: str, roots: Mapping[str, str]) -> tuple[Path, Pat
     """Return the real path of a place's root, and that of the place.
 
     Args:
-        place: as the spec names it, such as `data:books`.
-        field: the spec's words for it, for messages.
-        roots: what each named root is on this node.
+        place: a place of the spec, such as `data:books`.
+        field: field and value of the spec, for messages.
+        roots: path on this node of each named root.
 
     Raises:
         DataError: the root is unknown or no folder, or the place is missing or outside its root.
@@ -45,7 +45,7 @@ def real(path: Path, field: str) -> Path:
     """Return the path with every symbolic link followed.
 
     Raises:
-        DataError: there is nothing, or it cannot be reached.
+        DataError: it does not exist, or a folder on the way cannot be read.
     """
     try:
         return path.resolve(strict=True)
@@ -58,10 +58,10 @@ def real(path: Path, field: str) -> Path:
 
 
 def cause(error: OSError | RuntimeError) -> str:
-    """Return why a path could not be followed; RuntimeError: a loop, before Python 3.13."""
+    """Return why a path could not be resolved; RuntimeError: a loop, before Python 3.13."""
     return (error.strerror if isinstance(error, OSError) else None) or "a loop of symbolic links"
 
 
 def shown(path: Path) -> str:
-    """Return a path as text that can be written anywhere, whatever bytes its name holds."""
+    """Return a path as valid UTF-8; other bytes of its name are escaped."""
     return os.fsencode(path).decode("utf-8", errors="backslashreplace")

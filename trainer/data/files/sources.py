@@ -1,4 +1,4 @@
-"""Opens the input of a spec: which files it is made of, and who reads them."""
+"""Opens the input of a spec: its files, and the reader of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from trainer.data.files.corpus import Corpus, InputFile
 from trainer.data.files.lines import JsonLines, TextFiles
 from trainer.data.files.places import real, resolve
-from trainer.data.files.reading import Part, Reader, Text, grouped
+from trainer.data.files.reader import Part, Reader, Text, grouped
 from trainer.data.files.splits import split_names
 from trainyard.spec.sections.model import DataSection
 
@@ -19,27 +19,27 @@ JSON_LINES = tuple(
     f".{kind}{c}" for kind in ("jsonl", "ndjson", "json") for c in ("", ".gz", ".zst")
 )
 
-# Left out of the standard library: what is not the library's own (packages, build configuration),
-# and the tests, which many distributions of Python do not carry.
+# Excluded from the standard library: installed packages and build configuration, which differ by
+# machine, and the tests, which many distributions of Python lack.
 NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 MACHINE_SPECIFIC = ("_sysconfigdata", "sitecustomize", "usercustomize", "config-")
 
 
 @dataclass(frozen=True)
 class Source:
-    """The documents of one input. It crosses to other processes."""
+    """The documents of one input. It is picklable."""
 
     corpus: Corpus
     data: DataSection
 
     def parts(self, on_file: Callable[[InputFile], None] = lambda _file: None) -> Iterator[Part]:
-        """Yield the work of reading all documents, in parts that depend on the files alone.
+        """Yield the parts of all documents; they depend on the files alone.
 
         Args:
             on_file: called with each file.
 
         Raises:
-            DataError: a file cannot be read or is not what it should be.
+            DataError: a file is unreadable or damaged.
         """
 
         def files() -> Iterator[InputFile]:
@@ -53,7 +53,7 @@ class Source:
         """Yield the texts of a part, in the order of the input.
 
         Raises:
-            DataError: naming the file, the line or row, and what is there.
+            DataError: with the file, the line or row, and its content.
         """
         for piece in part:
             yield from self._reader(piece.file).texts(piece)
@@ -64,7 +64,7 @@ class Source:
             return TextFiles(self.corpus, utf8=self.data.tokenizer != "byte")
         if kind == "jsonl" or file.name.endswith(JSON_LINES):
             return JsonLines(self.corpus, self.data.text_field)
-        # Imported by those who need it: it takes longer than all the rest.
+        # Lazy: importing pyarrow takes longer than all other imports together.
         from trainer.data.files import tables
 
         table = tables.Arrow if file.name.endswith(".arrow") else tables.Parquet
@@ -72,14 +72,14 @@ class Source:
 
 
 def open_source(data: DataSection, roots: Mapping[str, str]) -> Source:
-    """Find the input of a spec; only its place is checked, and which splits there are.
+    """Return the input of a spec; checks its place and its splits, reads no documents.
 
     Args:
         data: the spec's section.
         roots: absolute path on this node of each named root.
 
     Raises:
-        DataError: the place is outside its root or missing, or its root is unknown here; the data
+        DataError: the place is outside its root or missing, its root is unknown here, or the data
             set has no such split.
     """
     if data.source == "corpus":
@@ -114,7 +114,7 @@ def _names_of_split(corpus: Corpus, split: str) -> frozenset[str]:
 
 
 def _listed(corpus: Corpus, file: InputFile, content: bytes) -> frozenset[str]:
-    """Return the files that belong to a saved data set; others beside them are leftovers."""
+    """Return the file names in the `state.json` of a saved data set; others are leftovers."""
     try:
         return frozenset(entry["filename"] for entry in json.loads(content)["_data_files"])
     except (ValueError, TypeError, KeyError):

@@ -1,4 +1,4 @@
-"""Which files of a Hugging Face data set belong to which split, by their names alone."""
+"""Assigns the files of a Hugging Face data set to splits, by their names alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 SHARD = re.compile(r"(?P<split>.+)-\d{5}-of-\d{5}\b")
-"""How the hub names the shards of a split: `train-00000-of-00004-0a1b2c.parquet`."""
+"""The hub's names of the shards of a split: `train-00000-of-00004-0a1b2c.parquet`."""
 WORDS = {
     "train": "train",
     "training": "train",
@@ -21,13 +21,13 @@ WORDS = {
     "eval": "test",
     "evaluation": "test",
 }
-"""Words that tell the split in any other name; those of the `datasets` library."""
+"""Words that name a split in any other file name; those of the `datasets` library."""
 SAVED = "data"
-"""What `save_to_disk` calls its shards, whatever the split: the folder tells it."""
+"""Prefix of the shards of `save_to_disk` for every split: the folder names the split."""
 
 
 def split_names(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the names of each split, paths below the data set; all are `train` if none tells."""
+    """Return the file names of each split; all are `train` if no name contains a split."""
     found = {name: _split(PurePosixPath(name)) for name in names}
     if not any(found.values()):
         return {"train": list(found)} if found else {}

@@ -1,4 +1,4 @@
-"""Readers of Parquet files and of Arrow files as `datasets` saves them: one column is the text."""
+"""Readers of Parquet files and of the Arrow files of `datasets`: one column is the text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from trainer.data.files.corpus import Corpus, InputFile
 from trainer.data.files.lines import listed
-from trainer.data.files.reading import Slice, Text
+from trainer.data.files.reader import Slice, Text
 
 BATCH_ROWS = 256
 BUFFER_BYTES = 1 << 20
@@ -35,7 +35,7 @@ class _Column:
             self.corpus.refuse(file.path, f"is no {kind} file, or damaged: {error}")
 
     def _check(self, file: InputFile, schema: pa.Schema) -> int:
-        """Return the number of the column."""
+        """Return the index of the text column."""
         if schema.names.count(self.text_field) != 1:
             self.corpus.refuse(
                 file.path,
@@ -62,7 +62,7 @@ class _Column:
             )
         if pa.types.is_dictionary(rows.type):
             rows = rows.dictionary_decode()
-        rows.validate(full=True)  # that it is UTF-8, for one: Parquet does not promise it
+        rows.validate(full=True)  # Parquet does not guarantee that strings are UTF-8
         for text in rows.cast(pa.large_binary()).to_pylist():
             if text:
                 yield Text(text)
@@ -75,7 +75,7 @@ class Parquet(_Column):
         """Yield the row groups."""
         with self._opened(file) as parquet:
             column = self._check(file, parquet.schema_arrow)
-            # A nested column before it would shift the numbers of the leaves.
+            # Row-group metadata counts leaf columns: nested columns before it shift the index.
             leaf = [parquet.schema.column(i).path for i in range(len(parquet.schema))].index(
                 parquet.schema_arrow.names[column]
             )
@@ -107,7 +107,7 @@ class Parquet(_Column):
         with (
             self.corpus.open(file) as opened,
             self._damage_refused(file, "Parquet"),
-            # With a buffer a column is read page by page, and not a row group at once.
+            # With a buffer a column is read page by page; without, a whole row group is in memory.
             pq.ParquetFile(
                 pa.OSFile(_same_file(opened)), buffer_size=BUFFER_BYTES, pre_buffer=False
             ) as parquet,
@@ -143,7 +143,7 @@ class Arrow(_Column):
         with (
             self.corpus.open(file) as opened,
             self._damage_refused(file, "Arrow"),
-            # Mapped, so that batches that are passed over cost nothing.
+            # Mapped: skipped batches are never read.
             pa.memory_map(_same_file(opened)) as content,
         ):
             if opened.read(len(ARROW_FILE_MAGIC)) == ARROW_FILE_MAGIC:
@@ -156,5 +156,5 @@ class Arrow(_Column):
 
 
 def _same_file(opened: io.FileIO) -> str:
-    """Return a name under which Arrow opens the very file that the corpus has checked."""
+    """Return a path of the open file, so that Arrow opens the inode that the corpus checked."""
     return f"/proc/self/fd/{opened.fileno()}"

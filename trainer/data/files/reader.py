@@ -1,4 +1,4 @@
-"""What every reader of an input speaks of: slices of files, parts of work, texts of documents."""
+"""The interface of readers: slices of files, parts of the input, texts of documents."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Protocol
 from trainer.data.files.corpus import InputFile
 
 PART_BYTES = 32 << 20
-"""Text of one part of the work: long against starting it, short against doing it over."""
+"""Text of one part: seconds of tokenization, long against its overhead, short against a repeat."""
 PART_SLICES = 4096
-"""Most slices of one part: it travels to the process that reads it."""
+"""Most slices of one part, which is pickled for the process that reads it."""
 PIECE_BYTES = 1 << 20
-"""Text that is tokenized at once."""
+"""Text of one call of the tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -29,42 +29,42 @@ class Text:
 
 @dataclass(frozen=True)
 class Slice:
-    """Some of a file that can be read by itself."""
+    """A range of a file that can be read separately."""
 
     file: InputFile
     start: int
     """The first unit: a byte, a row group or a record batch."""
     stop: int
-    """The unit behind the last one."""
+    """The unit after the last one."""
     size: int
-    """About how many bytes of text."""
+    """Approximate bytes of text."""
 
 
 Part = tuple[Slice, ...]
 
 
 class Reader(Protocol):
-    """Reads one kind of file. It crosses to other processes."""
+    """Reads one kind of file. It must be picklable."""
 
     def slices(self, file: InputFile) -> Iterator[Slice]:
-        """Yield the slices of a file in order: together all of it, whoever reads them.
+        """Yield the slices of a file in order; together they cover it.
 
         Raises:
-            DataError: the file is not what it should be.
+            DataError: the file is unreadable or damaged.
         """
         ...
 
     def texts(self, part: Slice) -> Iterator[Text]:
-        """Yield the texts of a slice, none of them empty.
+        """Yield the non-empty texts of a slice.
 
         Raises:
-            DataError: naming the file, the line or row, and what is there.
+            DataError: with the file, the line or row, and its content.
         """
         ...
 
 
 def grouped(slices: Iterable[Slice]) -> Iterator[Part]:
-    """Yield slices in parts of about `PART_BYTES`; neighbours of one file become one slice."""
+    """Group slices into parts of about `PART_BYTES`; adjacent slices of a file become one."""
     part: list[Slice] = []
     size = 0
     for new in slices:
@@ -81,7 +81,7 @@ def grouped(slices: Iterable[Slice]) -> Iterator[Part]:
 
 
 def gathered(texts: Iterable[Text]) -> Iterator[list[Text]]:
-    """Yield texts in lists of about `PIECE_BYTES`."""
+    """Group texts into lists of about `PIECE_BYTES`."""
     some: list[Text] = []
     size = 0
     for text in texts:
