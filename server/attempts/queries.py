@@ -12,6 +12,7 @@ from server.database.tables import attempt_nodes, attempts, requests
 from server.lifecycle import check_job
 from trainyard.protocol.rest.attempts import AttemptNodeView, AttemptView
 from trainyard.protocol.rest.jobs import JobRequestView
+from trainyard.protocol.resume_rules import harmless_differences
 from trainyard.protocol.states import AttemptState
 from trainyard.spec.auto import auto_values
 from trainyard.spec.job import JobSpec
@@ -61,6 +62,7 @@ def read_request(connection: Connection, request_id: str) -> JobRequestView:
 def _attempt_view(
     row: Attempt, spec: JobSpec, nodes: Sequence[AttemptNodeView], *, on_lineage: bool
 ) -> AttemptView:
+    effective = row.overrides.apply(spec)
     return AttemptView(
         id=row.id,
         number=row.number,
@@ -72,8 +74,9 @@ def _attempt_view(
         layout=row.layout,
         layout_name=str(row.layout),
         device=row.device,
-        auto=auto_values(row.overrides.apply(spec), row.device, row.layout),
+        auto=auto_values(effective, row.device, row.layout),
         overrides=row.overrides,
+        changes=harmless_differences(spec, effective),
         micro_batch_size=row.micro_batch_size,
         parent_checkpoint_id=row.parent_checkpoint_id,
         start_step=row.start_step,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from sqlalchemy import Connection, case, func, select
@@ -16,9 +17,10 @@ from server.lifecycle import check_job
 from trainyard.base.redaction import has_credentials, hide_credentials
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.rest.jobs import JobView
+from trainyard.protocol.resume_rules import harmless_differences
 from trainyard.protocol.states import JobState
+from trainyard.spec.auto import resolved
 from trainyard.spec.job import JobSpec, parse_job_spec
-from trainyard.spec.sections.retry import RetrySection
 
 Verb = Literal["stop", "cancel", "resume", "resize", "save", "delete"]
 
@@ -64,6 +66,8 @@ def job_view(context: Context, connection: Connection, job_id: str) -> JobView:
     newest = Attempt.select().where(attempts.c.job_id == job_id, attempts.c.number == job.attempt)
     views = attempt_views(connection, job_id, job.spec, Attempt.all(connection, newest))
     current = views[0] if views else None
+    spec = _shown(context, job)
+    effective = _effective(spec, job, current)
     return JobView(
         id=job.id,
         name=job.name,
@@ -80,13 +84,16 @@ def job_view(context: Context, connection: Connection, job_id: str) -> JobView:
         started_at=job.started_at,
         ended_at=job.ended_at,
         description=job.spec.description,
-        spec=_shown(context, job),
+        spec=spec,
+        set_fields=tuple(_set_fields(spec)),
+        effective_spec=effective,
+        changes=harmless_differences(spec, effective),
         desired=job.desired,
         pending=job.pending,
         forked_from=job.forked_from,
         fork_parts=job.fork_parts,
         current_attempt=current,
-        retries_left=max(0, _retry(job, current).max_retries - job.retries_used),
+        retries_left=max(0, effective.retry.max_retries - job.retries_used),
         verbs=VERBS[job.state],
     )
 
@@ -131,8 +138,17 @@ def _shown(context: Context, job: Job) -> JobSpec:
     return spec.model_copy(update={"env": context.secrets.shown(job.env)})
 
 
-def _retry(job: Job, current: AttemptView | None) -> RetrySection:
-    """Return the retry settings of the pending launch, else of the newest attempt."""
-    spec = job.spec
-    launch = job.pending or current
-    return spec.retry if launch is None else launch.overrides.retry or spec.retry
+def _effective(spec: JobSpec, job: Job, current: AttemptView | None) -> JobSpec:
+    if job.pending is not None:  # not placed yet: `auto` waits for its slots
+        return job.pending.overrides.apply(spec)
+    if current is None:
+        return spec
+    return resolved(current.overrides.apply(spec), current.device, current.layout)
+
+
+def _set_fields(spec: JobSpec) -> Iterator[str]:
+    for section, value in spec.model_dump(exclude_defaults=True).items():
+        if isinstance(value, dict):
+            yield from (f"{section}.{field}" for field in value)
+        else:
+            yield section

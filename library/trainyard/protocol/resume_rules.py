@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from trainyard.base.model_base import RecordModel
 from trainyard.protocol.attempt import OVERRIDABLE
 from trainyard.spec.job import JobSpec
 from trainyard.spec.sections.model import SHAPE_FIELDS, DataSection
@@ -41,13 +41,15 @@ data denotes another sequence."""
 SHOWN_CHARACTERS = 100
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(RecordModel):
     """A field whose value differs between two specs."""
 
     field: str
+    """Path, such as `training.steps`."""
     before: Any
+    """Value in the first spec."""
     after: Any
+    """Value in the second one."""
 
     def __str__(self) -> str:
         return f"{self.field}: {_shown(self.before)} -> {_shown(self.after)}"
@@ -58,8 +60,13 @@ def differences(before: JobSpec, after: JobSpec) -> tuple[Difference, ...]:
     found = [each for each in _fields(before, after) if not _may_change(each.field)]
     effective = [_effective(each, before, after) for each in found]
     if before.schedule_tokens != after.schedule_tokens:
-        ends = (before.schedule_tokens, after.schedule_tokens)
-        effective.append(Difference("end of the schedule, in tokens", *ends))
+        effective.append(
+            Difference(
+                field="end of the schedule, in tokens",
+                before=before.schedule_tokens,
+                after=after.schedule_tokens,
+            )
+        )
     return tuple(each for each in effective if each.before != each.after)
 
 
@@ -81,7 +88,8 @@ def _fields(before: JobSpec, after: JobSpec) -> Iterator[Difference]:
     for section in old:
         for name, value in old[section].items():
             if value != new[section][name]:
-                yield Difference(f"{section}.{name}", value, new[section][name])
+                field = f"{section}.{name}"
+                yield Difference(field=field, before=value, after=new[section][name])
 
 
 def _may_change(field: str) -> bool:
@@ -95,7 +103,7 @@ def _effective(found: Difference, before: JobSpec, after: JobSpec) -> Difference
     if section != "model":
         return found
     old, new = _value(before, name, found.before), _value(after, name, found.after)
-    return Difference(found.field, old, new)
+    return Difference(field=found.field, before=old, after=new)
 
 
 def _value(spec: JobSpec, name: str, given: Any) -> Any:

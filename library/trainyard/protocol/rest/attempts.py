@@ -8,6 +8,7 @@ from typing import Literal
 from trainyard.base.model_base import RecordModel
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.manifest import SaveFailed
+from trainyard.protocol.resume_rules import Difference
 from trainyard.protocol.states import AttemptCause, AttemptNodeState, AttemptOutcome, AttemptState
 from trainyard.run.failures import Failure
 from trainyard.spec.auto import AutoValues, DeviceKind
@@ -88,7 +89,9 @@ class AttemptView(RecordModel):
     auto: AutoValues
     """Resolved value of each field that is `auto`."""
     overrides: Overrides
-    """Its differences from the job's spec."""
+    """Its settings in place of those of the job's spec."""
+    changes: tuple[Difference, ...]
+    """Fields of the job's spec that they change."""
     micro_batch_size: int
     """Sequences that one rank runs at once."""
     parent_checkpoint_id: str | None

@@ -12,6 +12,7 @@ from trainyard.base.model_base import RecordModel, SpecModel, Text
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.attempts import AttemptView
 from trainyard.protocol.resume_parts import CheckpointPart
+from trainyard.protocol.resume_rules import Difference
 from trainyard.protocol.states import AttemptCause, DesiredState, JobState
 from trainyard.run.directory import Phase
 from trainyard.run.records import RecordingRanks, Request, RequestAnswer, RequestKind
@@ -116,6 +117,13 @@ class JobView(JobSummary):
     """Purpose of the job."""
     spec: JobSpec
     """The spec as submitted, secrets masked."""
+    set_fields: tuple[str, ...]
+    """Fields of `spec` that do not have their default, such as `training.steps`."""
+    effective_spec: JobSpec
+    """`spec` with the overrides of the pending launch, else with those of the newest attempt and
+    the values of `auto` on its slots."""
+    changes: tuple[Difference, ...]
+    """Fields in which `effective_spec` differs from `spec`."""
     desired: DesiredState
     """Desired state of its current attempt."""
     pending: PendingLaunch | None

@@ -1,10 +1,9 @@
 // One attempt whole: its failure, what it changed, where it ran.
 import type { ReactNode } from "react";
 import type { Attempt, Job } from "@/shared/api/types";
-import { autoWords } from "@/shared/format/auto";
 import { count, NONE, plural } from "@/shared/format/numbers";
+import { autoWords, valueText } from "@/shared/format/spec";
 import { moment } from "@/shared/format/time";
-import { differences, effectiveSpec } from "@/shared/job/differences";
 import { FailureFacts } from "@/shared/job/FailureFacts";
 import type { Failure } from "@/shared/job/failures";
 import { originWords } from "@/shared/job/reference";
@@ -41,7 +40,7 @@ export function AttemptDetails({ job, attempt }: { job: Job; attempt: Attempt })
         <Fact name="Slots">{attempt.device}</Fact>
         <Fact name="Auto">{autoWords(attempt.auto) || NONE}</Fact>
         <Fact name="Changes against the spec">
-          <Overrides job={job} attempt={attempt} />
+          <Overrides attempt={attempt} />
         </Fact>
       </dl>
       <Nodes attempt={attempt} />
@@ -84,14 +83,13 @@ function FailureDetails({ failure }: { failure: Failure }) {
   );
 }
 
-function Overrides({ job, attempt }: { job: Job; attempt: Attempt }) {
-  const changes = differences(job.spec, effectiveSpec(job.spec, attempt.overrides));
+function Overrides({ attempt: { changes } }: { attempt: Attempt }) {
   if (changes.length === 0) return "none";
   return (
     <ul>
       {changes.map(({ field, before, after }) => (
         <li key={field}>
-          <code>{field}</code> {before} → <strong>{after}</strong>
+          <code>{field}</code> {valueText(before)} → <strong>{valueText(after)}</strong>
         </li>
       ))}
     </ul>

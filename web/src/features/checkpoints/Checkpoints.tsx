@@ -191,11 +191,11 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
 }
 
 function NoCheckpoints({ job }: { job: Job }) {
-  const steps = intervalOf(job, "interval_steps");
-  const seconds = intervalOf(job, "interval_seconds");
+  // Before the first attempt an interval may still be `auto`.
+  const { interval_steps: steps, interval_seconds: seconds } = job.effective_spec.checkpoint;
   const ways = [
-    steps > 0 && `every ${count(steps)} steps`,
-    seconds > 0 && `every ${duration(seconds)}`,
+    steps !== "auto" && steps > 0 && `every ${count(steps)} steps`,
+    seconds !== "auto" && seconds > 0 && `every ${duration(seconds)}`,
     "on request",
     "on a stop",
   ].filter((way) => way !== false);
@@ -204,12 +204,4 @@ function NoCheckpoints({ job }: { job: Job }) {
       <p>One is saved {ways.join(", ")} and at the end.</p>
     </EmptyState>
   );
-}
-
-/** What the newest attempt goes by; 0 where there is none and the slots are to decide. */
-function intervalOf(job: Job, field: "interval_steps" | "interval_seconds"): number {
-  const attempt = job.current_attempt;
-  const section = attempt?.overrides.checkpoint ?? job.spec.checkpoint;
-  const value = attempt?.auto[`checkpoint.${field}`] ?? section[field];
-  return typeof value === "number" ? value : 0;
 }

@@ -13,7 +13,6 @@ import { submitPath } from "@/shared/url/pages";
 
 export function Notices({ job }: { job: Job }) {
   const attempt = job.current_attempt;
-  const retry = attempt?.overrides.retry ?? job.spec.retry;
   const silent = attempt?.nodes.filter((node) => node.unreachable_since !== null) ?? [];
   return (
     <>
@@ -22,7 +21,8 @@ export function Notices({ job }: { job: Job }) {
           <p>
             Silent for <RelativeTime at={node.unreachable_since ?? ""} />. Unreachable is not dead:
             its ranks may go on training. Nothing is started in their place before they are proved
-            gone, or the silence has lasted {duration(retry.node_lost_after_seconds)}.
+            gone, or the silence has lasted{" "}
+            {duration(job.effective_spec.retry.node_lost_after_seconds)}.
           </p>
         </Notice>
       ))}

@@ -1,7 +1,6 @@
 import { describe, expect, test } from "vitest";
 import type { Job, ResumeOptions } from "@/shared/api/types";
 import {
-  type Axes,
   firstRow,
   pipelineWords,
   proposedMicroBatchSize,
@@ -10,17 +9,12 @@ import {
   rowsOf,
 } from "./choice";
 
-const axes = (dp_replicate: number, dp_shard: number): Axes => ({
-  dp_replicate,
-  dp_shard,
-  cp: 1,
-  tp: 1,
-  pp: 1,
-});
+/** The server alone decides which axes there are: `ep` stands for one that was added. */
+const axes = (dp_replicate: number, dp_shard: number) => ({ dp_replicate, dp_shard, ep: 1 });
 
 const layout = (dp_replicate: number, dp_shard: number, fits: boolean | null = true) => ({
   layout: axes(dp_replicate, dp_shard),
-  name: `HSDP ${dp_replicate}x${dp_shard}`,
+  name: `${dp_replicate}x${dp_shard}`,
   batch: { micro_batch_size: 4 },
   fits,
 });
@@ -46,26 +40,11 @@ const options = {
 
 const job = {
   id: "j",
-  spec: {
-    parallelism: { dp_replicate: 1, dp_shard: -1, cp: 1, tp: 1, pp: 1, cp_method: "ulysses" },
-    training: {},
-  },
-  current_attempt: {
-    layout: axes(1, 2),
-    overrides: {
-      parallelism: null,
-      activation_checkpoint: null,
-      compile: null,
-      checkpoint: null,
-      resources: null,
-      retry: null,
-      micro_batch_size: null,
-      steps: null,
-    },
-  },
+  world_size: 2,
+  effective_spec: { parallelism: { ...axes(1, -1), cp_method: "ulysses" } },
 } as unknown as Job;
 
-const rows = rowsOf(options, axes(1, 2));
+const rows = rowsOf(options, "1x2");
 const row = (key: string) => {
   const found = rows.find((one) => one.key.startsWith(key));
   if (!found) throw new Error(key);
@@ -104,16 +83,16 @@ describe("rows", () => {
   });
 
   test("the first choice is as before; a shortage of memory asks for more slots that fit", () => {
-    expect(firstRow(rows, null)?.key).toBe("2/1x2x1x1x1");
+    expect(firstRow(rows, null)?.key).toBe("2/1x2");
     expect(firstRow(rows, "memory")?.worldSize).toBe(4);
     expect(firstRow(rows, "free")?.worldSize).toBe(2);
-    expect(firstRow(rowsOf(options, axes(1, 4)), "free")?.worldSize).toBe(2);
+    expect(firstRow(rowsOf(options, "1x4"), "free")?.worldSize).toBe(2);
     expect(firstRow([], null)).toBeUndefined();
   });
 
   test("a resize never begins with what runs", () => {
     expect(firstRow(rows, null, true)?.worldSize).not.toBe(2);
-    const alone = rowsOf({ ...options, options: options.options.slice(1, 2) }, axes(1, 2));
+    const alone = rowsOf({ ...options, options: options.options.slice(1, 2) }, "1x2");
     expect(firstRow(alone, null, true)).toBeUndefined();
   });
 });
@@ -123,7 +102,7 @@ describe("after a shortage of memory", () => {
     expect(proposedMicroBatchSize(row("4/1x4"), "memory")).toBeNull();
     expect(proposedMicroBatchSize(row("2/1x2"), "memory")).toBe(2);
     expect(proposedMicroBatchSize(row("2/1x2"), null)).toBeNull();
-    const small = rowsOf({ ...options, options: options.options.slice(0, 2) }, axes(1, 2));
+    const small = rowsOf({ ...options, options: options.options.slice(0, 2) }, "1x2");
     expect(firstRow(small, "memory")).toMatchObject({ worldSize: 2, isBefore: true });
   });
 });
@@ -174,18 +153,13 @@ describe("a choice", () => {
   });
 
   test("before the first attempt another layout than the spec's own is named", () => {
-    const fresh = {
-      ...job,
-      current_attempt: null,
-      spec: { ...job.spec, resources: { world_size: 2 } },
-    } as unknown as Job;
     const first = rowsOf(options, null);
     const choose = (key: string) => {
       const found = first.find((one) => one.key.startsWith(key));
       if (!found) throw new Error(key);
       return { ...plain, row: found };
     };
-    expect(requestOf(fresh, choose("4/1x4")).overrides).toEqual({});
-    expect(requestOf(fresh, choose("2/1x2")).overrides?.parallelism).toMatchObject(axes(1, 2));
+    expect(requestOf(job, choose("4/1x4")).overrides).toEqual({});
+    expect(requestOf(job, choose("2/1x2")).overrides?.parallelism).toMatchObject(axes(1, 2));
   });
 });

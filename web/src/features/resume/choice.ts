@@ -2,14 +2,12 @@
 import type { Job, ResumeOptions } from "@/shared/api/types";
 import { percent } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
-import { effectiveSpec, type Spec } from "@/shared/job/differences";
 import { checkpointReference } from "@/shared/job/reference";
 import type { Aim } from "@/shared/url/pages";
 import type { ResumeRequest } from "./api";
 
 type SizeOption = ResumeOptions["options"][number];
 export type LayoutOption = SizeOption["layouts"][number];
-export type Axes = LayoutOption["layout"];
 export type PipelinePlan = NonNullable<LayoutOption["pipeline"]>;
 
 /** A row of the dialog: a layout on a number of slots, or the reason why there is none. */
@@ -28,7 +26,8 @@ export interface Row {
   more: number;
 }
 
-export function rowsOf(options: ResumeOptions, before: Axes | null): Row[] {
+/** Return the rows; `before` is the name of the newest attempt's layout. */
+export function rowsOf(options: ResumeOptions, before: string | null): Row[] {
   return options.options.flatMap((size): Row[] => {
     const shared = { worldSize: size.world_size, freeNow: size.free_now };
     if (size.layouts.length === 0) {
@@ -38,11 +37,11 @@ export function rowsOf(options: ResumeOptions, before: Axes | null): Row[] {
     }
     return size.layouts.map((option, index) => ({
       ...shared,
-      key: `${size.world_size}/${axesKey(option.layout)}`,
+      key: `${size.world_size}/${option.name}`,
       option,
       reason: null,
       isFirst: index === 0,
-      isBefore: before !== null && axesKey(option.layout) === axesKey(before),
+      isBefore: option.name === before,
       more: index === size.layouts.length - 1 ? size.more : 0,
     }));
   });
@@ -68,7 +67,7 @@ export interface Choice {
 export function requestOf(job: Job, choice: Choice): ResumeRequest {
   const { row, checkpointId, microBatchSize, steps } = choice;
   const axes = axesToName(job, row);
-  const parallelism = axes ? { ...specNow(job).parallelism, ...axes } : null;
+  const parallelism = axes ? { ...job.effective_spec.parallelism, ...axes } : null;
   return {
     ...(checkpointId ? { checkpoint_id: checkpointId } : {}),
     world_size: row.worldSize,
@@ -83,9 +82,9 @@ export function requestOf(job: Job, choice: Choice): ResumeRequest {
 
 export function resumeCommand(reference: string, job: Job, choice: Choice): string {
   const { row, checkpointId, microBatchSize, steps } = choice;
-  const { parallelism } = specNow(job);
+  const before = new Map<string, unknown>(Object.entries(job.effective_spec.parallelism));
   const set = Object.entries(axesToName(job, row) ?? {})
-    .filter(([axis, size]) => parallelism[axis as keyof Axes] !== size)
+    .filter(([axis, size]) => before.get(axis) !== size)
     .map(([axis, size]) => `parallelism.${axis}=${size}`);
   if (microBatchSize !== null) set.push(`training.micro_batch_size=${microBatchSize}`);
   return command(
@@ -100,31 +99,13 @@ export function resumeCommand(reference: string, job: Job, choice: Choice): stri
 }
 
 /**
- * Return the axes that the request must name; null where the server would take them by itself.
+ * Return the axes that the request must name; null where the number of slots selects the layout.
  *
- * On as many slots as before it keeps the layout, on others it takes the first legal one.
+ * On the present number of slots a resume keeps the layout, on others it takes the first legal one.
  */
-function axesToName(job: Job, row: Row): Axes | null {
-  if (row.option === null) return null;
-  const before = job.current_attempt?.layout;
-  const isTaken = before && worldSizeOf(before) === row.worldSize ? row.isBefore : row.isFirst;
-  if (isTaken && before) return null;
-  if (isTaken && row.worldSize !== job.spec.resources.world_size) return null;
-  return row.option.layout;
-}
-
-/** The spec of the newest attempt. */
-function specNow(job: Job): Spec {
-  const attempt = job.current_attempt;
-  return attempt ? effectiveSpec(job.spec, attempt.overrides) : job.spec;
-}
-
-function worldSizeOf(axes: Axes): number {
-  return Object.values(axes).reduce((product, size) => product * size, 1);
-}
-
-function axesKey({ dp_replicate, dp_shard, cp, tp, pp }: Axes): string {
-  return [dp_replicate, dp_shard, cp, tp, pp].join("x");
+function axesToName(job: Job, { option, isFirst, isBefore, worldSize }: Row) {
+  const isSelected = isFirst && (isBefore || worldSize !== job.world_size);
+  return isSelected ? null : (option?.layout ?? null);
 }
 
 /**

@@ -36,7 +36,7 @@ export function useResume(job: Job, { verb: asked, onClose, gone }: Opened) {
   const options = useQuery(resumeOptionsQuery(job.id));
   const checkpoints = useInfiniteQuery(checkpointsQuery(job.id));
   const rows = useMemo(
-    () => (options.data ? rowsOf(options.data, job.current_attempt?.layout ?? null) : []),
+    () => (options.data ? rowsOf(options.data, job.current_attempt?.layout_name ?? null) : []),
     [options.data, job.current_attempt],
   );
   const [rowKey, setRowKey] = useState<string | null>(null);

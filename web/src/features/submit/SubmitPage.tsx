@@ -1,7 +1,6 @@
 // Submits a job: a form drawn from the schema, beside what the job would amount to.
 import { useQuery } from "@tanstack/react-query";
 import { jobQuery, schemaQuery } from "@/shared/api/queries";
-import type { Job } from "@/shared/api/types";
 import { ErrorState } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { SUBMIT } from "@/shared/url/pages";
@@ -23,11 +22,8 @@ export function SubmitPage() {
   }
   if (!schema.data || (from && !source.data)) return <SkeletonLines lines={14} />;
   const sections = formOf(schema.data);
-  const start = source.data ? sparseSpec(specOf(source.data), sections) : {};
+  // The spec came as JSON and is read as JSON again.
+  const whole = source.data?.spec as unknown as JsonObject;
+  const start = source.data ? sparseSpec(whole, source.data.set_fields) : {};
   return <SpecEditor key={from} sections={sections} start={start} from={source.data?.name} />;
-}
-
-/** The spec came as JSON and is read as JSON again. */
-function specOf(job: Job): JsonObject {
-  return job.spec as unknown as JsonObject;
 }

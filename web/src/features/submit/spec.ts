@@ -1,5 +1,5 @@
 // The spec as it is written: a document that holds only what differs from the defaults.
-import type { FormField, FormSection, Json, JsonObject } from "./schema";
+import type { FormField, Json, JsonObject } from "./schema";
 
 /** Return the value at a JSON pointer; undefined where the document says nothing. */
 export function valueAt(spec: JsonObject, pointer: string): Json | undefined {
@@ -37,22 +37,17 @@ export function withField(spec: JsonObject, field: FormField, value: Json): Json
   return withValue(spec, field.pointer, isEqual(value, field.default) ? undefined : value);
 }
 
-/** Return what a whole spec says beside the defaults; masked secrets are left out. */
-export function sparseSpec(whole: JsonObject, sections: readonly FormSection[]): JsonObject {
+/** Return the named fields of a whole spec, such as `training.steps`, without masked secrets. */
+export function sparseSpec(whole: JsonObject, fields: readonly string[]): JsonObject {
   let spec: JsonObject = {};
-  for (const field of sections.flatMap((section) => section.fields)) {
-    const value = valueAt(whole, field.pointer);
-    if (value !== undefined) spec = withField(spec, field, withoutMasked(value));
+  for (const pointer of fields.map((field) => `/${field.replaceAll(".", "/")}`)) {
+    const value = valueAt(whole, pointer);
+    if (value !== MASK) spec = withValue(spec, pointer, value);
   }
   return spec;
 }
 
 const MASK = "********";
-
-function withoutMasked(value: Json): Json {
-  if (!isObject(value)) return value;
-  return Object.fromEntries(Object.entries(value).filter(([, item]) => item !== MASK));
-}
 
 const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
 

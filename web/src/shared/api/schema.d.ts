@@ -1179,8 +1179,13 @@ export interface components {
             auto: {
                 [key: string]: boolean | number | string;
             };
-            /** @description Its differences from the job's spec. */
+            /** @description Its settings in place of those of the job's spec. */
             overrides: components["schemas"]["Overrides"];
+            /**
+             * Changes
+             * @description Fields of the job's spec that they change.
+             */
+            changes: components["schemas"]["Difference"][];
             /**
              * Micro Batch Size
              * @description Sequences that one rank runs at once.
@@ -2426,6 +2431,27 @@ export interface components {
          * @enum {string}
          */
         DesiredState: "run" | "stop" | "cancel";
+        /**
+         * Difference
+         * @description A field whose value differs between two specs.
+         */
+        Difference: {
+            /**
+             * Field
+             * @description Path, such as `training.steps`.
+             */
+            field: string;
+            /**
+             * Before
+             * @description Value in the first spec.
+             */
+            before: unknown;
+            /**
+             * After
+             * @description Value in the second one.
+             */
+            after: unknown;
+        };
         /**
          * Drain
          * @description A person's order to place nothing new on a node.
@@ -5206,6 +5232,21 @@ export interface components {
             description: string;
             /** @description The spec as submitted, secrets masked. */
             spec: components["schemas"]["JobSpec"];
+            /**
+             * Set Fields
+             * @description Fields of `spec` that do not have their default, such as `training.steps`.
+             */
+            set_fields: string[];
+            /**
+             * @description `spec` with the overrides of the pending launch, else with those of the newest attempt and
+             *     the values of `auto` on its slots.
+             */
+            effective_spec: components["schemas"]["JobSpec"];
+            /**
+             * Changes
+             * @description Fields in which `effective_spec` differs from `spec`.
+             */
+            changes: components["schemas"]["Difference"][];
             /** @description Desired state of its current attempt. */
             desired: components["schemas"]["DesiredState"];
             /** @description Launch that was requested and is not placed yet. */

@@ -2,8 +2,8 @@
 import type { ReactNode } from "react";
 import type { ApiError } from "@/shared/api/errors";
 import type { Plan, Problem } from "@/shared/api/types";
-import { autoWords } from "@/shared/format/auto";
 import { bytes, count, plural, short, shortCount } from "@/shared/format/numbers";
+import { autoWords } from "@/shared/format/spec";
 import { Badge } from "@/shared/ui/Badge";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { cx } from "@/shared/ui/cx";

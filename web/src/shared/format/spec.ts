@@ -1,0 +1,16 @@
+// Fields of a spec as text.
+import { NONE } from "./numbers";
+
+/** `100`, `a, b`; `none` for an empty list. */
+export function valueText(value: unknown): string {
+  if (value === null || value === undefined || value === "") return NONE;
+  if (Array.isArray(value)) return value.map(valueText).join(", ") || "none";
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+/** Fields with their values, as `--set` takes them. */
+export function autoWords(values: Record<string, boolean | number | string>): string {
+  return Object.entries(values)
+    .map(([field, value]) => `${field}=${value}`)
+    .join(", ");
+}
