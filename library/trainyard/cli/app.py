@@ -1,13 +1,11 @@
-"""The command group, and the only place that maps errors to text and exit codes."""
+"""The `trainyard` command: every subcommand with its line in the help."""
 
 from __future__ import annotations
 
-import json
-import sys
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from trainyard.cli.commands import (
     checkpoints,
@@ -23,58 +21,46 @@ from trainyard.cli.commands import (
     submit,
     watch,
 )
-from trainyard.cli.output import write_error
-from trainyard.client.errors import (
-    ApiError,
-    ConnectionFailedError,
-    ForbiddenError,
-    InvalidRequestError,
-    NotConfiguredError,
-    NotFoundError,
-    ServerError,
-    TrainyardError,
-    UnauthenticatedError,
-    UnknownReferenceError,
-)
+from trainyard.cli.errors import CommandGroup
 from trainyard.client.settings import choose_profile
 
-FAILED, USAGE = 1, 2
 HELP = """Train PyTorch models on any number of GPUs, and go on with any other number.
 
 A job is named by its id, the beginning of its id, its name, or @last; a checkpoint by JOB@step-400.
 The server is that of TRAINYARD_URL and TRAINYARD_TOKEN, else that of a profile that `up` or `login`
 wrote: the default one, or the one of --profile or TRAINYARD_PROFILE."""
 
-REMEDIES: dict[type[TrainyardError], str] = {
-    UnauthenticatedError: "Log in with `trainyard login URL`, or set TRAINYARD_TOKEN.",
-    ForbiddenError: "Use a token that may do this, such as the admin token.",
-    ConnectionFailedError: "Start the control plane with `trainyard up`, or check TRAINYARD_URL.",
-    ServerError: "Try again in a moment; the server's log has details under the request id.",
-}
-
-
-class CommandGroup(TyperGroup):
-    """Runs a command and turns what it raises into an explanation and an exit code."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command.
-
-        Raises:
-            typer.Exit: 2 for an error in the command line or the spec, else 1.
-        """
-        try:
-            return super().invoke(ctx)
-        except ApiError as error:
-            _explain(error)
-            usage = isinstance(error, InvalidRequestError | NotFoundError)
-            raise typer.Exit(USAGE if usage else FAILED) from None
-        except (UnknownReferenceError, NotConfiguredError) as error:
-            write_error(str(error))
-            raise typer.Exit(USAGE) from None
-        except TrainyardError as error:
-            write_error(str(error), remedy=_remedy(error))
-            raise typer.Exit(FAILED) from None
-
+# In the order of the help: set up, submit, look, act.
+COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
+    (local.up, "Start the control plane on this machine."),
+    (local.down, "Save and end what runs on this machine."),
+    (local.login, "Keep the address and token of a server."),
+    (submit.init, "Write a commented spec file."),
+    (submit.schema, "Write the JSON Schema of the spec."),
+    (submit.plan, "Check a spec and show its plan."),
+    (submit.submit, "Submit a job."),
+    (show.ps, "List jobs."),
+    (show.show, "Show one job whole."),
+    (show.events, "List what happened to a job."),
+    (show.nodes, "List the machines; drain or undrain one."),
+    (watch.watch, "Follow a job live, to its end."),
+    (metrics.metrics, "Show a job's metrics, or write them as CSV."),
+    (metrics.logs, "Show what a rank wrote."),
+    (compare.compare, "Lay several jobs side by side."),
+    (checkpoints.checkpoints, "List a job's checkpoints; verify, pin, unpin or delete one."),
+    (operations.operations, "Show operations on checkpoints; cancel one."),
+    (exports.export, "Write a checkpoint as Hugging Face's libraries read it."),
+    (exports.sample, "Draw a text from a checkpoint."),
+    (jobs.stop, "Save, then leave."),
+    (jobs.cancel, "Leave now, after showing what is lost."),
+    (jobs.kill, "Cancel without a question."),
+    (jobs.resume, "Resume, on any legal number of slots."),
+    (jobs.delete, "Remove a finished job."),
+    (requests.save, "Save a checkpoint now, and continue."),
+    (requests.profile, "Record the next steps with torch.profiler."),
+    (requests.snapshot, "Record what takes the memory of a GPU."),
+    (fork.fork, "Start a new job from a checkpoint."),
+)
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -85,6 +71,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+for command, summary in COMMANDS:
+    app.command(short_help=summary)(command)
 
 
 @app.callback()
@@ -97,25 +85,6 @@ def _choose(
     choose_profile(name)
 
 
-for part in (
-    *(local, submit, show, watch, metrics, compare),
-    *(checkpoints, operations, exports, jobs, requests, fork),
-):
-    part.register(app)
-
-
 def main() -> None:
     """Run the `trainyard` command."""
     app(prog_name="trainyard")
-
-
-def _explain(error: ApiError) -> None:
-    problem = error.problem
-    if "--json" in sys.argv[1:]:
-        print(json.dumps(problem.model_dump(mode="json")), file=sys.stderr)
-        return
-    write_error(problem.title, problem.detail, problems=problem.errors, remedy=_remedy(error))
-
-
-def _remedy(error: TrainyardError) -> str:
-    return next((text for kind, text in REMEDIES.items() if isinstance(error, kind)), "")

@@ -38,6 +38,11 @@ def size(count: int | None) -> str:
     return _scaled(count, 1024, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
 
 
+def counted(count: int, noun: str) -> str:
+    """Return `1 slot`, or `1,200 slots`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def bandwidth(count: int, seconds: float | None) -> str:
     """Return `1.2 GiB/s`, from bytes and the time that they took."""
     return f"{size(round(count / seconds))}/s" if seconds else DASH

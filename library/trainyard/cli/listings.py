@@ -15,7 +15,7 @@ from trainyard.protocol.rest.events import AnyEvent
 from trainyard.protocol.rest.jobs import JobSummary
 from trainyard.protocol.rest.nodes import NodeView
 from trainyard.protocol.rest.resume import ResumeOptions
-from trainyard.protocol.rest.telemetry import MetricsView
+from trainyard.protocol.rest.telemetry import MetricLineView, MetricsView
 from trainyard.protocol.states import JobState
 
 WHY_COLUMNS = 70
@@ -102,26 +102,30 @@ def draw_metrics(view: MetricsView) -> RenderableType:
     """Return a line for each series: its last value and its range."""
     if not view.lines:
         return Text("No metrics yet.")
-    rows = Listing("METRIC", "BRANCH", "STEPS", "LAST", "MIN", "MAX", "POINTS", "NOT FINITE",
-                   right=("STEPS", "LAST", "MIN", "MAX", "POINTS", "NOT FINITE"),
+    rows = Listing("METRIC", "BRANCH", "STEPS", "LAST", "MIN", "MAX", "NOT FINITE", "POINTS",
+                   right=("STEPS", "LAST", "MIN", "MAX", "NOT FINITE", "POINTS"),
                    spare=("POINTS", "STEPS", "BRANCH", "NOT FINITE"))  # fmt: skip
     for line in view.lines:
-        last = [value for value in line.last if value is not None]
-        rows.add(
-            line.name,
-            line.branch,
-            f"{line.first_steps[0]:,} → {line.steps[-1]:,}" if line.steps else formats.DASH,
-            formats.number(last[-1] if last else None),
-            formats.number(min((v for v in line.min if v is not None), default=None)),
-            formats.number(max((v for v in line.max if v is not None), default=None)),
-            f"{sum(line.count):,}",
-            f"{sum(line.non_finite):,}",
-        )
+        rows.add(line.name, line.branch, *series_cells(line), f"{sum(line.count):,}")
     return rows
 
 
+def series_cells(line: MetricLineView | None) -> tuple[str, ...]:
+    """Return steps, last value, least, greatest, and points that are NaN or infinite."""
+    if line is None or not line.steps:
+        return (formats.DASH,) * 5
+    last = (value for value in reversed(line.last) if value is not None)
+    return (
+        f"{line.first_steps[0]:,} → {line.steps[-1]:,}",
+        formats.number(next(last, None)),
+        formats.number(min((v for v in line.min if v is not None), default=None)),
+        formats.number(max((v for v in line.max if v is not None), default=None)),
+        f"{sum(line.non_finite):,}",
+    )
+
+
 def draw_options(options: ResumeOptions) -> RenderableType:
-    """Return the world sizes on which a job could go on."""
+    """Return the world sizes on which a job could resume."""
     rows = Listing("SLOTS", "FREE", "LAYOUTS", "MICRO-BATCH", "IDLE", "MEMORY",
                    right=("SLOTS",), spare=("FREE",), elastic="LAYOUTS")  # fmt: skip
     for option in options.options:

@@ -1,4 +1,4 @@
-"""Writing to the terminal: tables and pages for people, JSON for programs, errors with remedy."""
+"""Writing to stdout: tables and pages for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from rich.console import Console, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from trainyard.base.problems import Problem
 from trainyard.protocol.states import JobState
 
-View = TypeVar("View", bound=BaseModel)
+Value = TypeVar("Value", bound=BaseModel | Sequence[BaseModel])
 
 WIDE = 10_000
 """Columns of an output that is no terminal: a pipe gets whole lines."""
@@ -58,12 +56,12 @@ def note(text: str) -> None:
     console(stderr=True).print(Text(text, style="dim"))
 
 
-def emit(view: View, *, as_json: bool, draw: Callable[[View], RenderableType]) -> None:
-    """Write one view: rendered, or as JSON."""
+def emit(value: Value, draw: Callable[[Value], RenderableType], *, as_json: bool) -> None:
+    """Write a view, or a list of views: drawn, or as JSON."""
     if as_json:
-        write_json(view)
+        write_json(value)
     else:
-        write_text(draw(view))
+        write_text(draw(value))
 
 
 def write_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> None:
@@ -104,30 +102,3 @@ def facts(rows: Iterable[tuple[str, RenderableType | None]], *, indent: int = 2)
 def heading(text: str) -> Text:
     """Return the head of a part of a page, with an empty line above it."""
     return Text(f"\n{text}", style="bold")
-
-
-def write_error(
-    title: str,
-    detail: str = "",
-    *,
-    problems: Sequence[Problem] = (),
-    where: Callable[[Problem], str | None] = lambda _: None,
-    remedy: str = "",
-) -> None:
-    """Write an error: its text, each wrong field with its source, and the remedy."""
-    err = console(stderr=True)
-
-    def write(text: str | Text, *, style: str = "", indent: int = 2) -> None:
-        shown = Text(text, style=style) if isinstance(text, str) else text
-        err.print(Padding(shown, (0, 0, 0, indent), expand=False))
-
-    write(f"Error: {title}", style="bold red", indent=0)
-    if detail and not problems:
-        write(detail)
-    for problem in problems:
-        field = problem.pointer.strip("/").replace("/", ".") or "the whole document"
-        write(Text.assemble((field, "bold"), f"  {problem.detail}"))
-        if place := where(problem):
-            write(place, style="dim", indent=4)
-    if remedy:
-        write(remedy, style="cyan")

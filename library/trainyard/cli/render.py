@@ -46,7 +46,7 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
             ("progress", progress_words(job.progress, running=running)),
             ("phase", job.progress.phase if running else None),
             ("saves", _failed_save(attempt)),
-            ("runs as", f"{job.layout} on {job.world_size} slot{_s(job.world_size)}"),
+            ("runs as", f"{job.layout} on {formats.counted(job.world_size, 'slot')}"),
             ("device", attempt.device if attempt else None),
             ("auto", formats.auto(attempt.auto) if attempt else None),
             ("forked from", _ancestor(job)),
@@ -157,15 +157,11 @@ def _next(job: JobView) -> list[RenderableType]:
     hints = {
         "stop": "save, then leave",
         "cancel": "leave now",
-        "resume": "go on, with more steps" if ended else "go on, on as many slots as you like",
-        "resize": "go on, on other slots",
+        "resume": "resume, with more steps" if ended else "resume, on as many slots as you like",
+        "resize": "save, then resume on other slots",
         "delete": "remove it",
     }
     rows: list[tuple[str, RenderableType | None]] = [
         (commands[verb], hints[verb]) for verb in job.verbs if verb in commands
     ]
     return [heading("Next"), facts(rows)] if rows else []
-
-
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"

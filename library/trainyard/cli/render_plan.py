@@ -40,7 +40,7 @@ def draw_plan(plan: Plan) -> RenderableType:
             (f"auto on {plan.device}", formats.auto(plan.auto)),
         ]
     )  # fmt: skip
-    slots = f"{plan.world_size} slot{'s' if plan.world_size != 1 else ''}"
+    slots = formats.counted(plan.world_size, "slot")
     return Group(
         Text.assemble((plan.name, "bold"), f" on {slots}"), rows, *_warnings(plan.warnings)
     )
@@ -75,7 +75,7 @@ def draw_preview(preview: ResumePreview) -> RenderableType:
         start = f"from the save that its stop makes (now at step {preview.step:,})"
     head = Text.assemble(
         (preview.plan.name, "bold"),
-        f" on {preview.plan.world_size} slot{'s' * (preview.plan.world_size != 1)}, ",
+        f" on {formats.counted(preview.plan.world_size, 'slot')}, ",
         start,
     )
     if origin:

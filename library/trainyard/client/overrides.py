@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from trainyard.client.errors import UsageError
 from trainyard.client.spec_file import Assignment, apply
 from trainyard.protocol.attempt import SECTIONS, SINGLE_FIELDS
 from trainyard.protocol.rest.jobs import JobView
@@ -20,7 +21,7 @@ def overrides_from(job: JobView, assignments: Iterable[Assignment]) -> dict[str,
     has it.
 
     Raises:
-        ValueError: a resume may not change one of the fields.
+        UsageError: a resume may not change one of the fields.
     """
     listed = list(assignments)
     for assignment in listed:
@@ -45,4 +46,4 @@ def _check(assignment: Assignment) -> None:
     if field in OVERRIDES and assignment.text:
         return
     legal = ", ".join([*OVERRIDES, *(f"{section}.*" for section in SECTIONS)])
-    raise ValueError(f"{assignment}: it would change the result.\n  A resume may change {legal}.")
+    raise UsageError(f"{assignment}: it would change the result.\n  A resume may change {legal}.")

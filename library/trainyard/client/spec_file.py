@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from trainyard.base.json_text import json_problem
 from trainyard.base.model_base import SpecModel
 from trainyard.base.problems import Problem
+from trainyard.client.errors import UsageError
 from trainyard.spec.job import JobSpec
 
 
@@ -74,21 +75,21 @@ def read_spec_file(path: Path) -> dict[str, Any]:
     """Return the document in a TOML, YAML or JSON file.
 
     Raises:
-        ValueError: it cannot be read, or is no table of fields; the text names file and place.
+        UsageError: it cannot be read, or is no table of fields; the text names file and place.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise ValueError(f"{path}: a spec file ends with {', '.join(READERS)}")
+        raise UsageError(f"{path}: a spec file ends with {', '.join(READERS)}")
     try:
         document = reader(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror or error}") from None
+        raise UsageError(f"{path}: {error.strerror or error}") from None
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise UsageError(f"{path}: {error}") from None
     if document is None:  # an empty YAML file
         return {}
     if not isinstance(document, dict):
-        raise ValueError(f"{path}: holds a {type(document).__name__}, needs a table of fields")
+        raise UsageError(f"{path}: holds a {type(document).__name__}, needs a table of fields")
     return document
 
 
@@ -96,12 +97,12 @@ def parse_assignment(text: str) -> Assignment:
     """Read `section.field=value`.
 
     Raises:
-        ValueError: it has another form.
+        UsageError: it has another form.
     """
     name, equals, value = text.partition("=")
     path = tuple(part.strip() for part in name.split("."))
     if not equals or not all(path):
-        raise ValueError(f"--set {text}: write section.field=value, as in training.steps=200")
+        raise UsageError(f"--set {text}: write section.field=value, as in training.steps=200")
     return Assignment(path, value.strip())
 
 
@@ -109,7 +110,7 @@ def apply(document: Mapping[str, Any], assignments: Iterable[Assignment]) -> dic
     """Return the document with fields set, in order; an empty value takes the field out.
 
     Raises:
-        ValueError: a name on the way to the field holds a value, not a section.
+        UsageError: a name on the way to the field holds a value, not a section.
     """
     result = json.loads(json.dumps(document, default=str))
     for assignment in assignments:
@@ -117,7 +118,7 @@ def apply(document: Mapping[str, Any], assignments: Iterable[Assignment]) -> dic
         for name in assignment.path[:-1]:
             section = section.setdefault(name, {})
             if not isinstance(section, dict):
-                raise ValueError(f"{assignment}: {name} holds a value, not a section")
+                raise UsageError(f"{assignment}: {name} holds a value, not a section")
         if assignment.text:
             section[assignment.path[-1]] = typed_value(assignment)
         else:

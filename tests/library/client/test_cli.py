@@ -206,12 +206,12 @@ def test_a_node_is_drained_and_what_runs_there_named(yard: Yard, run: Run) -> No
         assert "nodes drain NODE" in refused.stderr
 
 
-def test_a_node_that_is_about_to_go_says_why(yard: Yard, run: Run) -> None:
+def test_a_node_that_is_about_to_leave_gives_its_reason(yard: Yard, run: Run) -> None:
     going = NodeHeartbeat(protocol=PROTOCOL, node="node-1", notice="taken back at [12:00]")
     node_heartbeat(yard.harness.context, going)
     shown = run("nodes", "undrain", "node-1").stdout
     assert "leaving" in shown
-    assert "node-1 is about to go: taken back at [12:00]" in shown
+    assert "node-1 is about to leave: taken back at [12:00]" in shown
 
 
 def test_a_dry_run_compares_and_changes_nothing(yard: Yard, run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -14,22 +15,14 @@ from trainyard.cli import formats
 from trainyard.cli.commands.jobs import confirm
 from trainyard.cli.commands.operations import finish
 from trainyard.cli.options import Json, Limit, Wait, Yes
-from trainyard.cli.output import facts, write_error, write_json, write_text
+from trainyard.cli.output import emit, facts
 from trainyard.cli.table import Listing
-from trainyard.client.errors import UnknownReferenceError
+from trainyard.client.errors import UnknownReferenceError, UsageError
 from trainyard.client.references import resolve
 from trainyard.client.sdk import Client
 from trainyard.protocol.rest.telemetry import CheckpointDetails, CheckpointView
 
-USAGE = 2
 VERBS = ("verify", "pin", "unpin", "delete")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(short_help="List a job's checkpoints; verify, pin, unpin or delete one.")(
-        checkpoints
-    )
 
 
 def checkpoints(
@@ -55,25 +48,23 @@ def checkpoints(
         if len(given) == 1:
             target = resolve(yard, given[0])
             if target.checkpoint_id is not None:
-                one = yard.checkpoint(target.checkpoint_id)
-                write_json(one) if json else write_text(draw_checkpoint(one))
+                emit(yard.checkpoint(target.checkpoint_id), draw_checkpoint, as_json=json)
                 return
             shown = list(itertools.islice(yard.checkpoints(target.job_id), limit))
-            write_json(shown) if json else write_text(draw_checkpoints(shown))
+            emit(shown, draw_checkpoints, as_json=json)
             return
         if len(given) != 2 or given[0] not in VERBS:
-            write_error(
+            raise UsageError(
                 f"{' '.join(given)!r} is neither a job nor something to do with a checkpoint.",
                 remedy=f"Write `trainyard checkpoints JOB`, or one of {', '.join(VERBS)} "
                 "before JOB@step-N.",
             )
-            raise typer.Exit(USAGE)
         verb = given[0]
         checkpoint_id = _checkpoint(yard, given[1], exact=verb == "delete")
         if verb in {"pin", "unpin"}:
             before = yard.checkpoint(checkpoint_id)
             view = yard.pin(checkpoint_id) if verb == "pin" else yard.unpin(checkpoint_id)
-            write_json(view) if json else write_text(_pinned_line(view, before))
+            emit(view, partial(_pinned_line, before=before), as_json=json)
             return
         if verb == "delete" and not yes:
             confirm(f"Delete {checkpoint_id} from storage?", flag="--yes")
@@ -122,7 +113,8 @@ def draw_checkpoint(one: CheckpointDetails) -> RenderableType:
     data = one.manifest.train_state.data
     lines: list[RenderableType] = [
         Text(
-            f"{one.id}: {formats.size(one.size)} in {one.files} file{_s(one.files)}, {one.layout}"
+            f"{one.id}: {formats.size(one.size)} in {formats.counted(one.files, 'file')}, "
+            f"{one.layout}"
         ),
         Text(f"Saved in {one.save_seconds:.2f} s; training waited: {stall}."),
         facts(
@@ -159,7 +151,7 @@ def written(checkpoint: CheckpointView) -> str:
         parts = [f"in {checkpoint.save_seconds:.2f} s"]
     else:
         speed = formats.bandwidth(checkpoint.size, checkpoint.write_seconds)
-        parts = [f"{count} writer{_s(count)}", speed]
+        parts = [formats.counted(count, "writer"), speed]
     if stall is not None:
         parts.append(f"stall {stall:.2f} s")
     return ", ".join(parts)
@@ -172,10 +164,6 @@ def _checkpoint(yard: Client, reference: str, *, exact: bool) -> str:
             f"{reference} is a job: name one of its checkpoints, as {reference}@step-400."
         )
     return target.checkpoint_id
-
-
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"
 
 
 def _verified(checkpoint: CheckpointView) -> Text:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
@@ -10,9 +10,9 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from trainyard.cli import formats
+from trainyard.cli.listings import series_cells
 from trainyard.cli.options import Json
-from trainyard.cli.output import state_text, write_json, write_text
+from trainyard.cli.output import emit, state_text
 from trainyard.cli.table import Listing
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
@@ -36,11 +36,6 @@ class CurveAxis(StrEnum):
     STEP = "step"
     TOKENS = "tokens"
     SECONDS = "seconds"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(short_help="Lay several jobs side by side.")(compare)
 
 
 def compare(
@@ -76,13 +71,11 @@ def compare(
         view = yard.compare(
             job_ids, names=chosen, x=x.value, from_x=start, to_x=end, max_points=points
         )
-    if json:
-        write_json(view)
-    elif csv:
+    if csv and not json:
         for line in csv_lines(view):
             print(line)
     else:
-        write_text(draw(view))
+        emit(view, draw, as_json=json)
 
 
 def csv_lines(view: ComparisonView) -> Iterator[str]:
@@ -119,18 +112,6 @@ def draw(view: ComparisonView) -> RenderableType:
                 job.name,
                 state_text(job.state),
                 job.layout,
-                formats.DASH if line is None else f"{line.first_steps[0]:,} → {line.steps[-1]:,}",
-                formats.number(_newest(line.last if line else ())),
-                formats.number(min(_known(line.min if line else ()), default=None)),
-                formats.number(max(_known(line.max if line else ()), default=None)),
-                f"{sum(line.non_finite):,}" if line else formats.DASH,
+                *series_cells(line),
             )
     return rows
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
-
-
-def _newest(values: Iterable[float | None]) -> float | None:
-    return next(reversed(_known(values)), None)

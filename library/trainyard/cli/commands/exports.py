@@ -13,12 +13,6 @@ from trainyard.client.sdk import Client
 from trainyard.protocol.operations import SHARD_GIB
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(short_help="Write a checkpoint as Hugging Face's libraries read it.")(export)
-    app.command(short_help="Draw a text from a checkpoint.")(sample)
-
-
 def export(
     reference: Newest,
     dtype: Annotated[

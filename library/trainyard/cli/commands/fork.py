@@ -8,23 +8,15 @@ import typer
 
 from trainyard.base.problems import Problem
 from trainyard.cli.commands.watch import end_code, watch_job
+from trainyard.cli.errors import explained
 from trainyard.cli.options import Follow, Json, Newest, Set
-from trainyard.cli.output import write_error, write_json, write_text
+from trainyard.cli.output import write_json, write_text
 from trainyard.cli.render import job_line
 from trainyard.cli.render_plan import draw_fork
 from trainyard.client import spec_file
-from trainyard.client.errors import InvalidRequestError
 from trainyard.client.references import newest_checkpoint
 from trainyard.client.sdk import Client
 from trainyard.client.spec_file import Assignment
-from trainyard.protocol.rest.fork import ForkReply
-
-USAGE = 2
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(short_help="Start a new job from a checkpoint.")(fork)
 
 
 def fork(
@@ -49,16 +41,29 @@ def fork(
     json: Json = False,
 ) -> None:
     """Start a new job with changed settings from a checkpoint, and list what stays exact."""
-    assignments = _assignments(settings)
+    assignments = [spec_file.parse_assignment(text) for text in settings or ()]
+
+    def origin(problem: Problem) -> str | None:
+        if problem.pointer.startswith("/parts"):
+            return f"--parts {parts}"
+        if problem.pointer == "/name" and name is not None:
+            return f"--name {name}"
+        return spec_file.origin(problem, file=None, assignments=assignments)
+
     with Client() as yard:
-        reply = _fork(
-            yard,
-            newest_checkpoint(yard, reference),
-            assignments,
-            name=name,
-            parts=parts.split(",") if parts is not None else None,
-            dry_run=dry_run,
-        )
+        checkpoint_id = newest_checkpoint(yard, reference)
+        with explained(
+            origin,
+            remedy="docs/forking.md lists what a fork may change and what then stays exact.",
+            spec_field=lambda pointer: pointer.removeprefix("/changes"),
+        ):
+            reply = yard.fork(
+                checkpoint_id,
+                name=name,
+                changes=_changes(assignments),
+                parts=parts.split(",") if parts is not None else None,
+                dry_run=dry_run,
+            )
         if json:
             write_json(reply)
         else:
@@ -67,46 +72,6 @@ def fork(
             write_text(job_line(reply.job) if reply.job else "Nothing was stored.")
         if wait and reply.job is not None:
             raise typer.Exit(end_code(watch_job(yard, reply.job.id, as_json=json).state))
-
-
-def _assignments(settings: list[str] | None) -> list[Assignment]:
-    try:
-        return [spec_file.parse_assignment(text) for text in settings or ()]
-    except ValueError as error:
-        write_error(str(error))
-        raise typer.Exit(USAGE) from None
-
-
-def _fork(
-    yard: Client,
-    checkpoint_id: str,
-    assignments: list[Assignment],
-    *,
-    name: str | None,
-    parts: list[str] | None,
-    dry_run: bool,
-) -> ForkReply:
-    def where(problem: Problem) -> str | None:
-        if problem.pointer.startswith("/parts"):
-            return f"--parts {','.join(parts or ())}"
-        if problem.pointer == "/name" and name is not None:
-            return f"--name {name}"
-        return spec_file.origin(problem, file=None, assignments=assignments)
-
-    try:
-        return yard.fork(
-            checkpoint_id, name=name, changes=_changes(assignments), parts=parts, dry_run=dry_run
-        )
-    except InvalidRequestError as error:
-        problem = error.problem
-        write_error(
-            problem.title,
-            problem.detail,
-            problems=[_as_written(each) for each in problem.errors],
-            where=where,
-            remedy="docs/forking.md lists what a fork may change and what then stays exact.",
-        )
-        raise typer.Exit(USAGE) from None
 
 
 def _changes(assignments: list[Assignment]) -> dict[str, Any]:
@@ -119,9 +84,3 @@ def _changes(assignments: list[Assignment]) -> dict[str, Any]:
         value = spec_file.typed_value(assignment) if assignment.text else None
         section[assignment.path[-1]] = value
     return changes
-
-
-def _as_written(problem: Problem) -> Problem:
-    """Name a changed field as in `--set`, not by its place in the request."""
-    pointer = problem.pointer.removeprefix("/changes")
-    return problem.model_copy(update={"pointer": pointer})

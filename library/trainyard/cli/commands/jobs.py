@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
+from rich.console import Group, RenderableType
 
-from trainyard.base.problems import Problem
+from trainyard.cli import formats
 from trainyard.cli.commands.watch import end_code, watch_job
+from trainyard.cli.errors import FAILED, explained
 from trainyard.cli.listings import draw_options
 from trainyard.cli.options import Follow, JobReference, Json, Reason, Set, Wait, Yes
-from trainyard.cli.output import write_error, write_json, write_text
+from trainyard.cli.output import emit, write_json, write_text
 from trainyard.cli.render import job_line
 from trainyard.cli.render_plan import draw_preview
 from trainyard.client import spec_file
-from trainyard.client.errors import InvalidRequestError
+from trainyard.client.errors import UsageError
 from trainyard.client.overrides import overrides_from
 from trainyard.client.references import resolve, resolve_job
 from trainyard.client.sdk import Client
 from trainyard.protocol.attempt import SINGLE_FIELDS
-from trainyard.protocol.rest.jobs import JobView
-from trainyard.protocol.rest.resume import ResumeReply
-
-USAGE = 2
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(short_help="Save, then leave.")(stop)
-    app.command(short_help="Leave now, after saying what is lost.")(cancel)
-    app.command(short_help="Cancel without a question.")(kill)
-    app.command(short_help="Go on, on any legal number of slots.")(resume)
-    app.command(short_help="Remove a finished job.")(delete)
+from trainyard.protocol.rest.jobs import CancelReply, JobView
 
 
 def stop(
@@ -46,10 +37,7 @@ def stop(
         job = yard.stop(resolve_job(yard, reference), reason=reason)
         if wait:
             job = yard.wait(job.id)
-    if json:
-        write_json(job)
-    else:
-        write_text(job_line(job))
+    emit(job, job_line, as_json=json)
 
 
 def cancel(
@@ -70,18 +58,18 @@ def kill(reference: JobReference, reason: Reason = "", json: Json = False) -> No
 
 
 def _cancel(yard: Client, job_id: str, *, reason: str, json: bool) -> None:
-    reply = yard.cancel(job_id, reason=reason)
-    if json:
-        write_json(reply)
-    else:
-        write_text(job_line(reply.job), f"Lost: {reply.lost}" if reply.lost else "Nothing is lost.")
+    def draw(reply: CancelReply) -> RenderableType:
+        lost = f"Lost: {reply.lost}" if reply.lost else "Nothing is lost."
+        return Group(job_line(reply.job), lost)
+
+    emit(yard.cancel(job_id, reason=reason), draw, as_json=json)
 
 
 def _at_risk(yard: Client, job: JobView) -> str:
     """Return the work that a cancel would lose now."""
     saved = max((c.step for c in yard.checkpoints(job.id) if c.on_lineage), default=0)
     steps = max(job.progress.step - saved, 0)
-    return f"{steps:,} step{'s' if steps != 1 else ''} since the last checkpoint would be lost."
+    return f"{formats.counted(steps, 'step')} since the last checkpoint would be lost."
 
 
 def resume(
@@ -114,19 +102,25 @@ def resume(
     with Client() as yard:
         target = resolve(yard, reference)
         if options:
-            found = yard.resume_options(target.job_id)
-            write_json(found) if json else write_text(draw_options(found))
+            emit(yard.resume_options(target.job_id), draw_options, as_json=json)
             return
-        reply = _resume(
-            yard,
-            target.job_id,
-            settings or [],
-            world_size=world_size,
-            steps=steps,
-            checkpoint_id=target.checkpoint_id,
-            allow_code_change=allow_code_change,
-            dry_run=dry_run,
-        )
+        assignments = [spec_file.parse_assignment(text) for text in settings or ()]
+        with explained(
+            partial(spec_file.origin, file=None, assignments=assignments),
+            remedy=f"`trainyard resume {target.job_id} --options` lists what is legal.",
+            spec_field=_spec_field,
+        ):
+            reply = yard.resume(
+                target.job_id,
+                world_size=world_size,
+                steps=steps,
+                checkpoint_id=target.checkpoint_id,
+                overrides=overrides_from(yard.job(target.job_id), assignments)
+                if assignments
+                else None,
+                allow_code_change=allow_code_change,
+                dry_run=dry_run,
+            )
         if json:
             write_json(reply)
         else:
@@ -136,50 +130,10 @@ def resume(
             raise typer.Exit(end_code(watch_job(yard, target.job_id, as_json=json).state))
 
 
-def _resume(
-    yard: Client,
-    job_id: str,
-    settings: list[str],
-    *,
-    world_size: int | None,
-    steps: int | None,
-    checkpoint_id: str | None,
-    allow_code_change: bool,
-    dry_run: bool,
-) -> ResumeReply:
-    try:
-        assignments = [spec_file.parse_assignment(text) for text in settings]
-        overrides = overrides_from(yard.job(job_id), assignments) if assignments else None
-    except ValueError as error:
-        write_error(str(error))
-        raise typer.Exit(USAGE) from None
-
-    def where(problem: Problem) -> str | None:
-        field = problem.pointer.removeprefix("/overrides").strip("/").replace("/", ".")
-        pointer = "/" + SINGLE_FIELDS.get(field, field).replace(".", "/")
-        moved = problem.model_copy(update={"pointer": pointer})
-        return spec_file.origin(moved, file=None, assignments=assignments)
-
-    try:
-        return yard.resume(
-            job_id,
-            world_size=world_size,
-            steps=steps,
-            checkpoint_id=checkpoint_id,
-            overrides=overrides,
-            allow_code_change=allow_code_change,
-            dry_run=dry_run,
-        )
-    except InvalidRequestError as error:
-        problem = error.problem
-        write_error(
-            problem.title,
-            problem.detail,
-            problems=problem.errors,
-            where=where,
-            remedy=f"`trainyard resume {job_id} --options` lists what is legal.",
-        )
-        raise typer.Exit(USAGE) from None
+def _spec_field(pointer: str) -> str:
+    """Return the pointer into the spec of an override, such as `/overrides/steps`."""
+    field = pointer.removeprefix("/overrides").removeprefix("/")
+    return f"/{SINGLE_FIELDS.get(field, field).replace('.', '/')}"
 
 
 def delete(
@@ -203,7 +157,6 @@ def delete(
 def confirm(question: str, *, flag: str) -> None:
     """Prompt for confirmation; without a terminal fail and name the option that replaces it."""
     if not sys.stdin.isatty():
-        write_error(question, remedy=f"There is no terminal for an answer: use {flag}.")
-        raise typer.Exit(USAGE)
+        raise UsageError(question, remedy=f"There is no terminal for an answer: use {flag}.")
     if not typer.confirm(question, err=True):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)

@@ -12,12 +12,11 @@ from urllib.parse import urlsplit
 import typer
 
 from trainyard.base.loopback import is_loopback
-from trainyard.cli.output import write_error, write_text
+from trainyard.cli.output import write_text
 from trainyard.client import settings
+from trainyard.client.errors import UsageError
 from trainyard.client.sdk import Client
 from trainyard.client.settings import Connection, resolve, save
-
-USAGE = 2
 
 Data = Annotated[
     Path | None,
@@ -29,13 +28,6 @@ Profile = Annotated[
     str | None,
     typer.Option("--profile", metavar="NAME", help="Keep address and token under this name."),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(short_help="Start the control plane on this machine.")(up)
-    app.command(short_help="Save and end what runs on this machine.")(down)
-    app.command(short_help="Keep the address and token of a server.")(login)
 
 
 def up(
@@ -83,11 +75,10 @@ def _given(options: dict[str, object]) -> list[str]:
 def _embedded(*arguments: str) -> None:
     """Replace this process by `python -m embedded`, without importing it."""
     if importlib.util.find_spec("embedded") is None or importlib.util.find_spec("fastapi") is None:
-        write_error(
+        raise UsageError(
             "the control plane is not installed here",
             remedy="Install it with `pip install 'trainyard-programs[embedded]'`.",
         )
-        raise typer.Exit(USAGE)
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "embedded", *arguments])
 
@@ -103,12 +94,11 @@ def login(
     if profile is not None:
         settings.choose_profile(profile)
     if "?" in url:
-        write_error(
+        raise UsageError(
             "this link logs a browser in, once",
             remedy="Give the server's address alone, and a token: the page Tokens makes one. On "
             "the machine of `trainyard up` no login is needed.",
         )
-        raise typer.Exit(USAGE)
     if "://" not in url:
         url = f"{_guessed_scheme(url)}://{url}"
     given = token or os.environ.get("TRAINYARD_TOKEN")

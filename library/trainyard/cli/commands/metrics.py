@@ -9,7 +9,7 @@ import typer
 
 from trainyard.cli.listings import draw_metrics
 from trainyard.cli.options import JobReference, Json
-from trainyard.cli.output import note, write_json, write_json_line, write_text
+from trainyard.cli.output import emit, note, write_json, write_json_line
 from trainyard.client.errors import InvalidRequestError, NotFoundError
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
@@ -24,12 +24,6 @@ PAGE_LINES = 1000
 Attempt = Annotated[
     int | None, typer.Option("--attempt", min=1, help="Number of the attempt; the newest without.")
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(short_help="Show a job's metrics, or write them as CSV.")(metrics)
-    app.command(short_help="Show what a rank wrote.")(logs)
 
 
 def metrics(
@@ -55,7 +49,7 @@ def metrics(
                 print(line)
             return
         view = yard.metrics(job_id, names=chosen, attempt=attempt, max_points=points)
-    write_json(view) if json else write_text(draw_metrics(view))
+    emit(view, draw_metrics, as_json=json)
 
 
 def logs(

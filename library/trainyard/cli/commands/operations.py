@@ -12,18 +12,18 @@ from rich.text import Text
 
 from trainyard.base.ids import is_id
 from trainyard.cli import formats
+from trainyard.cli.errors import FAILED
 from trainyard.cli.listings import SHORT_ID
 from trainyard.cli.options import Json, Limit
-from trainyard.cli.output import write_error, write_json, write_text
+from trainyard.cli.output import emit
 from trainyard.cli.table import Listing
-from trainyard.client.errors import UnknownReferenceError
+from trainyard.client.errors import UnknownReferenceError, UsageError
 from trainyard.client.references import resolve
 from trainyard.client.sdk import Client
 from trainyard.protocol.operations import OperationKind
 from trainyard.protocol.rest.operations import OperationView
 from trainyard.protocol.states import OperationState
 
-FAILED, USAGE = 1, 2
 SIGNS = {
     OperationState.QUEUED: ("○", "blue"),
     OperationState.RUNNING: ("●", "green"),
@@ -39,11 +39,6 @@ DONE = {
     OperationKind.SAMPLE: "Drew from",
     OperationKind.RECOVER: "Recovered",
 }
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(short_help="Show what is done to checkpoints; take it back.")(operations)
 
 
 def operations(
@@ -68,15 +63,14 @@ def operations(
     words_given = given or []
     with Client() as yard:
         if len(words_given) == 2 and words_given[0] == "cancel":
-            view = yard.cancel_operation(_operation(yard, words_given[1]))
-            write_json(view) if json else write_text(operation_line(view))
+            cancelled = yard.cancel_operation(_operation(yard, words_given[1]))
+            emit(cancelled, operation_line, as_json=json)
             return
         if len(words_given) > 1:
-            write_error(
+            raise UsageError(
                 f"{' '.join(words_given)!r} is neither a job nor an operation to cancel.",
                 remedy="Write `trainyard operations [JOB]`, or `... operations cancel OPERATION`.",
             )
-            raise typer.Exit(USAGE)
         target = resolve(yard, words_given[0]) if words_given else None
         found = yard.operations(
             job_id=target.job_id if target else None,
@@ -84,7 +78,7 @@ def operations(
             open_only=open_only,
         )
         shown = list(itertools.islice(found, limit))
-    write_json(shown) if json else write_text(draw_operations(shown))
+    emit(shown, draw_operations, as_json=json)
 
 
 def _operation(yard: Client, reference: str) -> str:
@@ -108,7 +102,7 @@ def finish(operation: OperationView, *, waited: bool, as_json: bool) -> None:
     Raises:
         typer.Exit: with 1, if the command waited and the operation did not succeed.
     """
-    write_json(operation) if as_json else write_text(operation_line(operation))
+    emit(operation, operation_line, as_json=as_json)
     if waited and not is_well(operation):
         raise typer.Exit(FAILED)
 

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
+from trainyard.cli.errors import FAILED
 from trainyard.cli.options import JobReference, Json
-from trainyard.cli.output import write_json, write_text
+from trainyard.cli.output import emit
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
+from trainyard.protocol.rest.jobs import JobRequestView
 from trainyard.run.records import RequestKind
 
-FAILED = 1
 Steps = Annotated[int, typer.Option("--steps", min=1, max=100, help="Steps to record.")]
 AllRanks = Annotated[
     bool, typer.Option("--all-ranks", help="Every rank records; the first one without.")
@@ -20,16 +21,9 @@ AllRanks = Annotated[
 Answered = Annotated[bool, typer.Option("--wait", "-w", help="Until the trainer has answered.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(short_help="Save a checkpoint now, and go on.")(save)
-    app.command(short_help="Record the next steps with torch.profiler.")(profile)
-    app.command(short_help="Record what takes the memory of a GPU.")(snapshot)
-
-
 def save(reference: JobReference, wait: Answered = False, json: Json = False) -> None:
     """Save a checkpoint now, and continue training."""
-    _ask(reference, "save", wait=wait, json=json)
+    _request(reference, "save", wait=wait, json=json)
 
 
 def profile(
@@ -43,7 +37,7 @@ def profile(
 
     The files stay in the run directory on the node; with --wait they are named when they are there.
     """
-    _ask(reference, "profile", steps=steps, all_ranks=all_ranks, wait=wait, json=json)
+    _request(reference, "profile", steps=steps, all_ranks=all_ranks, wait=wait, json=json)
 
 
 def snapshot(
@@ -57,10 +51,10 @@ def snapshot(
 
     The files stay in the run directory on the node; with --wait they are named when they are there.
     """
-    _ask(reference, "memory_snapshot", steps=steps, all_ranks=all_ranks, wait=wait, json=json)
+    _request(reference, "memory_snapshot", steps=steps, all_ranks=all_ranks, wait=wait, json=json)
 
 
-def _ask(
+def _request(
     reference: str,
     kind: RequestKind,
     *,
@@ -74,12 +68,12 @@ def _ask(
         request = yard.request(job_id, kind, steps=steps, ranks="all" if all_ranks else "first")
         if wait:
             request = yard.wait_for_answer(job_id, request.id)
-    answer = request.answer
-    if json:
-        write_json(request)
-    else:
-        write_text(
-            "Requested; `trainyard events` has the answer." if answer is None else answer.message
-        )
-    if answer is not None and not answer.ok:
+    emit(request, _answer, as_json=json)
+    if request.answer is not None and not request.answer.ok:
         raise typer.Exit(FAILED)
+
+
+def _answer(request: JobRequestView) -> str:
+    if request.answer is None:
+        return "Requested; `trainyard events` has the answer."
+    return request.answer.message

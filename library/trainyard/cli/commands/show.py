@@ -9,22 +9,13 @@ import typer
 
 from trainyard.cli.listings import draw_counts, draw_events, draw_jobs, draw_nodes
 from trainyard.cli.options import JobReference, Json, Limit
-from trainyard.cli.output import note, write_error, write_json, write_text
+from trainyard.cli.output import emit, note, write_json, write_text
 from trainyard.cli.render import draw_show
+from trainyard.client.errors import UsageError
 from trainyard.client.references import resolve_job
 from trainyard.client.sdk import Client
 from trainyard.protocol.rest.jobs import JobOrder
 from trainyard.protocol.states import JobState
-
-USAGE = 2
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(short_help="List jobs.")(ps)
-    app.command(short_help="Show one job whole.")(show)
-    app.command(short_help="Say what happened to a job.")(events)
-    app.command(short_help="List the machines; drain or undrain one.")(nodes)
 
 
 def ps(
@@ -71,10 +62,7 @@ def events(reference: JobReference, limit: Limit = 50, json: Json = False) -> No
     with Client() as yard:
         job_id = resolve_job(yard, reference)
         shown = list(itertools.islice(yard.events(job_id), limit))[::-1]
-    if json:
-        write_json(shown)
-    else:
-        write_text(draw_events(shown))
+    emit(shown, draw_events, as_json=json)
 
 
 def nodes(
@@ -99,23 +87,19 @@ def nodes(
         if given:
             _drain(yard, given, finish=finish)
         shown = list(yard.nodes())
-    if json:
-        write_json(shown)
-    else:
-        write_text(draw_nodes(shown))
-        for node in shown:
-            if node.notice:
-                write_text(f"{node.name} is about to go: {node.notice}")
+    emit(shown, draw_nodes, as_json=json)
+    for node in shown:
+        if node.notice and not json:
+            write_text(f"{node.name} is about to leave: {node.notice}")
 
 
 def _drain(yard: Client, given: list[str], *, finish: bool) -> None:
     if len(given) != 2 or given[0] not in {"drain", "undrain"} or (finish and given[0] != "drain"):
-        write_error(
-            f"`nodes {' '.join(given)}` is nothing that can be done.",
+        raise UsageError(
+            f"`nodes {' '.join(given)}` is no command.",
             remedy="Write `trainyard nodes drain NODE [--finish]` or `trainyard nodes undrain "
             "NODE`.",
         )
-        raise typer.Exit(USAGE)
     verb, node = given
     if verb == "undrain":
         yard.undrain(node)
@@ -123,4 +107,4 @@ def _drain(yard: Client, given: list[str], *, finish: bool) -> None:
     moving = yard.drain(node, running="finish" if finish else "move").allocations
     if moving and not finish:
         names = ", ".join(holding.job_name for holding in moving)
-        note(f"Save, leave {node} and go on elsewhere: {names}.")
+        note(f"Save, leave {node} and resume elsewhere: {names}.")

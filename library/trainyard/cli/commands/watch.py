@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import typer
 from rich.console import Group, RenderableType
@@ -33,16 +32,27 @@ PROGRESS_SECONDS = 2.0
 """Least time between two lines of progress where there is no terminal."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(short_help="Follow a job live, to its end.")(watch)
-
-
 def watch(reference: JobReference = "@last", json: Json = False) -> None:
     """Follow a job to its end: exit 0 succeeded, 1 failed, 3 stopped or cancelled."""
     with Client() as yard:
         job = watch_job(yard, resolve_job(yard, reference), as_json=json)
     raise typer.Exit(end_code(job.state))
+
+
+class Screen:
+    """Shows a job and its events; this one shows nothing."""
+
+    def __enter__(self) -> None:
+        """Open the screen."""
+
+    def __exit__(self, *exception: object) -> None:
+        """Close it."""
+
+    def show(self, job: JobView) -> None:
+        """Show the job as it is now."""
+
+    def show_item(self, item: AnyStreamItem, job: JobView) -> None:
+        """Show an event or a notice, with the job as it is after it."""
 
 
 def end_code(state: JobState) -> int:
@@ -63,24 +73,8 @@ def watch_job(yard: Client, job_id: str, *, as_json: bool = False) -> JobView:
         with screen:
             return follow(yard, job_id, screen)
     except KeyboardInterrupt:
-        note(f"The job goes on. `trainyard watch {job_id}` comes back to it.")
+        note(f"The job continues. `trainyard watch {job_id}` follows it again.")
         raise typer.Exit(INTERRUPTED) from None
-
-
-class Screen(Protocol):
-    """Shows a job and its events."""
-
-    def __enter__(self) -> object:
-        """Open the screen."""
-
-    def __exit__(self, *exception: object) -> None:
-        """Close it."""
-
-    def show(self, job: JobView) -> None:
-        """Show the job as it is now."""
-
-    def show_item(self, item: AnyStreamItem, job: JobView) -> None:
-        """Show an event, with the job as it is after it."""
 
 
 def follow(yard: Client, job_id: str, screen: Screen) -> JobView:
@@ -103,36 +97,21 @@ def follow(yard: Client, job_id: str, screen: Screen) -> JobView:
     raise AssertionError("the stream ends only by raising")
 
 
-class JsonPrinter:
+class JsonPrinter(Screen):
     """Every event and notice as one line of JSON."""
-
-    def __enter__(self) -> None:
-        """Open nothing."""
-
-    def __exit__(self, *exception: object) -> None:
-        """Close nothing."""
-
-    def show(self, job: JobView) -> None:
-        """Write nothing: the stream holds events and notices only."""
 
     def show_item(self, item: AnyStreamItem, job: JobView) -> None:  # noqa: ARG002 - a Screen
         """Write the event or notice."""
         write_json_line(item)
 
 
-class Lines:
+class Lines(Screen):
     """Plain lines: events immediately, progress every other second."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._next_progress = 0.0
         self._shown: str | None = None
-
-    def __enter__(self) -> None:
-        """Open nothing."""
-
-    def __exit__(self, *exception: object) -> None:
-        """Close nothing."""
 
     def show(self, job: JobView) -> None:
         """Write the job on one line, unless that is what was written last."""
@@ -152,7 +131,7 @@ class Lines:
             self.show(job)
 
 
-class Panel:
+class Panel(Screen):
     """A live panel of the job, with its events above."""
 
     def __init__(self) -> None:
@@ -207,7 +186,7 @@ def panel(job: JobView) -> RenderableType:
     head = Text.assemble((job.name, "bold"), "  ", state_text(job.state))
     if (phase := phase_words(job)) is not None:
         head.append(f"  {phase}", style="dim")
-    place = f"{job.layout} on {job.world_size} slot{'' if job.world_size == 1 else 's'}"
+    place = f"{job.layout} on {formats.counted(job.world_size, 'slot')}"
     bar = Table.grid()  # a bar alone does not end its line
     bar.add_row(
         ProgressBar(
