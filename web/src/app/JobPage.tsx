@@ -6,6 +6,7 @@ import { Charts } from "@/features/charts/Charts";
 import { Checkpoints } from "@/features/checkpoints/Checkpoints";
 import { Events } from "@/features/events/Events";
 import { ActionDialog } from "@/features/job/ActionDialog";
+import { useOpenDialog } from "@/features/job/Actions";
 import { JobHeader } from "@/features/job/JobHeader";
 import { Logs } from "@/features/logs/Logs";
 import { Provenance } from "@/features/provenance/Provenance";
@@ -67,7 +68,20 @@ function LoadedJob({ job }: { job: Job }) {
           <active.Panel job={job} />
         </div>
       </Tabs>
-      <ActionDialog job={job} Resume={ResumeDialog} />
+      <OpenDialog job={job} />
     </>
   );
+}
+
+/** The page opens the dialogs, because no feature imports another one. */
+function OpenDialog({ job }: { job: Job }) {
+  const open = useOpenDialog(job);
+  if (open === null) return null;
+  const { verb, gone, onClose } = open;
+  const props = { job, gone, onClose };
+  // The key gives each verb a dialog of its own: what was typed for one is not kept for the next.
+  if (verb === "resume" || verb === "resize") {
+    return <ResumeDialog key={verb} verb={verb} {...props} />;
+  }
+  return <ActionDialog key={verb} verb={verb} {...props} />;
 }

@@ -1,6 +1,6 @@
-// The dialogs of a job page; which one is open lies in the URL.
+// The dialogs that end a job: stop, cancel, delete.
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { type ComponentType, type ReactNode, useId, useState } from "react";
+import { type ReactNode, useId, useState } from "react";
 import { useNavigate } from "react-router";
 import { keys } from "@/shared/api/queries";
 import type { Job } from "@/shared/api/types";
@@ -15,7 +15,6 @@ import { Dialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
 import { InlineError } from "@/shared/ui/Notice";
 import { deleteJob, postCancel, postStop } from "./api";
-import { useAsked } from "./useAsked";
 
 interface DialogProps {
   job: Job;
@@ -30,22 +29,9 @@ const DIALOGS = {
   delete: DeleteDialog,
 };
 
-interface ActionDialogProps {
-  job: Job;
-  /** The dialog of a resume or a resize. */
-  Resume: ComponentType<DialogProps & { verb: "resume" | "resize" }>;
-}
-
-/** Shows the dialog that the URL names. */
-export function ActionDialog({ job, Resume }: ActionDialogProps) {
-  const asked = useAsked(job);
-  if (asked === null) return null;
-  const { verb, gone, onClose } = asked;
-  if (verb === "resume" || verb === "resize") {
-    return <Resume key={verb} job={job} verb={verb} gone={gone} onClose={onClose} />;
-  }
+export function ActionDialog({ verb, ...props }: DialogProps & { verb: keyof typeof DIALOGS }) {
   const Shown = DIALOGS[verb];
-  return <Shown key={verb} job={job} gone={gone} onClose={onClose} />;
+  return <Shown {...props} />;
 }
 
 function StopDialog({ job, onClose, gone }: DialogProps) {

@@ -1,9 +1,16 @@
-// What may be done to the job now, the next thing first.
+// What may be done to the job now, the next thing first: buttons, and the dialog that they open.
 import { useMutation } from "@tanstack/react-query";
-import { Fragment, useEffect, useState } from "react";
+import { Fragment, useEffect, useRef, useState } from "react";
 import type { Job, Verb } from "@/shared/api/types";
 import { useReference } from "@/shared/job/reference";
-import { type Asked, REQUESTS, requestCommand, VERBS } from "@/shared/job/verbs";
+import {
+  type Asked,
+  type DialogVerb,
+  isDialogVerb,
+  REQUESTS,
+  requestCommand,
+  VERBS,
+} from "@/shared/job/verbs";
 import { useView } from "@/shared/job/view";
 import { useStream } from "@/shared/stream/useStream";
 import { Button, type ButtonLook } from "@/shared/ui/Button";
@@ -32,6 +39,7 @@ export function Actions({ job }: { job: Job }) {
             look={lookOf(verb, job)}
             title={VERBS[verb].means}
             aria-haspopup="dialog"
+            // The URL opens the dialog, so that a link or a remedy can open it too.
             onClick={() => view.change({ dialog: verb, checkpoint: null })}
           >
             {VERBS[verb].label}
@@ -40,6 +48,49 @@ export function Actions({ job }: { job: Job }) {
       )}
     </div>
   );
+}
+
+export interface OpenDialog {
+  verb: DialogVerb;
+  /** Why the verb is no longer possible; the dialog stays open to show it. */
+  gone: string | null;
+  onClose: () => void;
+}
+
+const CLOSED = { dialog: null, checkpoint: null, aim: null };
+
+/**
+ * Return the dialog that the URL names.
+ *
+ * A verb that the job's state takes away leaves the URL at once, so that no later state opens the
+ * dialog again; the open dialog stays, with the reason, until a person closes it.
+ */
+export function useOpenDialog(job: Job): OpenDialog | null {
+  const { dialog: word, change } = useView();
+  const [gone, setGone] = useState<Pick<OpenDialog, "verb" | "gone"> | null>(null);
+  const isClosing = useRef(false);
+  const verb = isDialogVerb(word) ? word : null;
+  const isLegal = verb !== null && job.verbs.includes(verb);
+  const isStale = word !== null && !isLegal;
+  if (isStale && verb !== null && gone?.verb !== verb && !isClosing.current) {
+    setGone({ verb, gone: goneWords(job, verb) });
+  }
+  useEffect(() => {
+    if (word === null) isClosing.current = false;
+    else if (isStale) change(CLOSED);
+  }, [word, isStale, change]);
+  const onClose = () => {
+    isClosing.current = true; // the URL still names the verb in the renders until it changes
+    setGone(null);
+    change(CLOSED);
+  };
+  if (isLegal) return { verb, gone: null, onClose };
+  return gone === null ? null : { ...gone, onClose };
+}
+
+function goneWords(job: Job, verb: DialogVerb): string {
+  const why = job.reason ? ` (${job.reason})` : "";
+  return `${VERBS[verb].label} is no longer possible: the job is ${job.state} now${why}.`;
 }
 
 const SAID_MILLISECONDS = 6_000;
