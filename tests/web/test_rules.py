@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 SOURCES = Path(__file__).resolve().parent.parent.parent / "web" / "src"
-GENERATED = SOURCES / "shared" / "api" / "schema.d.ts"
+GENERATED = SOURCES / "shared" / "api" / "schema.ts"
 MAX_LINES = 400
 MAX_FILES = 12
 IMPORT = re.compile(r"""^(?:import|export)\b[^'"]*?(?:from\s*)?["']([^"']+)["']""", re.MULTILINE)

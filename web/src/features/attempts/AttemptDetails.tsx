@@ -1,11 +1,10 @@
 // One attempt whole: its failure, what it changed, where it ran.
 import type { ReactNode } from "react";
-import type { Attempt, Job } from "@/shared/api/types";
+import type { Attempt, Failure, Job } from "@/shared/api/types";
 import { count, NONE, plural } from "@/shared/format/numbers";
 import { autoWords, valueText } from "@/shared/format/spec";
 import { moment } from "@/shared/format/time";
 import { FailureFacts } from "@/shared/job/FailureFacts";
-import type { Failure } from "@/shared/job/failures";
 import { originWords } from "@/shared/job/reference";
 import { useView } from "@/shared/job/view";
 import { Badge, StateBadge } from "@/shared/ui/Badge";

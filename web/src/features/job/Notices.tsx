@@ -1,10 +1,10 @@
 // What stands in the job's way, and the button that does something about it.
 import type { ReactNode } from "react";
-import type { Attempt, Job } from "@/shared/api/types";
+import type { Attempt, Failure, Job } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
 import { duration, moment } from "@/shared/format/time";
 import { FailureFacts } from "@/shared/job/FailureFacts";
-import { type Failure, reasonWords, resumeLabel } from "@/shared/job/failures";
+import { reasonWords, resumeLabel } from "@/shared/job/failures";
 import { goOnVerb } from "@/shared/job/verbs";
 import { useView } from "@/shared/job/view";
 import { Button, ButtonLink } from "@/shared/ui/Button";

@@ -21,7 +21,7 @@ const PHASES: Record<string, string> = {
 export function ProgressLine({ job }: { job: Job }) {
   const { progress } = job;
   const share = progress.steps > 0 ? Math.min(progress.step / progress.steps, 1) : 0;
-  const isActive = ["starting", "running", "stopping"].includes(job.state);
+  const isActive = job.ended_at === null && job.state !== "queued";
   const phase = isActive && progress.phase ? (PHASES[progress.phase] ?? progress.phase) : NONE;
   return (
     <div className="job-progress">

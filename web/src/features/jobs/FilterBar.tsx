@@ -2,12 +2,12 @@
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { type JobFilter, jobCountsQuery, legalSearch } from "@/shared/api/queries";
+import { jobStateValues } from "@/shared/api/schema";
 import { count } from "@/shared/format/numbers";
 import { STATE_TONES } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
 import { cx } from "@/shared/ui/cx";
 import { StateGlyph } from "@/shared/ui/StateGlyph";
-import { STATES } from "@/shared/url/pages";
 import { toggled } from "./filter";
 import { SEARCH_ID } from "./useJobKeys";
 
@@ -25,7 +25,7 @@ export function FilterBar({ filter, onChange }: FilterBarProps) {
       <Search filter={filter} onChange={onChange} />
       <fieldset className="filter-states">
         <legend className="visually-hidden">State</legend>
-        {STATES.map((state) => (
+        {jobStateValues.map((state) => (
           <button
             key={state}
             type="button"

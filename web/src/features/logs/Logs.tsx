@@ -17,8 +17,6 @@ import { plainText } from "./text";
 import { type LogName, type LogPage, useLogLines, useLogSearch, useLogTail } from "./useLog";
 import "./logs.css";
 
-const LIVE = new Set(["placed", "starting", "running", "stopping"]);
-
 export function Logs({ job }: { job: Job }) {
   const view = useView();
   const attempts = useQuery(attemptsQuery(job.id));
@@ -95,7 +93,7 @@ function RankLog({ name, job, attempts, attempt, view }: RankLogProps) {
           selected={selected}
           onSelect={select}
         />
-        {LIVE.has(attempt.state) && (
+        {attempt.ended_at === null && (
           <label className="log-follow">
             <input
               type="checkbox"
@@ -228,7 +226,7 @@ function BeyondTheEnd({ tail, line }: { tail: LogPage; line: number | null }) {
 }
 
 function NoLines({ attempt }: { attempt: Attempt }) {
-  const isLive = LIVE.has(attempt.state);
+  const isLive = attempt.ended_at === null;
   return (
     <EmptyState title={isLive ? "Nothing written yet" : "This rank wrote nothing"}>
       <p>

@@ -14,6 +14,7 @@ export type EventView = Schemas["EventView"];
 /** What the stream brings: an event, or a notice, which has no id. */
 export type StreamItem = Schemas["StreamItem"];
 export type ItemKind = StreamItem["kind"];
+export type Failure = Schemas["Failure"];
 export type ExportRequest = Schemas["ExportRequest"];
 export type Job = Schemas["JobView"];
 export type JobState = Schemas["JobState"];

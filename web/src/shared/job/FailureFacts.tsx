@@ -1,6 +1,7 @@
 // Where a failure happened: rank, node, signal, step, path.
+
+import type { Failure } from "@/shared/api/types";
 import { count } from "@/shared/format/numbers";
-import type { Failure } from "./failures";
 
 export function FailureFacts({ failure }: { failure: Failure }) {
   const { rank, node, signal, exit_code, step, path } = failure;

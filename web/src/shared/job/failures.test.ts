@@ -1,5 +1,6 @@
 import { expect, it } from "vitest";
-import { type Failure, reasonWords, resumeLabel } from "./failures";
+import type { Failure } from "@/shared/api/types";
+import { reasonWords, resumeLabel } from "./failures";
 
 const failure = (fields: Partial<Failure>) => fields as Failure;
 

@@ -1,7 +1,5 @@
 // What a failure leads to: its name, and the words on the button that resumes after it.
-import type { Attempt } from "@/shared/api/types";
-
-export type Failure = NonNullable<Attempt["failure"]>;
+import type { Failure } from "@/shared/api/types";
 
 /** What went wrong in a word or two; of a value that is not finite, which one. */
 export function reasonWords({ reason, metric }: Failure): string {

@@ -109,7 +109,7 @@ describe("pages", () => {
   });
 
   it("put a job that ended below those that have not, once", () => {
-    const whole = [{ items: [job("9"), job("7"), job("8", { state: "failed" })] }];
+    const whole = [{ items: [job("9"), job("7"), job("8", { ended_at: "2026-01-01T00:30:00Z" })] }];
     const events = new Map([["9", [event("job_ended", "9", { state: "failed" })]]]);
     expect(ids(reducePages(whole, events, ALL))).toEqual([["7", "9", "8"]]);
   });

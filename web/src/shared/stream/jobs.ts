@@ -1,6 +1,6 @@
 // What live events change in the rows of the jobs table, without asking the server.
 import type { JobFilter } from "@/shared/api/queries";
-import type { ItemKind, JobState, JobSummary, StreamItem } from "@/shared/api/types";
+import type { ItemKind, JobSummary, StreamItem } from "@/shared/api/types";
 
 /** The fields of a row that an event changes; null where it changes none. */
 function patchOf(job: JobSummary, event: StreamItem): Partial<JobSummary> | null {
@@ -89,7 +89,7 @@ export function reducePages(
     if (!page.items.some((row) => events.has(row.id))) return page;
     const items = page.items.flatMap((row) => {
       const after = reduceJob(row, events.get(row.id) ?? []);
-      if (ENDED.has(after.state) !== ENDED.has(row.state)) moved.push(after);
+      if (hasEnded(after) !== hasEnded(row)) moved.push(after);
       return !events.has(row.id) || matches(after, filter) ? [after] : [];
     });
     return { ...page, items };
@@ -121,11 +121,11 @@ export function placeJob(
   );
 }
 
-const ENDED = new Set<JobState>(["succeeded", "failed", "stopped", "cancelled"]);
+const hasEnded = (job: JobSummary) => job.ended_at !== null;
 
 /** Those that have not ended first, the newest first: the server's order `active`. */
 function byPlace(one: JobSummary, other: JobSummary): number {
-  const [a, b] = [Number(ENDED.has(one.state)), Number(ENDED.has(other.state))];
+  const [a, b] = [Number(hasEnded(one)), Number(hasEnded(other))];
   return a - b || (one.id < other.id ? 1 : one.id > other.id ? -1 : 0);
 }
 

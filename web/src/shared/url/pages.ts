@@ -1,6 +1,7 @@
 // The search parameters of every page. Links between pages are written by these too.
 import { legalSearch, MOST_COMPARED } from "@/shared/api/queries";
-import type { JobState } from "@/shared/api/types";
+import { jobStateValues, remedyResumeAnyOf0Values } from "@/shared/api/schema";
+import type { Failure } from "@/shared/api/types";
 import type { Axis } from "@/shared/ui/chart/axis";
 import type { ValueScale } from "@/shared/ui/chart/plot/valueAxis";
 import {
@@ -20,24 +21,12 @@ import {
 
 export const LOGIN = { code: text("code"), next: text("next") };
 
-/** Every state, in the order of a job's life. */
-export const STATES: readonly JobState[] = [
-  "queued",
-  "starting",
-  "running",
-  "stopping",
-  "succeeded",
-  "failed",
-  "stopped",
-  "cancelled",
-];
-
 const TAG = /^[A-Za-z0-9][A-Za-z0-9._:/-]*$/;
 const MOST_TAGS = 8;
 
 /** The filter of the jobs table; what the server would refuse is left out. */
 export const JOBS = {
-  states: list("state", (found) => STATES.filter((state) => found.includes(state))),
+  states: list("state", (found) => jobStateValues.filter((state) => found.includes(state))),
   tags: list("tag", (found) => unique(found.filter((tag) => TAG.test(tag))).slice(0, MOST_TAGS)),
   search: param<string>(
     "q",
@@ -56,9 +45,7 @@ export const SUBMIT = {
 const TABS = ["charts", "logs", "attempts", "checkpoints", "events", "provenance", "spec"] as const;
 
 /** What a resume after a failure aims at; null for as before. */
-export type Aim = "memory" | "free" | "earlier" | null;
-
-const AIMS: readonly Aim[] = ["memory", "free", "earlier"];
+export type Aim = Failure["remedy"]["resume"];
 
 export const JOB = {
   tab: oneOf("tab", TABS),
@@ -81,7 +68,7 @@ export const JOB = {
   checkpoint: text("checkpoint"),
   aim: param<Aim>(
     "aim",
-    (found) => AIMS.find((aim) => aim === found) ?? null,
+    (found) => remedyResumeAnyOf0Values.find((aim) => aim === found) ?? null,
     (value) => value,
   ),
 };
