@@ -64,6 +64,7 @@ __all__ = [
     "attempt_nodes",
     "attempts",
     "checkpoints",
+    "deleted_notices",
     "demands",
     "events",
     "idempotency_keys",
@@ -95,12 +96,12 @@ jobs = Table(
     Column("env", Json),  # the spec's own, encrypted value by value; `spec` has none
     Column("state", choice(JobState), nullable=False),
     Column("desired", choice(DesiredState, length=8), nullable=False),
-    Column("reason", Text),  # why it waits, or why it ended
+    Column("reason", Text),  # why it waits or ended; null in a group, which has the reason
     Column("priority", Integer, nullable=False),
     Column("pending", Record(PendingLaunch)),
     Column("queued_at", UtcDateTime),
     Column("not_before", UtcDateTime),
-    Column("demand", String(64)),  # key of its group in the queue; null until it is looked at
+    Column("demand", String(64)),  # key of its group in the queue; null while it is in none
     Column("attempt", Integer, nullable=False, default=0),  # number of the newest attempt
     Column("retries_used", Integer, nullable=False, default=0),
     Column("world_size", Integer, nullable=False),
@@ -273,6 +274,14 @@ notices = Table(
     Column("data", Json, nullable=False),
     Index(None, "seq"),
     Index(None, "at"),
+)
+
+# One row, for SQLite alone: `seq` goes on from here when the newest notice was deleted.
+deleted_notices = Table(
+    "deleted_notices",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("last_seq", BigInteger, nullable=False),  # the highest of a deleted notice
 )
 
 checkpoints = Table(

@@ -6,12 +6,11 @@ and the newest ones are all that a client needs that missed some.
 `seq` orders the changes for the tail. Writers of different jobs do not wait for each other, so on
 PostgreSQL it is the id of the transaction: what has an id below the oldest running transaction is
 visible for good, and what has a higher one is read again until then. SQLite has one writer at a
-time: it counts. There the clock is a lower bound, since the newest row may have been deleted.
+time: it counts, and keeps the highest number of a deleted row, so that no number is given twice.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -27,15 +26,15 @@ from sqlalchemy import (
     cast,
     delete,
     func,
-    literal,
     select,
     type_coerce,
+    update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
 from server.context import Context
 from server.database.rows import TypedRow
-from server.database.tables import notices
+from server.database.tables import deleted_notices, notices
 from server.subject import Subject
 from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.rest.event_data import LogStored, OperationData
@@ -57,9 +56,9 @@ class StoredNotice(TypedRow):
     seq: int
 
     @property
-    def key(self) -> tuple[str, str, str, int]:
-        """Names this change."""
-        return self.job_id, self.kind, self.part, self.seq
+    def key(self) -> tuple[str, str, str]:
+        """The primary key: a later notice with it replaces this one."""
+        return self.job_id, self.kind, self.part
 
     @property
     def view(self) -> dict[str, object]:
@@ -76,7 +75,7 @@ class NoticeCursor:
 
     def __init__(self) -> None:
         self._from = 0
-        self._seen: set[tuple[str, str, str, int]] = set()
+        self._seen: set[tuple[tuple[str, str, str], int]] = set()
         self._next = self._from, self._seen
 
     def start(self, connection: Connection) -> None:
@@ -90,8 +89,8 @@ class NoticeCursor:
         settled = _settled(connection)  # first: what is settled now is in the rows that follow
         query = StoredNotice.select().where(notices.c.seq >= self._from)
         rows = StoredNotice.all(connection, query.order_by(notices.c.seq))
-        new = [row for row in rows if row.key not in self._seen]
-        self._next = settled, {row.key for row in rows if row.seq >= settled}
+        new = [row for row in rows if (row.key, row.seq) not in self._seen]
+        self._next = settled, {(row.key, row.seq) for row in rows if row.seq >= settled}
         return new
 
     def advance(self) -> None:
@@ -120,6 +119,8 @@ def notify_all(
 
 def forget(connection: Connection, job_id: str, *, part: str | None = None) -> None:
     """Delete the notices of a job or operation that is gone or has ended."""
+    if connection.dialect.name == "sqlite":
+        connection.execute(update(deleted_notices).values(last_seq=_newest()))
     stale = delete(notices).where(notices.c.job_id == job_id)
     connection.execute(stale if part is None else stale.where(notices.c.part == part))
 
@@ -155,17 +156,22 @@ def _part(data: EventData) -> str:
 
 def _next(connection: Connection) -> ColumnElement[int]:
     if connection.dialect.name == "sqlite":
-        newest = select(func.coalesce(func.max(notices.c.seq), 0)).scalar_subquery()
-        return func.max(newest + 1, literal(time.time_ns() // 1_000, BigInteger))
+        return _newest() + 1
     return _number(func.pg_current_xact_id())
 
 
 def _settled(connection: Connection) -> int:
     """Return the number below which no further change can appear."""
     if connection.dialect.name == "sqlite":
-        return (connection.scalar(select(func.max(notices.c.seq))) or 0) + 1
+        return int(connection.execute(select(_newest() + 1)).scalar_one())
     oldest = func.pg_snapshot_xmin(func.pg_current_snapshot())
     return int(connection.execute(select(_number(oldest))).scalar_one())
+
+
+def _newest() -> ColumnElement[int]:
+    """The highest number that was given on SQLite, to a row that is there or was deleted."""
+    present = select(func.coalesce(func.max(notices.c.seq), 0)).scalar_subquery()
+    return func.max(present, select(deleted_notices.c.last_seq).scalar_subquery())
 
 
 def _number(transaction_id: ColumnElement[Any]) -> ColumnElement[int]:

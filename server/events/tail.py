@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -32,7 +32,8 @@ AWAY_SECONDS = 1.0
 BATCH = 500
 """Events that one look reads."""
 QUEUE = 1000
-"""Events that may wait for one client; a slower one has to start anew."""
+"""Events that may wait for one client; a slower one has to start anew. Notices do not count: of
+each key only the newest waits, so a client cannot fall behind by them."""
 MAX_CLIENTS = 1000
 """Streams of one process; about half a core at ten events a second each."""
 
@@ -68,6 +69,8 @@ class StreamMessage:
 
     id: int | None
     """Id of the event; a notice has none, and leaves the client's position as it is."""
+    key: Hashable
+    """A later message with this key replaces this one while it waits: id or key of the row."""
     job_id: str | None
     content: bytes
 
@@ -83,33 +86,36 @@ class Subscription:
         self.ended = False
         """Whether nothing will come any more."""
         self._job_id = job_id
-        self._frames: list[StreamMessage] = []
+        self._waiting: dict[Hashable, StreamMessage] = {}
+        self._events = 0  # of those that wait
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
     async def take(self) -> Sequence[StreamMessage]:
-        """Wait until there is something to say, and return the frames that came."""
+        """Wait until a message came or the subscription ended; return what came, in order."""
         await self._changed.wait()
         self._changed.clear()
-        frames, self._frames = self._frames, []
-        return frames
+        taken, self._waiting, self._events = tuple(self._waiting.values()), {}, 0
+        return taken
 
-    def hand_over(self, frames: Sequence[StreamMessage]) -> None:
-        """Take frames from the tail's thread."""
-        wanted = [f for f in frames if self._job_id is None or f.job_id == self._job_id]
-        if wanted:
-            self._loop.call_soon_threadsafe(self._add, wanted)
+    def hand_over(self, messages: Sequence[StreamMessage]) -> None:
+        """Accept messages from the tail's thread."""
+        mine = [m for m in messages if self._job_id is None or m.job_id == self._job_id]
+        if mine:
+            self._loop.call_soon_threadsafe(self._add, mine)
 
     def end(self) -> None:
-        """Say, from any thread, that nothing will come any more."""
+        """End the subscription, from any thread."""
         self._loop.call_soon_threadsafe(self._end)
 
-    def _add(self, frames: list[StreamMessage]) -> None:
-        if len(self._frames) + len(frames) > QUEUE:
+    def _add(self, messages: list[StreamMessage]) -> None:
+        for message in messages:
+            self._waiting.pop(message.key, None)  # the newest state comes after older events
+            self._waiting[message.key] = message
+        self._events += sum(message.id is not None for message in messages)
+        if self._events > QUEUE:
             self.overflowed = True
-            self._frames = []
-        elif not self.overflowed:
-            self._frames += frames
+            self._waiting = {}
         self._changed.set()
 
     def _end(self) -> None:
@@ -222,9 +228,9 @@ def read_frames(
 def notice_frame(row: StoredNotice) -> StreamMessage:
     """Return a notice as it goes over the wire."""
     data = orjson.dumps(row.view, option=orjson.OPT_UTC_Z)
-    return StreamMessage(None, row.job_id, b"data: %s\n\n" % data)
+    return StreamMessage(None, row.key, row.job_id, b"data: %s\n\n" % data)
 
 
 def _frame(row: StoredEvent) -> StreamMessage:
     data = orjson.dumps(row.view, option=orjson.OPT_UTC_Z)
-    return StreamMessage(row.id, row.job_id, b"id: %d\ndata: %s\n\n" % (row.id, data))
+    return StreamMessage(row.id, row.id, row.job_id, b"id: %d\ndata: %s\n\n" % (row.id, data))

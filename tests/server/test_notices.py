@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import pytest
 import sqlalchemy as sa
 from alembic import command
 from sqlalchemy import Connection, select
@@ -94,6 +96,21 @@ def test_a_change_is_seen_after_the_newest_row_was_deleted(context: Context) -> 
                 forget(connection, "a")
         waits(context, "b", "later")
         assert take(context, cursor) == [("b", "later")]
+
+
+def test_a_change_is_seen_after_a_deletion_and_a_clock_that_was_set_back(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with started(context) as cursor:
+        for job_id in ("a", "b", "c"):
+            waits(context, job_id, "one")
+        assert len(take(context, cursor)) == 3
+        with context.database.write() as connection:
+            for job_id in ("b", "c"):
+                forget(connection, job_id)
+        monkeypatch.setattr(time, "time_ns", lambda: 0)
+        waits(context, "d", "later")
+        assert take(context, cursor) == [("d", "later")]
 
 
 def test_a_transaction_that_commits_late_is_not_missed(context: Context) -> None:

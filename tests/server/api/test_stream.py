@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
 import pytest
@@ -19,10 +19,10 @@ from sqlalchemy import delete, insert
 from server.context import Context
 from server.database.engine import Database
 from server.database.tables import events
-from server.events.notices import notify
+from server.events.notices import notify, notify_all
 from server.events.store import append_event
 from server.events.stream import MOST_REPLAYED, follow
-from server.events.tail import QUEUE, Tail, newest_id
+from server.events.tail import QUEUE, StreamMessage, Subscription, Tail, newest_id
 from server.subject import Subject
 from tests.actors import TESTER
 from tests.server.api.serving import PATIENCE, serving, until
@@ -328,6 +328,45 @@ def append_many(context: Context, count: int) -> None:
     }
     with context.database.write() as connection:
         connection.execute(insert(events), [row] * count)
+
+
+def test_many_notices_at_once_reset_no_client(context: Context) -> None:
+    tail = Tail(context)
+    tail.start()
+    try:
+        asyncio.run(_reads_many_notices(context, tail))
+    finally:
+        tail.stop()
+
+
+async def _reads_many_notices(context: Context, tail: Tail) -> None:
+    jobs = [f"{number:026d}" for number in range(QUEUE + 1)]
+    stream = follow(context, tail, last_event_id=None, job_id=None)
+    assert [await anext(stream) for _ in range(2)] == [b"retry: 1000\n\n", b"id: 0\n\n"]
+    await asyncio.to_thread(wait_for, context, jobs, "needs 1 slot")
+    read = [await anext(stream) for _ in jobs]
+    assert all(job.encode() in content for job, content in zip(jobs, read, strict=True))
+    await stream.aclose()
+
+
+def test_of_each_notice_the_newest_waits_after_what_it_overtook() -> None:
+    async def received() -> list[bytes]:
+        subscription = Subscription(position=0, job_id="a")
+        first = StreamMessage(None, ("a", "waiting", ""), "a", b"old")
+        other = StreamMessage(None, ("b", "waiting", ""), "b", b"another job's")
+        subscription.hand_over([first, other])
+        subscription.hand_over([StreamMessage(1, 1, "a", b"event")])
+        subscription.hand_over([replace(first, content=b"new")])
+        await asyncio.sleep(0)  # each is added by the loop
+        return [message.content for message in await subscription.take()]
+
+    assert asyncio.run(received()) == [b"event", b"new"]
+
+
+def wait_for(context: Context, jobs: list[str], reason: str) -> None:
+    """Commit a notice of each job."""
+    with context.database.write() as connection:
+        notify_all(context, connection, [(Subject(job), Waiting(reason=reason)) for job in jobs])
 
 
 @pytest.mark.parametrize("last", ["x", "-1", str(2**63)])
