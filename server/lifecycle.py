@@ -54,8 +54,8 @@ def job_to(
 ) -> Move:
     """Return the move of a job; `only_from` narrows the states that the table allows."""
     legal = sources(JOB_MOVES, target)
-    if target is JobState.QUEUED:
-        values = {**values, "demand": None}  # its next launch may need something else
+    # Out of its group: its next launch may need something else, and its reason is its own again.
+    values = {**values, "demand": None}
     narrowed = legal if only_from is None else legal & only_from
     return Move(f"job {job_id}", jobs, jobs.c.id == job_id, target, narrowed, values)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import Connection, case, select
 
 from server.attempts.queries import attempt_views
 from server.context import Context
@@ -35,13 +35,10 @@ VERBS: dict[JobState, tuple[Verb, ...]] = {
     JobState.CANCELLED: ("resume", "delete"),
 }
 
-_group_reason = select(demands.c.reason).where(demands.c.key == jobs.c.demand).scalar_subquery()
+_of_group = select(demands.c.reason).where(demands.c.key == jobs.c.demand).scalar_subquery()
 
-shown_reason = case(
-    (jobs.c.state == JobState.QUEUED, func.coalesce(_group_reason, jobs.c.reason)),
-    else_=jobs.c.reason,
-).label("reason")
-"""The reason that people see, as a column of a query of `jobs`."""
+shown_reason = case((jobs.c.demand.is_(None), jobs.c.reason), else_=_of_group).label("reason")
+"""The reason of a job: that of its group while it is in one, else its own."""
 
 
 def job_row(connection: Connection, job_id: str) -> Job:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection
 
 from server.context import Context
 from server.database.rows import Job
-from server.database.tables import jobs
 from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, move
-from server.scheduling.queue import WaitingJob, notify_waiting
+from server.scheduling.queue import put_off
 from server.secrets import KeyFileError
 from server.subject import SCHEDULER, Subject
 from trainyard.base.problems import Problem
 from trainyard.protocol.rest.event_data import JobEnded
 from trainyard.protocol.states import JobState
 from trainyard.run.failures import REMEDIES, FailureReason
-
-KEY_RETRY = timedelta(seconds=15)
-"""Pause until a job whose environment could not be decrypted is looked at again."""
 
 
 def may_start(context: Context, connection: Connection, job: Job) -> bool:
@@ -33,19 +28,12 @@ def may_start(context: Context, connection: Connection, job: Job) -> bool:
     try:
         spec = context.secrets.restore(job.spec, job.env)
     except KeyFileError as error:
-        _put_off(context, connection, job, reason=error.detail)
+        put_off(context, connection, {job.id: error.detail})
         return False
     problems = not_allowed(context, spec)
     if problems:
         _end(context, connection, job, problems)
     return not problems
-
-
-def _put_off(context: Context, connection: Connection, job: Job, *, reason: str) -> None:
-    values = {"reason": reason, "demand": None, "not_before": context.now() + KEY_RETRY}
-    connection.execute(update(jobs).where(jobs.c.id == job.id).values(values))
-    if job.reason != reason:
-        notify_waiting(context, connection, [WaitingJob(job.id, reason)])
 
 
 def _end(context: Context, connection: Connection, job: Job, problems: Sequence[Problem]) -> None:

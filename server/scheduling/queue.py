@@ -7,13 +7,26 @@ thousand queued jobs as for ten.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
 import orjson
-from sqlalchemy import Connection, Table, bindparam, delete, exists, func, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Table,
+    Text,
+    bindparam,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    type_coerce,
+    update,
+)
 
 from server.context import Context
 from server.database.rows import TypedRow
@@ -23,15 +36,20 @@ from server.events.notices import notify_all
 from server.jobs.checks import roots_of
 from server.nodes.placement import Demand, Shape
 from server.subject import Subject
+from trainyard.protocol.record_parser import parse_record
 from trainyard.protocol.rest.event_data import Waiting
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.protocol.states import JobState
 from trainyard.spec.job import JobSpec
 
+logger = logging.getLogger(__name__)
+
 GROUPED_AT_ONCE = 500
 """Jobs that are given their group in one round; each is read whole for it."""
 PLACED_AT_ONCE = 100
 """Jobs of a group that are placed in one round at most."""
+PUT_OFF_FOR = timedelta(seconds=15)
+"""Pause before another look at a job that cannot start yet for a reason that no slot removes."""
 NOTIFIED = 20
 """Jobs of a group whose live views get an event when its reason changes; others read it again."""
 
@@ -51,8 +69,9 @@ class NewJob(TypedRow):
     id: str
     name: str
     queued_at: datetime | None
-    spec: JobSpec
-    pending: PendingLaunch | None
+    # As JSON text: parsed by the query, one unreadable row would hide all others.
+    spec: Annotated[str, type_coerce(jobs.c.spec, Text).label("spec")]
+    pending: Annotated[str, type_coerce(jobs.c.pending, Text).label("pending")]
     storage: str | None
     forked_from: str | None
     has_saved: Annotated[bool, exists().where(checkpoints.c.job_id == jobs.c.id)]
@@ -108,7 +127,10 @@ class JobQueue:
         self._context = context
 
     def group(self, *, without: Collection[str] = ()) -> Sequence[NewJob]:
-        """Give jobs that have just come into the queue their group, and return them.
+        """Assign jobs that have just come into the queue to their group, and return them.
+
+        A grouped job has the reason of its group and none of its own. One that cannot be read is
+        put off, with its error as the reason.
 
         Args:
             without: jobs that must not be placed yet; they are looked at again in the next round.
@@ -125,7 +147,15 @@ class JobQueue:
             rows = NewJob.all(connection, new)
         if not rows:
             return ()
-        shapes = {row.id: _shape(row) for row in rows}
+        shapes: dict[str, Shape] = {}
+        unreadable: dict[str, str] = {}
+        for row in rows:
+            try:
+                shapes[row.id] = _shape(row)
+            except ValueError as error:
+                logger.exception("the stored spec of job %s cannot be read", row.id)
+                unreadable[row.id] = f"its stored spec cannot be read: {error}"
+        rows = [row for row in rows if row.id in shapes]
         keys = {shape: _key(shape) for shape in set(shapes.values())}
         unchanged = (
             (jobs.c.id == bindparam("job"))
@@ -133,16 +163,21 @@ class JobQueue:
             & (jobs.c.queued_at == bindparam("since"))
         )
         with self._context.database.write() as connection:
-            insert_absent(
-                connection, demands, [{"key": key, "shape": shape} for shape, key in keys.items()]
-            )
-            connection.execute(
-                update(jobs).where(unchanged).values(demand=bindparam("group")),
-                [
-                    {"job": row.id, "since": row.queued_at, "group": keys[shapes[row.id]]}
-                    for row in sorted(rows, key=lambda row: str(row.id))  # in one order, as others
-                ],
-            )
+            put_off(self._context, connection, unreadable)
+            if rows:
+                insert_absent(
+                    connection,
+                    demands,
+                    [{"key": key, "shape": shape} for shape, key in keys.items()],
+                )
+                connection.execute(
+                    update(jobs).where(unchanged).values(demand=bindparam("group"), reason=None),
+                    [
+                        {"job": row.id, "since": row.queued_at, "group": keys[shapes[row.id]]}
+                        # By id, as every statement that locks several jobs: no two wait crosswise.
+                        for row in sorted(rows, key=lambda row: str(row.id))
+                    ],
+                )
         return rows
 
     def sizes(self, connection: Connection) -> dict[str, int]:
@@ -208,10 +243,32 @@ class JobQueue:
 
 
 def notify_waiting(context: Context, connection: Connection, waiting: Sequence[WaitingJob]) -> None:
-    """Tell live views why jobs wait, which come in the order of their ids."""
+    """Notify live views of why jobs wait; `waiting` is sorted by job id."""
     notify_all(
         context, connection, [(Subject(job.id), Waiting(reason=job.reason)) for job in waiting]
     )
+
+
+def put_off(context: Context, connection: Connection, reasons: Mapping[str, str]) -> None:
+    """Take queued jobs out of the queue for a while, so that they keep no slots from others.
+
+    Args:
+        context: the server's surroundings.
+        connection: a writing transaction.
+        reasons: why each of them waits, by job id.
+    """
+    if not reasons:
+        return
+    waiting = [WaitingJob(job_id, reasons[job_id]) for job_id in sorted(reasons)]
+    queued = (jobs.c.id == bindparam("job")) & (jobs.c.state == JobState.QUEUED)
+    later = context.now() + PUT_OFF_FOR
+    connection.execute(
+        update(jobs)
+        .where(queued)
+        .values(reason=bindparam("because"), demand=None, not_before=later),
+        [{"job": job.id, "because": job.reason} for job in waiting],
+    )
+    notify_waiting(context, connection, waiting)
 
 
 def forget_groups(context: Context) -> int:
@@ -228,9 +285,9 @@ def forget_groups(context: Context) -> int:
 
 
 def _shape(row: NewJob) -> Shape:
-    pending = row.pending
-    assert pending is not None, "a queued job has a launch"
-    spec = pending.overrides.apply(row.spec)
+    submitted = parse_record(JobSpec, row.spec)
+    pending = parse_record(PendingLaunch, row.pending)
+    spec = pending.overrides.apply(submitted)
     # What a job saved, or starts from, lies on one storage; without, any will do.
     bound = row.storage if row.has_saved or row.forked_from is not None else None
     return (

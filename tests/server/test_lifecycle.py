@@ -161,14 +161,14 @@ def test_a_move_changes_the_columns_that_it_names(
         assert connection.scalar(select(operations.c.node)) == "node-1"
 
 
-def test_a_job_keeps_its_group_unless_it_is_queued_again(
+def test_a_job_leaves_its_group_with_its_state(
     context: Context, harness: Harness, placed: tuple[str, str]
 ) -> None:
     job_id, _ = placed
     with context.database.write() as connection:
         connection.execute(update(jobs).values(demand="group"))
     try_move(context, job_id, job_to(job_id, JobState.RUNNING))
-    assert harness.job(job_id).demand == "group"
+    assert harness.job(job_id).demand is None
 
 
 def test_the_event_of_a_move_has_every_field_that_is_given(

@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import Connection, event, func, insert, select, update
+from alembic import command
+from sqlalchemy import Connection, event, func, insert, select, text, update
 
 from server.context import Context
+from server.database.migrate import alembic_config, upgrade
 from server.database.tables import demands, jobs, nodes, notices
+from server.jobs.service import stop
 from server.scheduling.queue import NOTIFIED, PLACED_AT_ONCE, forget_groups
 from server.scheduling.round import Placer
+from tests.actors import ADA
 from tests.server.harness import Harness
 from trainyard.base.ids import make_id
 from trainyard.protocol.states import JobState
@@ -60,6 +64,17 @@ def notices_since(context: Context, seq: int) -> tuple[int, int]:
 def reasons(context: Context) -> list[str | None]:
     with context.database.read() as connection:
         return list(connection.scalars(select(demands.c.reason).order_by(demands.c.key)))
+
+
+def groups(context: Context) -> set[str]:
+    with context.database.read() as connection:
+        return set(connection.scalars(select(demands.c.key)))
+
+
+def own_reason(context: Context, job_id: str) -> str | None:
+    """Return the reason in the job's row."""
+    with context.database.read() as connection:
+        return connection.scalar(select(jobs.c.reason).where(jobs.c.id == job_id))
 
 
 def set_online(context: Context, name: str, *, online: bool) -> None:
@@ -123,10 +138,10 @@ def test_more_than_one_round_can_place_start_in_their_order(
     assert harness.job(last).state == JobState.STARTING
 
 
-def test_a_job_that_is_queued_again_is_looked_at_anew(harness: Harness) -> None:
+def test_a_job_that_is_queued_again_is_looked_at_anew(harness: Harness, context: Context) -> None:
     harness.add_node("a", slots=2)
     job_id, (supervisor,) = harness.running(retry={"backoff_seconds": 60})
-    before = harness.job(job_id).demand
+    before = groups(context)
     harness.commit_checkpoint(job_id, 1)
     supervisor.end("failed", FailureReason.HANG)
     assert harness.job(job_id).demand is None
@@ -134,7 +149,60 @@ def test_a_job_that_is_queued_again_is_looked_at_anew(harness: Harness) -> None:
     assert harness.job(job_id).reason == "retry 1 of 2 in 60 s after hang"
     harness.clock.advance(61)
     assert harness.place() == 1
-    assert harness.job(job_id).demand != before, "it is bound to the storage of its checkpoint"
+    assert groups(context) > before, "it is bound to the storage of its checkpoint"
+
+
+def test_a_waiting_job_has_its_reason_in_one_place(harness: Harness, context: Context) -> None:
+    harness.add_node("a", slots=2)
+    job_id, (supervisor,) = harness.running(retry={"backoff_seconds": 60})
+    supervisor.end("failed", FailureReason.HANG)
+    assert own_reason(context, job_id) == "retry 1 of 2 in 60 s after hang"
+    harness.submit(resources={"world_size": 2})
+    assert harness.place() == 1
+    harness.clock.advance(61)
+    harness.place()
+    assert harness.job(job_id).reason == "needs 1 slot, 0 free, 2 held by tiny"
+    assert own_reason(context, job_id) is None
+    stop(context, job_id, actor=ADA, reason="enough")
+    assert (harness.job(job_id).reason, harness.job(job_id).demand) == ("enough", None)
+
+
+def test_the_migration_keeps_the_reason_that_is_shown(harness: Harness, context: Context) -> None:
+    job_id = harness.submit(resources={"world_size": 3})
+    harness.place()
+    shown = harness.job(job_id).reason
+    with context.database.write() as connection:
+        command.downgrade(alembic_config(connection), "0020")
+        group = {"key": "k", "shape": [3, None, "auto", ["checkpoints"], None], "reason": shown}
+        connection.execute(insert(demands).values(group))
+        connection.execute(update(jobs).values(demand="k", reason="from before it came in"))
+    upgrade(context.database)
+    assert (own_reason(context, job_id), groups(context)) == (shown, set())
+    harness.add_node("a", slots=1)
+    harness.place()
+    assert harness.job(job_id).reason == "needs 3 slots, 1 are online"
+
+
+def test_an_unreadable_job_keeps_no_other_from_its_slots(
+    harness: Harness, context: Context, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.add_node("a", slots=1)
+    broken, whole = harness.submit(), harness.submit()
+    with context.database.write() as connection:
+        connection.execute(
+            text("UPDATE jobs SET spec = :spec WHERE id = :id"),
+            {"spec": '{"name": "tiny", "of_a_later_version": 1}', "id": broken},
+        )
+    assert harness.place() == 1
+    assert harness.job(whole).state == JobState.STARTING
+    assert f"the stored spec of job {broken} cannot be read" in caplog.text
+    assert "of_a_later_version" in (own_reason(context, broken) or "")
+    caplog.clear()
+    assert harness.place() == 0
+    assert broken not in caplog.text, "it is read again after a pause"
+    harness.clock.advance(16)
+    harness.place()
+    assert broken in caplog.text
 
 
 def test_groups_without_a_job_are_forgotten(harness: Harness, context: Context) -> None:
