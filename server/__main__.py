@@ -13,8 +13,7 @@ import uvicorn
 
 from server.app.factory import create_app
 from server.auth.admin import ensure_admin_token, replace_admin_token
-from server.clock import SystemClock
-from server.context import Context
+from server.context import Context, SystemClock
 from server.database.engine import Database
 from server.database.migrate import is_current, upgrade
 from server.keys import ensure_key, rotate

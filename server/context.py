@@ -1,17 +1,35 @@
-"""What every service function gets first: settings, database and clock. There are no globals."""
+"""What every service function gets first: settings, database and clock. There are no globals.
+
+The clock is a parameter because leases expire and `*_at` is written by it: tests move it.
+"""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
+from typing import Protocol
 
-from server.clock import Clock
 from server.database.engine import Database
 from server.secrets import SecretsBox
 from server.settings import Settings
 from trainyard.base.ids import make_id
+
+
+class Clock(Protocol):
+    """A source of the present time."""
+
+    def now(self) -> datetime:
+        """Return the present time, in UTC."""
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    def now(self) -> datetime:
+        """Return the present time, in UTC."""
+        return datetime.now(UTC)
 
 
 @dataclass(frozen=True)

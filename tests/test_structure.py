@@ -49,7 +49,7 @@ SHARED_MODULES: Mapping[str, str] = {
                 "nodes",
                 "operations",
             ),
-            *("problems", "requests", "resume", "run", "stream", "former"),
+            *("problems", "requests", "resume", "run", "stream"),
         ),
         NOUN,
     ),

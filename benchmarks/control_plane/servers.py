@@ -19,8 +19,7 @@ import httpx
 from sqlalchemy import insert
 
 from server.auth.tokens import hash_token
-from server.clock import SystemClock
-from server.context import Context
+from server.context import Context, SystemClock
 from server.database.engine import Database
 from server.database.migrate import upgrade
 from server.database.tables import attempt_nodes, attempts, jobs, nodes

@@ -15,7 +15,6 @@ import server.auth.endpoints
 import server.checkpoints.endpoints
 import server.events.endpoints
 import server.ingest.endpoints
-import server.ingest.former
 import server.jobs.endpoints
 import server.logs.endpoints
 import server.metrics.endpoints
@@ -26,8 +25,7 @@ from server.app.dashboard import Dashboard, dashboard_dir
 from server.app.monitoring import Monitoring
 from server.auth.endpoints import SESSION_PATH
 from server.auth.throttle import FailedLogins
-from server.clock import SystemClock
-from server.context import Context
+from server.context import Context, SystemClock
 from server.database.engine import Database
 from server.events.tail import Tail
 from server.http import problems
@@ -54,7 +52,6 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.events.endpoints.router,
     server.auth.endpoints.router,
     server.ingest.endpoints.router,
-    server.ingest.former.router,
 )
 
 

@@ -19,6 +19,7 @@ from server.events.store import append_event
 from server.leases import NODE_LEASES, check_fence
 from server.lifecycle import attempt_to, job_to, lock_job_of, move, node_to
 from server.nodes.workers import check_worker
+from server.protocol_2 import check_reply
 from server.subject import TRAINER, Actor, Subject
 from trainyard.protocol.rest.event_data import (
     Claimed,
@@ -33,6 +34,7 @@ from trainyard.protocol.states import (
     JobState,
 )
 from trainyard.protocol.worker_messages import (
+    PROTOCOL,
     ClaimReply,
     Identity,
     WorkerIdentity,
@@ -70,14 +72,19 @@ class ReportedShare:
 
 
 def claim(
-    context: Context, attempt_id: str, *, node: str, worker: WorkerIdentity | None = None
+    context: Context,
+    attempt_id: str,
+    *,
+    node: str,
+    worker: WorkerIdentity | None = None,
+    protocol: int = PROTOCOL,
 ) -> ClaimReply:
     """Take on a node's share of an attempt; only the first of several claims succeeds.
 
     Raises:
         NotFoundError: there is no such attempt, or the node has no share of it.
-        ConflictError: the share was claimed before, the attempt is to end, or another worker serves
-            the node.
+        ConflictError: the share was claimed before, the attempt is to end, another worker serves
+            the node, or the sender's protocol lacks a field of the reply.
     """
     token = make_token(TokenKind.ATTEMPT)
     with context.database.write() as connection:
@@ -107,7 +114,10 @@ def claim(
             actor=Actor(node),
             subject=launch.subject.on(node),
         )
-        return claim_reply(context, connection, launch, node_rank=share.node_rank, token=token)
+        reply = claim_reply(context, connection, launch, node_rank=share.node_rank, token=token)
+        if protocol < PROTOCOL:
+            check_reply(reply)  # in the transaction, so that a refusal leaves the share unclaimed
+        return reply
 
 
 def authorize_report(

@@ -15,12 +15,15 @@ from server.errors import ForbiddenError
 from server.http.dependencies import ServerContext
 from server.http.path_params import OperationId
 from server.http.request_body import JsonBody
-from server.http.responses import reply
+from server.http.responses import JSON, reply
 from server.ingest.receive import store_report
 from server.nodes import service as nodes
 from server.operations.worker_api import claim_operation, report_operation
+from server.protocol_2 import PATH as CHORE_PATH
+from server.protocol_2 import dump_reply
 from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.worker_messages import (
+    PROTOCOL,
     Claim,
     ClaimReply,
     NodeHeartbeat,
@@ -73,7 +76,10 @@ def claim(
 ) -> Response:
     """Hand out spec, attempt and token, once; whoever comes second gets 409."""
     _check(principal, body.node, body.protocol)
-    return reply(attempts.claim(context, attempt_id, node=body.node, worker=body.worker))
+    claimed = attempts.claim(
+        context, attempt_id, node=body.node, worker=body.worker, protocol=body.protocol
+    )
+    return _claimed(claimed, body.protocol)
 
 
 @router.post(
@@ -91,6 +97,8 @@ def report(
     return reply(store_report(context, attempt_id, token_hash, report))
 
 
+# Supervisors of protocol 2 outlive an upgrade of the server; no new client uses their paths.
+@router.post(f"{CHORE_PATH}/claim", include_in_schema=False)
 @router.post(
     "/operations/{operation_id}/claim",
     response_model=OperationClaimReply,
@@ -104,9 +112,13 @@ def claim_an_operation(
 ) -> Response:
     """Hand out the task and the fence, once; whoever comes second gets 409."""
     _check(principal, body.node, body.protocol)
-    return reply(claim_operation(context, operation_id, node=body.node, worker=body.worker))
+    claimed = claim_operation(
+        context, operation_id, node=body.node, worker=body.worker, protocol=body.protocol
+    )
+    return _claimed(claimed, body.protocol)
 
 
+@router.post(f"{CHORE_PATH}/report", include_in_schema=False)
 @router.post(
     "/operations/{operation_id}/report",
     response_model=OperationReportReply,
@@ -121,6 +133,12 @@ def report_on_an_operation(
     """Renew the lease; 409 where another claim has outrun this one."""
     _check(principal, body.node, body.protocol)
     return reply(report_operation(context, operation_id, body, apply=apply_outcome))
+
+
+def _claimed(claimed: ClaimReply | OperationClaimReply, protocol: int) -> Response:
+    if protocol == PROTOCOL:
+        return reply(claimed)
+    return Response(dump_reply(claimed), media_type=JSON)
 
 
 def _check(principal: Principal, node: str, protocol: int) -> None:

@@ -30,7 +30,7 @@ def read_offers(connection: Connection, *, without_job: str | None = None) -> li
         if job_id != without_job:
             holders.setdefault(node, Counter())[name] += len(slots)
             taken.setdefault(node, set()).update(slots)
-    columns = (nodes.c.name, nodes.c.device, nodes.c.slots, nodes.c.roots)
+    columns = (nodes.c.name, nodes.c.device, nodes.c.slots, nodes.c.roots, nodes.c.protocol)
     rows = connection.execute(
         select(*columns).where(
             nodes.c.offline_since.is_(None), nodes.c.drain.is_(None), nodes.c.notice.is_(None)
@@ -44,6 +44,7 @@ def read_offers(connection: Connection, *, without_job: str | None = None) -> li
             free=tuple(s for s in range(row.slots) if s not in taken.get(row.name, ())),
             roots=row.roots,
             holders=holders.get(row.name, {}),
+            protocol=row.protocol,
         )
         for row in rows
     ]

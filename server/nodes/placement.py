@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from trainyard.protocol.attempt import NodeAllocation
+from trainyard.protocol.worker_messages import PROTOCOL
 
 Device = Literal["auto", "cpu", "cuda"]
-Shape = tuple[int, int | None, Device, tuple[str, ...], tuple[str, str] | None]
+Shape = tuple[int, int | None, Device, tuple[str, ...], tuple[str, str] | None, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Offer:
     """UUID of each storage root that it sees, by name."""
     holders: Mapping[str, int] = field(default_factory=dict)
     """Slots that are held, by name of the job."""
+    protocol: int = PROTOCOL
+    """Protocol of its worker."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,13 @@ class Demand:
     """Names of the storage roots that every node must see, the same on each."""
     storage: tuple[str, str] | None = None
     """Root that holds what it goes on from: its name and UUID."""
+    new_fields: tuple[str, ...] = ()
+    """Fields of its spec that a worker of an older protocol cannot read."""
 
     @property
     def shape(self) -> Shape:
         """What decides where it fits, without who it is: equal for all jobs of a group."""
-        return (self.world_size, self.nodes, self.device, self.roots, self.storage)
+        return (self.world_size, self.nodes, self.device, self.roots, self.storage, self.new_fields)
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,7 @@ def _groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
         if demand.device in {"auto", offer.device}
         and all(root in offer.roots for root in demand.roots)
         and (demand.storage is None or offer.roots.get(demand.storage[0]) == demand.storage[1])
+        and (offer.protocol == PROTOCOL or not demand.new_fields)
     ]
     if demand.device == "auto" and any(offer.device == "cuda" for offer in eligible):
         eligible = [offer for offer in eligible if offer.device == "cuda"]
@@ -165,7 +171,7 @@ def _take(offer: Offer, demand: Demand, allocation: Sequence[NodeAllocation]) ->
         return offer
     holders = Counter(offer.holders) + Counter({demand.name: len(taken)})
     free = tuple(slot for slot in offer.free if slot not in taken)
-    return Offer(offer.node, offer.device, offer.slots, free, offer.roots, holders)
+    return Offer(offer.node, offer.device, offer.slots, free, offer.roots, holders, offer.protocol)
 
 
 def _reason(
@@ -209,6 +215,11 @@ def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
     if not able:
         return f"has {demand.device} slots"
     such = "" if demand.device == "auto" else "has such slots and "
+    if demand.new_fields:
+        able = [offer for offer in able if offer.protocol == PROTOCOL]
+        if not able:
+            fields = ", ".join(demand.new_fields)
+            return f"{such}has a worker of protocol {PROTOCOL}, for {fields}"
     unseen = [root for root in demand.roots if all(root not in offer.roots for offer in able)]
     if unseen or all(set(demand.roots) - offer.roots.keys() for offer in able):
         roots = unseen or demand.roots

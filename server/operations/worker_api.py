@@ -15,6 +15,7 @@ from server.leases import OPERATION_LEASES, check_fence
 from server.lifecycle import lock_job, move, operation_to
 from server.nodes.workers import check_worker
 from server.operations.store import describe, end_operation, identity
+from server.protocol_2 import check_reply
 from server.subject import Actor, Subject
 from trainyard.protocol.operations import (
     OperationOutcome,
@@ -23,6 +24,7 @@ from trainyard.protocol.operations import (
 from trainyard.protocol.rest.event_data import OperationProgressed, OperationStarted
 from trainyard.protocol.states import OperationState
 from trainyard.protocol.worker_messages import (
+    PROTOCOL,
     OperationClaimReply,
     OperationReport,
     OperationReportReply,
@@ -39,14 +41,19 @@ REPORT_SECONDS = 1.0
 
 
 def claim_operation(
-    context: Context, operation_id: str, *, node: str, worker: WorkerIdentity | None = None
+    context: Context,
+    operation_id: str,
+    *,
+    node: str,
+    worker: WorkerIdentity | None = None,
+    protocol: int = PROTOCOL,
 ) -> OperationClaimReply:
     """Take on an operation that was given to this node; only the first of several claims succeeds.
 
     Raises:
         NotFoundError: there is no such operation.
-        ConflictError: it was given to another node, runs already, or has ended; or another worker
-            serves the node.
+        ConflictError: it was given to another node, runs already, or has ended; another worker
+            serves the node; or the sender's protocol lacks a field of the reply.
     """
     with context.database.write() as connection:
         operation = lock_operation(connection, operation_id)
@@ -73,12 +80,15 @@ def claim_operation(
             actor=Actor(node),
             subject=Subject(operation.job_id, node=node),
         )
-    return OperationClaimReply(
-        task=operation.task,
-        storage=operation.storage,
-        fence=fence,
-        report_seconds=max(context.settings.report_seconds, REPORT_SECONDS),
-    )
+        reply = OperationClaimReply(
+            task=operation.task,
+            storage=operation.storage,
+            fence=fence,
+            report_seconds=max(context.settings.report_seconds, REPORT_SECONDS),
+        )
+        if protocol < PROTOCOL:
+            check_reply(reply)  # in the transaction, so that a refusal leaves it unclaimed
+    return reply
 
 
 def report_operation(

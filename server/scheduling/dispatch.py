@@ -10,19 +10,19 @@ from typing import Protocol
 
 from celery import Celery
 
-from server.clock import Clock
-from trainyard.protocol import former
-from trainyard.protocol.former import FormerOperationMessage
+from server import protocol_2
+from server.context import Clock
+from server.protocol_2 import ChoreMessage
 from trainyard.protocol.worker_messages import LaunchMessage, OperationMessage
 
 logger = logging.getLogger(__name__)
 
-Message = LaunchMessage | OperationMessage | FormerOperationMessage
+Message = LaunchMessage | OperationMessage | ChoreMessage
 
 TASKS: dict[type[Message], str] = {
     LaunchMessage: "worker.launch",
     OperationMessage: "worker.operation",
-    FormerOperationMessage: former.TASK,
+    ChoreMessage: protocol_2.TASK,
 }
 EXPIRES_SECONDS = 60
 THREADS = 8
@@ -148,7 +148,7 @@ class RecordingDispatcher:
     def __init__(self) -> None:
         self.sent: list[LaunchMessage] = []
         self.operations: list[OperationMessage] = []
-        self.former: list[FormerOperationMessage] = []
+        self.chores: list[ChoreMessage] = []
         self.up_since: datetime | None = datetime.min.replace(tzinfo=UTC)
         """None plays a broker that is away: messages are lost."""
 
@@ -161,5 +161,5 @@ class RecordingDispatcher:
                 self.sent.append(message)
             case OperationMessage():
                 self.operations.append(message)
-            case FormerOperationMessage():
-                self.former.append(message)
+            case ChoreMessage():
+                self.chores.append(message)

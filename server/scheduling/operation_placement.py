@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from server.nodes.placement import Offer
 from trainyard.protocol.operations import OperationKind
+from trainyard.protocol.worker_messages import PROTOCOL
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Wanted:
     storage: str | None
     others: frozenset[str] = frozenset()
     """Further roots that the node must see."""
+    new_fields: tuple[str, ...] = ()
+    """Fields of its task that a worker of an older protocol cannot read."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ def choose(queue: Sequence[Wanted], offers: Sequence[Offer], busy: frozenset[str
     given: dict[str, str] = {}
     waiting: dict[str, str] = {}
     for operation in queue:
-        able = [offer for offer in offers if _sees_all(operation, offer)]
+        able = [offer for offer in offers if _can_execute(operation, offer)]
         quiet = [
             offer for offer in able if operation.kind != OperationKind.SCRUB or not _held(offer)
         ]
@@ -54,9 +57,11 @@ def choose(queue: Sequence[Wanted], offers: Sequence[Offer], busy: frozenset[str
     return Choices(given, waiting)
 
 
-def _sees_all(operation: Wanted, offer: Offer) -> bool:
+def _can_execute(operation: Wanted, offer: Offer) -> bool:
     seen = offer.roots.get(operation.root)
     if seen is None or operation.storage not in {None, seen}:
+        return False
+    if operation.new_fields and offer.protocol < PROTOCOL:
         return False
     return operation.others <= offer.roots.keys()
 
@@ -71,13 +76,16 @@ def _reason(
     """Return why an operation waits, as in `waits for node-1, which has another operation`."""
     if not offers:
         return "no node is online that takes new work"
+    if operation.new_fields and all(offer.protocol < PROTOCOL for offer in offers):
+        fields = ", ".join(operation.new_fields)
+        return f"no node that is online has a worker of protocol {PROTOCOL}, for {fields}"
     if not able:
         roots = sorted({operation.root, *operation.others})
         unseen = [root for root in roots if all(root not in offer.roots for offer in offers)]
         if unseen:
             return f"no node that is online sees the root{_s(unseen)} {', '.join(unseen)}"
-        beside = f" and {', '.join(sorted(operation.others))}" if operation.others else ""
-        return f"no node that is online sees the storage of its checkpoints{beside}"
+        others = f" and {', '.join(sorted(operation.others))}" if operation.others else ""
+        return f"no node that is online sees the storage of its checkpoints{others}"
     if not quiet:
         return f"waits until no slot is held on {_names(able)}"
     return (

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Table, case, func, select, update
 from server.checkpoints.service import queue_look
 from server.context import Context
 from server.database.rows import CheckpointHead, JobHead, Operation, TypedRow
-from server.database.tables import checkpoints, jobs, operations
+from server.database.tables import checkpoints, jobs, nodes, operations
 from server.events.notices import notify_all
 from server.leases import OPERATION_LEASES
 from server.lifecycle import lock_job, move, operation_to
@@ -21,13 +21,14 @@ from server.liveness import hearing
 from server.nodes.capacity import read_offers
 from server.operations.store import describe, end_operation, identity
 from server.operations.worker_api import lock_job_if_there
+from server.protocol_2 import ChoreMessage, new_fields_of_task
 from server.scheduling.dispatch import Dispatcher, Message
-from server.scheduling.former import former_nodes, operation_message
 from server.scheduling.operation_placement import Wanted, choose
 from server.subject import SCHEDULER, SCRUBBING, Subject
 from trainyard.protocol.operations import MAX_TRIES, OperationKind, OperationTask
 from trainyard.protocol.rest.event_data import OperationQueued, OperationWaiting
 from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
+from trainyard.protocol.worker_messages import PROTOCOL, OperationMessage
 
 logger = logging.getLogger(__name__)
 
@@ -110,16 +111,20 @@ class OperationKeeper:
             return []
         with self._context.database.write() as connection:
             still = [row for row in due if _mark(connection, row, sent_at=now)]
-            former = former_nodes(connection)
-            messages: list[Message] = [
-                operation_message(row.id, row.node, former=former) for row in still if row.node
-            ]
+            older = nodes.c.protocol < PROTOCOL
+            on_protocol_2 = frozenset(connection.scalars(select(nodes.c.name).where(older)))
+            assigned = [(row.id, row.node) for row in still if row.node]
             for row in waiting:
                 node = choices.given.get(row.id)
                 if node and _mark(connection, row, node=node, sent_at=now, given_at=now):
-                    messages.append(operation_message(row.id, node, former=former))
+                    assigned.append((row.id, node))
             self._explain(connection, unexplained, reasons)
-        return messages
+        return [
+            ChoreMessage(chore_id=operation_id, node=node)
+            if node in on_protocol_2
+            else OperationMessage(operation_id=operation_id, node=node)
+            for operation_id, node in assigned
+        ]
 
     def _explain(
         self, connection: Connection, rows: Sequence[QueuedOperation], reasons: Mapping[str, str]
@@ -260,7 +265,8 @@ class OperationKeeper:
 
 def _wanted(row: QueuedOperation) -> Wanted:
     task = row.task
-    return Wanted(row.id, task.kind, task.root, row.storage, task.other_roots)
+    fields = new_fields_of_task(task)
+    return Wanted(row.id, task.kind, task.root, row.storage, task.other_roots, fields)
 
 
 def _mark(connection: Connection, row: QueuedOperation, **values: object) -> bool:

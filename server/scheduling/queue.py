@@ -35,6 +35,7 @@ from server.database.upsert import insert_absent
 from server.events.notices import notify_all
 from server.jobs.checks import roots_of
 from server.nodes.placement import Demand, Shape
+from server.protocol_2 import new_fields
 from server.subject import Subject
 from trainyard.protocol.record_parser import parse_record
 from trainyard.protocol.rest.event_data import Waiting
@@ -296,6 +297,7 @@ def _shape(row: NewJob) -> Shape:
         spec.resources.device,
         roots_of(spec),
         (spec.checkpoint.root, bound) if bound is not None else None,
+        new_fields(submitted, pending.overrides),
     )
 
 
@@ -304,5 +306,5 @@ def _key(shape: Shape) -> str:
 
 
 def _read_shape(stored: Any) -> Shape:
-    world_size, nodes, device, roots, storage = stored
-    return (world_size, nodes, device, tuple(roots), storage and tuple(storage))
+    world_size, nodes, device, roots, storage, fields = stored
+    return (world_size, nodes, device, tuple(roots), storage and tuple(storage), tuple(fields))

@@ -298,7 +298,7 @@ class Run:
 
 def open_context(folder: Path) -> Context:
     """Return the surroundings of a server on a SQLite file in `folder`, whose schema is current."""
-    from server.clock import SystemClock
+    from server.context import SystemClock
     from server.database.engine import Database
     from server.database.migrate import upgrade
 

@@ -12,7 +12,7 @@ from fastapi.routing import iter_route_contexts
 
 from server.app.factory import openapi_text, routes_of
 from server.http.examples import ANSWERS, EXAMPLES
-from trainyard.protocol.former import PATH
+from server.protocol_2 import PATH
 
 DOCUMENT = json.loads(openapi_text())
 FORMER = {(f"/api/v1/workers{PATH}/{verb}", "POST") for verb in ("claim", "report")}

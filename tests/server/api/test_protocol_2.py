@@ -1,31 +1,36 @@
 """Workers and supervisors of protocol 2 are served: their requests, as they were recorded.
 
-`former_protocol.json` holds the fields that each reply had. The programs of that version refuse
-unknown fields, so a reply to them may have no others.
+The programs of that version refuse unknown fields, so a reply to them may have no others.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import zlib
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from pydantic import Field
 
 from server.auth.service import create_token
 from server.context import Context
+from server.errors import ConflictError
 from server.jobs.service import stop
+from server.protocol_2 import FIELDS, SHAPES, check_reply, dump_reply, new_fields
 from tests.actors import ADA
 from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient
 from tests.server.harness import Harness
+from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.rest.access import TokenRequest
+from trainyard.protocol.worker_messages import ClaimReply
+from trainyard.spec.job import JobSpec
+from trainyard.spec.sections.training import TrainingSection
 
 WORKERS = "/api/v1/workers"
-SHAPES = json.loads(Path(__file__).with_name("former_protocol.json").read_text())
 ROOT = "11111111-2222-4333-8444-555555555555"
 WORKER = {"folder": "0" * 32, "boot_id": "c0ffee00-0000-4000-8000-000000000000"}
 REGISTRATION = {
@@ -121,7 +126,7 @@ OUTCOME = {
 }
 
 
-class FormerNode:
+class NodeOfProtocol2:
     """A node that sends what protocol 2 sends, and reads replies as strictly as it did."""
 
     def __init__(self, app: FastAPI, context: Context, node: str = "gpu-01") -> None:
@@ -134,21 +139,21 @@ class FormerNode:
     def post(
         self, path: str, kind: str, body: dict[str, Any], *, token: str | None = None
     ) -> dict[str, Any]:
-        client = TestClient(
-            self._app,
-            base_url=BASE_URL,
-            headers={"authorization": f"Bearer {token or self.token}"},
-        )
-        reply = client.post(f"{WORKERS}/{path}", json=body)
+        reply = self.send(path, body, token=token)
         assert reply.status_code == 200, reply.text
         found: dict[str, Any] = reply.json()
         assert not unknown_fields(found, SHAPES[kind])
         return found
 
+    def send(self, path: str, body: dict[str, Any], *, token: str | None = None) -> Any:
+        headers = {"authorization": f"Bearer {token or self.token}"}
+        client = TestClient(self._app, base_url=BASE_URL, headers=headers)
+        return client.post(f"{WORKERS}/{path}", json=body)
+
 
 @pytest.fixture
-def former(app: FastAPI, context: Context) -> FormerNode:
-    return FormerNode(app, context)
+def old(app: FastAPI, context: Context) -> NodeOfProtocol2:
+    return NodeOfProtocol2(app, context)
 
 
 def unknown_fields(value: Any, shape: Any, place: str = "") -> list[str]:
@@ -164,23 +169,23 @@ def unknown_fields(value: Any, shape: Any, place: str = "") -> list[str]:
     ]
 
 
-def test_an_attempt_of_the_former_protocol_runs_to_its_end(
-    former: FormerNode, client: TestClient, harness: Harness
+def test_an_attempt_of_protocol_2_runs_to_its_end(
+    old: NodeOfProtocol2, client: TestClient, harness: Harness
 ) -> None:
     job_id = harness.submit(retry={"max_retries": 0})
     harness.place()
     (message,) = harness.dispatcher.sent
     assert message.model_dump().keys() == SHAPES["LaunchMessage"].keys()
     path = f"attempts/{message.attempt_id}"
-    former.post("heartbeat", "NodeHeartbeatReply", HEARTBEAT)
-    claimed = former.post(f"{path}/claim", "ClaimReply", CLAIM)
-    former.post("heartbeat", "NodeHeartbeatReply", HEARTBEAT | {"supervised": [message.attempt_id]})
+    old.post("heartbeat", "NodeHeartbeatReply", HEARTBEAT)
+    claimed = old.post(f"{path}/claim", "ClaimReply", CLAIM)
+    old.post("heartbeat", "NodeHeartbeatReply", HEARTBEAT | {"supervised": [message.attempt_id]})
     content = base64.b64encode(zlib.compress(METRICS)).decode()
     chunk = {"file": "metrics", "start": 0, "end": len(METRICS), "content": content}
 
     def report(**more: Any) -> dict[str, Any]:
         body = REPORT | more
-        return former.post(f"{path}/report", "ReportReply", body, token=claimed["attempt_token"])
+        return old.post(f"{path}/report", "ReportReply", body, token=claimed["attempt_token"])
 
     assert report(chunks=[chunk])["acknowledged"] == {"metrics": len(METRICS)}
     job = client.get(f"/api/v1/jobs/{job_id}").json()
@@ -191,8 +196,8 @@ def test_an_attempt_of_the_former_protocol_runs_to_its_end(
     assert job["current_attempt"]["failure"]["reason"] == "out_of_memory"
 
 
-def test_an_operation_is_carried_out_in_the_words_of_the_former_protocol(
-    former: FormerNode, client: TestClient, context: Context, harness: Harness
+def test_an_operation_is_carried_out_under_the_names_of_protocol_2(
+    old: NodeOfProtocol2, client: TestClient, context: Context, harness: Harness
 ) -> None:
     harness.add_node(slots=8, roots={"checkpoints": ROOT, "data": ROOT})
     job_id, (supervisor,) = harness.running(step=9)
@@ -202,21 +207,21 @@ def test_an_operation_is_carried_out_in_the_words_of_the_former_protocol(
     client.post("/api/v1/nodes/node-1/drain", json={})
     operation_id = client.post(f"/api/v1/checkpoints/{checkpoint_id}/verify").json()["id"]
     harness.keeper.run()
-    (message,) = harness.dispatcher.former
+    (message,) = harness.dispatcher.chores
     assert message.model_dump() == {"chore_id": operation_id, "node": "gpu-01"}
     assert not harness.dispatcher.operations
     path = f"chores/{operation_id}"
-    claimed = former.post(f"{path}/claim", "ChoreClaimReply", CLAIM)
+    claimed = old.post(f"{path}/claim", "ChoreClaimReply", CLAIM)
     assert (claimed["task"]["kind"], claimed["fence"]) == ("verify", 1)
-    assert not former.post(f"{path}/report", "ChoreReportReply", PROGRESS)["ended"]
-    assert former.post(f"{path}/report", "ChoreReportReply", OUTCOME)["ended"]
+    assert not old.post(f"{path}/report", "ChoreReportReply", PROGRESS)["ended"]
+    assert old.post(f"{path}/report", "ChoreReportReply", OUTCOME)["ended"]
     view = client.get(f"/api/v1/operations/{operation_id}").json()
     assert (view["state"], view["node"]) == ("succeeded", "gpu-01")
     assert client.get(f"/api/v1/checkpoints/{checkpoint_id}").json()["verification"]["ok"]
 
 
 def test_an_upgraded_worker_gets_the_present_message(
-    former: FormerNode, app: FastAPI, context: Context, client: TestClient, harness: Harness
+    old: NodeOfProtocol2, app: FastAPI, context: Context, client: TestClient, harness: Harness
 ) -> None:
     harness.add_node(slots=8, roots={"checkpoints": ROOT, "data": ROOT})
     job_id, (supervisor,) = harness.running(step=9)
@@ -224,11 +229,11 @@ def test_an_upgraded_worker_gets_the_present_message(
     stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     client.post("/api/v1/nodes/node-1/drain", json={})
-    former.post("register", "RegistrationReply", REGISTRATION | {"protocol": 3})
+    old.post("register", "RegistrationReply", REGISTRATION | {"protocol": 3})
     client.post(f"/api/v1/checkpoints/{checkpoint_id}/verify")
     harness.keeper.run()
     assert [message.node for message in harness.dispatcher.operations] == ["gpu-01"]
-    assert not harness.dispatcher.former
+    assert not harness.dispatcher.chores
 
 
 def test_protocol_1_is_refused(app: FastAPI, context: Context) -> None:
@@ -236,6 +241,116 @@ def test_protocol_1_is_refused(app: FastAPI, context: Context) -> None:
     client = TestClient(app, base_url=BASE_URL, headers={"authorization": f"Bearer {token}"})
     reply = client.post(f"{WORKERS}/register", json=REGISTRATION | {"protocol": 1})
     assert (reply.status_code, "[2, 3]" in reply.text) == (422, True)
+
+
+def test_the_recorded_fields_are_frozen() -> None:
+    """A field that is added here reaches programs that refuse it."""
+    digest = hashlib.sha256(FIELDS.read_bytes()).hexdigest()
+    assert digest == "10217c5628fb5a988bc04c7ec4aeddd356f5260d465c3abe661be8b0fda883ec"
+
+
+class ToyTraining(TrainingSection):
+    """A section with a field that protocol 2 lacks."""
+
+    toy: int = 0
+
+
+class ToySpec(JobSpec):
+    """A spec with that section."""
+
+    training: ToyTraining = Field(default_factory=ToyTraining)
+
+
+class ToyReply(ClaimReply):
+    """A claim's reply with that spec."""
+
+    spec: ToySpec
+
+
+def toy_reply(reply: ClaimReply, toy: int) -> ToyReply:
+    document = reply.model_dump(mode="json")
+    document["spec"]["training"]["toy"] = toy
+    return ToyReply.model_validate_json(json.dumps(document))
+
+
+def test_a_new_field_with_its_default_is_left_out_of_a_reply(harness: Harness) -> None:
+    harness.add_node()
+    _, (supervisor,) = harness.launched()
+    reply = toy_reply(supervisor.reply, 0)
+    check_reply(reply)
+    assert new_fields(reply.spec, Overrides()) == ()
+    assert json.loads(dump_reply(reply)) == json.loads(supervisor.reply.model_dump_json())
+
+
+def test_a_new_field_with_another_value_needs_a_newer_worker(harness: Harness) -> None:
+    harness.add_node()
+    _, (supervisor,) = harness.launched()
+    reply = toy_reply(supervisor.reply, 1)
+    assert new_fields(reply.spec, Overrides()) == ("training.toy",)
+    with pytest.raises(ConflictError, match=r"protocol 2 lacks spec\.training\.toy"):
+        check_reply(reply)
+
+
+@pytest.fixture
+def without_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes a field from protocol 2, which is a field that was added since."""
+    for shape in (SHAPES["ClaimReply"], SHAPES["ChoreClaimReply"]["task"]["sample"]):
+        monkeypatch.delitem(shape["spec"]["training"], "seed", raising=False)
+
+
+@pytest.mark.usefixtures("without_seed")
+def test_a_job_with_a_new_field_waits_for_a_newer_worker(
+    old: NodeOfProtocol2, client: TestClient, harness: Harness
+) -> None:
+    plain = harness.submit()
+    seeded = harness.submit(training={"seed": 7})
+    assert harness.place() == 1
+    (message,) = harness.dispatcher.sent
+    claimed = old.post(f"attempts/{message.attempt_id}/claim", "ClaimReply", CLAIM)
+    assert "seed" not in claimed["spec"]["training"]
+    assert client.get(f"/api/v1/jobs/{plain}").json()["state"] == "starting"
+    waits = client.get(f"/api/v1/jobs/{seeded}").json()["reason"]
+    assert waits == (
+        "needs 1 slot; no node that is online has a worker of protocol 3, for training.seed"
+    )
+    old.post("register", "RegistrationReply", REGISTRATION | {"protocol": 3})
+    assert harness.place() == 1
+    assert client.get(f"/api/v1/jobs/{seeded}").json()["state"] == "starting"
+
+
+@pytest.mark.usefixtures("without_seed")
+def test_a_claim_of_protocol_2_leaves_a_share_with_a_new_field_unclaimed(
+    old: NodeOfProtocol2, client: TestClient, harness: Harness
+) -> None:
+    """A worker of the older version may have replaced the one that was chosen."""
+    old.post("register", "RegistrationReply", REGISTRATION | {"protocol": 3})
+    job_id = harness.submit(training={"seed": 7})
+    assert harness.place() == 1
+    attempt_id = harness.attempt(job_id).id
+    reply = old.send(f"attempts/{attempt_id}/claim", CLAIM)
+    assert (reply.status_code, "spec.training.seed" in reply.text) == (409, True)
+    assert [share.state for share in harness.shares(job_id)] == ["placed"]
+
+
+@pytest.mark.usefixtures("without_seed")
+def test_a_sample_with_a_new_field_waits_for_a_newer_worker(
+    old: NodeOfProtocol2, client: TestClient, harness: Harness
+) -> None:
+    harness.add_node(slots=8, roots={"checkpoints": ROOT, "data": ROOT})
+    job_id, (supervisor,) = harness.running(step=9, training={"seed": 7})
+    checkpoint_id = harness.commit_checkpoint(job_id, 4)
+    stop(harness.context, job_id, actor=ADA, reason="")
+    supervisor.end("stopped")
+    client.post("/api/v1/nodes/node-1/drain", json={})
+    body = {"prompt": "a"}
+    operation_id = client.post(f"/api/v1/checkpoints/{checkpoint_id}/sample", json=body).json()[
+        "id"
+    ]
+    harness.keeper.run()
+    assert not harness.dispatcher.chores
+    assert client.get(f"/api/v1/operations/{operation_id}").json()["waiting"] == (
+        "no node that is online has a worker of protocol 3, for sample.spec.training.seed"
+    )
 
 
 def test_unknown_fields_are_found() -> None:
