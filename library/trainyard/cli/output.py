@@ -29,7 +29,7 @@ STATES: dict[str, tuple[str, str]] = {
     JobState.STOPPED: ("■", "yellow"),
     JobState.CANCELLED: ("⊘", "dim"),
 }
-"""A sign and a colour for each state; the sign alone distinguishes them."""
+"""Sign and colour of each state of a job or an operation; the sign alone distinguishes them."""
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -6,8 +6,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainyard.client.calls import Calls
-from trainyard.client.transport import read
+from trainyard.client.transport import Transport, read
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.fork import ForkReply
 from trainyard.protocol.rest.operations import OperationView
@@ -15,12 +14,15 @@ from trainyard.protocol.rest.telemetry import CheckpointDetails, CheckpointView
 from trainyard.protocol.states import OPEN_OPERATION_STATES
 
 
-class CatalogCalls(Calls):
+class CatalogCalls:
     """Calls of `Client` about checkpoints; deletions and verifications are operations."""
+
+    transport: Transport
+    """Sends the requests."""
 
     def checkpoints(self, job_id: str) -> Iterator[CheckpointView]:
         """Iterate over the committed checkpoints of a job."""
-        return self._pages(Page[CheckpointView], f"/jobs/{job_id}/checkpoints")
+        return self.transport.pages(Page[CheckpointView], f"/jobs/{job_id}/checkpoints")
 
     def checkpoint(self, checkpoint_id: str) -> CheckpointDetails:
         """Return one checkpoint with its manifest."""
@@ -143,7 +145,7 @@ class CatalogCalls(Calls):
             open_only: only what has not ended.
         """
         query = {"job": job_id, "checkpoint": checkpoint_id, "open": open_only or None}
-        return self._pages(Page[OperationView], "/operations", query)
+        return self.transport.pages(Page[OperationView], "/operations", query)
 
     def operation(self, operation_id: str) -> OperationView:
         """Return one operation."""

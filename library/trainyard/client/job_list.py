@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from trainyard.client.calls import Calls
-from trainyard.client.transport import QueryValue
+from trainyard.client.transport import QueryValue, Transport
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.jobs import JobCounts, JobOrder, JobSummary
 from trainyard.protocol.states import JobState
 
 
-class JobListCalls(Calls):
+class JobListCalls:
     """Calls of `Client` about many jobs at once."""
+
+    transport: Transport
+    """Sends the requests."""
 
     def jobs(
         self,
@@ -33,7 +35,7 @@ class JobListCalls(Calls):
             order: the newest first, or those that have not ended (`active`) before the others.
         """
         query = _filter(states, tags, name, search) | {"order": str(order)}
-        return self._pages(Page[JobSummary], "/jobs", query)
+        return self.transport.pages(Page[JobSummary], "/jobs", query)
 
     def job_counts(
         self,

@@ -168,7 +168,7 @@ class Client(CatalogCalls, JobListCalls):
 
     def requests(self, job_id: str) -> Iterator[JobRequestView]:
         """Iterate over the requests on a job and their answers, newest first."""
-        return self._pages(Page[JobRequestView], f"/jobs/{job_id}/requests")
+        return self.transport.pages(Page[JobRequestView], f"/jobs/{job_id}/requests")
 
     def wait_for_answer(
         self,
@@ -220,11 +220,11 @@ class Client(CatalogCalls, JobListCalls):
 
     def attempts(self, job_id: str) -> Iterator[AttemptView]:
         """Iterate over the attempts of a job, the newest first."""
-        return self._pages(Page[AttemptView], f"/jobs/{job_id}/attempts")
+        return self.transport.pages(Page[AttemptView], f"/jobs/{job_id}/attempts")
 
     def events(self, job_id: str) -> Iterator[AnyEvent]:
         """Iterate over the events of a job, the newest first."""
-        return self._pages(Page[AnyEvent], f"/jobs/{job_id}/events")
+        return self.transport.pages(Page[AnyEvent], f"/jobs/{job_id}/events")
 
     def logs(
         self,
@@ -339,7 +339,7 @@ class Client(CatalogCalls, JobListCalls):
 
     def nodes(self) -> Iterator[NodeView]:
         """Iterate over the nodes."""
-        return self._pages(Page[NodeView], "/nodes")
+        return self.transport.pages(Page[NodeView], "/nodes")
 
     def drain(self, node: str, *, running: Running = "move") -> NodeView:
         """Place nothing new on a node; its attempts save and move, or finish."""
@@ -355,7 +355,7 @@ class Client(CatalogCalls, JobListCalls):
 
     def tokens(self) -> Iterator[TokenView]:
         """Iterate over the tokens (with the admin token)."""
-        return self._pages(Page[TokenView], "/tokens")
+        return self.transport.pages(Page[TokenView], "/tokens")
 
     def create_token(
         self,

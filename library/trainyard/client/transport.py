@@ -14,8 +14,10 @@ from pydantic import BaseModel, ValidationError
 from trainyard.base.backoff import Backoff, Retries, retry
 from trainyard.client.errors import ApiError, ConnectionFailedError, error_of
 from trainyard.client.settings import Connection
+from trainyard.protocol.rest.common import Page
 
 Model = TypeVar("Model", bound=BaseModel)
+Item = TypeVar("Item")
 QueryValue = str | int | float | list[str]
 Query = Mapping[str, QueryValue | None]
 
@@ -23,6 +25,7 @@ BACKOFF = Backoff(first=0.25, longest=2.0)
 TRIES = 5
 """Of a request that may be repeated."""
 READ_SECONDS, CONNECT_SECONDS = 60.0, 5.0
+PAGE_SIZE = 100
 IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
 PASSING = frozenset({502, 503, 504})
 """Statuses of a server that restarts, or of a proxy before one."""
@@ -77,6 +80,18 @@ class Transport:
     def get(self, model: type[Model], path: str, query: Query | None = None) -> Model:
         """Read one resource."""
         return read(model, self.send("GET", path, query=query))
+
+    def pages(
+        self, model: type[Page[Item]], path: str, query: Query | None = None
+    ) -> Iterator[Item]:
+        """Iterate over the items of a list; pages are fetched as they are needed."""
+        parameters: dict[str, QueryValue | None] = {**(query or {}), "page_size": PAGE_SIZE}
+        while True:
+            page = self.get(model, path, parameters)
+            yield from page.items
+            if page.next_page_token is None:
+                return
+            parameters["page_token"] = page.next_page_token
 
     def post(
         self,

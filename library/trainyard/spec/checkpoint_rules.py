@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from trainyard.base.problems import Problem
+from trainyard.base.problems import Problem, multiples, nearest
 from trainyard.spec.auto import explicit
 from trainyard.spec.job import JobSpec
 from trainyard.spec.precision import slots_for
@@ -57,11 +57,10 @@ def _retention(spec: JobSpec) -> Iterator[Problem]:
             "checkpoint is kept; legal: 0, or keep_latest_k from 1 on",
         )
     elif every and interval and every % interval:
-        nearest = sorted({max(interval, every // interval * interval), every + -every % interval})
         yield Problem(
             pointer="/checkpoint/keep_every_steps",
             detail=f"keep_every_steps={every} is no multiple of interval_steps={interval}; "
-            f"nearest legal: {', '.join(map(str, nearest))}",
+            f"{nearest(every, multiples(interval, every))}",
         )
 
 
@@ -85,13 +84,11 @@ def _best(spec: JobSpec) -> Iterator[Problem]:
             "validation.interval_steps from 1 on",
         )
     elif interval % validated:
-        nearest = sorted({max(validated, interval // validated * validated),
-                          interval + -interval % validated})  # fmt: skip
         yield Problem(
             pointer="/checkpoint/interval_steps",
             detail=f"interval_steps={interval} is no multiple of validation.interval_steps="
-            f"{validated}, so that hardly a checkpoint has a validation/loss; "
-            f"nearest legal: {', '.join(map(str, nearest))}",
+            f"{validated}, so that few checkpoints have a validation/loss; "
+            f"{nearest(interval, multiples(validated, interval))}",
         )
 
 

@@ -15,7 +15,6 @@ from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.optimizer_rules import LEARNING
 from trainyard.spec.precision import PRECISION, hardware
-from trainyard.spec.sections.model import DataSection
 from trainyard.training.architectures import ARCHITECTURES, Architecture
 from trainyard.training.known_devices import Slot
 
@@ -135,48 +134,51 @@ def _own_model(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _data(spec: JobSpec) -> Iterator[Problem]:
+    """Fields that this kind of input needs, and fields that it ignores."""
     data = spec.data
-    if data.source == "corpus" and data.path is not None:
-        yield Problem(
-            pointer="/data/path",
-            detail=f"path={data.path!r}, but a built-in corpus has none; "
+    corpus, bytes_only = data.source == "corpus", data.tokenizer == "byte"
+    source = f"source={data.source!r}"
+    broken = (
+        (
+            "path",
+            corpus and data.path is not None,
+            "but a built-in corpus has none; "
             "legal: no path, or source text, jsonl, parquet, huggingface",
-        )
-    if data.source != "corpus" and data.path is None:
-        yield Problem(
-            pointer="/data/path",
-            detail=f"path is absent, but source={data.source!r} reads one; "
-            "legal: a place, such as data:text",
-        )
-    yield from _fields_without_use(data)
-    if data.tokenizer == "huggingface" and data.tokenizer_path is None:
-        yield Problem(
-            pointer="/data/tokenizer_path",
-            detail="tokenizer_path is absent, but tokenizer='huggingface' reads one; "
-            "legal: the place of a tokenizer.json, such as data:tokenizer.json",
-        )
-
-
-def _fields_without_use(data: DataSection) -> Iterator[Problem]:
-    """Reject fields that this kind of input ignores: they would have no effect."""
-    if data.source in {"corpus", "text"} and data.text_field != "text":
-        yield Problem(
-            pointer="/data/text_field",
-            detail=f"text_field={data.text_field!r}, but source={data.source!r} has no fields; "
+        ),
+        (
+            "path",
+            not corpus and data.path is None,
+            f"but {source} reads one; legal: a place, such as data:text",
+        ),
+        (
+            "text_field",
+            data.source in {"corpus", "text"} and data.text_field != "text",
+            f"but {source} has no fields; "
             "legal: no text_field, or source jsonl, parquet, huggingface",
-        )
-    if data.source != "huggingface" and data.split != "train":
-        yield Problem(
-            pointer="/data/split",
-            detail=f"split={data.split!r}, but source={data.source!r} has none; "
-            "legal: no split, or source huggingface",
-        )
-    if data.tokenizer == "byte" and data.tokenizer_path is not None:
-        yield Problem(
-            pointer="/data/tokenizer_path",
-            detail=f"tokenizer_path={data.tokenizer_path!r}, but the byte tokenizer has no file; "
+        ),
+        (
+            "split",
+            data.source != "huggingface" and data.split != "train",
+            f"but {source} has none; legal: no split, or source huggingface",
+        ),
+        (
+            "tokenizer_path",
+            bytes_only and data.tokenizer_path is not None,
+            "but the byte tokenizer has no file; "
             "legal: no tokenizer_path, or tokenizer='huggingface'",
-        )
+        ),
+        (
+            "tokenizer_path",
+            not bytes_only and data.tokenizer_path is None,
+            "but tokenizer='huggingface' reads one; "
+            "legal: the place of a tokenizer.json, such as data:tokenizer.json",
+        ),
+    )
+    for field, applies, why in broken:
+        if applies:
+            value = getattr(data, field)
+            given = f"{field} is absent" if value is None else named(field, value)
+            yield Problem(pointer=f"/data/{field}", detail=f"{given}, {why}")
 
 
 def _axes(spec: JobSpec) -> Iterator[Problem]:

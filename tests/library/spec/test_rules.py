@@ -267,8 +267,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"checkpoint": {"keep_best_k": 1, "keep_latest_k": 1, "interval_steps": 100}, **VALIDATED},
         "/checkpoint/interval_steps",
-        "interval_steps=100 is no multiple of validation.interval_steps=30, so that hardly a"
-        " checkpoint has a validation/loss; nearest legal: 90, 120",
+        "interval_steps=100 is no multiple of validation.interval_steps=30, so that few"
+        " checkpoints have a validation/loss; nearest legal: 90, 120",
     ),
     (
         {"checkpoint": {"writers": 3}, **SLOTS},

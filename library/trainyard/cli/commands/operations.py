@@ -15,7 +15,7 @@ from trainyard.cli import formats
 from trainyard.cli.errors import FAILED
 from trainyard.cli.listings import SHORT_ID
 from trainyard.cli.options import Json, Limit
-from trainyard.cli.output import emit
+from trainyard.cli.output import emit, state_text
 from trainyard.cli.table import Listing
 from trainyard.client.errors import UnknownReferenceError, UsageError
 from trainyard.client.references import resolve
@@ -24,13 +24,6 @@ from trainyard.protocol.operations import OperationKind
 from trainyard.protocol.rest.operations import OperationView
 from trainyard.protocol.states import OperationState
 
-SIGNS = {
-    OperationState.QUEUED: ("○", "blue"),
-    OperationState.RUNNING: ("●", "green"),
-    OperationState.SUCCEEDED: ("✓", "green"),
-    OperationState.FAILED: ("✗", "red"),
-    OperationState.CANCELLED: ("⊘", "dim"),
-}
 DONE = {
     OperationKind.VERIFY: "Verified",
     OperationKind.SCRUB: "Scrubbed",
@@ -115,12 +108,11 @@ def draw_operations(shown: Sequence[OperationView]) -> RenderableType:
                    right=("DONE", "AGE"), spare=("BY", "NODE", "AGE", "ID"),
                    elastic="RESULT")  # fmt: skip
     for operation in shown:
-        sign, style = SIGNS[operation.state]
         rows.add(
             operation.id[:SHORT_ID],
             operation.kind,
             _what(operation),
-            Text(f"{sign} {operation.state}", style=style),
+            state_text(operation.state),
             _share(operation),
             operation.node or formats.DASH,
             operation.actor,
