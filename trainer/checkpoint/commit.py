@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from enum import StrEnum
 from pathlib import Path
@@ -165,9 +166,13 @@ def write_durably(path: StoragePath, content: bytes) -> None:
             path.put(content)
         return
     with storage_errors("write", path):
-        with replacing(path, mode=0o666) as file:
+        # The content is durable before it gets its name: after a power cut the name would otherwise
+        # lead to an empty file. The sync is here and not in `replacing`, so that the fault tests
+        # can kill a rank between it and the rename.
+        with replacing(path, mode=0o666, durable=False) as file:
             file.write(content)
             file.flush()
+            os.fsync(file.fileno())
             reached(Point.REPLACING, path)
         reached(Point.NAMED, path)
         sync_folder(path.parent)

@@ -1,4 +1,4 @@
-"""The checkpoint folder as plain files."""
+"""Manifests and markers as plain files: what counts, and in which order they are written."""
 
 import errno
 import os
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.manifests import make_manifest, state_at
-from trainer.checkpoint.commit import create_folder, write_manifest, write_marker
+from tests.trainer.points import at_points
+from trainer.checkpoint.commit import Point, create_folder, write_manifest, write_marker
 from trainer.checkpoint.manifest import committed_manifests, metadata_digest, read_manifest
 from trainer.errors import CheckpointError
 from trainyard.protocol.manifest import COMMITTED, Manifest
@@ -58,6 +59,29 @@ def test_a_folder_is_created_for_one_only(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Path, "mkdir", somebody_else_first)
     with pytest.raises(CheckpointError, match=r"cannot create .*step-2: File exists"):
         create_folder(folder)
+
+
+def test_a_marker_is_durable_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        seen.append("folder synced" if is_folder else "file synced")
+        fsync(descriptor)
+
+    def renamed(draft: Path, path: Path) -> Path:
+        seen.append("renamed")
+        return replace(draft, path)
+
+    folder = _commit(tmp_path, 1, 1)
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    with at_points(lambda point, _path: seen.append(point.value)):
+        write_marker(folder)
+    assert seen == ["file synced", Point.REPLACING, "renamed", Point.NAMED, "folder synced"]
 
 
 def _refuse_folders(error: int) -> object:
