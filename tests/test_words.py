@@ -39,6 +39,7 @@ CHECKED = (
     "server/nodes",
     "server/operations",
     "server/wire",
+    "trainer/checkpoint",
     "tools",
 )
 

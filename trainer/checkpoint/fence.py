@@ -1,4 +1,4 @@
-"""The fence: a number on storage below which no attempt of the job may commit any more."""
+"""The fence: a number on storage; attempts of the job with a lower number cannot commit."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import FENCE
 
 LOCK = "FENCE.lock"
-LOCK_SECONDS = 30.0  # it is held for milliseconds; longer means that its holder is stuck
+LOCK_SECONDS = 30.0
+"""Longest wait for the lock. It is held for milliseconds; longer means that its holder hangs."""
 MOST_ATTEMPTS = 2**31 - 1
 """Highest attempt number: that of the catalog's column."""
 MOST_DIGITS = 20
-# Some network file systems are mounted without locks. Between reading the fence and writing the
-# marker there is then a moment in which an outrun attempt can still commit: the server refuses it.
+# Some network file systems are mounted without locks. There, an outrun attempt can commit between
+# reading the fence and writing the marker; the server refuses such a commit.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 
 @contextmanager
 def raised_fence(job_folder: StoragePath, attempt: int) -> Iterator[None]:
-    """Raise the job's fence to `attempt` and hold it there: nobody moves it meanwhile.
+    """Raise the job's fence to `attempt` and hold its lock during the block.
 
-    In an object store nobody can be held off: there, the fence is raised and seen to be as high.
+    An object store has no lock: there, the fence is raised and read, and may rise during the block.
 
     Raises:
         OutrunError: a newer attempt has raised it already.
@@ -47,6 +48,8 @@ def raised_fence(job_folder: StoragePath, attempt: int) -> Iterator[None]:
             )
         if highest < attempt:
             _write(path, attempt)
+        # The block runs under the lock: between this check and a marker written in the block no
+        # newer attempt can raise the fence.
         reached(Point.FENCED, path)
         yield
 
@@ -55,7 +58,7 @@ def read_fence(job_folder: StoragePath) -> int:
     """Return the highest attempt that raised the fence, or 0.
 
     Raises:
-        CheckpointError: the file is unreadable or holds no number.
+        CheckpointError: the file is unreadable or its content is no attempt number.
     """
     path = job_folder / FENCE
     if isinstance(path, ObjectPath):
@@ -73,7 +76,7 @@ def read_fence(job_folder: StoragePath) -> int:
 
 def _number(text: str, path: StoragePath) -> int:
     digits = text.strip()
-    # The length comes first: Python refuses to read thousands of digits as a number.
+    # The length comes first: `int` raises ValueError for thousands of digits.
     if not (digits.isdecimal() and len(digits) <= MOST_DIGITS and int(digits) <= MOST_ATTEMPTS):
         raise CheckpointError(
             f"{path} holds {text[:40]!r}, no attempt number; legal: 0 to {MOST_ATTEMPTS}",
@@ -83,7 +86,8 @@ def _number(text: str, path: StoragePath) -> int:
 
 
 def _write(path: StoragePath, attempt: int) -> None:
-    # Of objects, each attempt has its own, so that none overwrites a higher one's without a lock.
+    # Without a lock an attempt could overwrite a higher number: in an object store each attempt
+    # puts its own object, and the highest counts.
     of_attempt = path / str(attempt) if isinstance(path, ObjectPath) else path
     write_durably(of_attempt, f"{attempt}\n".encode())
 
@@ -99,7 +103,7 @@ def _held(job_folder: StoragePath) -> AbstractContextManager[None]:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     with storage_errors("lock", path):
-        file = path.open("ab")  # NFS locks only what is open for writing
+        file = path.open("ab")  # NFS grants an exclusive lock only on a file open for writing
     with file:
         with storage_errors("lock", path):
             _lock(file.fileno(), path)

@@ -34,9 +34,9 @@ from trainyard.protocol.manifest import Manifest, SaveSettled, TrainState
 from trainyard.spec.auto import explicit
 
 TIMEOUT = timedelta(hours=1)
-"""How long a rank of a save in the background waits for the slowest one's write."""
+"""Timeout of a background save's collectives: a rank waits in them for the slowest rank's write."""
 LOOK_SECONDS = 1.0
-"""Pause between two looks at the clock of the next try, in which the heartbeat goes on."""
+"""Longest wait between two heartbeats while all ranks wait for the next try."""
 
 logger = logging.getLogger("trainer")
 
@@ -44,9 +44,9 @@ logger = logging.getLogger("trainer")
 class CheckpointManager:
     """Saves and loads the checkpoints of an attempt.
 
-    With `async_mode` a save goes on while the next steps run, one at a time. Rank 0 sees that it
-    has ended; all ranks then settle it at the same step. A failure that may pass is no error where
-    the manager has a `SaveRetry`: training goes on, and rank 0 decides when the next try is due.
+    With `async_mode` a save runs during the next steps, one at a time. Rank 0 detects its end; all
+    ranks then settle it at the same step. A temporary failure is no error where the manager has a
+    `SaveRetry`: training continues, and rank 0 decides when the next try is due.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class CheckpointManager:
         """Write nothing yet.
 
         Args:
-            owner: whose checkpoints.
+            owner: job and attempt of the checkpoints.
             cpu_group: gloo group of all ranks; its timeout covers the slowest rank's write.
             device: where this rank computes.
-            retry: when a failed save is tried again; every failure is raised without it.
+            retry: when a failed save is tried again; without it every failure is raised.
 
         Raises:
-            LaunchError: the way to save that the spec asks for needs an accelerator.
+            LaunchError: the spec's `checkpoint.async_mode` needs an accelerator.
         """
         self._owner = owner
         self._group = cpu_group
@@ -83,13 +83,14 @@ class CheckpointManager:
         self.bytes_read = 0
         """Bytes of tensors that this rank read from storage in the last load."""
         self._staging = staging_of(explicit(owner.settings.checkpoint.async_mode), device)
-        # Collectives of a save in the background must not meet those of training.
+        # A separate group: collectives of one group pair up in the order of their calls, and a
+        # background save would pair with those of the training thread.
         group = cpu_group
         if self._staging is not None:
             own = dist.new_group(backend="gloo", timeout=TIMEOUT)
             assert own is not None
             group = own
-        self._writer = CheckpointWriter(owner, group=group, staging=self._staging)
+        self._writer = CheckpointWriter(owner, group=group)
 
     @property
     def plan_seconds(self) -> float:
@@ -103,7 +104,7 @@ class CheckpointManager:
 
     @property
     def ended(self) -> bool:
-        """Whether a save has ended, on this rank, that is not settled yet."""
+        """Whether a save has ended on this rank and is not settled yet."""
         return self._pending is not None and self._pending.ended
 
     @property
@@ -112,9 +113,10 @@ class CheckpointManager:
         return self._pending is None and self._retry is not None and self._retry.due
 
     def raise_fence(self) -> None:
-        """Forbid all older attempts of the job to commit, and remove what they left half-written.
+        """Forbid all older attempts of the job to commit, and remove their half-written folders.
 
-        Comes before loading.
+        It comes before loading: an older attempt that still runs commits nothing after the
+        checkpoint that this one resumes from.
 
         Raises:
             OutrunError: a newer attempt has raised the fence already.
@@ -132,8 +134,8 @@ class CheckpointManager:
     ) -> Manifest:
         """Fill model and optimizer in place from a checkpoint of any layout and world size.
 
-        `admit` is called on each rank with the manifest before a tensor is read; what it raises,
-        a `RunError`, is raised on every rank.
+        `admit` is called on each rank with the manifest before a tensor is read; a `RunError` that
+        it raises is raised on every rank.
 
         Raises:
             CheckpointError: it is missing, not committed, damaged, of another model, or not the
@@ -156,9 +158,9 @@ class CheckpointManager:
         return loaded.manifest
 
     def starts_at(self, state: TrainState, observer: SaveObserver) -> None:
-        """Note the counters with which the attempt begins, before its first save."""
+        """Set the counters with which the attempt begins, before its first save."""
         self._writer.start = state
-        self._saved_step = state.step  # the start is that of a checkpoint, or of nothing
+        self._saved_step = state.step  # that of the loaded checkpoint, or 0
         self._observer = observer
 
     def save(
@@ -186,22 +188,22 @@ class CheckpointManager:
     def begin(
         self, model: nn.Module, optimizer: Optimizer, state: TrainState, *, kind: str
     ) -> PendingSave:
-        """Begin to save this step; with `async_mode` it goes on while this returns.
+        """Begin to save this step; with `async_mode` it continues after the return.
 
         The tensors must not change before `wait_staged` has returned. One save is under way at a
-        time: this one waits for the last, and if that one fails for a passing reason, none begins
-        and the failed one is returned: its next try comes later. If this attempt has committed this
-        step before, nothing is written. A failed save leaves nothing that counts as a checkpoint
-        and frees the space that it took.
+        time: this one waits for the previous one. If that one fails for a temporary reason, none
+        begins and the failed one is returned; its next try comes later. If this attempt has
+        committed this step before, nothing is written. A failed save leaves no checkpoint and
+        frees its space.
 
         Args:
-            model: its weights are read, never changed; so are the optimizer's tensors.
+            model: its weights are read and not changed, like the optimizer's tensors.
             optimizer: must have its state (`materialize_state`).
             state: counters of this step.
             kind: why it is saved: `preflight`, `interval`, `request`, `stop` or `final`.
 
         Raises:
-            RunError: the save before has failed for good.
+            RunError: the previous save has failed for good.
         """
         before = self._pending
         self.settle()
@@ -210,13 +212,14 @@ class CheckpointManager:
         with self._waiting():
             self._observer.begun()
             pending = self._pending = self._begin(model, optimizer, state, kind)
-        # Not `pending.ended`: a save in the background may have ended on some ranks only.
+        # Not `pending.ended`: a background save may have ended on some ranks only, and all ranks
+        # must settle at the same step.
         if self._staging is None:
             self.settle()
         return pending
 
     def wait_staged(self) -> None:
-        """Wait until the tensors may change: comes right before the update of a step."""
+        """Wait until the tensors may change; called right before the optimizer's update."""
         if self._pending is not None and not self._pending.staged:
             with self._waiting():
                 self._pending.wait_staged()
@@ -248,7 +251,10 @@ class CheckpointManager:
 
     @contextmanager
     def drained(self) -> Iterator[None]:
-        """When a run ends for a reason of its own, let the save under way end first."""
+        """Let the save under way end before an error of the block ends the run.
+
+        A loss that is no number loses no checkpoint that was nearly written.
+        """
         try:
             yield
         except RunError:
@@ -257,7 +263,7 @@ class CheckpointManager:
                     with self._waiting():
                         self._pending.result()
                 except RunError as error:
-                    logger.warning("the save under way has failed too: %s", error)
+                    logger.warning("the pending save has failed too: %s", error)
             raise
 
     def _raise_fence(self) -> None:
@@ -272,11 +278,12 @@ class CheckpointManager:
     ) -> PendingSave:
         started = time.monotonic()
         if self._staging is None and self._device.type != "cpu":
-            torch.accelerator.synchronize(self._device)  # the save's time holds no part of the step
+            # Otherwise the save's time would contain the part of the step still on the device.
+            torch.accelerator.synchronize(self._device)
             started = time.monotonic()
         tensors = self._tensors(model, optimizer)
         dtype = next(model.parameters()).dtype
-        save = PendingSave(state, kind=kind)
+        save = PendingSave(state, kind=kind, staging=self._staging)
 
         def work() -> Manifest:
             manifest = self._writer.run(save, tensors, dtype=dtype, started=started)
@@ -288,7 +295,7 @@ class CheckpointManager:
             save.run(work)
         else:
             self._staging.mark()
-            # A daemon: a run that fails ends without waiting for ranks that may be gone.
+            # A daemon: a process that fails ends without waiting for ranks that may have ended.
             in_background = partial(self._on_device, partial(save.run, work))
             threading.Thread(target=in_background, name="checkpoint", daemon=True).start()
         return save
@@ -299,10 +306,10 @@ class CheckpointManager:
         run()
 
     def _failed(self, save: PendingSave, error: CheckpointError) -> None:
-        """Take note, alike on all ranks, of a save that is tried again.
+        """Record on all ranks a failed save that is tried again.
 
         Raises:
-            CheckpointError: it is not: the reason does not pass, or has not for too long.
+            CheckpointError: the reason is permanent, or the time for tries is over.
         """
         retry = self._retry
         if retry is None or not error.transient or save.kind == PREFLIGHT:
@@ -322,7 +329,7 @@ class CheckpointManager:
             self._observer.failed(retry.describe(save, error, saved_step=saved, step=now))
 
     def _wait_for_retry(self) -> None:
-        """Wait, on all ranks, until the next try is due; a cancel ends the processes meanwhile."""
+        """Wait on all ranks until the next try is due; a cancel ends the processes meanwhile."""
         assert self._retry is not None
         due = False
         while not due:
@@ -331,7 +338,7 @@ class CheckpointManager:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Count the time of this block as one in which saving holds up training."""
+        """Add the time of the block to the time for which training waited for saves."""
         started = time.perf_counter()
         with self._observer.waiting():
             yield

@@ -142,7 +142,7 @@ def check_links(folder: StoragePath, names: Iterable[str], root: StoragePath) ->
     for path in (folder / name for name in names):
         with storage_errors("read", path):
             if isinstance(path, Path) and path.is_symlink():
-                path.stat()  # raises for a loop of links, which `resolve` would pass
+                path.stat()  # an OSError for a loop of links, which `resolve` reports in other ways
         if not is_beneath(path, root):
             raise CheckpointError(
                 f"{path} leads through a symbolic link to a place outside the storage root {root}",

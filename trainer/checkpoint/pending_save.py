@@ -20,15 +20,18 @@ from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled, Train
 class PendingSave:
     """The future of a save: first its tensors are staged, then it is committed or has failed."""
 
-    def __init__(self, state: TrainState, *, kind: str) -> None:
+    def __init__(self, state: TrainState, *, kind: str, staging: Staging | None = None) -> None:
         """Begin nothing; `run` does.
 
         Args:
             state: counters of the step that is saved.
             kind: why it is saved.
+            staging: where tensors are copied before they are written; they are written from their
+                own memory without.
         """
         self.state = state
         self.kind = kind
+        self._staging = staging
         self._staged = threading.Event()
         self._ended = threading.Event()
         self._manifest: Manifest | None = None
@@ -44,12 +47,16 @@ class PendingSave:
         """Whether it is committed or has failed, on this rank."""
         return self._ended.is_set()
 
-    def mark_staged(self) -> None:
-        """Allow the tensors to change."""
+    def stage(self, tensors: Mapping[MetadataIndex, Tensor]) -> Mapping[MetadataIndex, Tensor]:
+        """Return what is written of these tensors; with copies, the tensors may change from now."""
+        if self._staging is None:
+            return tensors
+        copies = self._staging.copy(tensors)
         self._staged.set()
+        return copies
 
     def wait_staged(self) -> None:
-        """Wait until the tensors may change, which a failed save allows as well."""
+        """Wait until the tensors may change; the end of the save, also a failure, allows it too."""
         self._staged.wait()
 
     def result(self) -> Manifest:
@@ -66,7 +73,7 @@ class PendingSave:
         return self._manifest
 
     def run(self, work: Callable[[], Manifest]) -> None:
-        """Do the work, in whichever thread; what it raises is kept for `result`."""
+        """Do the work in the calling thread; `result` raises what it raises."""
         try:
             self._manifest = work()
         except BaseException as error:  # noqa: BLE001 -- DCP's own exception is no `Exception`
@@ -77,23 +84,26 @@ class PendingSave:
 
 
 class SaveObserver:
-    """What the rest of a run does about saves; a base class whose methods do nothing."""
+    """Notified of each save by its manager; a base class whose methods do nothing."""
 
     step: int = 0
     """Completed steps of training by now."""
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Enter while a save keeps training from going on."""
+        """Enter while training waits for a save."""
         return nullcontext()
 
     def begun(self) -> None:
         """A save begins."""
 
     def committed(self, manifest: Manifest) -> None:
-        """A checkpoint exists; called at once, in the thread that saves."""
+        """A checkpoint exists; called at once, in the thread that saves.
+
+        Not when the loop settles it: a run that dies in between has reported its checkpoint.
+        """
 
     def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
-        """All ranks have seen that a save was committed; called between two steps."""
+        """All ranks have the commit of a save; called between two steps."""
 
     def failed(self, failure: SaveFailed) -> None:
         """A save has failed and is tried again; called on rank 0 alone."""
@@ -104,7 +114,10 @@ BACKOFF = Backoff(first=5.0, longest=300.0, jitter=0.0)
 
 
 class SaveRetry:
-    """The clock of rank 0, which decides for all ranks; on the others it is not read."""
+    """When a failed save is tried again, by the clock of rank 0; on other ranks it is not read.
+
+    Clocks of machines differ: ranks that each decided for themselves would not meet in a save.
+    """
 
     def __init__(self, give_up_after_seconds: float, *, clock: Clock = time.monotonic) -> None:
         self._retries = Retries(BACKOFF, for_seconds=give_up_after_seconds, clock=clock)
@@ -132,11 +145,11 @@ class SaveRetry:
     def describe(
         self, save: PendingSave, error: Exception, *, saved_step: int, step: int
     ) -> SaveFailed:
-        """Return the record of the failures so far.
+        """Return the record of all failures since the last commit.
 
         Args:
-            save: the one that failed last.
-            error: why it did.
+            save: the last failed save.
+            error: its error.
             saved_step: step of the last checkpoint.
             step: step of training by now.
         """
@@ -159,8 +172,8 @@ class SaveRetry:
 class Staging:
     """Buffers in the memory of the host; made at the first save and used again by all later ones.
 
-    On a GPU the copies run on a stream of their own beside the next forward and backward pass.
-    Pinned buffers are needed for that: copying into any other memory waits for each tensor.
+    On a GPU the copies run on a separate stream during the next forward and backward pass. That
+    needs pinned buffers: a copy into pageable memory blocks the thread for each tensor.
     """
 
     def __init__(self, device: torch.device, *, pinned: bool) -> None:
@@ -172,9 +185,10 @@ class Staging:
         self._ready: torch.Event | None = None
 
     def mark(self) -> None:
-        """Say that the tensors are as they are to be saved, once the device gets here.
+        """Record an event after which the device holds the tensors of this step.
 
-        The training thread calls it, whose stream the work of the step is on.
+        The training thread calls it: the work of the step is on its stream, and the copies wait
+        for the event on theirs.
         """
         if self._stream is not None:
             self._ready = torch.accelerator.current_stream(self._device).record_event()
@@ -188,7 +202,7 @@ class Staging:
                 buffer.copy_(tensor, non_blocking=self._pinned)
                 copies[index] = buffer
         if self._stream is not None:
-            self._stream.synchronize()
+            self._stream.synchronize()  # the caller lets the tensors change and reads the buffers
         return copies
 
     def _buffer(self, index: MetadataIndex, like: Tensor) -> Tensor:
@@ -206,10 +220,10 @@ class Staging:
 
 
 def staging_of(mode: str, device: torch.device) -> Staging | None:
-    """Return the buffers of a way to save; None where tensors are written as they lie.
+    """Return the buffers of an `async_mode`; None where tensors are written without a copy.
 
     Raises:
-        LaunchError: it needs an accelerator.
+        LaunchError: the mode needs an accelerator.
     """
     if mode == "disabled":
         return None

@@ -20,14 +20,14 @@ from trainer.parallel.quantize import high_precision
 WEIGHTS = "model."
 OPTIMIZER = "optimizer."
 LARGEST_PIECE = 64 * 2**20
-"""Bytes that travel at once, where the ceiling allows it."""
+"""Bytes that one rank sends to another at once, unless a limit of memory is lower."""
 
 
 def weight_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights (`model.<name>`): the very memory, so that reading loads in place.
+    """Return the weights (`model.<name>`), in the model's own memory: reading into them loads it.
 
-    A tied parameter is there once, under its first name in the order of the module: the one that
-    `named_parameters` gives, under which the optimizer's state is stored too.
+    A tied parameter appears once, under its first name in the order of the module, which
+    `named_parameters` gives too: weight and optimizer state agree.
     """
     tied = tied_weights(model)
     return {
@@ -45,11 +45,11 @@ def tied_weights(model: nn.Module) -> dict[str, str]:
 def train_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     """Return weights (`model.<name>`) and optimizer state (`optimizer.<name>.exp_avg`, ...).
 
-    These are the very tensors of model and optimizer: reading into them loads both in place.
-    Hyper-parameters are left out; they belong to the spec, not to the state. Names are those that
-    `torch.distributed.checkpoint.state_dict` gives, which takes ten times as long for them.
+    The memory is that of model and optimizer: reading into the tensors loads both in place.
+    Hyper-parameters are left out; they belong to the spec. The names equal those of
+    `torch.distributed.checkpoint.state_dict`, which takes ten times as long.
 
-    The optimizer's state must exist.
+    The optimizer's state must exist (`materialize_state`).
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
     tensors = weight_tensors(model)
@@ -63,7 +63,7 @@ def train_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 class TrainTensors:
-    """`train_tensors`, the very same as long as no memory has moved: plans made for them hold."""
+    """`train_tensors`, kept while no tensor moves in memory, so that the plan of a save is kept."""
 
     def __init__(self) -> None:
         self._memory: list[int] = []
@@ -72,7 +72,7 @@ class TrainTensors:
     def __call__(self, model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
         """Return the same dictionary as before, unless a tensor has moved to other memory.
 
-        Some do: FSDP gives uneven shards other memory at their first forward pass.
+        FSDP moves uneven shards at their first forward pass.
         """
         tensors = train_tensors(model, optimizer)
         memory = [_address(tensor) for tensor in tensors.values()]
@@ -96,19 +96,19 @@ class TensorFrame(NamedTuple):
 def frame_of(dtype: torch.dtype, shape: torch.Size) -> TensorFrame:
     """Return the frame of a contiguous tensor, the same for all of its type and shape.
 
-    It is taken from `torch.save` itself, of a tensor whose memory is reserved and never touched.
+    `torch.save` itself writes it, of a tensor whose memory is reserved and never touched.
     """
     tensor = torch.empty(shape, dtype=dtype)
     recorder = _Recorder(tensor)
     with without_zip_checksums():
         torch.save(tensor, cast(IO[bytes], recorder))
-    assert recorder.numbers == tensor.nbytes, "torch.save writes a tensor's memory as it lies"
+    assert recorder.numbers == tensor.nbytes, "torch.save writes a tensor's memory unchanged"
     return TensorFrame(bytes(recorder.head), bytes(recorder.tail))
 
 
 @contextmanager
 def without_zip_checksums() -> Iterator[None]:
-    """Leave out the CRC-32 of `torch.save`: with it a save takes twice as long."""
+    """Turn off the CRC-32 of `torch.save`: with it a save takes twice as long."""
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
     try:
@@ -118,7 +118,7 @@ def without_zip_checksums() -> Iterator[None]:
 
 
 class _Recorder(io.IOBase):
-    """A file that keeps what is written, but for the tensor's own memory."""
+    """A file that keeps all written bytes except those of the tensor's own memory."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._start = tensor.data_ptr()
@@ -149,5 +149,5 @@ def byte_view(tensor: Tensor) -> Tensor:
 
 
 def memory_of(bytes_: Tensor) -> memoryview:
-    """Return the memory of bytes, uint8 `[n]`, to be written from or read into."""
+    """Return the memory of a uint8 tensor `[n]`, to write from or read into."""
     return memoryview(cast(Any, bytes_.numpy()))

@@ -60,7 +60,7 @@ def _train_beside(root: Path) -> tuple[list[Manifest], list[dict[str, Tensor]], 
     """Save steps 1 and 2 while the tensors change as soon as they may."""
     model, optimizer = build(LAYOUT, seed=1)
     saver = manager(root, LAYOUT, section=BACKGROUND)
-    staging = saver._writer._staging = SlowStaging(torch.device("cpu"), pinned=False)
+    staging = saver._staging = SlowStaging(torch.device("cpu"), pinned=False)
     manifests, expected, staged_early = [], [], []
     for step in (1, 2):
         train(model, optimizer, steps=1)
@@ -129,14 +129,14 @@ def test_a_failure_reaches_every_rank_at_the_next_call(tmp_path: Path) -> None:
 def _begin_two(root: Path) -> tuple[list[int], list[str]]:
     model, optimizer = build(LAYOUT, seed=1)
     saver = manager(root, LAYOUT, section=BACKGROUND)
-    told: list[str] = []
+    seen: list[str] = []
     under_way: list[int] = []
 
-    class Told(SaveObserver):
+    class Commits(SaveObserver):
         def committed(self, manifest: Manifest) -> None:
-            told.append(manifest.checkpoint_id)
+            seen.append(manifest.checkpoint_id)
 
-    saver.starts_at(state_at(0), Told())
+    saver.starts_at(state_at(0), Commits())
 
     def slow_commit(folder: Path) -> None:
         under_way.append(threading.active_count())
@@ -148,14 +148,14 @@ def _begin_two(root: Path) -> tuple[list[int], list[str]]:
         patch.setattr(checkpoint_writer, "write_marker", slow_commit)
         for step in (1, 2):
             saver.begin(model, optimizer, state_at(step), kind="interval")
-            told.append(f"begun {step}")
+            seen.append(f"begun {step}")
         saver.settle()
-    return under_way, told
+    return under_way, seen
 
 
 def test_one_save_is_under_way_at_a_time(tmp_path: Path) -> None:
-    for _, told in run_ranks(2, _begin_two, tmp_path):
-        assert told == ["begun 1", "toy.a1.step-1", "begun 2", "toy.a1.step-2"]
+    for _, seen in run_ranks(2, _begin_two, tmp_path):
+        assert seen == ["begun 1", "toy.a1.step-1", "begun 2", "toy.a1.step-2"]
 
 
 def _count_plans(root: Path) -> list[int]:

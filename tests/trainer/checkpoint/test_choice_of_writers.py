@@ -140,7 +140,7 @@ def test_dcp_itself_reads_what_was_streamed(tmp_path: Path) -> None:
 
 
 class _Counted(Receiver):
-    """A receiver that tells what memory it took."""
+    """A receiver that records its memory."""
 
     largest = 0
 

@@ -179,8 +179,8 @@ def _commit_again(folder: Path) -> None:
     write_marker(folder)
 
 
-# How it is damaged, what the error says, and which file it names. A catalog that was fooled too
-# gives a resume point of the planted metadata: then only the unpickler stands in the way.
+# How it is damaged, whether the catalog has the planted digest too, the text of the error, and the
+# file that it names. With a planted digest only the unpickler rejects the metadata.
 CASES: list[tuple[Callable[[Path], None], bool, str, str]] = [
     (_flip_a_bit, False, "is damaged", DATA),
     (_flip_a_bit_of_a_header, False, "is damaged: its checksum is", DATA),
@@ -198,7 +198,7 @@ CASES: list[tuple[Callable[[Path], None], bool, str, str]] = [
     (_take_manifest_of_another_attempt, False, "another checkpoint: its id is toy.a2.step-2", ""),
     (_plant_metadata, False, "bytes instead of", DCP_METADATA),
     (_plant_and_commit_metadata, False, "another checkpoint: its metadata digest", ""),
-    (_plant_and_commit_metadata, True, "asks for posix.system", DCP_METADATA),
+    (_plant_and_commit_metadata, True, "names posix.system", DCP_METADATA),
     (_plant_bytes, True, "model.norm.bias is no tensor there and float32 (5,) here", DCP_METADATA),
     (_point_elsewhere, True, "names a place that is not there", DCP_METADATA),
 ]

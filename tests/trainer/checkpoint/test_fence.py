@@ -1,4 +1,4 @@
-"""The fence only rises, whoever raises it when, and says why it cannot be raised."""
+"""The fence only rises, in any order of attempts, and its errors name the cause."""
 
 import errno
 import fcntl

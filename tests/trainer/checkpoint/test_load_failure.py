@@ -1,4 +1,4 @@
-"""What a failed load says of its checkpoint: damage that is proved, a passing refusal, nothing."""
+"""What a failed load proves about its checkpoint: damage, a temporary failure, or nothing."""
 
 from __future__ import annotations
 

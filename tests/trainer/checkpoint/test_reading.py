@@ -1,4 +1,4 @@
-"""A rank reads its share of the checksums and what it needs beside that, and nothing else."""
+"""A rank reads its share of the files and the bytes that it needs, and nothing else."""
 
 import shutil
 from pathlib import Path

@@ -73,7 +73,7 @@ def manager(
     parent: str | None = None,
     section: CheckpointSection | None = None,
 ) -> CheckpointManager:
-    """Return the manager of an attempt of the toy job; `section` says how it saves."""
+    """Return the manager of an attempt of the toy job; `section` sets how it saves."""
     group = dist.group.WORLD
     assert group is not None
     owner = CheckpointOwner(
@@ -129,5 +129,5 @@ Refusal = tuple[str, str, str | None, str]
 
 
 def refusal(error: RunError) -> Refusal:
-    """Return what a test asks of an error; the error itself need not be picklable."""
+    """Return the fields of an error that tests compare; the error itself may not be picklable."""
     return type(error).__name__, str(error), error.path, type(error.__cause__).__name__

@@ -1,4 +1,4 @@
-"""Loads a checkpoint of any layout and world size: all ranks together, checked before it counts."""
+"""Load a checkpoint of any layout and world size: by all ranks together, checked before use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainyard.spec.layout import Layout
 from trainyard.spec.storage_uri import ROOT_FILE
 
 PREFIXES = {CheckpointPart.MODEL: WEIGHTS, CheckpointPart.OPTIMIZER: OPTIMIZER}
-"""Beginnings of the names of the parts that are tensors."""
+"""Prefixes of the names of the parts that are tensors."""
 MISSING = (CheckpointFault.NOT_COMMITTED, CheckpointFault.FILE_MISSING)
 
 
@@ -53,12 +53,12 @@ def load(
 ) -> Loaded:
     """Fill this rank's tensors in place from a checkpoint.
 
-    Of the parts that `resume` leaves out nothing is read, and their tensors stay as they are. All
-    ranks call it together; what fails on one rank is raised on every rank.
+    Parts that `resume` leaves out are not read, and their tensors stay unchanged. All ranks call it
+    together; a failure on one rank is raised on every rank.
 
     Args:
-        tensors: what this rank holds, by the names of the whole.
-        tied: further names of tied weights that this rank holds, each with the one in `tensors`.
+        tensors: this rank's tensors by name, sharded ones as DTensors.
+        tied: second names of tied weights of this rank, each with the one in `tensors`.
         resume: which checkpoint, and which parts of it.
         root: storage root that its path is relative to.
         group: CPU group of all ranks.
@@ -67,8 +67,8 @@ def load(
             `RunError` for a checkpoint that this attempt must not load.
 
     Raises:
-        MismatchError: it does not hold exactly what the ranks hold together; all differences are
-            counted, and the first of each kind are named.
+        MismatchError: its tensors are not exactly those of all ranks together; all differences
+            are counted, and the first of each kind are named.
         CheckpointError: it is missing, not committed, damaged, or not the one of `resume`.
     """
     parts = tuple(PREFIXES[part] for part in resume.parts if part in PREFIXES)
@@ -99,6 +99,7 @@ def _load(
     layout: Layout,
     reads: bool,
 ) -> Loaded:
+    # A barrier: no tensor is overwritten while another rank may still reject the checkpoint.
     on_every_rank(group, check)
     try:
         planner = LoadPlanner(tensors if reads else {})
@@ -113,10 +114,10 @@ def _load(
 def _what_failed(
     error: CheckpointError, resume: ResumePoint, root: StoragePath
 ) -> LoadFailure | None:
-    """Return what a failed load says of its checkpoint; None where it says nothing of it.
+    """Return what a failed load proves about its checkpoint; None where it proves nothing.
 
-    What is missing proves something only where the storage itself is there: a folder on which it is
-    not mounted holds nothing either.
+    A missing file is evidence only where the root has its UUID file: in a folder where the storage
+    is not mounted, everything is missing.
     """
     fault = error.fault
     if fault in MISSING and not _is_storage(root):
@@ -139,12 +140,12 @@ def _wanted_together(
     group: dist.ProcessGroup,
     layout: Layout,
 ) -> tuple[dict[str, TensorKind], dict[str, str]]:
-    """Return what all ranks hold, and their ties; one rank of each pipeline stage lists its own."""
+    """Return tensors and ties of all ranks; one rank of each pipeline stage lists its own."""
     place = Place.of(dist.get_rank(group), layout)
-    tells = (place.dp, place.cp, place.tp) == (0, 0, 0)
-    told = on_every_rank(group, lambda: (kinds_of(tensors), dict(tied)) if tells else ({}, {}))
-    wanted = {name: kind for kinds, _ in told for name, kind in kinds.items()}
-    return wanted, {name: first for _, ties in told for name, first in ties.items()}
+    lists = (place.dp, place.cp, place.tp) == (0, 0, 0)
+    stages = on_every_rank(group, lambda: (kinds_of(tensors), dict(tied)) if lists else ({}, {}))
+    wanted = {name: kind for kinds, _ in stages for name, kind in kinds.items()}
+    return wanted, {name: first for _, ties in stages for name, first in ties.items()}
 
 
 def _check_beneath(root: StoragePath, relative: str) -> None:
@@ -163,15 +164,14 @@ def in_first_replica(rank: int, layout: Layout) -> bool:
 
 
 def broadcast(tensors: Mapping[str, Tensor], layout: Layout, everybody: dist.ProcessGroup) -> None:
-    """Give this rank's shards to the ranks that hold the same ones, or take them from the first.
+    """Send the first replica's shards to the ranks of the other replicas that hold the same ones.
 
-    All ranks call it together, with tensors of the same names, and what fails on one is raised on
-    every rank. They travel between the hosts, in pieces: beside them no more than one piece is in
-    memory.
+    All ranks call it together, with tensors of the same names; a failure on one is raised on every
+    rank. The shards go through the hosts' memory in pieces, one at a time.
     """
     ranks = ranks_of_replicas(dist.get_rank(), layout)
-    # It stays until the process ends: torch gives the name of a group that is gone to the next one,
-    # which then looks for its ranks where nobody listens any more.
+    # The group stays until the process ends: torch gives the name of a destroyed group to the next
+    # one, which then connects to addresses that are closed.
     group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
     assert group is not None
     on_every_rank(everybody, lambda: _send_or_receive(tensors, group))
@@ -182,8 +182,9 @@ def _send_or_receive(tensors: Mapping[str, Tensor], group: dist.ProcessGroup) ->
         tensor = tensors[name]
         shard = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
         flat = shard.reshape(-1)
+        # By pieces, in the order of the names, which is the same on all ranks of the group.
         for piece in flat.split(max(1, LARGEST_PIECE // shard.itemsize)):
-            on_host = piece.cpu()  # of a CPU it is the piece itself
+            on_host = piece.cpu()  # no copy where the piece is on the CPU
             dist.broadcast(on_host.view(torch.uint8), group_src=0, group=group)
             piece.copy_(on_host)
         if not shard.is_contiguous():

@@ -29,10 +29,10 @@ from trainyard.protocol.manifest import Manifest
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 SHOWN = 8
-"""Tensors of each kind of difference that are named; of the others only the number is."""
+"""Tensors of each kind of difference that an error names; the others are counted."""
 
-# A pickle names what it wants called; these are the names that DCP writes, and nothing else has
-# one. None of them does more than hold its arguments.
+# A pickle names the functions to be called while it is read. These are the names that DCP writes;
+# every other one is refused. Each of these only stores its arguments.
 _CLASSES: tuple[Any, ...] = (
     metadata.BytesStorageMetadata,
     metadata.ChunkStorageMetadata,
@@ -57,7 +57,7 @@ def load_metadata(path: StoragePath, *, expected_digest: str) -> metadata.Metada
     """Return the DCP metadata in a file, whose XXH3-128 must be `expected_digest`.
 
     Raises:
-        CheckpointError: the file is unreadable, is another one, or asks for anything that the
+        CheckpointError: the file is unreadable, has another digest, or names anything that the
             metadata of a checkpoint does not hold.
     """
     with storage_errors("read", path):
@@ -81,7 +81,7 @@ def read_metadata(content: bytes, path: StoragePath) -> metadata.Metadata:
     refused = partial(CheckpointError, path=str(path), fault=CheckpointFault.METADATA_REFUSED)
     try:
         found = _Unpickler(io.BytesIO(content)).load()
-    except Exception as error:  # damaged pickles raise whatever they like
+    except Exception as error:  # a damaged pickle can raise any exception
         raise refused(f"{path} is refused: {error}") from error
     if not isinstance(found, metadata.Metadata):
         raise refused(f"{path} holds no checkpoint metadata")
@@ -93,21 +93,21 @@ class _Unpickler(pickle.Unpickler):
         try:
             return _ALLOWED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}") from None
+            raise pickle.UnpicklingError(f"it names {module}.{name}") from None
 
 
 def check_cover(metadata: Metadata, path: StoragePath) -> None:
-    """Refuse a tensor whose chunks leave a hole, overlap, lie outside of it or are stored nowhere.
+    """Reject a tensor whose chunks leave a hole, overlap, lie outside of it or are not stored.
 
-    DCP would leave a hole as it was, and of an overlap take whichever chunk it reads last.
+    DCP would leave a hole unread, and keep the chunk that it reads last where two overlap.
 
     Raises:
         CheckpointError: the first such tensor, by name; `path` is the metadata's.
     """
-    known: dict[object, str | None] = {}  # layers are cut alike
+    known: dict[object, str | None] = {}  # all layers have the same chunks: one check for each
     for name, entry in metadata.state_dict_metadata.items():
         if not isinstance(entry, TensorStorageMetadata):
-            continue  # no tensor: the comparison with what is to be filled refuses it
+            continue  # an object: `refuse_unless_it_fits` rejects it
         pattern = (entry.size, tuple((chunk.offsets, chunk.sizes) for chunk in entry.chunks))
         if pattern not in known:
             known[pattern] = _flaw(tuple(entry.size), entry.chunks)
@@ -121,9 +121,9 @@ def check_cover(metadata: Metadata, path: StoragePath) -> None:
 
 
 def _flaw(size: tuple[int, ...], chunks: Sequence[ChunkStorageMetadata]) -> str | None:
-    """Return why boxes do not make up a tensor of this size exactly once; None if they do.
+    """Return why the chunks do not cover a tensor of this size exactly once; None if they do.
 
-    Boxes that lie inside, of which no two overlap, and that hold as many elements in all.
+    They cover it if all lie inside, no two overlap, and they hold as many elements as the tensor.
     """
     if any(len(c.offsets) != len(size) or len(c.sizes) != len(size) for c in chunks):
         return f"a chunk has other dimensions than {size}"
@@ -153,7 +153,7 @@ def _unstored(name: str, entry: TensorStorageMetadata, metadata: Metadata) -> st
 
 @dataclass(frozen=True)
 class TensorKind:
-    """What two tensors must have in common for one to be read into the other."""
+    """Type and shape, which must be equal for one tensor to be read into another."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -164,20 +164,20 @@ class TensorKind:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A checkpoint beside what is to be filled from it."""
+    """The tensors of a checkpoint compared with those of a job."""
 
     alike: int
     """Tensors of the same name, shape and type."""
     missing: tuple[tuple[str, TensorKind], ...]
-    """Those that are to be filled, but that the checkpoint lacks."""
+    """Tensors of the job that the checkpoint lacks."""
     unexpected: tuple[tuple[str, TensorKind | None], ...]
-    """Those that the checkpoint holds, but that nothing is to be filled from."""
+    """Tensors of the checkpoint that the job lacks."""
     changed: tuple[tuple[str, TensorKind | None, TensorKind], ...]
-    """Those of another shape or type: name, as stored (None: no tensor), and as wanted."""
+    """Tensors of another shape or type: name, as stored (None: an object), and in the job."""
 
     @property
     def fits(self) -> bool:
-        """Whether the checkpoint holds exactly what is to be filled."""
+        """Whether the checkpoint holds exactly the job's tensors."""
         return not (self.missing or self.unexpected or self.changed)
 
     def __str__(self) -> str:
@@ -198,7 +198,7 @@ class Comparison:
 
 
 def kinds_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorKind]:
-    """Return what each tensor is; of one that is spread over ranks, the whole."""
+    """Return type and shape of each tensor; of a sharded one, those of the whole."""
     return {
         name: TensorKind(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
         for name, tensor in tensors.items()
@@ -206,14 +206,14 @@ def kinds_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorKind]:
 
 
 def drop_aliases(metadata: Metadata, tied: Mapping[str, str]) -> None:
-    """Take out, in place, tied weights that an older checkpoint holds a second time.
+    """Remove, in place, the second names of tied weights, which older checkpoints hold.
 
-    With an optimizer's state of its own such a name was no tie when it was written: it stays, and
-    the checkpoint does not fit.
+    A name with optimizer state was not tied when it was written: it stays, and the checkpoint does
+    not fit.
 
     Args:
         metadata: DCP metadata of the checkpoint.
-        tied: further names of tied weights, each with the one that is read (`tied_weights`).
+        tied: second names of tied weights, each with the first one (`tied_weights`).
     """
     entries = metadata.state_dict_metadata
     for name, first in tied.items():
@@ -225,12 +225,12 @@ def drop_aliases(metadata: Metadata, tied: Mapping[str, str]) -> None:
 def compare(
     metadata: Metadata, wanted: Mapping[str, TensorKind], *, parts: tuple[str, ...] = ("",)
 ) -> Comparison:
-    """Compare what a checkpoint holds with what all ranks together will read from it.
+    """Compare the tensors of a checkpoint with those that all ranks together load.
 
     Args:
         metadata: DCP metadata of the checkpoint.
-        wanted: what is to be filled.
-        parts: beginnings of the names that are read, such as `model.`; the rest does not matter.
+        wanted: the tensors to be loaded, by name.
+        parts: prefixes of the names that are loaded, such as `model.`; others are not compared.
     """
     stored = {
         name: _kind(entry)
@@ -248,7 +248,7 @@ def compare(
 
 
 def refuse_unless_it_fits(comparison: Comparison, manifest: Manifest, path: StoragePath) -> None:
-    """Refuse a checkpoint that differs, naming what does and what to do about it.
+    """Reject a checkpoint that differs; the error names the differences and a remedy.
 
     Raises:
         MismatchError: it does not fit.
@@ -259,7 +259,7 @@ def refuse_unless_it_fits(comparison: Comparison, manifest: Manifest, path: Stor
 
 
 def _kind(entry: object) -> TensorKind | None:
-    """Return what DCP would read; None for an object, which it would unpickle."""
+    """Return type and shape of an entry; None for an object, which DCP would unpickle."""
     if not isinstance(entry, TensorStorageMetadata):
         return None
     return TensorKind(str(entry.properties.dtype).removeprefix("torch."), tuple(entry.size))

@@ -44,7 +44,7 @@ from trainyard.run.checkpoint_faults import CheckpointFault
 
 
 class CheckedReader(FileSystemReader):
-    """Reads a checkpoint's tensors; `open` comes first and decides whether it may be read."""
+    """Reads a checkpoint's tensors; `open` comes first and rejects what must not be read."""
 
     manifest: Manifest
     """Manifest of the opened checkpoint."""
@@ -63,13 +63,12 @@ class CheckedReader(FileSystemReader):
 
         Args:
             folder: the checkpoint's.
-            root: the storage root, which no file may lead out of; the folder when absent.
-            tied: further names of tied weights, each with the one that is read, if
-                there are such.
+            root: the storage root; no file may be a link out of it. The folder when absent.
+            tied: second names of tied weights, each with the first one.
             verifies: whether this rank reads its share of the files whole while it loads, and
-                compares their checksums; together, the ranks that do so compare all of them.
+                compares their checksums. The shares of all such ranks are all files.
         """
-        super().__init__(".")  # DCP's own reading of it is not used
+        super().__init__(".")  # no inherited method that opens a path is used
         self.folder = folder
         self._root = folder if root is None else root
         self.bytes_read = 0
@@ -88,22 +87,22 @@ class CheckedReader(FileSystemReader):
 
         Args:
             resume: which checkpoint it must be.
-            wanted: what all ranks will read together.
-            parts: beginnings of the names that are read, such as `model.`; all without.
+            wanted: the tensors that all ranks read together, by name.
+            parts: prefixes of the names that are read, such as `model.`; all when absent.
 
         Raises:
-            MismatchError: it does not hold exactly what will be read in these parts.
+            MismatchError: its tensors in these parts are not exactly the wanted ones.
             CheckpointError: it is not committed, not the one of `resume`, or damaged.
         """
         self.look(resume)
         self.fit(wanted, parts=parts)
 
     def fit(self, wanted: Mapping[str, TensorKind], *, parts: tuple[str, ...] = ("",)) -> None:
-        """Check that the checkpoint holds what will be read; arguments are those of `open`.
+        """Check that the checkpoint holds the wanted tensors; arguments are those of `open`.
 
         Raises:
-            MismatchError: it does not hold exactly what will be read in these parts.
-            CheckpointError: its chunks do not cover each tensor once, or lie where nothing is.
+            MismatchError: its tensors in these parts are not exactly the wanted ones.
+            CheckpointError: its chunks do not cover each tensor once, or lie outside of its files.
         """
         path = self.folder / DCP_METADATA
         comparison = compare(self.metadata, wanted, parts=parts)
@@ -125,7 +124,7 @@ class CheckedReader(FileSystemReader):
         drop_aliases(self.metadata, self._tied)
 
     def check_share(self, rank: int, world_size: int) -> None:
-        """Check the contents of a rank's share of the files, before anything of them is read.
+        """Compare the checksums of a rank's share of the files before a tensor is read.
 
         Raises:
             CheckpointError: a byte differs.
@@ -134,7 +133,7 @@ class CheckedReader(FileSystemReader):
         check_contents(self.folder, by_size[rank::world_size])
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Keep what is wanted of each file, and tell rank 0 only how much that is."""
+        """Keep the plan of this rank; send rank 0 the number of needed bytes of each file."""
         self._wanted = self._by_file(plan)
         needs = {
             name: sum(piece.bytes_to_read for piece in pieces)
@@ -143,19 +142,23 @@ class CheckedReader(FileSystemReader):
         return LoadPlan([], storage_data=needs if self._verifies else None)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Give each file to one rank, which compares its checksum while it reads from it."""
+        """Assign each file to one rank, which compares its checksum while it reads from it.
+
+        This runs on rank 0, after `prepare_local_plan` of all ranks and before any `read_data`.
+        """
         needs = [plan.storage_data for plan in plans]
         if not any(need is not None for need in needs):
             return plans
-        data = [file for file in self.manifest.files if file.path != DCP_METADATA]  # it was checked
+        # `.metadata` is left out: every rank has compared its digest in `look`.
+        data = [file for file in self.manifest.files if file.path != DCP_METADATA]
         shares = share_out({file.path: file.size for file in data}, needs)
         return [LoadPlan([], storage_data=share) for share in shares]
 
     def read_data(self, plan: LoadPlan, planner: Planner) -> Future[None]:
-        """Read what this rank wants, and check its share of the files.
+        """Read the tensors of this rank, and verify its share of the files.
 
         Raises:
-            CheckpointError: a byte of the share differs; what was read is of no use then.
+            CheckpointError: a byte of the share differs; the tensors then hold unusable values.
         """
         share = set(plan.storage_data or ())
         digests = {file.path: file.xxh3_128 for file in self.manifest.files}
@@ -182,17 +185,17 @@ class CheckedReader(FileSystemReader):
     def _chunk(self, index: MetadataIndex) -> tuple[ChunkStorageMetadata, torch.dtype]:
         entry = self.metadata.state_dict_metadata[index.fqn]
         assert isinstance(entry, TensorStorageMetadata)
-        assert index.index is not None, "DCP says which of the chunks it wants"
+        assert index.index is not None, "DCP's read items name a chunk"
         return entry.chunks[index.index], entry.properties.dtype
 
     def read_alone(self, tensors: Mapping[str, Tensor]) -> None:
-        """Fill tensors of the opened checkpoint in this process, which is no rank of any launch."""
+        """Load tensors of the opened checkpoint in this process, without a process group."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             dcp.load({}, storage_reader=self, planner=LoadPlanner(tensors), no_dist=True)
 
     def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
-        """Return the metadata that `open` checked: DCP's own version unpickles anything."""
+        """Return the metadata that `open` checked: DCP's own method unpickles without limits."""
         return self.metadata
 
 
@@ -207,7 +210,7 @@ def point_at(manifest: Manifest, folder: StoragePath) -> ResumePoint:
 
 
 def _check_places(metadata: Metadata, files: Iterable[ManifestFile], path: StoragePath) -> None:
-    """Refuse entries that lie outside the files of the manifest, or are transformed."""
+    """Reject entries that lie outside the files of the manifest, or are transformed."""
     sizes = {file.path: file.size for file in files}
     for place in metadata.storage_data.values():
         inside = (
@@ -222,15 +225,15 @@ def _check_places(metadata: Metadata, files: Iterable[ManifestFile], path: Stora
 
 
 class LoadPlanner(DefaultLoadPlanner):
-    """Plans as DCP does, but asks only once where a rank's shard of some shape lies.
+    """DCP's load planner that computes the chunks of a shard once for each shape and sharding.
 
     Weights and moments are sharded alike, and so are all layers. `dcp.load` gets an empty
-    dictionary, of which it asks nothing: whether each tensor is an object that loads itself takes
-    it longer than the plan.
+    dictionary: for each entry it would check whether the object loads itself, which takes longer
+    than the plan.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        """Read into these tensors, which the checkpoint was found to hold."""
+        """Plan for these tensors, which the checkpoint holds (`CheckedReader.fit`)."""
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self._tensors = dict(tensors)
         self._chunks: dict[Hashable, list[ChunkStorageMetadata]] = {}
@@ -246,7 +249,7 @@ class LoadPlanner(DefaultLoadPlanner):
         super().set_up_planner(self._tensors, metadata, is_coordinator)
 
     def create_local_plan(self) -> LoadPlan:
-        """Return what this rank wants of which stored piece."""
+        """Return which slice of which stored chunk this rank reads."""
         assert self.metadata is not None
         items = []
         for name, tensor in self._tensors.items():
@@ -274,9 +277,9 @@ def share_out(
 ) -> list[tuple[str, ...]]:
     """Return for each rank the files that it reads whole; each file has one rank.
 
-    A rank that needs much of a file has little to add to read all of it, so on the layout that
-    wrote the checkpoint each rank gets its own file, and nothing is read twice. Who has the least
-    to read comes first, so that the ranks end together.
+    A file goes to the rank whose total is then the least: of those that need bytes of it, or the
+    rank with the least so far. On the layout that wrote the checkpoint each rank gets its own file
+    and no byte is read twice; on other layouts the ranks end at about the same time.
 
     Args:
         sizes: bytes of each file.
@@ -288,6 +291,7 @@ def share_out(
     for rank, need in enumerate(needs):
         for name in need or ():
             needed_by[name].append(rank)
+    # The largest first: the small ones then even out the totals.
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
         idlest = min(load, key=load.__getitem__)
 

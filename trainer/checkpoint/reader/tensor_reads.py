@@ -1,4 +1,4 @@
-"""Reads pieces of tensors straight into memory, and hashes the file meanwhile where asked to."""
+"""Read the requested slices directly into their target tensors, and hash the file meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainer.storage.root import StoragePath
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 BLOCK = 2**18
-"""Bytes that are read and hashed in turn: still in the core's own cache when they are hashed."""
+"""Bytes that are read and hashed in turn: they are still in the core's cache for the hash."""
 LARGE = 2**23
 """Bytes that are read at once where nothing is hashed."""
 
@@ -34,7 +34,7 @@ LOAD_FAILED = CheckpointFault.LOAD_FAILED
 
 
 class TensorPiece:
-    """What one item of a file holds, and what is wanted of it."""
+    """A stored chunk of a tensor, and the slices of it that are requested."""
 
     def __init__(
         self,
@@ -43,51 +43,51 @@ class TensorPiece:
         dtype: torch.dtype,
         requests: Sequence[ReadItem],
     ) -> None:
-        """Find out which of its bytes are wanted.
+        """Compute which of its bytes are needed.
 
         Args:
-            place: where it lies in the file.
-            chunk: what part of its tensor it is.
+            place: file, offset and length in bytes.
+            chunk: offsets and sizes in its tensor.
             dtype: type of its numbers.
-            requests: what is wanted of it, and where that is to go.
+            requests: the requested slices, each with its target.
         """
         self.place = place
         self.chunk = chunk
         self.dtype = dtype
         self.requests = requests
         self.frame = frame_of(dtype, chunk.sizes)
-        """What `torch.save` put around its numbers."""
+        """The bytes before and after its numbers in `torch.save`'s format."""
         self.strides = _strides(chunk.sizes)
         spans = [self.span(request) for request in requests]
         self.first = min(first for first, _ in spans)
-        """First of its numbers that is wanted, as they lie."""
+        """Index of the first needed number, in the order of the file."""
         self.end = max(end for _, end in spans)
-        """One past the last of its numbers that is wanted.
+        """Index one past the last needed number.
 
-        Rows lie together. Between columns lies what nobody wants, and is read too: many small
-        reads would take longer.
+        Rows are contiguous. The numbers between the rows of a column slice are read too: many
+        small reads would take longer.
         """
 
     def span(self, request: ReadItem) -> tuple[int, int]:
-        """Return the first and one past the last number that one request wants."""
+        """Return the indices of the first and one past the last number of a request."""
         first = sum(map(mul, self.strides, request.storage_offsets))
         return first, first + sum(map(mul, self.strides, request.lengths)) - sum(self.strides) + 1
 
     @property
     def size(self) -> int:
-        """Bytes that it takes in a file of our own writer."""
+        """Bytes of the piece in a file that `ChecksumWriter` wrote."""
         numbers = math.prod(self.chunk.sizes) * self.dtype.itemsize
         return len(self.frame.head) + numbers + len(self.frame.tail)
 
     @property
     def bytes_to_read(self) -> int:
-        """Bytes that are read for it where its file is not read whole: its head, and its span."""
+        """Bytes that are read where the file is not read whole: head and needed numbers."""
         return len(self.frame.head) + (self.end - self.first) * self.dtype.itemsize
 
 
 @lru_cache(maxsize=65_536)
 def _strides(sizes: torch.Size) -> tuple[int, ...]:
-    """Return the distance of neighbours along each dimension, in numbers that lie row by row."""
+    """Return the strides of a contiguous tensor, in numbers."""
     return tuple(math.prod(sizes[dim + 1 :]) for dim in range(len(sizes)))
 
 
@@ -99,24 +99,24 @@ def read_pieces(
     digest: str,
     verifies: bool,
 ) -> int:
-    """Read a file from start to end, what is wanted of it into the tensors that want it.
+    """Read the requested slices of a file directly into their target tensors.
 
-    Rows that are wanted go where they belong without a copy, and of a file whose checksum is not
-    asked for nothing else is read. Returns how many bytes were read.
+    Contiguous rows are read without a copy. Returns the number of bytes read.
 
     Args:
         path: the file.
-        pieces: what is wanted of it.
-        planner: knows the tensors.
-        digest: XXH3-128 that the whole file must have.
-        verifies: whether the whole file is read and compared with it; else only the pieces are
-            read, unless one must be parsed: no byte is parsed before its file is known as whole.
+        pieces: the chunks with requested slices.
+        planner: resolves the target tensors.
+        digest: XXH3-128 of the whole file.
+        verifies: whether the whole file is read and its digest compared; otherwise only the pieces
+            are read, unless one must be parsed: no byte is parsed before the digest was compared.
 
     Raises:
         CheckpointError: the file cannot be read, is damaged, or was written by another format.
     """
     with storage_errors("read", path), path.open("rb", buffering=0) as file:
         reading = _Reading(file, path, digest, hashing=verifies)
+        # In the order of the file, which is read once and forwards: the hash needs every byte.
         for piece in sorted(pieces, key=lambda piece: piece.place.offset):
             _read(reading, piece, planner)
         if verifies:
@@ -127,6 +127,7 @@ def read_pieces(
 def _read(reading: _Reading, piece: TensorPiece, planner: LoadPlanner) -> None:
     reading.go_to(piece.place.offset)
     head = reading.take(min(len(piece.frame.head), piece.place.length))
+    # Another version of torch, or other strides: `torch.load` parses the piece.
     if head != piece.frame.head or piece.place.length != piece.size:
         _fill_from(_unframed(reading, piece, head).reshape(-1), 0, piece, planner)
         return
@@ -141,7 +142,7 @@ def _read(reading: _Reading, piece: TensorPiece, planner: LoadPlanner) -> None:
 
 
 def _direct_target(piece: TensorPiece, planner: LoadPlanner) -> Tensor | None:
-    """Return the memory that wants a span of a piece as it lies, if there is one."""
+    """Return the target that takes a piece's needed numbers unchanged; None if they are copied."""
     request, *others = piece.requests
     if others or math.prod(request.lengths) != piece.end - piece.first:
         return None
@@ -151,7 +152,7 @@ def _direct_target(piece: TensorPiece, planner: LoadPlanner) -> Tensor | None:
 
 
 def _fill_from(numbers: Tensor, first: int, piece: TensorPiece, planner: LoadPlanner) -> None:
-    """Copy to each request what it wants of a piece's numbers `[n]`, which begin at `first`."""
+    """Copy each requested slice from a piece's numbers `[n]`, whose first index is `first`."""
     for request in piece.requests:
         start, _ = piece.span(request)
         part = numbers.as_strided(request.lengths, piece.strides, start - first)
@@ -161,13 +162,13 @@ def _fill_from(numbers: Tensor, first: int, piece: TensorPiece, planner: LoadPla
 
 
 def _unframed(reading: _Reading, piece: TensorPiece, head: bytes) -> Tensor:
-    """Return a piece as another version of torch wrote it, or with other strides."""
+    """Return a piece that `torch.load` must parse: of another torch version, or other strides."""
     content = head + reading.take(piece.place.length - len(head))
     reading.check_before_parsing()
     try:
         found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         fits = (found.dtype, found.shape) == (piece.dtype, piece.chunk.sizes)
-    except Exception as error:  # damaged bytes raise whatever they like
+    except Exception as error:  # damaged bytes can raise any exception
         raise reading.error(f"is of another format: {error}", LOAD_FAILED) from error
     if not fits:
         what = f"{piece.dtype} {tuple(piece.chunk.sizes)}"
@@ -177,7 +178,7 @@ def _unframed(reading: _Reading, piece: TensorPiece, head: bytes) -> Tensor:
 
 
 class _Reading:
-    """A file that is read forwards; what is left out is read too where the whole is hashed."""
+    """A file that is read forwards; where it is hashed, skipped bytes are read too."""
 
     def __init__(
         self, file: FileIO | Download, path: StoragePath, digest: str, *, hashing: bool
@@ -191,7 +192,7 @@ class _Reading:
         self._at = 0
         self._scratch = memoryview(bytearray(BLOCK))
         self.count = 0
-        """Bytes that were read."""
+        """Bytes read so far."""
 
     def go_to(self, offset: int) -> None:
         if self._hash is None:

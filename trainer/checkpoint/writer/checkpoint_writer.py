@@ -27,9 +27,9 @@ from trainer.checkpoint.commit import (
 )
 from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.manifest import read_manifest
-from trainer.checkpoint.pending_save import PendingSave, Staging
+from trainer.checkpoint.pending_save import PendingSave
 from trainer.checkpoint.writer.save_plan import SavePlanner, is_shared, writing_ranks
-from trainer.checkpoint.writer.storage_writer import ChecksumWriter, Stage
+from trainer.checkpoint.writer.storage_writer import ChecksumWriter
 from trainer.distributed import on_every_rank, on_rank_0, shared_error
 from trainer.errors import CheckpointError, RunError
 from trainer.storage.io_errors import storage_errors
@@ -53,7 +53,7 @@ PREFLIGHT = "preflight"
 
 @dataclass(frozen=True)
 class CheckpointOwner:
-    """Whose checkpoints they are; all of it goes into the manifest."""
+    """The job and attempt that own the checkpoints; all of it goes into the manifest."""
 
     root: StoragePath
     """Storage root; every rank sees the same one."""
@@ -68,7 +68,7 @@ class CheckpointOwner:
     layout: Layout
     """Layout of this attempt."""
     parent: str | None
-    """Id of the checkpoint from which the attempt goes on."""
+    """Id of the checkpoint that the attempt resumed from."""
     code_digest: str | None = None
     """Digest of the own model's code, where the job names a folder of it."""
 
@@ -79,21 +79,17 @@ class CheckpointOwner:
 
 
 class CheckpointWriter:
-    """Writes and commits checkpoints, one after the other, in whichever thread `run` is called."""
+    """Writes and commits checkpoints, one after the other, in the thread that calls `run`."""
 
-    def __init__(
-        self, owner: CheckpointOwner, *, group: dist.ProcessGroup, staging: Staging | None
-    ) -> None:
-        """Touch nothing yet.
+    def __init__(self, owner: CheckpointOwner, *, group: dist.ProcessGroup) -> None:
+        """Write nothing yet.
 
         Args:
-            owner: whose checkpoints.
-            group: gloo group of all ranks, used by nobody else while a save runs.
-            staging: where tensors are copied before they are written; written as they lie if None.
+            owner: job and attempt of the checkpoints.
+            group: gloo group of all ranks; a save has it to itself while it runs.
         """
         self._owner = owner
         self._group = group
-        self._staging = staging
         self._planner: SavePlanner | None = None
         self.start: TrainState | None = None
         """Counters with which the attempt begins, once they are known."""
@@ -111,10 +107,10 @@ class CheckpointWriter:
         """Prepare, stage, write, describe and commit; return the manifest on every rank.
 
         Args:
-            save: what is saved; it is marked as staged once the tensors may change.
-            tensors: what is written; the same dictionary as before means that nothing has moved.
+            save: the save; it is staged once the tensors may change.
+            tensors: what is written, by name; the plan is kept while it is the same dictionary.
             dtype: type of the weights.
-            started: when the step ended that is saved, by `time.monotonic`.
+            started: end of the saved step in seconds, by `time.monotonic`.
 
         Raises:
             OutrunError: a newer attempt has raised the fence; nothing is committed.
@@ -124,20 +120,23 @@ class CheckpointWriter:
         path = checkpoint_path(owner.job_id, owner.attempt, save.state.step)
         self.folder = owner.root / path
         reached(Point.BEGUN, self.folder)
+        # `on_rank_0` and `on_every_rank` are barriers: no rank writes before the folder exists, and
+        # the marker comes when the file of every rank is durable.
         if existing := on_rank_0(self._group, partial(self._prepare, save.state)):
             return existing
         try:
             manifest = self._write(save, tensors, dtype=dtype, started=started)
             return on_rank_0(self._group, partial(self._commit, manifest))
         except RunError:
+            # Every rank is here and has closed its file: nothing is written into the folder again.
             if dist.get_rank(self._group) == 0:
                 discard(self.folder)
             raise
 
     def _prepare(self, state: TrainState) -> Manifest | None:
-        """Return what this attempt has committed at this step before, or make the folder."""
+        """Return the manifest if this attempt has committed this step, else create the folder."""
         folder = self.folder
-        # Before the data too: an outrun attempt need not write it.
+        # The fence is checked before the data too: an outrun attempt ends without writing it.
         with raised_fence(self._owner.job_folder, self._owner.attempt):
             pass
         with storage_errors("read", folder):
@@ -157,13 +156,13 @@ class CheckpointWriter:
     def _write(
         self, save: PendingSave, tensors: dict[str, Tensor], *, dtype: torch.dtype, started: float
     ) -> Manifest:
-        """Write the data files beside; return the manifest of what all ranks wrote."""
+        """Write the data files and `.metadata`; return the manifest of what all ranks wrote."""
         self._planner = self._planner or SavePlanner(self._writers())
         writer = ChecksumWriter(
             self.folder,
             group=self._group,
             ceiling=int(self._owner.settings.checkpoint.staging_gib * 2**30),
-            stage=self._stage(save),
+            stage=save.stage,
         )
         try:
             dcp.save(
@@ -186,23 +185,11 @@ class CheckpointWriter:
         )
 
     def _writers(self) -> tuple[int, ...]:
-        """Return the ranks that write; storage counts as shared where a rank sees it as such."""
+        """Return the ranks that write; storage is shared where it is on any rank."""
         writers, shared = self._owner.settings.checkpoint.writers, False
         if writers == "auto":
             shared = any(on_every_rank(self._group, lambda: is_shared(self._owner.root)))
         return writing_ranks(writers, self._owner.layout, shared=shared)
-
-    def _stage(self, save: PendingSave) -> Stage:
-        staging = self._staging
-        if staging is None:
-            return dict
-
-        def copy_and_mark(*arguments: object) -> dict[object, Tensor]:
-            copies = staging.copy(*arguments)  # type: ignore[arg-type]
-            save.mark_staged()
-            return copies  # type: ignore[return-value]
-
-        return copy_and_mark  # type: ignore[return-value]
 
     def _describe(
         self,
@@ -245,6 +232,9 @@ class CheckpointWriter:
                 state=manifest.train_state,
                 spec=self._owner.settings,
             )
+        # The manifest before the fence: its write and sync take no time of the lock. The marker
+        # under the lock: once a newer attempt has raised the fence, each older commit is complete
+        # or is refused here.
         write_manifest(self.folder, manifest)
         with raised_fence(self._owner.job_folder, self._owner.attempt):
             write_marker(self.folder)
@@ -253,18 +243,18 @@ class CheckpointWriter:
 
 
 def check_room(folder: StoragePath, *, size: int, state: TrainState, spec: JobSpec) -> None:
-    """Refuse a storage that will be full before the job ends.
+    """Reject a storage that will be full before the job ends.
 
-    An object store has no such limit, or does not tell it: nothing is refused there.
+    An object store reports no free space: it is never rejected.
 
     Args:
-        folder: the first checkpoint, written already.
-        size: its bytes; the others have as many.
-        state: where the attempt begins.
+        folder: the first checkpoint, already written.
+        size: its bytes; each later one takes as many.
+        state: counters with which the attempt begins.
         spec: the job, with the attempt's overrides.
 
     Raises:
-        CheckpointError: with what is needed, what is free, and what to change.
+        CheckpointError: names the needed and the free space, and settings that fit.
     """
     if not isinstance(folder, Path):
         return
@@ -299,7 +289,7 @@ def _interval_given(spec: JobSpec) -> str:
 
 
 def _remedy(fitting: int, state: TrainState, spec: JobSpec) -> str:
-    """Name what can be changed, each with a value that alone makes all of it fit."""
+    """Return the settings that can change, each with a value that fits without the others."""
     section = spec.checkpoint
     ways = ["Free space", "take another checkpoint.root"]
     if fitting >= 1:

@@ -1,4 +1,4 @@
-"""A new file that is written from start to end and hashed meanwhile, by a thread of its own."""
+"""A new file that is written from start to end and hashed meanwhile, by a separate thread."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from trainer.storage.upload import Upload
 from trainyard.protocol.manifest import ManifestFile
 
 PIECE = 8 * 2**20
-"""Bytes that are written and hashed at once: few calls, and still in the cache for the hash."""
+"""Bytes that are written and hashed at once: few system calls, and still cached for the hash."""
 PIECES_WAITING = 4
-"""Pieces that the hash may lag behind."""
+"""Pieces by which the hash may lag behind the writes; then writes wait, and memory is bounded."""
 
 Job = tuple[memoryview | bytes, Callable[[], None]]
 
 
 class HashedFile:
-    """Created exclusively; small writes are gathered, large ones go to the system as they lie.
+    """Created exclusively; small writes are gathered, large ones go to the system without a copy.
 
-    What is written must stay as it is until `close`, or until `release` is called.
+    Written memory must not change until `close`, or until `release` is called.
     """
 
     def __init__(self, path: StoragePath, *, expected: int = 0, ceiling: int = 2**40) -> None:
-        """Create the file; in an object store it is there when it is closed.
+        """Create the file; in an object store it appears when it is closed.
 
         Args:
             path: the new file.
-            expected: bytes that it will have, about.
+            expected: its final size in bytes, about.
             ceiling: bytes of memory for parts on their way to an object store.
 
         Raises:
@@ -70,7 +70,7 @@ class HashedFile:
 
         Args:
             data: a flat view of bytes.
-            release: called, in another thread, when they may change again.
+            release: called in another thread when they may change again.
 
         Raises:
             CheckpointError: the system refuses.
@@ -86,6 +86,8 @@ class HashedFile:
             for start in range(0, len(data), PIECE):
                 self._put(data[start : start + PIECE], _nothing)
         finally:
+            # Last in the queue, so that the hash has read all pieces; also after an error, because
+            # the owner of the buffer waits for it.
             self._jobs.put((b"", release))
 
     def close(self) -> ManifestFile:
@@ -95,6 +97,7 @@ class HashedFile:
             CheckpointError: the system refuses.
         """
         self._flush()
+        # The sync comes before the manifest names the file: `COMMITTED` then covers durable bytes.
         with storage_errors("write", self._path):
             if isinstance(self._file, Upload):
                 self._file.complete()

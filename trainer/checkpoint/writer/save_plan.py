@@ -1,4 +1,4 @@
-"""Who writes which tensors: the chosen ranks, and DCP's save planner with plans that are kept."""
+"""Which rank writes which tensors: the writers, and DCP's save planner with cached plans."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from trainer.storage.root import StoragePath
 from trainyard.spec.layout import Layout
 
 FRAME_BYTES = 1536
-"""What a file holds of an item beside its numbers, about; most of the file where all is small."""
+"""Bytes of a file around the numbers of an item, about; most of a file of small tensors."""
 
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True)
 class RoutedPlan(SavePlan):
-    """What a rank writes, and what travels for it from rank to rank.
+    """The items that a rank writes, and those that it receives and sends.
 
-    All ranks send and receive in the same order, that of the whole plan: the earliest transfer
-    that is not done has both its ends free, so none waits for ever.
+    All ranks send and receive in the order of the whole plan. That excludes deadlock: both ranks of
+    the earliest open transfer have finished every transfer before it.
     """
 
     received_from: dict[MetadataIndex, int] = field(default_factory=dict)
-    """Items of this plan that another rank holds, and that rank; they stand last, in order."""
+    """Items of this plan that another rank holds, and that rank; the last items, in order."""
     sends: tuple[tuple[WriteItem, int], ...] = ()
-    """Items that this rank holds and another one writes, and that one, in order."""
+    """Items that this rank holds and another rank writes, and that rank, in order."""
 
 
 class SavePlanner(DefaultSavePlanner):
-    """Plans for one set of tensors; a plan is made at the first save and used by all later ones.
+    """Plans for one set of tensors; the first save makes the plan and later ones reuse it.
 
-    DCP caches plans by the name of the planner's class and so takes the plan of another choice of
-    writers for its own: here each planner has a key of its own.
+    DCP caches plans by the name of the planner's class, so planners with other writers would share
+    one plan: each planner gets a separate key here.
     """
 
     def __init__(self, writers: Sequence[int]) -> None:
-        """Plan for the ranks that write."""
+        """Plan for these writing ranks."""
         super().__init__(enable_plan_caching=True)
         self._cached_plans_key = f"{type(self).__name__}-{next(_numbers)}"
         self._writers = writers
@@ -56,12 +56,12 @@ class SavePlanner(DefaultSavePlanner):
         self._planned = False
         self._started = 0.0
         self.seconds = 0.0
-        """Time that the last plan took, from this rank's part to what it has to write."""
+        """Seconds that the last plan took, from this rank's list to its final plan."""
 
     def set_up_planner(
         self, state_dict: dict[str, Any], storage_meta: Any = None, is_coordinator: bool = False
     ) -> None:
-        """Take the tensors; the very same ones as before need nothing done."""
+        """Take the tensors; the plan stays if they are the same objects as before."""
         self._started = time.monotonic()
         if _same(state_dict, self._tensors):
             return
@@ -70,20 +70,20 @@ class SavePlanner(DefaultSavePlanner):
         super().set_up_planner(state_dict, storage_meta, is_coordinator)
 
     def create_local_plan(self) -> SavePlan:
-        """Return what this rank holds, or that nothing has changed since the last plan."""
+        """Return this rank's items, or an unusable plan: nothing has changed since the last one."""
         if self._planned:
             return SavePlan([], usable=False)
         return super().create_local_plan()
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """Return what each rank writes, or for all ranks that nothing has changed."""
+        """Return the plan of each rank, or unusable plans for all: nothing has changed."""
         plans, metadata = super().create_global_plan(all_plans)
-        # DCP compares items alone and would leave a rank with its old routes.
+        # DCP compares only the items of a plan and would leave a rank with its old routes.
         changed = any(plan.usable for plan in plans)
         return (self.global_plan if changed else plans), metadata
 
     def finish_plan(self, new_plan: SavePlan) -> RoutedPlan:
-        """Return what this rank writes."""
+        """Return the final plan of this rank."""
         plan = super().finish_plan(new_plan)
         assert isinstance(plan, RoutedPlan)
         self._planned = True
@@ -122,7 +122,7 @@ def item_bytes(item: WriteItem) -> int:
 
 
 def _same(some: dict[str, Any], others: dict[str, Any]) -> bool:
-    """Return whether two dictionaries, of which DCP makes copies, hold the same objects."""
+    """Return whether two dictionaries hold the same objects; DCP copies the dictionary itself."""
     return some.keys() == others.keys() and all(some[name] is others[name] for name in some)
 
 
@@ -159,7 +159,7 @@ def writing_ranks(writers: Writers, layout: Layout, *, shared: bool) -> tuple[in
     Args:
         writers: the spec's choice.
         layout: layout of the attempt.
-        shared: whether the storage is one that machines share; `auto` goes by it.
+        shared: whether several machines share the storage; it decides `auto`.
     """
     world_size = layout.world_size
     if writers == "auto":
@@ -168,17 +168,17 @@ def writing_ranks(writers: Writers, layout: Layout, *, shared: bool) -> tuple[in
         return tuple(range(world_size))
     if writers == "one_replica":
         return tuple(r for r in range(world_size) if Place.of(r, layout).dp < layout.dp_shard)
-    # Spread evenly, so that the nodes share the work and what is streamed has short ways.
+    # Spread evenly, so that the nodes share the work.
     return tuple(number * world_size // writers for number in range(writers))
 
 
 def assign(
     holders: Mapping[Piece, Sequence[int]], sizes: Mapping[Piece, int], writers: Sequence[int]
 ) -> dict[Piece, int]:
-    """Return the writer of each piece; the largest pieces first, to who has the least so far.
+    """Return the writer of each piece: largest pieces first, to the writer with the least bytes.
 
-    A writer that holds a piece comes before one that does not: only what no writer holds has to be
-    streamed, and is given to whoever has the least by then.
+    A writer that holds a piece comes before one that does not. A piece that no writer holds is
+    streamed to the writer with the least bytes by then.
 
     Args:
         holders: ranks that hold each piece.
@@ -214,17 +214,17 @@ SHARED = frozenset(
         *("smbfs", "vboxsf", "virtiofs", "wekafs"),
     }
 )
-"""Types of file systems that are reached over a network or from several machines."""
+"""Types of file systems that several machines share, over a network or a common device."""
 LOCAL_FUSE = frozenset({"fuseblk", "fuse.fuse-overlayfs", "fuse.lxcfs", "fuse.ntfs-3g"})
-"""What runs in user space on a local disk; all else there stands for a bucket or a server."""
+"""FUSE types on a local disk; every other FUSE type counts as a bucket or a server."""
 
 
 def is_shared(folder: StoragePath, *, mounts: Path = MOUNTS) -> bool:
     """Return whether a folder, which need not exist yet, lies on storage that machines share.
 
     Args:
-        folder: its nearest existing parent decides; symbolic links are followed.
-        mounts: the mounts of this process, as `mountinfo` of proc(5).
+        folder: the folder; symbolic links are followed.
+        mounts: the mounts of this process, in the format of `mountinfo` (proc(5)).
     """
     if not isinstance(folder, Path):
         return True  # an object store

@@ -31,22 +31,22 @@ from trainer.storage.root import StoragePath
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter
 
 ALIGNED = 64
-"""Bytes of a cache line, at a multiple of which each piece begins.
+"""Each piece begins at a multiple of these bytes, a cache line.
 
-`torch.save` puts the numbers at a multiple of it, counted from there. Between memory and a file
-that lie alike the system copies a fifth faster (reading, on an EPYC)."""
+`torch.save` aligns the numbers to it within a piece. Between equally aligned memory and file the
+system copies a fifth faster (reading, on an EPYC)."""
 
 BUFFERS = 4
-"""Pieces that a writer holds: one arrives while another one is written and two are hashed."""
-TAG = 3
+"""Buffers of a writer: one piece arrives while another one is written and two are hashed."""
+TAG = 3  # any number, as long as nothing else on the group uses it
 
 Stage = Callable[[Mapping[MetadataIndex, Tensor]], Mapping[MetadataIndex, Tensor]]
 
 
 class ChecksumWriter(FileSystemWriter):
-    """Writes at most one file a rank, durably and never over another one.
+    """Writes at most one file a rank, durably, and never over an existing one.
 
-    The file is what DCP's own writer would write, so DCP's own reader reads it.
+    The file has DCP's own format: DCP's own reader reads it.
     """
 
     def __init__(
@@ -58,7 +58,8 @@ class ChecksumWriter(FileSystemWriter):
             folder: the new checkpoint's folder, which exists.
             group: CPU group of all ranks.
             ceiling: bytes that this rank may use for the shards of others.
-            stage: called once with what this rank writes or sends; returns what is written.
+            stage: called once with the tensors that this rank writes or sends; returns the ones
+                that are written, which may be copies.
         """
         super().__init__(".", overwrite=False, sync_files=False)  # each file is synced here
         self.fs = self._storage = _ChecksumFileSystem()
@@ -78,7 +79,7 @@ class ChecksumWriter(FileSystemWriter):
 
     @property
     def record(self) -> list[ManifestWriter]:
-        """What this rank wrote of the tensors, and in which time; nothing of a rank without."""
+        """Bytes, files and seconds of this rank's tensor data; empty for a rank without."""
         data = [file for file in self.files if file.path.endswith(DEFAULT_SUFFIX)]
         if not data:
             return []
@@ -87,17 +88,18 @@ class ChecksumWriter(FileSystemWriter):
         return [ManifestWriter(rank=rank, size=size, files=len(data), write_seconds=self._seconds)]
 
     def storage_meta(self) -> StorageMeta:
-        """Return nothing: DCP would store the absolute path on this machine and a random id."""
+        """Return an empty record: DCP would store the absolute path and a random id."""
         return StorageMeta()
 
     def write_data(self, plan: SavePlan, planner: AnyPlanner) -> Future[list[WriteResult]]:
-        """Write this rank's items, with those that other ranks send, and send what others write."""
+        """Write this rank's items and those that other ranks send; send what other ranks write."""
         assert isinstance(plan, RoutedPlan)
         assert isinstance(planner, SavePlanner)
         reached(Point.PLANNED, self._folder)
         self._take(plan, planner)
         reached(Point.STAGED, self._folder)
         started = time.monotonic()
+        # A sender is never a writer (`assign`), so no two ranks wait for each other here.
         results = self._write_file(plan) if plan.items else []
         self._send(plan)
         self._seconds = time.monotonic() - started
@@ -136,7 +138,7 @@ class ChecksumWriter(FileSystemWriter):
                 ]
                 self._storage.written[name] = file.close()
         finally:
-            receiver.drain()
+            receiver.drain()  # also after an error: the senders would wait for ever
         return results
 
     def _contents(
@@ -178,7 +180,7 @@ def _nothing() -> None:
 
 
 class _ChecksumFileSystem(FileSystem):
-    """Where DCP writes its own small file, the metadata: it is written when it has its name."""
+    """Where DCP writes its metadata: kept in memory, and written once under its final name."""
 
     def __init__(self) -> None:
         self.written: dict[str, ManifestFile] = {}
@@ -186,7 +188,7 @@ class _ChecksumFileSystem(FileSystem):
 
     @contextmanager
     def create_stream(self, _path: Any, mode: str) -> Iterator[io.IOBase]:
-        assert mode == "wb", "a writer only writes"
+        assert mode == "wb", "DCP's writer opens files for writing only"
         self._content = io.BytesIO()
         yield self._content
 
@@ -220,11 +222,12 @@ def send(
 ) -> None:
     """Send tensors to their writers, in order.
 
-    Whatever fails here, the writer gets its bytes: it waits for them, and would for ever.
+    After a failure the writer gets zeros: it waits for as many bytes and has no other signal. The
+    failure is raised at the end, and the save is never committed.
 
     Args:
-        sends: for each, how to get it (a contiguous CPU tensor), its size in bytes and its writer.
-        piece: bytes at once; the same on both ends.
+        sends: of each a function that returns it as a contiguous CPU tensor, its bytes, its writer.
+        piece: bytes of a message; the same on both ends.
         group: CPU group of all ranks.
     """
     failure: Exception | None = None
@@ -232,7 +235,7 @@ def send(
         content: Tensor | None = None
         try:
             content = byte_view(get()) if failure is None else None
-        except Exception as error:  # noqa: BLE001 -- raised below, when nobody waits any more
+        except Exception as error:  # noqa: BLE001 -- raised below, after the last message
             failure = error
         for start in range(0, size, piece):
             length = min(piece, size - start)
@@ -246,9 +249,9 @@ def send(
 
 
 class Receiver:
-    """Receives tensors in the order in which the ranks send them; one piece is always under way.
+    """Receives tensors in the order in which the ranks send them, always one piece ahead.
 
-    All memory that it takes is allocated here, and is `BUFFERS` pieces.
+    It allocates all its memory when it is created: `BUFFERS` pieces.
     """
 
     def __init__(
@@ -257,8 +260,8 @@ class Receiver:
         """Begin to receive.
 
         Args:
-            expected: for each tensor its size in bytes and the rank that sends it.
-            piece: bytes at once.
+            expected: of each tensor its bytes and the rank that sends it.
+            piece: bytes of a message.
             group: CPU group of all ranks.
         """
         self._group = group
@@ -277,7 +280,7 @@ class Receiver:
         self._post()
 
     def pieces(self, size: int) -> Iterator[tuple[memoryview, Callable[[], None]]]:
-        """Yield the next tensor's bytes, and for each piece what to call when it was used."""
+        """Yield the next tensor's bytes by pieces, each with the function that frees its buffer."""
         while size > 0:
             work, buffer, length = self._under_way.popleft()
             work.wait()
@@ -290,7 +293,7 @@ class Receiver:
             yield memory_of(buffer[:length]), release
 
     def drain(self) -> None:
-        """Take in what is still to come, and drop it: who sends it would wait for ever."""
+        """Receive and drop the remaining pieces: their senders would wait for ever."""
         while self._under_way:
             work, buffer, _ = self._under_way.popleft()
             work.wait()
