@@ -179,7 +179,7 @@ def test_an_older_checkpoint_makes_a_branch_and_the_dialog_says_so(
     page.get_by_role("button", name="Resume from step 100 of attempt 1").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("This makes a branch.")
-    expect(dialog).to_contain_text("steps 101 to 180 are left behind")
+    expect(dialog).to_contain_text("steps 101 to 180 are abandoned")
     expect(dialog.locator(".command-text")).to_contain_text("trainyard resume debug@a1.step-100")
     dialog.get_by_label("Checkpoint").select_option(index=0)
     expect(dialog.get_by_text("This makes a branch.")).to_have_count(0)

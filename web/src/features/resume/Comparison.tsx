@@ -1,4 +1,4 @@
-// What the chosen resume changes, and what it leaves as it was.
+// The preview of a resume: changed and unchanged values.
 import type { Job, ResumePreview } from "@/shared/api/types";
 import { grouped } from "@/shared/format/grouped";
 import { count } from "@/shared/format/numbers";
@@ -6,7 +6,7 @@ import { checkpointWords } from "@/shared/job/reference";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import type { Resume } from "./useResume";
 
-const AT_FIELD = "What changes is shown here as soon as the values above are legal.";
+const AT_FIELD = "The changes appear here as soon as the values above are legal.";
 
 export function Comparison({ job, resume }: { job: Job; resume: Resume }) {
   const { preview, problems } = resume;
@@ -47,20 +47,20 @@ export function Comparison({ job, resume }: { job: Job; resume: Resume }) {
   );
 }
 
-/** An older checkpoint makes a branch: said before it is made. */
+/** An older checkpoint makes a branch; the dialog shows it before the launch. */
 function Branch({ job, preview }: { job: Job; preview: ResumePreview }) {
   if (!preview.branch || !preview.checkpoint_id) return null;
   return (
     <p className="resume-branch">
-      <strong>This makes a branch.</strong> The job goes on from{" "}
+      <strong>This makes a branch.</strong> The job resumes from{" "}
       {checkpointWords(preview.checkpoint_id)}; steps {count(preview.step + 1)} to{" "}
-      {count(job.progress.step)} are left behind. Their checkpoints stay, and the charts go on
-      showing them as a dashed line.
+      {count(job.progress.step)} are abandoned. Their checkpoints stay, and the charts show them as
+      a dashed line.
     </p>
   );
 }
 
-/** What decides the result stands first. */
+/** Values that affect the result come first. */
 const WEIGHTY = [
   "step",
   "global batch size",
@@ -120,7 +120,7 @@ function Lines({ job, preview }: { job: Job; preview: ResumePreview }) {
   );
 }
 
-/** What the newest attempt ran with, in few words. */
+/** Return torch, commit and host of the newest attempt. */
 function provenanceWords(job: Job): string {
   const { torch, git_commit, host } = job.current_attempt?.provenance ?? {};
   const words = [

@@ -1,16 +1,16 @@
-// Every number of slots with its legal layouts, or the reason why there is none; one is chosen.
+// The legal layouts of each number of slots, or the reason why there is none; one is selected.
 import { Fragment, useEffect, useRef } from "react";
 import type { Plan } from "@/shared/api/types";
 import { bytes, percent, plural } from "@/shared/format/numbers";
 import { Badge } from "@/shared/ui/Badge";
 import { cx } from "@/shared/ui/cx";
-import { type LayoutOption, pipelineWords, type Row } from "./choice";
+import { type LayoutOption, pipelineWords, type Row } from "./layouts";
 
 interface LayoutTableProps {
   rows: readonly Row[];
   chosen: Row | undefined;
   onChoose: (row: Row) => void;
-  /** What the chosen row amounts to with all that was typed; null until it is known. */
+  /** Plan of the chosen row with the typed values; null until it is known. */
   plan: Plan | null;
   /** Memory of the smallest slot, in bytes; null when it is not known. */
   deviceMemory: number | null;
@@ -23,7 +23,7 @@ export function LayoutTable({ rows, chosen, onChoose, plan, deviceMemory }: Layo
     if (!isReady) return;
     const chosenRow = frame.current?.querySelector(".resume-chosen");
     chosenRow?.scrollIntoView({ block: "nearest" });
-    // After the dialog, which gives the focus to its first button, has opened.
+    // After the dialog has opened, which gives the focus to its first button.
     const timer = setTimeout(() => chosenRow?.querySelector("input")?.focus());
     return () => clearTimeout(timer);
   }, [isReady]);
@@ -63,7 +63,7 @@ export function LayoutTable({ rows, chosen, onChoose, plan, deviceMemory }: Layo
   );
 }
 
-/** The list is cut where it would be long: what it leaves out can still be named. */
+/** The server cuts a long list; a command line can name the other layouts. */
 function MoreLayouts({ row }: { row: Row }) {
   return (
     <div className="resume-row resume-none">
@@ -76,7 +76,7 @@ function MoreLayouts({ row }: { row: Row }) {
   );
 }
 
-/** What a row tells of a layout, or of the plan that was made of it. */
+/** The values that a row shows, of a layout or of its plan. */
 type Shown = Pick<LayoutOption, "name" | "batch" | "pipeline" | "memory" | "fits">;
 
 interface LayoutRowProps {

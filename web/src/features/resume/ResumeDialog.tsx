@@ -1,4 +1,4 @@
-// Going on: choose slots, layout and checkpoint, see what changes and what does not, launch.
+// The resume dialog: select slots, layout and checkpoint, compare, launch.
 import { useEffect, useId, useRef } from "react";
 import type { Job, ResumeOptions } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
@@ -11,17 +11,15 @@ import { Field } from "@/shared/ui/Field";
 import { ErrorState, InlineError } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { Comparison } from "./Comparison";
-import { resumeCommand } from "./choice";
 import { LayoutTable } from "./LayoutTable";
-import { type Opened, type Resume, useResume } from "./useResume";
+import { type Opened, type Resume, resumeCommand, useResume } from "./useResume";
 import "./resume.css";
 
 export function ResumeDialog({ job, ...opened }: Opened & { job: Job }) {
-  const { verb: asked, onClose, gone } = opened;
+  const { onClose, gone } = opened;
   const resume = useResume(job, opened);
   const reference = useReference(job);
-  const { choice, launch, row } = resume;
-  const isResize = asked === "resize";
+  const { choice, isResize, launch, row } = resume;
   const verb = isResize ? "Resize" : "Resume";
   return (
     <Dialog
@@ -55,7 +53,7 @@ export function ResumeDialog({ job, ...opened }: Opened & { job: Job }) {
       {isResize && (
         <p className="muted">
           The attempt that runs saves and stops first, now at step {count(job.progress.step)}; then
-          the job goes on from that save. No step is lost.
+          the job resumes from that save. No step is lost.
         </p>
       )}
       {(gone === null || resume.preview.data) && <Choices job={job} resume={resume} />}
@@ -114,7 +112,7 @@ function Choices({ job, resume }: { job: Job; resume: Resume }) {
             checked={resume.allowCodeChange}
             onChange={(event) => resume.setAllowCodeChange(event.target.checked)}
           />
-          Go on although the files of {job.spec.model.code} have changed
+          Resume although the files of {job.spec.model.code} have changed
         </label>
       )}
       <Comparison job={job} resume={resume} />
@@ -135,7 +133,7 @@ function CheckpointField({ job, resume }: { job: Job; resume: Resume }) {
     if (aim === "earlier") select.current?.focus();
   }, [aim]);
   const newest = options.data;
-  const implied = resume.isResize ? null : newest?.checkpoint_id; // what "" stands for
+  const implied = resume.isResize ? null : newest?.checkpoint_id; // the checkpoint of option ""
   const known = checkpoints.filter((one) => one.id !== implied);
   const chosen = choice?.checkpointId ?? "";
   const isListed = chosen === "" || known.some((one) => one.id === chosen);
@@ -172,7 +170,7 @@ interface NumberFieldProps {
   unit?: string;
   value: string;
   onChange: (value: string) => void;
-  /** What holds while nothing is typed. */
+  /** Value of an empty field. */
   usual: number | undefined;
   error: string | undefined;
 }

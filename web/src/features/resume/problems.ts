@@ -1,12 +1,12 @@
-// What is wrong with a resume, each problem at the control that it is about. Pure.
+// What was typed into the dialog, and the problems of a resume, each at its control. Pure.
 import { ApiError, messageOf } from "@/shared/api/errors";
 
 export type Control = "microBatchSize" | "steps" | "checkpoint";
 
 export interface Problems {
-  /** What a control says underneath. */
+  /** Text below a control. */
   at: Partial<Record<Control, string>>;
-  /** What belongs to none of them, each with its field. */
+  /** Problems of other fields, each with the field's name. */
   others: string[];
 }
 
@@ -17,7 +17,7 @@ const CONTROLS: Record<string, Control> = {
   "/checkpoint_id": "checkpoint",
 };
 
-/** Return where the problems of a refused resume belong; none without an error. */
+/** Return the problems of a refused resume by control; none without an error. */
 export function problemsOf(error: unknown): Problems {
   const found: Problems = { at: {}, others: [] };
   if (error === null || error === undefined) return found;
@@ -37,15 +37,35 @@ function fieldOf(pointer: string): string {
   return path === "" ? "" : `${path}: `;
 }
 
-/** A number that was typed: its value, null where nothing was, or what is wrong with the text. */
-export type Typed = { value: number | null; problem?: undefined } | { problem: string };
+/** A typed number: its value, null where the field is empty, or the problem of the text. */
+type Typed = { value: number | null; problem?: undefined } | { problem: string };
 
 const WHOLE = /^-?\d{1,15}$/;
 
-/** Read what was typed; whether the number is legal is the server's to say. */
+/** Parse a typed number; the server checks whether it is legal. */
 export function readNumber(text: string): Typed {
   const trimmed = text.trim().replaceAll(",", "");
   if (trimmed === "") return { value: null };
   if (WHOLE.test(trimmed)) return { value: Number(trimmed) };
   return { problem: `${text.trim()} is no whole number of at most 15 digits` };
+}
+
+export interface Numbers<Value> {
+  microBatchSize: Value;
+  steps: Value;
+}
+
+/** Return the typed numbers, null where one is malformed, and the problem of each field. */
+export function readNumbers(typed: Numbers<string>): {
+  numbers: Numbers<number | null> | null;
+  wrong: Partial<Numbers<string>>;
+} {
+  const [size, steps] = [readNumber(typed.microBatchSize), readNumber(typed.steps)];
+  if (size.problem === undefined && steps.problem === undefined) {
+    return { numbers: { microBatchSize: size.value, steps: steps.value }, wrong: {} };
+  }
+  const wrong: Partial<Numbers<string>> = {};
+  if (size.problem !== undefined) wrong.microBatchSize = size.problem;
+  if (steps.problem !== undefined) wrong.steps = steps.problem;
+  return { numbers: null, wrong };
 }

@@ -1,38 +1,39 @@
-// The state of the resume dialog: what there is to choose from, what is chosen, what it would do.
-import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+// A resume in the dialog: the choice, the request that it makes, its preview, and the launch.
+import {
+  keepPreviousData,
+  queryOptions,
+  useInfiniteQuery,
+  useMutation,
+  useQuery,
+  useQueryClient,
+} from "@tanstack/react-query";
 import { useEffect, useMemo, useState } from "react";
+import { api, ask } from "@/shared/api/client";
 import { retryInterval } from "@/shared/api/errors";
 import { keys } from "@/shared/api/queries";
-import type { Job } from "@/shared/api/types";
-import { checkpointsQuery, resumeOptionsQuery } from "@/shared/job/api";
+import type { Job, ResumeRequest } from "@/shared/api/types";
+import { command } from "@/shared/format/shell";
+import { at, checkpointsQuery, resumeOptionsQuery } from "@/shared/job/api";
+import { checkpointReference } from "@/shared/job/reference";
 import { useView } from "@/shared/job/view";
-import { postResume, previewQuery } from "./api";
-import {
-  type Choice,
-  firstRow,
-  proposedMicroBatchSize,
-  type Row,
-  requestOf,
-  rowsOf,
-} from "./choice";
-import { problemsOf, readNumber } from "./problems";
+import { firstRow, proposedMicroBatchSize, type Row, rowsOf } from "./layouts";
+import { type Numbers, problemsOf, readNumbers } from "./problems";
 
 const TYPING_MILLISECONDS = 250;
 const LIVE_MILLISECONDS = 3_000;
 
-/** As what the dialog was opened. */
 export interface Opened {
-  /** It stays that whatever becomes of the job. */
+  /** Verb with which the dialog was opened; it stays when the job's state changes. */
   verb: "resume" | "resize";
   onClose: () => void;
-  /** Why neither is possible any more, while the dialog still shows what was chosen. */
+  /** Why the verb is no longer possible; the dialog still shows the choice. */
   gone: string | null;
 }
 
-export function useResume(job: Job, { verb: asked, onClose, gone }: Opened) {
+export function useResume(job: Job, { verb, onClose, gone }: Opened) {
   const view = useView();
   const aim = view.aim;
-  const isResize = asked === "resize";
+  const isResize = verb === "resize";
   const options = useQuery(resumeOptionsQuery(job.id));
   const checkpoints = useInfiniteQuery(checkpointsQuery(job.id));
   const rows = useMemo(
@@ -51,17 +52,17 @@ export function useResume(job: Job, { verb: asked, onClose, gone }: Opened) {
   const choice = choiceOf(row, numbers, view.checkpoint, allowCodeChange);
   const isSame = isResize && isWhatRuns(choice);
   const launch = useLaunch(job, onClose);
-  // A launched job is queued and refuses a preview; its own events would ask for one again.
+  // A launched job is queued and refuses a preview, but its own events would start one again.
   const isLaunched = launch.isPending || launch.isSuccess;
   const preview = useQuery({
     ...previewQuery(job.id, choice ? requestOf(job, choice) : {}),
     enabled: choice !== null && !isLaunched && gone === null && !isSame,
     refetchInterval: refreshOf(isResize),
   });
-  // A refused launch says it already; what is chosen next takes that refusal away.
+  // The dialog shows a refused launch itself, until the choice changes.
   const problems = problemsOf(preview.isFetching || launch.isError ? null : preview.error);
   const { reset } = launch;
-  // biome-ignore lint/correctness/useExhaustiveDependencies: whatever is chosen anew
+  // biome-ignore lint/correctness/useExhaustiveDependencies: each change of the choice
   useEffect(() => {
     if (gone === null) reset();
   }, [reset, gone, row?.key, typed, view.checkpoint]);
@@ -86,7 +87,7 @@ export function useResume(job: Job, { verb: asked, onClose, gone }: Opened) {
     problems,
     /** Whether a resize would change nothing. */
     isSame,
-    /** Whether what is shown belongs to what is chosen. */
+    /** Whether the shown preview belongs to the choice, so that the launch does what it shows. */
     isCurrent:
       !isSame &&
       preview.isSuccess &&
@@ -103,7 +104,7 @@ function useLaunch(job: Job, onClose: () => void) {
   return useMutation({
     mutationFn: (chosen: Choice) => postResume(job.id, requestOf(job, chosen)),
     onSuccess: (reply) => {
-      onClose(); // first: the job that comes back cannot be resumed again
+      onClose(); // first: the new state of the job does not allow another resume
       client.setQueryData(keys.jobView(job.id), reply.job);
       void client.invalidateQueries({ queryKey: keys.job(job.id) });
       view.change({ dialog: null, checkpoint: null, aim: null, tab: "charts", range: null });
@@ -113,7 +114,7 @@ function useLaunch(job: Job, onClose: () => void) {
 
 export type Resume = ReturnType<typeof useResume>;
 
-/** While a resize is chosen the attempt goes on. */
+/** The running attempt trains on while a resize is chosen, so its preview is read again. */
 function refreshOf(isResize: boolean): number | typeof retryInterval {
   return isResize ? LIVE_MILLISECONDS : retryInterval;
 }
@@ -134,27 +135,7 @@ function choiceOf(
   return row && numbers ? { row, checkpointId, allowCodeChange, ...numbers } : null;
 }
 
-interface Numbers<Value> {
-  microBatchSize: Value;
-  steps: Value;
-}
-
-/** Return what was typed as numbers; null where one of them is none, and what is wrong there. */
-function readNumbers(typed: Numbers<string>): {
-  numbers: Numbers<number | null> | null;
-  wrong: Partial<Numbers<string>>;
-} {
-  const [size, steps] = [readNumber(typed.microBatchSize), readNumber(typed.steps)];
-  if (size.problem === undefined && steps.problem === undefined) {
-    return { numbers: { microBatchSize: size.value, steps: steps.value }, wrong: {} };
-  }
-  const wrong: Partial<Numbers<string>> = {};
-  if (size.problem !== undefined) wrong.microBatchSize = size.problem;
-  if (steps.problem !== undefined) wrong.steps = steps.problem;
-  return { numbers: null, wrong };
-}
-
-/** Return a value once it has stayed for a while. */
+/** Return a value once it has not changed for so long: no preview for each typed digit. */
 function useSettled<Value>(value: Value, milliseconds: number): Value {
   const [settled, setSettled] = useState(value);
   useEffect(() => {
@@ -162,4 +143,78 @@ function useSettled<Value>(value: Value, milliseconds: number): Value {
     return () => clearTimeout(timer);
   }, [value, milliseconds]);
   return settled;
+}
+
+export interface Choice {
+  row: Row;
+  /** Null for the newest checkpoint of the lineage. */
+  checkpointId: string | null;
+  /** Null where the field is empty, as for `steps`. */
+  microBatchSize: number | null;
+  steps: number | null;
+  /** Whether the own model's code may differ from what wrote the checkpoint. */
+  allowCodeChange: boolean;
+}
+
+/**
+ * Return the shortest request for a choice: like the command line that the dialog shows, it leaves
+ * out what the server selects by itself.
+ */
+export function requestOf(job: Job, choice: Choice): ResumeRequest {
+  const { row, checkpointId, microBatchSize, steps } = choice;
+  const axes = axesToName(job, row);
+  const parallelism = axes ? { ...job.effective_spec.parallelism, ...axes } : null;
+  return {
+    ...(checkpointId ? { checkpoint_id: checkpointId } : {}),
+    world_size: row.worldSize,
+    overrides: {
+      ...(parallelism ? { parallelism } : {}),
+      ...(microBatchSize !== null ? { micro_batch_size: microBatchSize } : {}),
+    },
+    ...(steps !== null ? { steps } : {}),
+    ...(choice.allowCodeChange ? { allow_code_change: true } : {}),
+  };
+}
+
+export function resumeCommand(reference: string, job: Job, choice: Choice): string {
+  const { row, checkpointId, microBatchSize, steps } = choice;
+  const before = new Map<string, unknown>(Object.entries(job.effective_spec.parallelism));
+  const set = Object.entries(axesToName(job, row) ?? {})
+    .filter(([axis, size]) => before.get(axis) !== size)
+    .map(([axis, size]) => `parallelism.${axis}=${size}`);
+  if (microBatchSize !== null) set.push(`training.micro_batch_size=${microBatchSize}`);
+  return command(
+    "resume",
+    checkpointId ? checkpointReference(reference, checkpointId) : reference,
+    "--world-size",
+    String(row.worldSize),
+    ...(steps !== null ? ["--steps", String(steps)] : []),
+    ...set.flatMap((assignment) => ["--set", assignment]),
+    ...(choice.allowCodeChange ? ["--allow-code-change"] : []),
+  );
+}
+
+/**
+ * Return the axes that the request must name; null where the number of slots selects the layout.
+ *
+ * On the present number of slots a resume keeps the layout, on others it takes the first legal one.
+ */
+function axesToName(job: Job, { option, isFirst, isBefore, worldSize }: Row) {
+  const isSelected = isFirst && (isBefore || worldSize !== job.world_size);
+  return isSelected ? null : (option?.layout ?? null);
+}
+
+/** The preview: the same request with `dry_run`, which stores nothing. */
+const previewQuery = (id: string, request: ResumeRequest) =>
+  queryOptions({
+    queryKey: keys.jobPart(id, "preview", request),
+    queryFn: ({ signal }) => postResume(id, { ...request, dry_run: true }, signal),
+    placeholderData: keepPreviousData,
+    retry: false,
+    staleTime: 0,
+  });
+
+/** The server decides again what the preview showed: the catalog and the nodes may have changed. */
+function postResume(id: string, body: ResumeRequest, signal?: AbortSignal) {
+  return ask(api.POST("/api/v1/jobs/{job_id}/resume", { params: at(id), body, signal }));
 }

@@ -29,6 +29,7 @@ export type ProblemDetails = Schemas["ProblemDetails"];
 export type Progress = Schemas["Progress"];
 export type ResumeOptions = Schemas["ResumeOptions"];
 export type ResumePreview = Schemas["ResumePreview"];
+export type ResumeRequest = Schemas["ResumeRequest"];
 export type Session = Schemas["SessionView"];
 export type Token = Schemas["TokenView"];
 export type TokenRequest = Schemas["TokenRequest"];

@@ -1,10 +1,7 @@
-// What a person chooses in the resume dialog, as a request and as a command line. Pure.
-import type { Job, ResumeOptions } from "@/shared/api/types";
+// The layouts on offer, as rows of the resume dialog, and the one that is proposed. Pure.
+import type { ResumeOptions } from "@/shared/api/types";
 import { percent } from "@/shared/format/numbers";
-import { command } from "@/shared/format/shell";
-import { checkpointReference } from "@/shared/job/reference";
 import type { Aim } from "@/shared/url/pages";
-import type { ResumeRequest } from "./api";
 
 type SizeOption = ResumeOptions["options"][number];
 export type LayoutOption = SizeOption["layouts"][number];
@@ -18,11 +15,11 @@ export interface Row {
   option: LayoutOption | null;
   reason: string | null;
   freeNow: boolean;
-  /** The first of its world size: the one that a resume takes by itself. */
+  /** The first of its world size: the one that the server takes for a world size alone. */
   isFirst: boolean;
-  /** As the newest attempt ran. */
+  /** Whether the newest attempt ran with it. */
   isBefore: boolean;
-  /** Legal layouts that the list leaves out after this one, the last of its world size. */
+  /** On the last row of a world size: number of further legal layouts, which are not listed. */
   more: number;
 }
 
@@ -52,62 +49,6 @@ export function pipelineWords({ schedule, bubble_share }: PipelinePlan): string 
   return `${schedule}, ${percent(bubble_share)} bubble`;
 }
 
-export interface Choice {
-  row: Row;
-  /** Absent for the newest of the lineage. */
-  checkpointId: string | null;
-  /** Absent where nothing was typed. */
-  microBatchSize: number | null;
-  steps: number | null;
-  /** Whether the own model's code may differ from what wrote the checkpoint. */
-  allowCodeChange: boolean;
-}
-
-/** Return the least request that means the choice. */
-export function requestOf(job: Job, choice: Choice): ResumeRequest {
-  const { row, checkpointId, microBatchSize, steps } = choice;
-  const axes = axesToName(job, row);
-  const parallelism = axes ? { ...job.effective_spec.parallelism, ...axes } : null;
-  return {
-    ...(checkpointId ? { checkpoint_id: checkpointId } : {}),
-    world_size: row.worldSize,
-    overrides: {
-      ...(parallelism ? { parallelism } : {}),
-      ...(microBatchSize !== null ? { micro_batch_size: microBatchSize } : {}),
-    },
-    ...(steps !== null ? { steps } : {}),
-    ...(choice.allowCodeChange ? { allow_code_change: true } : {}),
-  };
-}
-
-export function resumeCommand(reference: string, job: Job, choice: Choice): string {
-  const { row, checkpointId, microBatchSize, steps } = choice;
-  const before = new Map<string, unknown>(Object.entries(job.effective_spec.parallelism));
-  const set = Object.entries(axesToName(job, row) ?? {})
-    .filter(([axis, size]) => before.get(axis) !== size)
-    .map(([axis, size]) => `parallelism.${axis}=${size}`);
-  if (microBatchSize !== null) set.push(`training.micro_batch_size=${microBatchSize}`);
-  return command(
-    "resume",
-    checkpointId ? checkpointReference(reference, checkpointId) : reference,
-    "--world-size",
-    String(row.worldSize),
-    ...(steps !== null ? ["--steps", String(steps)] : []),
-    ...set.flatMap((assignment) => ["--set", assignment]),
-    ...(choice.allowCodeChange ? ["--allow-code-change"] : []),
-  );
-}
-
-/**
- * Return the axes that the request must name; null where the number of slots selects the layout.
- *
- * On the present number of slots a resume keeps the layout, on others it takes the first legal one.
- */
-function axesToName(job: Job, { option, isFirst, isBefore, worldSize }: Row) {
-  const isSelected = isFirst && (isBefore || worldSize !== job.world_size);
-  return isSelected ? null : (option?.layout ?? null);
-}
-
 /**
  * Return the micro-batch size that the dialog proposes; null to leave it as it is.
  *
@@ -120,7 +61,7 @@ export function proposedMicroBatchSize(row: Row | undefined, aim: Aim): number |
   return row?.isBefore || row?.option?.fits === false ? Math.floor(size / 2) : null;
 }
 
-/** The nearest number of slots that does not run already: more where they are free, else fewer. */
+/** Return the nearest other number of slots: more where they are free, else fewer. */
 function firstOther(legal: readonly Row[]): Row | undefined {
   const now = legal.find((row) => row.isBefore)?.worldSize ?? 0;
   const others = legal.filter((row) => row.isFirst && row.worldSize !== now);
@@ -129,10 +70,10 @@ function firstOther(legal: readonly Row[]): Row | undefined {
 }
 
 /**
- * Return the row that is chosen to begin with; in a resize never the one that runs.
+ * Return the row that the dialog proposes; for a resize never the one that runs.
  *
- * As before where that is possible; after a shortage of memory the next larger number of slots
- * that fits, if there is one; after lost slots the largest number that is free, up to the one before.
+ * It is the present layout where that is legal. After a shortage of memory it is the next larger
+ * number of slots that fits; after lost slots the largest free number, up to the present one.
  */
 export function firstRow(rows: readonly Row[], aim: Aim, isResize = false): Row | undefined {
   const legal = rows.filter((row) => row.option !== null);
