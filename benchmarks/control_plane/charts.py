@@ -105,10 +105,10 @@ def draw(client: httpx.Client, spans: Sequence[tuple[int, int]]) -> tuple[list[f
         started = time.perf_counter()
         response = client.get("/metrics", params=query)
         seconds.append(time.perf_counter() - started)
-        (line,) = response.raise_for_status().json()["lines"]
-        assert sum(line["count"]) == last - first + 1
-        assert sum(line["non_finite"]) == last // NAN_EVERY - (first - 1) // NAN_EVERY
-        buckets = len(line["steps"])
+        (curve,) = response.raise_for_status().json()["curves"]
+        assert sum(curve["count"]) == last - first + 1
+        assert sum(curve["non_finite"]) == last // NAN_EVERY - (first - 1) // NAN_EVERY
+        buckets = len(curve["steps"])
     return seconds, buckets
 
 

@@ -117,7 +117,7 @@ ANSWERS: Examples = {
                     "start_time": 1767225600.0,
                     "last_step": 200,
                     "names": ["train/loss", "train/tokens"],
-                    "lines": [
+                    "curves": [
                         {
                             "name": "train/loss",
                             "branch": "lineage",
@@ -142,7 +142,7 @@ ANSWERS: Examples = {
                     "start_time": None,
                     "last_step": 0,
                     "names": [],
-                    "lines": [],
+                    "curves": [],
                 },
             ]
         }

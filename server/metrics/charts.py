@@ -1,4 +1,4 @@
-"""Charts: the series of a job in buckets, along its lineage and its abandoned branches."""
+"""Charts: curves of a job in buckets, along its lineage and its abandoned branches."""
 
 from __future__ import annotations
 
@@ -22,24 +22,31 @@ from server.context import Context
 from server.database.tables import attempts, metric_series
 from server.errors import InvalidRequestError, NotFoundError
 from server.lifecycle import check_job
-from server.metrics.downsample import Spans, bucketed, must_be_decoded
 from server.metrics.points import Floats, Points
-from server.metrics.series import ChunkKey, Series, decode, read_series
-from trainyard.protocol.rest.telemetry import MetricLineView, MetricsView
+from server.metrics.series import (
+    ChunkKey,
+    Series,
+    Spans,
+    bucketed,
+    decode,
+    must_be_decoded,
+    read_series,
+)
+from trainyard.protocol.rest.telemetry import CurveView, MetricsView
 
 MAX_POINTS = 10_000
-"""Buckets of one line."""
+"""Buckets of one curve."""
 MAX_NAMES = 50
 """Series of one chart."""
 MAX_BUCKETS = 20_000
-"""Buckets of all lines together: with many lines each gets fewer."""
+"""Buckets of all curves together: with many curves each gets fewer."""
 MAX_BRANCHES = 20
 """Abandoned branches that are drawn, the newest ones; `attempt` shows any other."""
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of a chart before its points are known."""
+class Curve:
+    """One curve of a chart before its points are known."""
 
     name: str
     """Series."""
@@ -50,10 +57,10 @@ class Line:
 
 
 @dataclass
-class _StoredLine:
-    """A line with what is stored of it."""
+class _StoredCurve:
+    """A curve with what is stored of it."""
 
-    line: Line
+    curve: Curve
     parts: list[tuple[Segment, Series]]
 
     @property
@@ -81,18 +88,18 @@ def chart(
     to_step: int | None = None,
     attempt: int | None = None,
 ) -> MetricsView:
-    """Return the lines of the series `names`, each in at most `max_points` buckets.
+    """Return the curves of the series `names`, each in at most `max_points` buckets.
 
-    The first line of a name follows the job's current lineage; what the lineage left behind comes
-    as lines of its own. With `attempt`, the one line holds that attempt's own steps. Minimum,
+    The first curve of a name follows the job's current lineage; what the lineage left behind comes
+    as curves of its own. With `attempt`, the one curve holds that attempt's own steps. Minimum,
     maximum, last, count and number of NaN and infinite points are exact for the steps that a
     bucket names.
 
     Args:
         context: the server's surroundings.
         job_id: the job.
-        names: series; unknown ones have no line.
-        max_points: buckets of a line, up to `MAX_POINTS`; fewer when there are many lines.
+        names: series; unknown ones have no curve.
+        max_points: buckets of a curve, up to `MAX_POINTS`; fewer when there are many curves.
         from_step: first step; the first of all when absent.
         to_step: last step; the last of all when absent.
         attempt: number of an attempt.
@@ -111,14 +118,14 @@ def chart(
     with context.database.read() as connection:
         keys = _keys(connection, job_id, attempt)
         lineage = lineage_of(keys)
-        lines = _lines(wanted, keys, lineage, attempt)
-        limit = max(min(max_points, MAX_BUCKETS // max(len(lines), 1)), 1)
-        views = draw(connection, lines, first=first, last=last, limit=limit)
+        drawn = _curves(wanted, keys, lineage, attempt)
+        limit = max(min(max_points, MAX_BUCKETS // max(len(drawn), 1)), 1)
+        curves = draw(connection, drawn, first=first, last=last, limit=limit)
         return MetricsView(
             job_id=job_id,
             names=_names(connection, job_id),
             last_step=last_step_of(connection, job_id),
-            lines=views,
+            curves=curves,
         )
 
 
@@ -131,16 +138,16 @@ def _keys(connection: Connection, job_id: str, attempt: int | None) -> dict[int,
     return keys
 
 
-def _lines(
+def _curves(
     names: Iterable[str], keys: dict[int, AttemptKey], lineage: Lineage, attempt: int | None
-) -> list[Line]:
+) -> list[Curve]:
     if attempt is not None:
         segments = (own_steps(keys[attempt]),)
-        return [Line(name, f"attempt-{attempt}", segments) for name in names]
+        return [Curve(name, f"attempt-{attempt}", segments) for name in names]
     left = branches_of(keys, lineage)[:MAX_BRANCHES]
     branches = [("lineage", lineage.segments)]
     branches += [(f"attempt-{segment.number}", (segment,)) for segment in left]
-    return [Line(name, branch, segments) for name in names for branch, segments in branches]
+    return [Curve(name, branch, segments) for name in names for branch, segments in branches]
 
 
 def _names(connection: Connection, job_id: str) -> list[str]:
@@ -167,54 +174,54 @@ def last_step_of(connection: Connection, job_id: str) -> int:
 
 
 def draw(
-    connection: Connection, lines: Sequence[Line], *, first: int, last: int, limit: int
-) -> list[MetricLineView]:
-    """Return each line that holds anything of the steps `first..last`, in up to `limit` buckets."""
-    stored_lines = _stored_lines(connection, lines, first=first, last=last)
-    split = [_to_decode(stored, limit) for stored in stored_lines]
+    connection: Connection, drawn: Sequence[Curve], *, first: int, last: int, limit: int
+) -> list[CurveView]:
+    """Return each curve with any point in the steps `first..last`, in up to `limit` buckets."""
+    stored_curves = _stored_curves(connection, drawn, first=first, last=last)
+    split = [_to_decode(stored, limit) for stored in stored_curves]
     points = decode(connection, {key for keys in split for key in keys})
-    views = []
-    for stored, keys in zip(stored_lines, split, strict=True):
-        spans = _spans(stored, {key: points[key] for key in keys if key in points})
-        if len(spans):
+    curves = []
+    for stored, keys in zip(stored_curves, split, strict=True):
+        series = _spans(stored, {key: points[key] for key in keys if key in points})
+        if len(series):
             low, high = stored.extent
-            views.append(_view(stored.line, bucketed(spans, first=low, last=high, limit=limit)))
-    return views
+            curves.append(_view(stored.curve, bucketed(series, first=low, last=high, limit=limit)))
+    return curves
 
 
-def _stored_lines(
-    connection: Connection, lines: Sequence[Line], *, first: int, last: int
-) -> list[_StoredLine]:
-    """Return the lines that hold anything of these steps."""
-    ids = series_ids(connection, lines)
+def _stored_curves(
+    connection: Connection, drawn: Sequence[Curve], *, first: int, last: int
+) -> list[_StoredCurve]:
+    """Return the curves that have a point in these steps."""
+    ids = series_ids(connection, drawn)
     series = read_series(connection, list(ids.values()), first=first, last=last)
-    stored_lines = []
-    for line in lines:
+    stored_curves = []
+    for curve in drawn:
         parts = []
-        for segment in line.segments:
+        for segment in curve.segments:
             clipped = segment.between(first, last)
-            stored = series.get(ids.get((segment.attempt_id, line.name), -1))
+            stored = series.get(ids.get((segment.attempt_id, curve.name), -1))
             if stored is None:
                 continue
             part = stored.between(clipped.after + 1, clipped.until)
             if len(part.chunks) or len(part.tail):
                 parts.append((clipped, part))
         if parts:
-            stored_lines.append(_StoredLine(line, parts))
-    return stored_lines
+            stored_curves.append(_StoredCurve(curve, parts))
+    return stored_curves
 
 
-def series_ids(connection: Connection, lines: Sequence[Line]) -> dict[tuple[str, str], int]:
-    """Return the series of some lines by attempt and name."""
-    attempt_ids = {segment.attempt_id for line in lines for segment in line.segments}
+def series_ids(connection: Connection, drawn: Sequence[Curve]) -> dict[tuple[str, str], int]:
+    """Return the series of some curves by attempt and name."""
+    attempt_ids = {segment.attempt_id for curve in drawn for segment in curve.segments}
     columns = metric_series.c
     query = select(columns.attempt_id, columns.name, columns.id).where(
-        columns.attempt_id.in_(attempt_ids), columns.name.in_({line.name for line in lines})
+        columns.attempt_id.in_(attempt_ids), columns.name.in_({curve.name for curve in drawn})
     )
     return {(row.attempt_id, row.name): row.id for row in connection.execute(query)}
 
 
-def _to_decode(stored: _StoredLine, limit: int) -> set[ChunkKey]:
+def _to_decode(stored: _StoredCurve, limit: int) -> set[ChunkKey]:
     """Return the chunks that reach over an end of their segment or are wider than buckets."""
     low, high = stored.extent
     keys = set()
@@ -226,7 +233,7 @@ def _to_decode(stored: _StoredLine, limit: int) -> set[ChunkKey]:
     return keys
 
 
-def _spans(stored: _StoredLine, decoded: dict[ChunkKey, Points]) -> Spans:
+def _spans(stored: _StoredCurve, decoded: dict[ChunkKey, Points]) -> Spans:
     found = []
     for segment, series in stored.parts:
         parts = []
@@ -241,17 +248,17 @@ def _spans(stored: _StoredLine, decoded: dict[ChunkKey, Points]) -> Spans:
     return Spans.joined(found)
 
 
-def _view(line: Line, spans: Spans) -> MetricLineView:
-    return MetricLineView(
-        name=line.name,
-        branch=line.branch,
-        steps=spans.last.tolist(),
-        first_steps=spans.first.tolist(),
-        min=_or_none(spans.low),
-        max=_or_none(spans.high),
-        last=_or_none(spans.last_value),
-        count=spans.count.tolist(),
-        non_finite=spans.non_finite.tolist(),
+def _view(curve: Curve, buckets: Spans) -> CurveView:
+    return CurveView(
+        name=curve.name,
+        branch=curve.branch,
+        steps=buckets.last.tolist(),
+        first_steps=buckets.first.tolist(),
+        min=_or_none(buckets.low),
+        max=_or_none(buckets.high),
+        last=_or_none(buckets.last_value),
+        count=buckets.count.tolist(),
+        non_finite=buckets.non_finite.tolist(),
     )
 
 

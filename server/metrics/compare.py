@@ -15,15 +15,15 @@ from server.context import Context
 from server.database.rows import TypedRow
 from server.database.tables import attempts, jobs, metric_series
 from server.errors import InvalidRequestError, NotFoundError
-from server.metrics.charts import MAX_BUCKETS, MAX_NAMES, MAX_POINTS, Line, draw, last_step_of
+from server.metrics.charts import MAX_BUCKETS, MAX_NAMES, MAX_POINTS, Curve, draw, last_step_of
 from server.metrics.points import Floats
 from server.metrics.time_axis import Axis, StepTimes, Stretch, read_step_times
 from trainyard.base.problems import Problem
 from trainyard.protocol.rest.telemetry import (
+    ComparedCurveView,
     ComparedJobView,
-    ComparedLineView,
     ComparisonView,
-    MetricLineView,
+    CurveView,
 )
 from trainyard.protocol.states import JobState
 
@@ -57,14 +57,14 @@ def compare(
 ) -> ComparisonView:
     """Return the series `names` of several jobs along their current lineages.
 
-    Each line comes in at most `max_points` buckets, as in a job's own charts; each bucket has the
+    Each curve comes in at most `max_points` buckets, as in a job's own charts; each bucket has the
     time and the tokens of its last step. For each job the number of queries is fixed.
 
     Args:
         context: the server's surroundings.
         job_ids: the jobs, `MAX_JOBS` at most.
         names: series; without any, the answer only lists them.
-        max_points: buckets of a line, up to `MAX_POINTS`; fewer when there are many lines.
+        max_points: buckets of a curve, up to `MAX_POINTS`; fewer when there are many curves.
         axis: what `low` and `high` count.
         low: start of the stretch that is drawn.
         high: its end. On another axis than that of steps the buckets reach to the next steps.
@@ -86,17 +86,17 @@ def compare(
         views = []
         for job_id in wanted:
             segments = lineage_of(attempts_of(connection, job_id)).segments
-            own = [Line(name, "lineage", segments) for name in drawn if name in known[job_id]]
+            own = [Curve(name, "lineage", segments) for name in drawn if name in known[job_id]]
             step_times = read_step_times(connection, segments, known[job_id])
             step_times, stretch = step_times.sharpened(connection, axis, low, high)
-            lines = _lines(connection, own, step_times, stretch, limit=limit)
+            curves = _curves(connection, own, step_times, stretch, limit=limit)
             views.append(
                 _job_view(
                     rows[job_id],
                     start_time=step_times.start,
                     last_step=last_step_of(connection, job_id),
                     names=known[job_id],
-                    lines=lines,
+                    curves=curves,
                 )
             )
     return ComparisonView(jobs=views)
@@ -154,27 +154,27 @@ def _unknown(name: str, known: Collection[str]) -> str:
     return f"no job compared has a series {name!r}; some that are there: {', '.join(near)}"
 
 
-def _lines(
+def _curves(
     connection: Connection,
-    lines: Sequence[Line],
+    drawn: Sequence[Curve],
     step_times: StepTimes,
     stretch: Stretch,
     *,
     limit: int,
-) -> list[ComparedLineView]:
-    if stretch is None or not lines:
+) -> list[ComparedCurveView]:
+    if stretch is None or not drawn:
         return []
     first, last = stretch
-    views = draw(connection, lines, first=first, last=last, limit=limit)
-    ends = {step for view in views for step in view.steps}
+    curves = draw(connection, drawn, first=first, last=last, limit=limit)
+    ends = {step for curve in curves for step in curve.steps}
     exact = step_times.refined(connection, np.array(sorted(ends), dtype=np.int64))
-    return [_timed(view, exact) for view in views]
+    return [_timed(curve, exact) for curve in curves]
 
 
-def _timed(view: MetricLineView, step_times: StepTimes) -> ComparedLineView:
-    times, tokens = step_times.at(np.array(view.steps, dtype=np.int64))
-    return ComparedLineView(
-        **{name: getattr(view, name) for name in MetricLineView.model_fields},
+def _timed(curve: CurveView, step_times: StepTimes) -> ComparedCurveView:
+    times, tokens = step_times.at(np.array(curve.steps, dtype=np.int64))
+    return ComparedCurveView(
+        **{name: getattr(curve, name) for name in CurveView.model_fields},
         times=_or_none(times),
         tokens=_or_none(tokens),
     )

@@ -41,7 +41,7 @@ Names = Annotated[
         examples=["train/loss,train/lr"],
     ),
 ]
-Points = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Buckets of one line.")]
+Points = Annotated[int, Query(ge=1, le=MAX_POINTS, description="Buckets of one curve.")]
 Place = Annotated[float, Query(ge=0, le=END, description="An end of the stretch that is drawn.")]
 Step = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
 
@@ -69,7 +69,7 @@ def metrics(
     attempt: AttemptNumber = None,
     accept: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """Return buckets of series along the lineage, abandoned branches as lines of their own.
+    """Return buckets of series along the lineage, abandoned branches as curves of their own.
 
     With `Accept: text/csv` all points as `attempt,step,time,name,value`, along the lineage.
     """
@@ -114,8 +114,8 @@ def compare_metrics(
         Query(
             max_length=5000,
             pattern=NAMES,
-            description="Series, divided by commas; without it the jobs are told with the names "
-            "of their series alone.",
+            description="Series, divided by commas; without it the answer has the jobs and the "
+            "names of their series alone.",
             examples=["train/loss,train/lr"],
         ),
     ] = None,

@@ -1,4 +1,8 @@
-"""Reads series for charts: summaries of chunks, live points, and the few chunks to be decoded."""
+"""A series as charts read it: summaries of chunks, live points, buckets of both.
+
+Of most chunks only the summary is read; the few that a bucket or an end of a segment cuts are
+decoded. A bucket is an exact summary of the points of its steps, so none hides a NaN.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,78 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Connection, select
 
 from server.database.tables import metric_chunks
-from server.metrics.downsample import Spans
 from server.metrics.points import Floats, Integers, Points, unpack_floats, unpack_steps
 from server.metrics.store import read_tails
 
 STEPS_AT_ONCE = 10_000
 """Chunks of a series that one query names; SQLite takes 32,766 parameters."""
+WIDEST = 2
+"""A chunk of up to so many bucket widths is kept whole, and moves the borders next to it; a wider
+one must be decoded."""
 
 ChunkKey = tuple[int, int]
 """Series and first step of a chunk."""
 Values = tuple[Integers, Floats]
 """Steps and values of some points."""
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Summaries of disjoint spans of steps, in rising order: chunks, buckets or single points."""
+
+    first: Integers
+    """First step of each."""
+    last: Integers
+    """Last step of each."""
+    count: Integers
+    """Points of each."""
+    non_finite: Integers
+    """NaN and infinite points of each."""
+    low: Floats
+    """Least finite value; NaN when there is none. So are the next two."""
+    high: Floats
+    """Greatest finite value."""
+    last_value: Floats
+    """Last finite value."""
+
+    @classmethod
+    def of_points(cls, steps: Integers, values: Floats) -> Self:
+        """Return one span for each point."""
+        finite = np.isfinite(values)
+        shown = np.where(finite, values, np.nan)
+        return cls(
+            first=steps,
+            last=steps,
+            count=np.ones(len(steps), dtype=np.int64),
+            non_finite=(~finite).astype(np.int64),
+            low=shown,
+            high=shown,
+            last_value=shown,
+        )
+
+    @classmethod
+    def joined(cls, parts: Iterable[Self]) -> Self:
+        """Return the spans of several parts in order of their steps."""
+        empty = cls.of_points(np.empty(0, dtype=np.int64), np.empty(0))
+        listed = [empty, *parts]
+        order = np.argsort(np.concatenate([part.first for part in listed]), kind="stable")
+        columns = [
+            np.concatenate(column)[order] for column in zip(*map(_columns, listed), strict=True)
+        ]
+        return cls(*columns)
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __getitem__(self, index: NDArray[np.bool_] | slice) -> Spans:
+        return Spans(*(column[index] for column in _columns(self)))
 
 
 @dataclass(frozen=True)
@@ -45,7 +104,7 @@ def read_series(
     connection: Connection, series_ids: Sequence[int], *, first: int, last: int
 ) -> dict[int, Series]:
     """Return the steps `first..last` of several series; a fixed number of queries."""
-    tails = read_tails(connection, series_ids, first=first, last=last)
+    points = read_tails(connection, series_ids, first=first, last=last)
     columns = metric_chunks.c
     query = (
         select(
@@ -66,12 +125,15 @@ def read_series(
         .order_by(columns.series_id, columns.first_step)
     )
     rows = connection.execute(query).all()
-    found = {key: _spans(list(group)) for key, group in groupby(rows, attrgetter("series_id"))}
+    chunks = {key: _spans(list(group)) for key, group in groupby(rows, attrgetter("series_id"))}
     none, empty = Spans.joined([]), Points.joined([])
-    return {
-        key: _series(key, found.get(key, none), tails.get(key, empty))
-        for key in found.keys() | tails.keys()
-    }
+    series = {}
+    for key in chunks.keys() | points.keys():
+        summaries, tail = chunks.get(key, none), points.get(key, empty)
+        # A point that was compacted between the two queries came twice.
+        end = int(summaries.last[-1]) if len(summaries) else -1
+        series[key] = Series(key, summaries, tail[tail.steps > end])
+    return series
 
 
 def decode(connection: Connection, keys: Iterable[ChunkKey]) -> dict[ChunkKey, Points]:
@@ -150,10 +212,33 @@ def values_at(
     }
 
 
-def _series(series_id: int, chunks: Spans, tail: Points) -> Series:
-    # A point that was compacted between the two queries came twice.
-    end = int(chunks.last[-1]) if len(chunks) else -1
-    return Series(series_id, chunks, tail[tail.steps > end])
+def must_be_decoded(chunks: Spans, *, first: int, last: int, limit: int) -> NDArray[np.bool_]:
+    """Return which chunks are too wide to be kept whole in `limit` buckets of `first..last`."""
+    return chunks.last - chunks.first + 1 > WIDEST * (last - first + 1) / limit
+
+
+def bucketed(series: Spans, *, first: int, last: int, limit: int) -> Spans:
+    """Return a series in at most `limit` buckets of neighbouring spans; few spans stay as they are.
+
+    The steps `first..last` are cut into `limit` equal cells, and a span belongs to the cell of its
+    middle. So a bucket is exact over the steps that it names, and its borders lie at most half a
+    span in addition to those of its cell.
+    """
+    if len(series) <= limit:
+        return series
+    middles = (series.first + series.last) // 2
+    cells = (middles - first) * limit // (last - first + 1)
+    starts = np.flatnonzero(np.diff(cells, prepend=cells[0] - 1))
+    ends = np.append(starts[1:], len(series)) - 1
+    return Spans(
+        first=series.first[starts],
+        last=series.last[ends],
+        count=np.add.reduceat(series.count, starts),
+        non_finite=np.add.reduceat(series.non_finite, starts),
+        low=np.fmin.reduceat(series.low, starts),
+        high=np.fmax.reduceat(series.high, starts),
+        last_value=_last_finite(series.last_value, starts, ends),
+    )
 
 
 def _spans(rows: Sequence[Sequence[Any]]) -> Spans:
@@ -166,4 +251,22 @@ def _spans(rows: Sequence[Sequence[Any]]) -> Spans:
         low=np.array(low, dtype=np.float64),  # None becomes NaN
         high=np.array(high, dtype=np.float64),
         last_value=np.array(last_value, dtype=np.float64),
+    )
+
+
+def _last_finite(values: Floats, starts: NDArray[np.intp], ends: NDArray[np.intp]) -> Floats:
+    known = np.where(np.isnan(values), -1, np.arange(len(values)))
+    newest = np.maximum.accumulate(known)[ends]
+    return np.where(newest >= starts, values[newest], np.nan)
+
+
+def _columns(spans: Spans) -> tuple[NDArray[Any], ...]:
+    return (
+        spans.first,
+        spans.last,
+        spans.count,
+        spans.non_finite,
+        spans.low,
+        spans.high,
+        spans.last_value,
     )

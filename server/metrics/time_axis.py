@@ -12,13 +12,13 @@ from sqlalchemy import Connection, LargeBinary, func, select
 
 from server.attempts.lineage import NEVER, Segment
 from server.database.tables import metric_chunks
-from server.metrics.charts import Line, series_ids
+from server.metrics.charts import Curve, series_ids
 from server.metrics.points import Floats, Integers, Points
 from server.metrics.series import decode
 from server.metrics.store import read_tails
 
 TOKENS = "train/tokens"
-"""Series whose points carry time and tokens; the trainer writes it with every line of metrics."""
+"""Series whose points carry time and tokens; every record with values has it."""
 LOSS = "train/loss"
 FLOAT_BYTES = 8
 
@@ -125,7 +125,7 @@ def read_step_times(
     An attempt without tokens is timed by its loss, else by the first of `names` that it has.
     """
     candidates = (TOKENS, LOSS, *names)
-    ids = series_ids(connection, [Line(name, "lineage", tuple(segments)) for name in candidates])
+    ids = series_ids(connection, [Curve(name, "lineage", tuple(segments)) for name in candidates])
     chosen = list(_chosen(segments, candidates, ids))
     wanted = [series_id for _, series_id, _ in chosen]
     tails = read_tails(connection, wanted, first=0, last=NEVER)  # before the chunks

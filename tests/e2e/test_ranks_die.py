@@ -120,8 +120,8 @@ def test_a_branch_that_is_killed_stays_on_its_branch(plane: ControlPlane, yard: 
     assert saved[2, twice].on_lineage
 
     steps = {
-        line.branch: (line.first_steps[0], line.steps[-1])
-        for line in yard.metrics(job_id, names=("train/loss",)).lines
+        curve.branch: (curve.first_steps[0], curve.steps[-1])
+        for curve in yard.metrics(job_id, names=("train/loss",)).curves
     }
     assert steps["lineage"] == (1, 40)
     assert steps["attempt-1"][1] == 40

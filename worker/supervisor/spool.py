@@ -139,20 +139,20 @@ class Spool:
         """
         files = [*self._records, *self._logs]
         self._logs.rotate(-1)
-        chosen: list[Chunk] = []
+        chunks: list[Chunk] = []
         left = REPORT_BYTES
         self._largest_record = 0
         for file in files:
-            if left <= 0 or len(chosen) == REPORT_CHUNKS:
+            if left <= 0 or len(chunks) == REPORT_CHUNKS:
                 break
             is_record = file in self._records
             chunk = file.next_chunk(min(left, self._record_limit if is_record else CHUNK_BYTES))
             if chunk is not None:
                 size = chunk.end - chunk.start
-                chosen.append(chunk)
+                chunks.append(chunk)
                 left -= size
                 self._largest_record = max(self._largest_record, size * is_record)
-        return tuple(chosen)
+        return tuple(chunks)
 
     def narrow(self) -> bool:
         """Send shorter stretches of metrics and events, in the end single lines.

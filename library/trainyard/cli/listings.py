@@ -15,7 +15,7 @@ from trainyard.protocol.rest.events import AnyEvent
 from trainyard.protocol.rest.jobs import JobSummary
 from trainyard.protocol.rest.nodes import NodeView
 from trainyard.protocol.rest.resume import ResumeOptions
-from trainyard.protocol.rest.telemetry import MetricLineView, MetricsView
+from trainyard.protocol.rest.telemetry import CurveView, MetricsView
 from trainyard.protocol.states import JobState
 
 WHY_COLUMNS = 70
@@ -100,27 +100,27 @@ def draw_nodes(nodes: Sequence[NodeView]) -> RenderableType:
 
 def draw_metrics(view: MetricsView) -> RenderableType:
     """Return a line for each series: its last value and its range."""
-    if not view.lines:
+    if not view.curves:
         return Text("No metrics yet.")
     rows = Listing("METRIC", "BRANCH", "STEPS", "LAST", "MIN", "MAX", "NOT FINITE", "POINTS",
                    right=("STEPS", "LAST", "MIN", "MAX", "NOT FINITE", "POINTS"),
                    spare=("POINTS", "STEPS", "BRANCH", "NOT FINITE"))  # fmt: skip
-    for line in view.lines:
-        rows.add(line.name, line.branch, *series_cells(line), f"{sum(line.count):,}")
+    for curve in view.curves:
+        rows.add(curve.name, curve.branch, *series_cells(curve), f"{sum(curve.count):,}")
     return rows
 
 
-def series_cells(line: MetricLineView | None) -> tuple[str, ...]:
+def series_cells(curve: CurveView | None) -> tuple[str, ...]:
     """Return steps, last value, least, greatest, and points that are NaN or infinite."""
-    if line is None or not line.steps:
+    if curve is None or not curve.steps:
         return (formats.DASH,) * 5
-    last = (value for value in reversed(line.last) if value is not None)
+    last = (value for value in reversed(curve.last) if value is not None)
     return (
-        f"{line.first_steps[0]:,} → {line.steps[-1]:,}",
+        f"{curve.first_steps[0]:,} → {curve.steps[-1]:,}",
         formats.number(next(last, None)),
-        formats.number(min((v for v in line.min if v is not None), default=None)),
-        formats.number(max((v for v in line.max if v is not None), default=None)),
-        f"{sum(line.non_finite):,}",
+        formats.number(min((v for v in curve.min if v is not None), default=None)),
+        formats.number(max((v for v in curve.max if v is not None), default=None)),
+        f"{sum(curve.non_finite):,}",
     )
 
 

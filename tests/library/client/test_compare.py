@@ -76,7 +76,7 @@ def test_curves_as_csv_over_a_stretch_of_tokens(
 def test_json_is_the_answer(yard: Yard, run: Run, pair: tuple[str, str]) -> None:
     answer = json.loads(run("compare", *pair, "--names", "train/tokens", "--json").stdout)
     assert [job["name"] for job in answer["jobs"]] == ["wide", "narrow"]
-    assert answer["jobs"][1]["lines"][0]["last"] == [200.0, 400.0, 600.0]
+    assert answer["jobs"][1]["curves"][0]["last"] == [200.0, 400.0, 600.0]
 
 
 def test_jobs_without_points_say_so(yard: Yard, run: Run) -> None:

@@ -18,8 +18,8 @@ def test_a_comparison_over_tokens(client: TestClient, context: Context) -> None:
     query = {"jobs": f"{first},{second}", "names": LOSS, "x": "tokens", "to_x": "20000"}
     view = client.get(PATH, params=query).json()
     assert [job["id"] for job in view["jobs"]] == [first, second]
-    assert [job["lines"][0]["steps"][-1] for job in view["jobs"]] == [20, 10]
-    assert [job["lines"][0]["tokens"][-1] for job in view["jobs"]] == [20_000, 20_000]
+    assert [job["curves"][0]["steps"][-1] for job in view["jobs"]] == [20, 10]
+    assert [job["curves"][0]["tokens"][-1] for job in view["jobs"]] == [20_000, 20_000]
 
 
 @pytest.mark.parametrize(

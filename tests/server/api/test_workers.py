@@ -201,7 +201,7 @@ def test_a_job_from_claim_to_chart(
     assert reply.status_code == 200
     assert reply.json()["desired"] == "run"
     view = client.get(f"/api/v1/jobs/{job_id}/metrics", params={"names": "train/loss"}).json()
-    assert view["lines"][0]["last"] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert view["curves"][0]["last"] == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert view["last_step"] == 5
     log = client.get(f"/api/v1/jobs/{job_id}/logs").json()
     assert [line["text"] for line in log["lines"]] == ["hello"]

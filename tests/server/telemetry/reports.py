@@ -16,7 +16,7 @@ from server.ingest.receive import store_report
 from server.metrics.charts import chart
 from tests.server.harness import Supervisor
 from trainyard.protocol.event_kinds import NoticeKind
-from trainyard.protocol.rest.telemetry import MetricLineView
+from trainyard.protocol.rest.telemetry import CurveView
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, Report, ReportReply
 
 
@@ -65,10 +65,10 @@ def send(
     return store_report(context, supervisor.attempt_id, token_hash, report)
 
 
-def loss(context: Context, job_id: str) -> MetricLineView:
-    """Return the line of the job's loss."""
-    (line,) = chart(context, job_id, ["train/loss"]).lines
-    return line
+def loss(context: Context, job_id: str) -> CurveView:
+    """Return the curve of the job's loss."""
+    (curve,) = chart(context, job_id, ["train/loss"]).curves
+    return curve
 
 
 def kept_events(context: Context, kind: str) -> list[dict[str, Any]]:

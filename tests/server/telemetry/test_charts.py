@@ -20,7 +20,7 @@ from server.metrics.charts import chart
 from server.metrics.points import Points
 from server.metrics.store import TAIL_LIMIT, store_points
 from tests.server.telemetry.records import add_attempt, add_attempts, add_job
-from trainyard.protocol.rest.telemetry import MetricLineView
+from trainyard.protocol.rest.telemetry import CurveView
 
 Point = tuple[int, float]
 
@@ -36,19 +36,19 @@ def stored(context: Context, attempt_id: str, *batches: Sequence[Point]) -> None
             )
 
 
-def expected(points: Sequence[Point], line: MetricLineView) -> None:
+def expected(points: Sequence[Point], curve: CurveView) -> None:
     """Compare each bucket with the points of the steps that it names; together they are all."""
-    assert sum(line.count) == len(points)
-    for index, (first, last) in enumerate(zip(line.first_steps, line.steps, strict=True)):
+    assert sum(curve.count) == len(points)
+    for index, (first, last) in enumerate(zip(curve.first_steps, curve.steps, strict=True)):
         inside = [(step, value) for step, value in points if first <= step <= last]
         finite = [value for _, value in inside if math.isfinite(value)]
         assert (inside[0][0], inside[-1][0]) == (first, last)
-        assert line.count[index] == len(inside)
-        assert line.non_finite[index] == len(inside) - len(finite)
-        assert line.min[index] == (min(finite) if finite else None)
-        assert line.max[index] == (max(finite) if finite else None)
-        assert line.last[index] == (finite[-1] if finite else None)
-    assert all(a < b for a, b in itertools.pairwise(line.first_steps))
+        assert curve.count[index] == len(inside)
+        assert curve.non_finite[index] == len(inside) - len(finite)
+        assert curve.min[index] == (min(finite) if finite else None)
+        assert curve.max[index] == (max(finite) if finite else None)
+        assert curve.last[index] == (finite[-1] if finite else None)
+    assert all(a < b for a, b in itertools.pairwise(curve.first_steps))
 
 
 values = st.one_of(
@@ -102,11 +102,11 @@ def test_buckets_equal_a_brute_force_computation(
         )
     wanted = [p for p in itertools.chain(*batches) if first <= p[0] <= last]
     if not wanted:
-        assert view.lines == []
+        assert view.curves == []
         return
-    (line,) = view.lines
-    assert len(line.steps) <= limit
-    expected(wanted, line)
+    (curve,) = view.curves
+    assert len(curve.steps) <= limit
+    expected(wanted, curve)
 
 
 def test_buckets_are_about_equally_wide_whatever_the_chunks(context: Context) -> None:
@@ -115,9 +115,9 @@ def test_buckets_are_about_equally_wide_whatever_the_chunks(context: Context) ->
     data = [(step, float(step)) for step in range(1, 30_501)]
     stored(context, attempt_id, data[:700], data[700:])
     for limit in (10, 25, 40, 100):
-        (line,) = chart(context, job_id, ["train/loss"], max_points=limit).lines
-        expected(data, line)
-        widths = np.array(line.count)
+        (curve,) = chart(context, job_id, ["train/loss"], max_points=limit).curves
+        expected(data, curve)
+        widths = np.array(curve.count)
         assert len(widths) >= limit / 2
         assert widths.max() <= 3 * len(data) / limit
 
@@ -129,9 +129,9 @@ def test_one_spike_and_one_nan_are_seen_in_any_resolution(context: Context) -> N
     data[4321] = (4321, math.nan)
     stored(context, add_attempt(context, job_id), data)
     for limit in (1, 3, 10, 4999, 10_000):
-        (line,) = chart(context, job_id, ["train/loss"], max_points=limit).lines
-        assert max(value for value in line.max if value is not None) == 1e9
-        assert sum(line.non_finite) == 1
+        (curve,) = chart(context, job_id, ["train/loss"], max_points=limit).curves
+        assert max(value for value in curve.max if value is not None) == 1e9
+        assert sum(curve.non_finite) == 1
 
 
 def test_the_tail_stays_short_and_no_point_is_lost(context: Context) -> None:
@@ -146,9 +146,9 @@ def test_the_tail_stays_short_and_no_point_is_lost(context: Context) -> None:
         assert size <= TAIL_LIMIT
     with context.database.read() as connection:
         assert connection.scalar(select(func.count()).select_from(metric_chunks)) == 4
-    (line,) = chart(context, job_id, ["train/loss"], max_points=10_000).lines
-    expected(data, line)
-    assert len(line.steps) == 5200
+    (curve,) = chart(context, job_id, ["train/loss"], max_points=10_000).curves
+    expected(data, curve)
+    assert len(curve.steps) == 5200
 
 
 def test_a_large_report_goes_straight_into_chunks(context: Context) -> None:
@@ -165,8 +165,8 @@ def test_a_step_is_kept_once(context: Context) -> None:
     job_id = add_job(context)
     attempt_id = add_attempt(context, job_id)
     stored(context, attempt_id, [(1, 1.0), (2, 2.0)], [(2, 20.0), (3, 3.0), (1, 10.0), (3, 30.0)])
-    (line,) = chart(context, job_id, ["train/loss"]).lines
-    assert (line.steps, line.last) == ([1, 2, 3], [1.0, 2.0, 3.0])
+    (curve,) = chart(context, job_id, ["train/loss"]).curves
+    assert (curve.steps, curve.last) == ([1, 2, 3], [1.0, 2.0, 3.0])
 
 
 def test_lines_follow_the_lineage_and_show_what_it_left(context: Context) -> None:
@@ -177,13 +177,15 @@ def test_lines_follow_the_lineage_and_show_what_it_left(context: Context) -> Non
     stored(context, ids[1], [(step, 2.0) for step in range(7, 10)])
     stored(context, ids[2], [(9, 3.0), (10, 3.0)])
     view = chart(context, job_id, ["train/loss"])
-    lines = {line.branch: dict(zip(line.steps, line.last, strict=True)) for line in view.lines}
-    assert lines == {
+    curves = {
+        curve.branch: dict(zip(curve.steps, curve.last, strict=True)) for curve in view.curves
+    }
+    assert curves == {
         "lineage": dict.fromkeys(range(1, 7), 1.0) | {7: 2.0, 8: 2.0, 9: 3.0, 10: 3.0},
         "attempt-2": {9: 2.0},
         "attempt-1": dict.fromkeys(range(7, 11), 1.0),
     }
-    (own,) = chart(context, job_id, ["train/loss"], attempt=1).lines
+    (own,) = chart(context, job_id, ["train/loss"], attempt=1).curves
     assert (own.branch, own.steps) == ("attempt-1", list(range(1, 11)))
 
 
@@ -195,8 +197,8 @@ def test_a_chunk_that_the_lineage_cuts_is_shared_out(context: Context) -> None:
     stored(context, ids[0], first)
     stored(context, ids[1], second)
     for limit in (3, 50, 10_000):
-        lines = chart(context, job_id, ["train/loss"], max_points=limit).lines
-        by_branch = {line.branch: line for line in lines}
+        curves = chart(context, job_id, ["train/loss"], max_points=limit).curves
+        by_branch = {curve.branch: curve for curve in curves}
         expected(first[:1500] + second, by_branch["lineage"])
         expected(first[1500:], by_branch["attempt-1"])
 
@@ -205,7 +207,7 @@ def test_names_are_listed_and_unknown_ones_have_no_line(context: Context) -> Non
     job_id = add_job(context)
     stored(context, add_attempt(context, job_id), [(1, 1.0)])
     view = chart(context, job_id, ["perf/nothing"])
-    assert (view.names, view.lines) == (["train/loss"], [])
+    assert (view.names, view.curves) == (["train/loss"], [])
 
 
 def test_what_cannot_be_drawn_is_refused(context: Context) -> None:

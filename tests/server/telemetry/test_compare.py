@@ -20,7 +20,7 @@ from server.metrics.points import Points
 from server.metrics.store import store_points
 from server.metrics.time_axis import Axis
 from tests.server.telemetry.records import add_attempt, add_attempts, add_job
-from trainyard.protocol.rest.telemetry import ComparedLineView, MetricLineView
+from trainyard.protocol.rest.telemetry import ComparedCurveView, CurveView
 
 LOSS, TOKENS = "train/loss", "train/tokens"
 
@@ -53,9 +53,9 @@ def trained(context: Context, last: int, **given: float | bool) -> str:
     return job_id
 
 
-def bare(line: ComparedLineView) -> MetricLineView:
-    """Return a line as a job's own chart has it."""
-    return MetricLineView.model_validate(line.model_dump(include=set(MetricLineView.model_fields)))
+def bare(curve: ComparedCurveView) -> CurveView:
+    """Return a curve as a job's own chart has it."""
+    return CurveView.model_validate(curve.model_dump(include=set(CurveView.model_fields)))
 
 
 @settings(
@@ -90,13 +90,13 @@ def test_lines_are_those_of_each_job_and_every_bucket_ends_at_its_time_and_token
         view = compare(context, [first, second], [LOSS, TOKENS], max_points=limit)
         own = [chart(context, job, [LOSS, TOKENS], max_points=limit) for job in (first, second)]
     for compared, alone in zip(view.jobs, own, strict=True):
-        lineage = [line for line in alone.lines if line.branch == "lineage"]
-        assert list(map(bare, compared.lines)) == lineage
+        lineage = [curve for curve in alone.curves if curve.branch == "lineage"]
+        assert list(map(bare, compared.curves)) == lineage
         assert (compared.names, compared.last_step) == (alone.names, alone.last_step)
-    for line in view.jobs[0].lines:
-        began = [5000.0 if step <= parent else 9000.0 for step in line.steps]
-        assert line.times == [b + 2.0 * step for b, step in zip(began, line.steps, strict=True)]
-        assert line.tokens == [1000.0 * step for step in line.steps]
+    for curve in view.jobs[0].curves:
+        began = [5000.0 if step <= parent else 9000.0 for step in curve.steps]
+        assert curve.times == [b + 2.0 * step for b, step in zip(began, curve.steps, strict=True)]
+        assert curve.tokens == [1000.0 * step for step in curve.steps]
     assert view.jobs[0].start_time == 5002.0
     assert view.jobs[1].start_time == 5003.0
 
@@ -115,24 +115,24 @@ def test_a_stretch_of_an_axis_is_drawn_and_hardly_more(
 ) -> None:
     job_id = trained(context, 700)
     view = compare(context, [job_id], [LOSS], axis=axis, low=low, high=high)
-    (line,) = view.jobs[0].lines
-    assert line.steps[0] in {exact[0], exact[0] - 1}
-    assert line.steps[-1] in {exact[1], exact[1] + 1}
+    (curve,) = view.jobs[0].curves
+    assert curve.steps[0] in {exact[0], exact[0] - 1}
+    assert curve.steps[-1] in {exact[1], exact[1] + 1}
 
 
 def test_a_stretch_within_chunks_is_as_sharp_as_one_of_live_points(context: Context) -> None:
     job_id = trained(context, 5000)
     view = compare(context, [job_id], [LOSS], axis="tokens", low=1_500_000, high=1_600_000)
-    (line,) = view.jobs[0].lines
-    assert line.steps == list(range(1500, 1601))
-    assert line.tokens == [1000.0 * step for step in line.steps]
+    (curve,) = view.jobs[0].curves
+    assert curve.steps == list(range(1500, 1601))
+    assert curve.tokens == [1000.0 * step for step in curve.steps]
 
 
 def test_each_job_has_its_own_stretch(context: Context) -> None:
     slow, fast = trained(context, 600), trained(context, 600, per_step=4000)
     short = trained(context, 5)
     view = compare(context, [slow, fast, short], [LOSS], axis="tokens", low=400_000, high=600_000)
-    assert [[(line.steps[0], line.steps[-1]) for line in job.lines] for job in view.jobs] == [
+    assert [[(curve.steps[0], curve.steps[-1]) for curve in job.curves] for job in view.jobs] == [
         [(400, 600)],
         [(100, 150)],
         [],
@@ -141,16 +141,16 @@ def test_each_job_has_its_own_stretch(context: Context) -> None:
 
 def test_without_tokens_there_is_time_but_no_axis_of_tokens(context: Context) -> None:
     job_id = trained(context, 30, with_tokens=False)
-    (line,) = compare(context, [job_id], [LOSS]).jobs[0].lines
-    assert line.times[-1] == 5060.0
-    assert set(line.tokens) == {None}
-    assert compare(context, [job_id], [LOSS], axis="tokens").jobs[0].lines == []
+    (curve,) = compare(context, [job_id], [LOSS]).jobs[0].curves
+    assert curve.times[-1] == 5060.0
+    assert set(curve.tokens) == {None}
+    assert compare(context, [job_id], [LOSS], axis="tokens").jobs[0].curves == []
 
 
 def test_jobs_come_once_in_the_order_asked_for_with_what_there_is(context: Context) -> None:
     queued, done = add_job(context), trained(context, 3)
     view = compare(context, [queued, done, queued])
-    assert [(job.id, job.names, job.lines, job.start_time) for job in view.jobs] == [
+    assert [(job.id, job.names, job.curves, job.start_time) for job in view.jobs] == [
         (queued, [], [], None),
         (done, [LOSS, TOKENS], [], 5002.0),
     ]
@@ -160,7 +160,7 @@ def test_jobs_come_once_in_the_order_asked_for_with_what_there_is(context: Conte
         "1 rank",
     )
     drawn = compare(context, [queued, done], [LOSS])
-    assert [len(job.lines) for job in drawn.jobs] == [0, 1]
+    assert [len(job.curves) for job in drawn.jobs] == [0, 1]
 
 
 def test_what_is_unknown_is_named(context: Context) -> None:
@@ -174,7 +174,7 @@ def test_what_is_unknown_is_named(context: Context) -> None:
     with pytest.raises(InvalidRequestError, match=r"'train/los'; some that are there: train/loss"):
         compare(context, [job_id], [LOSS, "train/los"])
     queued = add_job(context)  # nothing is known of its series yet
-    assert compare(context, [queued], ["train/los"]).jobs[0].lines == []
+    assert compare(context, [queued], ["train/los"]).jobs[0].curves == []
 
 
 def test_too_much_is_refused(context: Context) -> None:

@@ -216,7 +216,7 @@ def test_points_that_are_compacted_while_they_are_read_come_once(
         rows = "".join(csv.csv_rows(context, job_id, ["train/loss"])).splitlines()[1:]
         steps = [int(row.split(",")[1]) for row in rows]
     else:
-        (line,) = chart(context, job_id, ["train/loss"], max_points=10_000).lines
-        steps = line.steps
+        (curve,) = chart(context, job_id, ["train/loss"], max_points=10_000).curves
+        steps = curve.steps
     assert steps == list(range(1, len(steps) + 1))
     assert len(steps) == 600 if context.database.is_sqlite else len(steps) >= 600

@@ -83,19 +83,19 @@ def csv_lines(view: ComparisonView) -> Iterator[str]:
     yield CSV_HEADER
     for job in view.jobs:
         start = job.start_time or 0.0
-        for line in job.lines:
-            columns = (line.tokens, line.times, line.last, line.min, line.max)
-            rows = zip(line.steps, *columns, line.count, line.non_finite, strict=True)
+        for curve in job.curves:
+            columns = (curve.tokens, curve.times, curve.last, curve.min, curve.max)
+            rows = zip(curve.steps, *columns, curve.count, curve.non_finite, strict=True)
             for step, tokens, time, *values, count, strange in rows:
                 seconds = None if time is None else round(time - start, 6)
                 cells = (step, tokens, seconds, *values, count, strange)
                 texts = ("" if cell is None else str(cell) for cell in cells)
-                yield ",".join((job.id, job.name, line.name, *texts))
+                yield ",".join((job.id, job.name, curve.name, *texts))
 
 
 def draw(view: ComparisonView) -> RenderableType:
     """Return a line for each series and job."""
-    names = list(dict.fromkeys(line.name for job in view.jobs for line in job.lines))
+    names = list(dict.fromkeys(curve.name for job in view.jobs for curve in job.curves))
     if not names:
         return Text("No metrics yet.")
     rows = Listing(
@@ -106,12 +106,12 @@ def draw(view: ComparisonView) -> RenderableType:
     )  # fmt: skip
     for name in names:
         for job in view.jobs:
-            line = next((line for line in job.lines if line.name == name), None)
+            curve = next((curve for curve in job.curves if curve.name == name), None)
             rows.add(
                 name,
                 job.name,
                 state_text(job.state),
                 job.layout,
-                *series_cells(line),
+                *series_cells(curve),
             )
     return rows

@@ -68,7 +68,7 @@ class CheckpointDetails(CheckpointView):
     """Jobs that were forked from it, the oldest first; at most a hundred."""
 
 
-class MetricLineView(RecordModel):
+class CurveView(RecordModel):
     """One curve of a chart: buckets of one series of one attempt (or of the lineage)."""
 
     name: str
@@ -100,12 +100,12 @@ class MetricsView(RecordModel):
     """All metric names that the job has."""
     last_step: int
     """Greatest step on the lineage."""
-    lines: list[MetricLineView]
+    curves: list[CurveView]
     """The requested curves."""
 
 
-class ComparedLineView(MetricLineView):
-    """One series of one job in a comparison, along the job's current lineage."""
+class ComparedCurveView(CurveView):
+    """One curve of a comparison: a series along the job's current lineage."""
 
     times: list[float | None]
     """Unix time (seconds) of the last step of each bucket."""
@@ -133,7 +133,7 @@ class ComparedJobView(RecordModel):
     """Greatest step of the newest attempt."""
     names: list[str]
     """All metric names that the job has."""
-    lines: list[ComparedLineView]
+    curves: list[ComparedCurveView]
     """The requested series of which the job has points."""
 
 

@@ -1,7 +1,7 @@
 // The charts of a job: small multiples over one axis of steps, with one cursor.
 import { useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
-import type { Job, MetricLine } from "@/shared/api/types";
+import type { Job, MetricCurve } from "@/shared/api/types";
 import { count } from "@/shared/format/numbers";
 import { FIRST, formatOf } from "@/shared/format/series";
 import { command } from "@/shared/format/shell";
@@ -17,10 +17,9 @@ import { type Curve, type Extent, type Reading, readingAt } from "@/shared/ui/ch
 import { FullRange } from "@/shared/ui/chart/FullRange";
 import { EmptyState, ErrorState } from "@/shared/ui/Notice";
 import { comparePath } from "@/shared/url/pages";
-import { curvesOf } from "./curves";
+import { drawnCurves, useLiveMetrics, useMetrics } from "./metrics";
 import { type AttemptMark, labelled, markAt, marksOf, panelsOf } from "./panels";
 import { Readout } from "./Readout";
-import { useLiveMetrics, useMetrics } from "./useMetrics";
 import "./charts.css";
 
 /** Panels that stand there before the first answer, so that nothing moves when it comes. */
@@ -44,7 +43,7 @@ export function Charts({ job }: { job: Job }) {
   return (
     <>
       <Toolbar job={job} view={view} range={range} />
-      <PanelGrid {...shared} names={panels.first} lines={metrics.data?.lines ?? []} />
+      <PanelGrid {...shared} names={panels.first} curves={metrics.data?.curves ?? []} />
       {panels.more.length > 0 && <MorePanels {...shared} names={panels.more} />}
     </>
   );
@@ -76,46 +75,46 @@ function MorePanels(props: PanelsProps) {
         {isOpen ? "Fewer charts" : `${count(names.length)} more charts`}
       </Button>
       {isOpen && (
-        <PanelGrid {...props} lines={metrics.data?.lines ?? []} isPending={!metrics.data} />
+        <PanelGrid {...props} curves={metrics.data?.curves ?? []} isPending={!metrics.data} />
       )}
     </section>
   );
 }
 
-function PanelGrid({ names, lines, ...rest }: PanelsProps & { lines: readonly MetricLine[] }) {
-  const byName = useMemo(() => byNameOf(lines), [lines]);
+function PanelGrid({ names, curves, ...rest }: PanelsProps & { curves: readonly MetricCurve[] }) {
+  const byName = useMemo(() => byNameOf(curves), [curves]);
   return (
     <div className="charts-grid" aria-busy={rest.isPending}>
       {names.map((name) => (
-        <Panel key={name} name={name} lines={byName.get(name) ?? NO_LINES} {...rest} />
+        <Panel key={name} name={name} curves={byName.get(name) ?? NO_CURVES} {...rest} />
       ))}
     </div>
   );
 }
 
-function byNameOf(lines: readonly MetricLine[]): Map<string, MetricLine[]> {
-  const groups = new Map<string, MetricLine[]>();
-  for (const line of lines) groups.set(line.name, [...(groups.get(line.name) ?? []), line]);
+function byNameOf(curves: readonly MetricCurve[]): Map<string, MetricCurve[]> {
+  const groups = new Map<string, MetricCurve[]>();
+  for (const curve of curves) groups.set(curve.name, [...(groups.get(curve.name) ?? []), curve]);
   return groups;
 }
 
-const NO_LINES: readonly MetricLine[] = [];
+const NO_CURVES: readonly MetricCurve[] = [];
 
 interface PanelProps extends Omit<PanelsProps, "names"> {
   name: string;
-  lines: readonly MetricLine[];
+  curves: readonly MetricCurve[];
 }
 
-function Panel({ name, lines, marks, range, view, cursor, isPending }: PanelProps) {
+function Panel({ name, curves, marks, range, view, cursor, isPending }: PanelProps) {
   const format = useMemo(() => formatOf(name), [name]);
-  const drawn = useMemo(() => labelled(marks), [marks]);
-  const curves = useMemo(() => curvesOf(lines), [lines]);
-  const lineage = curves.find(({ isBranch }) => !isBranch);
+  const shownMarks = useMemo(() => labelled(marks), [marks]);
+  const drawn = useMemo(() => drawnCurves(curves), [curves]);
+  const lineage = drawn.find(({ isBranch }) => !isBranch);
   return (
     <Chart
       title={name}
       label={`${name} over steps`}
-      curves={curves}
+      curves={drawn}
       axis="step"
       scale={view.scale}
       range={range}
@@ -124,7 +123,7 @@ function Panel({ name, lines, marks, range, view, cursor, isPending }: PanelProp
       format={format}
       describe={(place) => describePlace(lineage, marks, place)}
       isFull={view.isFull}
-      marks={drawn}
+      marks={shownMarks}
       caption={lineage && <Readout curve={lineage} cursor={cursor} format={format} />}
       empty={isPending ? "" : "No points in these steps"}
     />

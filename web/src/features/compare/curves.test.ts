@@ -16,7 +16,7 @@ const job = (id: string, more: object = {}): ComparedJob =>
     id,
     name: id,
     start_time: 100,
-    lines: [
+    curves: [
       {
         name: "train/loss",
         branch: "lineage",

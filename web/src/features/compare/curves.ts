@@ -1,5 +1,5 @@
 // Curves of several jobs over one axis: places, values, a moving average.
-import type { ComparedJob, ComparedLine } from "@/shared/api/types";
+import type { ComparedCurve, ComparedJob } from "@/shared/api/types";
 import type { Axis } from "@/shared/ui/chart/axis";
 import type { Curve, Values } from "@/shared/ui/chart/curve";
 import { lookOf } from "@/shared/ui/chart/looks";
@@ -16,17 +16,17 @@ export function curvesOf(
   how: HowDrawn,
 ): Curve[] {
   return jobs.flatMap(({ slot, job }) => {
-    const line = job.lines.find((each) => each.name === name);
-    const curve = line && curveOf(slot, job, line, how);
-    return curve && curve.x.length > 0 ? [curve] : [];
+    const found = job.curves.find((curve) => curve.name === name);
+    const drawn = found && drawnCurve(slot, job, found, how);
+    return drawn && drawn.x.length > 0 ? [drawn] : [];
   });
 }
 
-function curveOf(slot: number, job: ComparedJob, line: ComparedLine, how: HowDrawn): Curve {
-  const places = placesOf(line, how.axis, job.start_time ?? 0);
+function drawnCurve(slot: number, job: ComparedJob, curve: ComparedCurve, how: HowDrawn): Curve {
+  const places = placesOf(curve, how.axis, job.start_time ?? 0);
   const kept = places.flatMap((x, at) => (x === null ? [] : [at]));
   const pick = <Value>(values: readonly Value[]) => kept.map((at) => values[at] as Value);
-  const last = pick(line.last);
+  const last = pick(curve.last);
   return {
     slot,
     label: job.name,
@@ -34,20 +34,20 @@ function curveOf(slot: number, job: ComparedJob, line: ComparedLine, how: HowDra
     look: lookOf(slot),
     begins: null,
     x: neverFalling(pick(places) as number[]),
-    steps: pick(line.steps),
+    steps: pick(curve.steps),
     last,
     smooth: smoothed(last, how.smoothing),
-    min: pick(line.min),
-    max: pick(line.max),
-    count: pick(line.count),
-    nonFinite: pick(line.non_finite),
+    min: pick(curve.min),
+    max: pick(curve.max),
+    count: pick(curve.count),
+    nonFinite: pick(curve.non_finite),
   };
 }
 
-function placesOf(line: ComparedLine, axis: Axis, start: number): Values {
-  if (axis === "step") return line.steps;
-  if (axis === "tokens") return line.tokens;
-  return line.times.map((time) => (time === null ? null : time - start));
+function placesOf(curve: ComparedCurve, axis: Axis, start: number): Values {
+  if (axis === "step") return curve.steps;
+  if (axis === "tokens") return curve.tokens;
+  return curve.times.map((time) => (time === null ? null : time - start));
 }
 
 /** Clocks of two machines may differ: a place before the last one becomes equal to it. */

@@ -409,7 +409,7 @@ export interface paths {
         };
         /**
          * Charts of a job
-         * @description Return buckets of series along the lineage, abandoned branches as lines of their own.
+         * @description Return buckets of series along the lineage, abandoned branches as curves of their own.
          *
          *     With `Accept: text/csv` all points as `attempt,step,time,name,value`, along the lineage.
          */
@@ -1967,58 +1967,10 @@ export interface components {
             now: string;
         };
         /**
-         * ComparedJobView
-         * @description A job in a comparison.
+         * ComparedCurveView
+         * @description One curve of a comparison: a series along the job's current lineage.
          */
-        ComparedJobView: {
-            /**
-             * Id
-             * @description Id.
-             */
-            id: string;
-            /**
-             * Name
-             * @description Name.
-             */
-            name: string;
-            /** @description State. */
-            state: components["schemas"]["JobState"];
-            /**
-             * Layout
-             * @description Layout of the newest attempt, else of the spec.
-             */
-            layout: string;
-            /**
-             * World Size
-             * @description Ranks.
-             */
-            world_size: number;
-            /**
-             * Start Time
-             * @description Unix time (seconds) of the first point along the lineage; null before it.
-             */
-            start_time: number | null;
-            /**
-             * Last Step
-             * @description Greatest step of the newest attempt.
-             */
-            last_step: number;
-            /**
-             * Names
-             * @description All metric names that the job has.
-             */
-            names: string[];
-            /**
-             * Lines
-             * @description The requested series of which the job has points.
-             */
-            lines: components["schemas"]["ComparedLineView"][];
-        };
-        /**
-         * ComparedLineView
-         * @description One series of one job in a comparison, along the job's current lineage.
-         */
-        ComparedLineView: {
+        ComparedCurveView: {
             /**
              * Name
              * @description Metric name.
@@ -2075,6 +2027,54 @@ export interface components {
              *     known.
              */
             tokens: (number | null)[];
+        };
+        /**
+         * ComparedJobView
+         * @description A job in a comparison.
+         */
+        ComparedJobView: {
+            /**
+             * Id
+             * @description Id.
+             */
+            id: string;
+            /**
+             * Name
+             * @description Name.
+             */
+            name: string;
+            /** @description State. */
+            state: components["schemas"]["JobState"];
+            /**
+             * Layout
+             * @description Layout of the newest attempt, else of the spec.
+             */
+            layout: string;
+            /**
+             * World Size
+             * @description Ranks.
+             */
+            world_size: number;
+            /**
+             * Start Time
+             * @description Unix time (seconds) of the first point along the lineage; null before it.
+             */
+            start_time: number | null;
+            /**
+             * Last Step
+             * @description Greatest step of the newest attempt.
+             */
+            last_step: number;
+            /**
+             * Names
+             * @description All metric names that the job has.
+             */
+            names: string[];
+            /**
+             * Curves
+             * @description The requested series of which the job has points.
+             */
+            curves: components["schemas"]["ComparedCurveView"][];
         };
         /**
          * ComparisonView
@@ -2226,6 +2226,57 @@ export interface components {
              * @default
              */
             summary?: string;
+        };
+        /**
+         * CurveView
+         * @description One curve of a chart: buckets of one series of one attempt (or of the lineage).
+         */
+        CurveView: {
+            /**
+             * Name
+             * @description Metric name.
+             */
+            name: string;
+            /**
+             * Branch
+             * @description `lineage`, or `attempt-<n>` of an abandoned branch.
+             */
+            branch: string;
+            /**
+             * Steps
+             * @description Last step of each bucket.
+             */
+            steps: number[];
+            /**
+             * First Steps
+             * @description First step of each bucket.
+             */
+            first_steps: number[];
+            /**
+             * Min
+             * @description Least finite value of each bucket; null when it holds none.
+             */
+            min: (number | null)[];
+            /**
+             * Max
+             * @description Greatest finite value.
+             */
+            max: (number | null)[];
+            /**
+             * Last
+             * @description Last finite value.
+             */
+            last: (number | null)[];
+            /**
+             * Count
+             * @description Points in each bucket.
+             */
+            count: number[];
+            /**
+             * Non Finite
+             * @description NaN and infinite points in each bucket.
+             */
+            non_finite: number[];
         };
         /**
          * DataSection
@@ -5839,57 +5890,6 @@ export interface components {
             rest_bytes: number;
         };
         /**
-         * MetricLineView
-         * @description One curve of a chart: buckets of one series of one attempt (or of the lineage).
-         */
-        MetricLineView: {
-            /**
-             * Name
-             * @description Metric name.
-             */
-            name: string;
-            /**
-             * Branch
-             * @description `lineage`, or `attempt-<n>` of an abandoned branch.
-             */
-            branch: string;
-            /**
-             * Steps
-             * @description Last step of each bucket.
-             */
-            steps: number[];
-            /**
-             * First Steps
-             * @description First step of each bucket.
-             */
-            first_steps: number[];
-            /**
-             * Min
-             * @description Least finite value of each bucket; null when it holds none.
-             */
-            min: (number | null)[];
-            /**
-             * Max
-             * @description Greatest finite value.
-             */
-            max: (number | null)[];
-            /**
-             * Last
-             * @description Last finite value.
-             */
-            last: (number | null)[];
-            /**
-             * Count
-             * @description Points in each bucket.
-             */
-            count: number[];
-            /**
-             * Non Finite
-             * @description NaN and infinite points in each bucket.
-             */
-            non_finite: number[];
-        };
-        /**
          * MetricsDropped
          * @description Points of an attempt were dropped; one event for each limit.
          */
@@ -5952,10 +5952,10 @@ export interface components {
              */
             last_step: number;
             /**
-             * Lines
+             * Curves
              * @description The requested curves.
              */
-            lines: components["schemas"]["MetricLineView"][];
+            curves: components["schemas"]["CurveView"][];
         };
         /**
          * ModelSection
@@ -10893,7 +10893,7 @@ export interface operations {
             query?: {
                 /** @description Series, divided by commas; the first 50 by name when absent. */
                 names?: string | null;
-                /** @description Buckets of one line. */
+                /** @description Buckets of one curve. */
                 max_points?: number;
                 from_step?: number | null;
                 to_step?: number | null;
@@ -10971,9 +10971,9 @@ export interface operations {
             query: {
                 /** @description Ids of jobs, divided by commas; at most 8. */
                 jobs: string;
-                /** @description Series, divided by commas; without it the jobs are told with the names of their series alone. */
+                /** @description Series, divided by commas; without it the answer has the jobs and the names of their series alone. */
                 names?: string | null;
-                /** @description Buckets of one line. */
+                /** @description Buckets of one curve. */
                 max_points?: number;
                 /** @description What `from_x` and `to_x` count. */
                 x?: "step" | "tokens" | "seconds";

@@ -8,7 +8,7 @@ export type BatchPlan = Schemas["BatchPlan"];
 export type CheckpointView = Schemas["CheckpointView"];
 export type Operation = Schemas["OperationView"];
 export type ComparedJob = Schemas["ComparedJobView"];
-export type ComparedLine = Schemas["ComparedLineView"];
+export type ComparedCurve = Schemas["ComparedCurveView"];
 export type Comparison = Schemas["ComparisonView"];
 export type EventView = Schemas["EventView"];
 /** What the stream brings: an event, or a notice, which has no id. */
@@ -20,7 +20,7 @@ export type Job = Schemas["JobView"];
 export type JobState = Schemas["JobState"];
 export type JobSummary = Schemas["JobSummary"];
 export type MemoryEstimate = Schemas["MemoryEstimate"];
-export type MetricLine = Schemas["MetricLineView"];
+export type MetricCurve = Schemas["CurveView"];
 export type Metrics = Schemas["MetricsView"];
 export type NodeView = Schemas["NodeView"];
 export type Plan = Schemas["Plan"];

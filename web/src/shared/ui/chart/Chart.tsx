@@ -13,12 +13,12 @@ import {
   pointTotal,
   type Reading,
   readingAt,
+  stretchOf,
 } from "./curve";
 import { frameOfValues } from "./frame";
 import { onChartKey } from "./keys";
 import { Outside } from "./Outside";
 import type { StepMark } from "./plot/drawMarks";
-import { stretchOf } from "./plot/options";
 import { usePlot } from "./plot/usePlot";
 import type { ValueScale } from "./plot/valueAxis";
 import "uplot/dist/uPlot.min.css";

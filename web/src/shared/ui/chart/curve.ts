@@ -65,6 +65,12 @@ export function extentOfCurves(curves: readonly Curve[]): Extent | null {
   return first <= last ? [first, last] : null;
 }
 
+/** The stretch of the axis: the chosen one, else that of the curves, with room around a point. */
+export function stretchOf(curves: readonly Curve[], chosen: Extent | null): [number, number] {
+  const [first, last] = chosen ?? extentOfCurves(curves) ?? [0, 1];
+  return first === last ? [Math.max(first - 1, 0), last + 1] : [first, last];
+}
+
 /** The buckets of a curve that reach into a stretch, both ends included. */
 export function bucketsWithin({ begins, x, min, max }: Curve, [from, to]: Extent): Buckets {
   const first = firstAtOrAfter(x, from);

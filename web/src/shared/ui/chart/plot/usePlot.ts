@@ -1,12 +1,28 @@
-// Keeps a uPlot in an element, in step with the properties of the chart.
+// Keeps a uPlot in an element in step with the chart: uPlot makes scales, axes and the cursor, and
+// the curves are drawn on its canvas by `drawCurves`.
 import { type RefObject, useEffect, useRef, useState } from "react";
 import uPlot from "uplot";
 import { watchTheme } from "@/shared/theme/theme";
-import type { Axis } from "../axis";
+import { type Axis, gapsOf, tickOf, wholeStretch } from "../axis";
 import type { ChartCursor } from "../cursor";
-import { type Curve, readingAt } from "../curve";
-import { dataOf, optionsOf, type Shown } from "./options";
-import type { ValueScale } from "./valueAxis";
+import { type Curve, type Extent, readingAt } from "../curve";
+import type { Frame } from "../frame";
+import { type DrawnCurves, drawCurves } from "./drawCurves";
+import { drawAlarms, drawStepMarks, type StepMark } from "./drawMarks";
+import { paletteOf } from "./palette";
+import { axisOf, framed, type ValueScale, valueAxis } from "./valueAxis";
+
+/** What a chart shows at this moment; read again at every drawing. */
+export interface Shown extends DrawnCurves {
+  marks: readonly StepMark[];
+  /** Stretch of the horizontal axis. */
+  stretch: Extent;
+  /** Which values the y axis holds. */
+  frame: Frame;
+  /** Called when the pointer moves within the chart; with null when it leaves. */
+  onPoint: (place: number | null, top: number) => void;
+  onZoom: (range: Extent | null) => void;
+}
 
 export interface PlotSetup extends Omit<Shown, "onPoint"> {
   id: string;
@@ -51,7 +67,7 @@ export function usePlot(element: RefObject<HTMLDivElement | null>, setup: PlotSe
     };
   }, [element, height, axis, scale]);
   const [first, last] = stretch;
-  // biome-ignore lint/correctness/useExhaustiveDependencies: curves and marks are drawn anew too
+  // biome-ignore lint/correctness/useExhaustiveDependencies: curves and marks are drawn again too
   useEffect(() => {
     chart?.setData(dataOf({ stretch: [first, last], frame }));
   }, [chart, curves, marks, frame, first, last]);
@@ -84,4 +100,82 @@ function nearestTo(
     if (away < distance) [best, distance] = [curve.slot, away];
   }
   return best;
+}
+
+interface PlotOptions {
+  shown: () => Shown;
+  width: number;
+  height: number;
+  axis: Axis;
+  scale: ValueScale;
+}
+
+function optionsOf({ shown, width, height, axis, scale }: PlotOptions): uPlot.Options {
+  const palette = (chart: uPlot) => paletteOf(chart.root);
+  const tick = tickOf(axis);
+  return {
+    width,
+    height,
+    padding: [8, 16, 0, 0],
+    legend: { show: false },
+    scales: {
+      x: { time: false, range: () => [...shown().stretch] },
+      y: { distr: scale === "log" ? 3 : 1, range: () => framed(shown().frame.values, scale) },
+    },
+    axes: [
+      axisOf(palette, {
+        size: 24,
+        space: 64,
+        incrs: gapsOf(axis),
+        values: (_, splits) => splits.map(tick),
+      }),
+      valueAxis(palette, scale),
+    ],
+    series: [{}, { stroke: "transparent", points: { show: false } }],
+    cursor: {
+      y: false,
+      points: { show: false },
+      drag: { x: true, y: false, setScale: false, dist: 6 },
+      bind: { dblclick: () => () => dropped(() => shown().onZoom(null)) },
+    },
+    hooks: {
+      drawAxes: [(chart) => drawStepMarks(chart, shown().marks, palette(chart))],
+      draw: [
+        (chart) => {
+          const { curves, focus, frame } = shown();
+          drawCurves(chart, { curves, focus });
+          drawAlarms(chart, curves, frame);
+        },
+      ],
+      setCursor: [(chart) => moved(chart, shown().onPoint)],
+      setSelect: [(chart) => selected(chart, axis, shown().onZoom)],
+    },
+  };
+}
+
+/** The data that uPlot derives its scales from; it draws none of it. */
+function dataOf({ stretch, frame }: Pick<Shown, "stretch" | "frame">): uPlot.AlignedData {
+  return [[...stretch], [...(frame.values ?? [0, 1])]];
+}
+
+/** uPlot calls this after each drawing too, and after the cursor was moved by code: no pointer. */
+function moved(chart: uPlot, onPoint: Shown["onPoint"]): void {
+  const { left = -1, top = -1 } = chart.cursor;
+  const isOver = chart.over.matches(":hover");
+  if (isOver && left >= 0) onPoint(chart.posToVal(left, "x"), top);
+  else if (!isOver && left < 0) onPoint(null, top);
+}
+
+function selected(chart: uPlot, axis: Axis, onZoom: Shown["onZoom"]): void {
+  const { left, width } = chart.select;
+  if (width === 0) return;
+  const from = chart.posToVal(left, "x");
+  const to = chart.posToVal(left + width, "x");
+  chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+  onZoom(wholeStretch([from, to], axis));
+}
+
+function dropped(act: () => void): null {
+  act();
+  return null;
 }

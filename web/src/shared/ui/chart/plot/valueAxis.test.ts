@@ -1,7 +1,6 @@
 import { describe, expect, test } from "vitest";
-import type { Curve } from "../curve";
+import { type Curve, stretchOf } from "../curve";
 import { SINGLE } from "../looks";
-import { stretchOf } from "./options";
 import { logTicks, padded, tick } from "./valueAxis";
 
 const curve = (steps: number[]): Curve => ({

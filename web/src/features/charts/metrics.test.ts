@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import type { MetricLine } from "@/shared/api/types";
+import type { MetricCurve, Metrics, StreamItem } from "@/shared/api/types";
 import {
   bucketsWithin,
   type Curve,
@@ -8,10 +8,10 @@ import {
   nonFiniteTotal,
   readingAt,
 } from "@/shared/ui/chart/curve";
-import { curvesOf } from "./curves";
+import { appendPoint, drawnCurves, pointOf } from "./metrics";
 
-/** A series of buckets of ten steps: 1-10, 11-20, ... whose values are given. */
-function series(branch: string, start: number, values: (number | null)[]): MetricLine {
+/** A curve of buckets of ten steps: 1-10, 11-20, ... whose values are given. */
+function curveOf(branch: string, start: number, values: (number | null)[]): MetricCurve {
   return {
     name: "train/loss",
     branch,
@@ -25,16 +25,16 @@ function series(branch: string, start: number, values: (number | null)[]): Metri
   };
 }
 
-const [lineage, branch] = curvesOf([
-  series("lineage", 1, [5, 4, null, 3]),
-  series("attempt-2", 21, [50, 40]),
+const [lineage, branch] = drawnCurves([
+  curveOf("lineage", 1, [5, 4, null, 3]),
+  curveOf("attempt-2", 21, [50, 40]),
 ]) as [Curve, Curve];
-const [empty] = curvesOf([series("lineage", 1, [])]) as [Curve];
+const [empty] = drawnCurves([curveOf("lineage", 1, [])]) as [Curve];
 
 describe("curves of a job's chart", () => {
   test("the lineage is drawn whole, wherever it stands", () => {
-    const [first, second] = [series("attempt-2", 21, [50]), series("lineage", 1, [5])];
-    const drawn = (all: MetricLine[]) => curvesOf(all).map(({ isBranch }) => !isBranch);
+    const [first, second] = [curveOf("attempt-2", 21, [50]), curveOf("lineage", 1, [5])];
+    const drawn = (all: MetricCurve[]) => drawnCurves(all).map(({ isBranch }) => !isBranch);
     expect(drawn([first, second])).toEqual([false, true]);
     expect(drawn([first])).toEqual([true]);
     expect(drawn([])).toEqual([]);
@@ -89,5 +89,71 @@ describe("curves of a job's chart", () => {
   test("points that are not finite are counted over the whole curve", () => {
     expect(nonFiniteTotal(lineage)).toBe(10);
     expect(nonFiniteTotal(empty)).toBe(0);
+  });
+});
+
+const event = (kind: string, data: Record<string, unknown>) =>
+  ({ id: 1, at: "2026-01-01T00:00:00Z", kind, job_id: "j", data }) as unknown as StreamItem;
+
+const shortCurve = (branch: string) => ({
+  name: "train/loss",
+  branch,
+  steps: [1, 2],
+  first_steps: [1, 2],
+  min: [3, 2],
+  max: [3, 2],
+  last: [3, 2],
+  count: [1, 1],
+  non_finite: [0, 0],
+});
+
+const metrics: Metrics = {
+  job_id: "j",
+  names: ["train/loss"],
+  last_step: 2,
+  curves: [shortCurve("lineage"), shortCurve("attempt-1")],
+};
+
+describe("live points", () => {
+  test("NaN and infinity come as strings", () => {
+    const data = { step: 3, values: { "train/loss": "NaN", "train/grad_norm": "Infinity", x: 1 } };
+    expect(pointOf(event("metrics", data))).toEqual({
+      step: 3,
+      values: { "train/loss": Number.NaN, "train/grad_norm": Number.POSITIVE_INFINITY, x: 1 },
+    });
+  });
+
+  test("other events bring no point", () => {
+    expect(pointOf(event("log", { step: 3, values: {} }))).toBeNull();
+  });
+
+  test("a point extends the lineage and leaves branches alone", () => {
+    const after = appendPoint(metrics, { step: 3, values: { "train/loss": 1.5 } }, ["train/loss"]);
+    expect(after.curves[0]).toMatchObject({
+      steps: [1, 2, 3],
+      last: [3, 2, 1.5],
+      count: [1, 1, 1],
+    });
+    expect(after.curves[1]).toBe(metrics.curves[1]);
+    expect(after.last_step).toBe(3);
+    expect(metrics.curves[0]?.steps).toEqual([1, 2]);
+  });
+
+  test("NaN becomes a gap that is counted", () => {
+    const after = appendPoint(metrics, { step: 3, values: { "train/loss": Number.NaN } }, []);
+    expect(after.curves[0]).toMatchObject({ last: [3, 2, null], non_finite: [0, 0, 1] });
+  });
+
+  test("a point that is known already, or older, changes nothing", () => {
+    const after = appendPoint(metrics, { step: 2, values: { "train/loss": 9 } }, ["train/loss"]);
+    expect(after.curves).toEqual(metrics.curves);
+  });
+
+  test("a series that is wanted begins with its first point; others are only named", () => {
+    const values = { "train/lr": 0.1, "perf/mfu": 0.4 };
+    const after = appendPoint(metrics, { step: 3, values }, ["train/lr"]);
+    expect(after.names).toEqual(["perf/mfu", "train/loss", "train/lr"]);
+    expect(after.curves.map(({ name }) => name)).toEqual(["train/loss", "train/loss", "train/lr"]);
+    expect(after.curves[2]).toMatchObject({ branch: "lineage", steps: [3], last: [0.1] });
   });
 });

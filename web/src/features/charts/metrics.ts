@@ -1,0 +1,175 @@
+// The metrics of a job: exact buckets, extended by live points, read again every two seconds.
+import {
+  keepPreviousData,
+  type QueryClient,
+  useQuery,
+  useQueryClient,
+} from "@tanstack/react-query";
+import { api, ask } from "@/shared/api/client";
+import { useRefresher } from "@/shared/api/refresh";
+import type { ItemKind, MetricCurve, Metrics, StreamItem } from "@/shared/api/types";
+import { numberOf } from "@/shared/format/numbers";
+import { at } from "@/shared/job/api";
+import { useStream } from "@/shared/stream/useStream";
+import type { Curve, Extent } from "@/shared/ui/chart/curve";
+import { BRANCH, SINGLE } from "@/shared/ui/chart/looks";
+
+const MAX_POINTS = 1000;
+const REFRESH_MILLISECONDS = 2_000;
+/** Events that change which steps belong to the lineage, or bring points in another way. */
+const CHANGING = new Set<ItemKind>(["metrics", "placed", "running", "attempt_ended", "resumed"]);
+/** Name of the branch that all attempts form together; the others are abandoned. */
+const LINEAGE = "lineage";
+
+/** Names of series, and the steps of a zoom: together the key of charts below `["metrics", id]`. */
+export interface MetricsRequest {
+  names: readonly string[];
+  range: Extent | null;
+}
+
+/** Read exact buckets. Live points are written under the same key, between two reads. */
+export function useMetrics(id: string, request: MetricsRequest) {
+  const { names, range } = request;
+  return useQuery({
+    queryKey: ["metrics", id, request],
+    queryFn: async ({ signal }) => {
+      const metrics = await ask(
+        api.GET("/api/v1/jobs/{job_id}/metrics", {
+          params: {
+            ...at(id),
+            query: {
+              names: names.join(","),
+              max_points: MAX_POINTS,
+              ...(range ? { from_step: range[0], to_step: range[1] } : {}),
+            },
+          },
+          signal,
+        }),
+      );
+      return metrics as Metrics; // the endpoint answers with CSV only if a request accepts CSV
+    },
+    placeholderData: keepPreviousData,
+    enabled: names.length > 0,
+  });
+}
+
+/** Keep all charts of a job current while the caller is mounted. */
+export function useLiveMetrics(jobId: string): void {
+  const client = useQueryClient();
+  const refresher = useRefresher(REFRESH_MILLISECONDS);
+  useStream({
+    event: (event: StreamItem) => {
+      if (event.job_id !== jobId || !CHANGING.has(event.kind)) return;
+      const point = pointOf(event);
+      if (point) extend(client, jobId, point);
+      refresher.refresh(["metrics", jobId]);
+    },
+  });
+}
+
+/** Add a point to all charts of a job that reach up to its step. */
+function extend(client: QueryClient, jobId: string, point: Point): void {
+  for (const { queryKey } of client.getQueryCache().findAll({ queryKey: ["metrics", jobId] })) {
+    const { names, range } = queryKey[2] as MetricsRequest;
+    if (range && point.step > range[1]) continue;
+    client.setQueryData<Metrics>(queryKey, (known) => known && appendPoint(known, point, names));
+  }
+}
+
+/** The values of one step, as the event of stored points carries them. */
+export interface Point {
+  step: number;
+  values: Record<string, number>;
+}
+
+/** Return the point that an event carries; null where it carries none. */
+export function pointOf(event: StreamItem): Point | null {
+  if (event.kind !== "metrics") return null;
+  const { step, values } = event.data;
+  const numbers: Record<string, number> = {};
+  for (const [name, value] of Object.entries(values)) {
+    const number = numberOf(value);
+    if (number !== null) numbers[name] = number;
+  }
+  return { step, values: numbers };
+}
+
+/**
+ * Return the metrics with a point added to the end of each lineage, as a bucket of its own.
+ *
+ * A point before the end of a curve comes with the next read of the buckets, and so does a series
+ * that had no point before and is not one of `names`.
+ */
+export function appendPoint(metrics: Metrics, point: Point, names: readonly string[]): Metrics {
+  const drawn = new Set(metrics.curves.filter(isLineage).map((curve) => curve.name));
+  const fresh = names.filter((name) => name in point.values && !drawn.has(name)).map(emptyCurve);
+  const added = Object.keys(point.values).filter((name) => !metrics.names.includes(name));
+  const curves = [...metrics.curves, ...fresh].map((curve) => {
+    const value = isLineage(curve) ? point.values[curve.name] : undefined;
+    if (value === undefined || point.step <= (curve.steps.at(-1) ?? -1)) return curve;
+    return extended(curve, point.step, value);
+  });
+  return {
+    ...metrics,
+    curves,
+    names: added.length > 0 ? [...metrics.names, ...added].sort() : metrics.names,
+    last_step: Math.max(metrics.last_step, point.step),
+  };
+}
+
+function extended(curve: MetricCurve, step: number, value: number): MetricCurve {
+  const finite = Number.isFinite(value) ? value : null;
+  return {
+    ...curve,
+    steps: [...curve.steps, step],
+    first_steps: [...curve.first_steps, step],
+    min: [...curve.min, finite],
+    max: [...curve.max, finite],
+    last: [...curve.last, finite],
+    count: [...curve.count, 1],
+    non_finite: [...curve.non_finite, finite === null ? 1 : 0],
+  };
+}
+
+function emptyCurve(name: string): MetricCurve {
+  return {
+    name,
+    branch: LINEAGE,
+    steps: [],
+    first_steps: [],
+    min: [],
+    max: [],
+    last: [],
+    count: [],
+    non_finite: [],
+  };
+}
+
+function isLineage({ branch }: MetricCurve): boolean {
+  return branch === LINEAGE;
+}
+
+/** Return the curves of one series as a chart draws them; without a lineage the first stands for it. */
+export function drawnCurves(curves: readonly MetricCurve[]): Curve[] {
+  const lineage = curves.find(isLineage) ?? curves[0];
+  return curves.map((curve) => drawnCurve(curve, curve !== lineage));
+}
+
+function drawnCurve(curve: MetricCurve, isBranch: boolean): Curve {
+  const { steps, last } = curve;
+  return {
+    slot: 0,
+    label: isBranch ? `${curve.branch.replace("-", " ")}, abandoned` : null,
+    isBranch,
+    look: isBranch ? BRANCH : SINGLE,
+    begins: curve.first_steps,
+    x: steps,
+    steps,
+    last,
+    smooth: last,
+    min: curve.min,
+    max: curve.max,
+    count: curve.count,
+    nonFinite: curve.non_finite,
+  };
+}
