@@ -1,9 +1,10 @@
-"""Command line: `torchrun ... -m trainer <run>` trains, `python -m trainer check <run>` looks.
+"""Command line: `torchrun ... -m trainer <run>` trains an attempt.
 
-`python -m trainer export <checkpoint> --to <folder>` writes its weights for other programs;
-`python -m trainer compare <run> <checkpoint>` says whether the run could go on from it;
-`python -m trainer verify | scrub | delete | export | sample <folder>` is what a worker starts;
-`python -m trainer identify s3://<bucket>/<prefix>` tells a worker which storage that is.
+python -m trainer check <run>                           checks a run before its ranks start
+python -m trainer export <checkpoint> --to <folder>     writes the weights in the hub's format
+python -m trainer compare <run> <checkpoint>            compares a checkpoint with a run's model
+python -m trainer <kind of operation> <folder>          runs an operation, started by a worker
+python -m trainer identify s3://<bucket>/<prefix>       prints the UUID of a storage root
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from trainer.check import check_run
 from trainer.errors import LaunchError, RunError
 from trainer.metrics.run_writer import RunWriter
-from trainer.operations.main import main as do_operation
+from trainer.operations.main import main as run_operation
 from trainer.process import (
     collector_resting,
     die_with_parent,
@@ -28,32 +29,34 @@ from trainer.process import (
     show_stacks_when_asked,
     stop_on_sigterm,
 )
-from trainer.run import forget_check, named_root, open_run, refuse_used
+from trainer.run import add_root_argument, forget_check, open_run, refuse_used
 from trainyard.base.file_limit import raise_file_limit
 from trainyard.protocol.operations import TASK, OperationKind
 from trainyard.run.directory import Phase, RunDirectory
 from trainyard.run.failures import FailureReason
 
-OPERATIONS = [[kind.value] for kind in OperationKind]
-INTERRUPTED = 130  # what a shell reports after Ctrl-C
+INTERRUPTED = 130  # a shell's exit code after Ctrl-C: 128 + SIGINT
 
 logger = logging.getLogger("trainer")
 
-# torch is imported by `_train` alone: the first heartbeat and the checks need not wait for it.
+# Only `_train` and some commands import torch, which takes seconds: the first heartbeat and the
+# checks do not wait for it.
 
 
 def main() -> int:
-    """Run the command line; 0 when the run succeeded or was stopped, 1 when it failed."""
+    """Run the command line; return 0 if the run succeeded or was stopped, 1 if it failed."""
     words = sys.argv[1:]
-    if words[:1] == ["export"] and not _is_operation(words[1:]):
+    command = words[0] if words else ""
+    # `export` with the folder of an operation is one; with a checkpoint it is a command of its own.
+    if command == "export" and not (len(words) == 2 and (Path(words[1]) / TASK).exists()):
         return _export(words[1:])
-    if words[:1] in OPERATIONS and len(words) == 2:
-        return do_operation(OperationKind(words[0]), words[1:])
-    if words[:1] == ["compare"]:
+    if command in list(OperationKind) and len(words) == 2:
+        return run_operation(OperationKind(command), Path(words[1]))
+    if command == "compare":
         return _compare(words[1:])
-    if words[:1] == ["identify"] and len(words) == 2:
+    if command == "identify" and len(words) == 2:
         return _identify(words[1])
-    checking = words[:1] == ["check"]
+    checking = command == "check"
     arguments = _parser().parse_args(words[1:] if checking else words)
     roots = dict(arguments.root)
     rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
@@ -64,7 +67,7 @@ def main() -> int:
     if arguments.verbose:
         logger.setLevel(logging.DEBUG)
     directory = RunDirectory(arguments.run.resolve())
-    recorder = RunWriter(directory, rank=rank, local_rank=local_rank)
+    writer = RunWriter(directory, rank=rank, local_rank=local_rank)
     try:
         if checking:
             forget_check(directory)
@@ -73,8 +76,8 @@ def main() -> int:
         logger.error("%s", error)
         return 1
     if checking:
-        return _recorded(recorder, lambda: check_run(arguments.run, roots=roots))
-    return _recorded(recorder, lambda: _train(arguments.run, roots, recorder))
+        return _recorded(writer, lambda: check_run(arguments.run, roots=roots))
+    return _recorded(writer, lambda: _train(arguments.run, roots, writer))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,23 +90,11 @@ def _parser() -> argparse.ArgumentParser:
         description="Train one attempt of a job, or check it before its ranks start.",
     )
     parser.add_argument("run", type=_folder, help="run directory; needs spec.json")
+    add_root_argument(parser)
     parser.add_argument(
-        "--root",
-        type=named_root,
-        action="append",
-        default=[],
-        metavar="NAME=PATH",
-        help="path of a named root on this machine; may be given again",
-    )
-    parser.add_argument(
-        "--verbose", action="store_true", help="log each point that a save passes, on every rank"
+        "--verbose", action="store_true", help="log each phase of a save on every rank"
     )
     return parser
-
-
-def _is_operation(words: list[str]) -> bool:
-    """Whether these words name the folder of an operation, and no checkpoint to export by hand."""
-    return len(words) == 1 and (Path(words[0]) / TASK).exists()
 
 
 def _export(words: list[str]) -> int:
@@ -131,49 +122,49 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-def _recorded(recorder: RunWriter, action: Callable[[], None]) -> int:
-    """Run `action`; what it raises goes to the log and into the run directory."""
+def _recorded(writer: RunWriter, action: Callable[[], None]) -> int:
+    """Run `action`; its error goes to the log and into the run directory. Return the exit code."""
     try:
         action()
-    except KeyboardInterrupt:  # somebody at a terminal: no failure to record
+    except KeyboardInterrupt:  # Ctrl-C at a terminal is no failure of the run
         return INTERRUPTED
-    except RunError as error:  # says what is wrong; its traceback goes into the record
+    except RunError as error:  # the message is enough for the log; the record has the traceback
         logger.error("%s: %s", error.reason.value, error)
-        return _failed(recorder, error)
-    except BaseException as error:  # DCP's own exception is no `Exception`
+        return _failed(writer, error)
+    except BaseException as error:  # DCP's CheckpointException is no `Exception`
         logger.exception("the run failed")
-        return _failed(recorder, error)
+        return _failed(writer, error)
     return 0
 
 
-def _failed(recorder: RunWriter, error: BaseException) -> int:
+def _failed(writer: RunWriter, error: BaseException) -> int:
     try:
-        failure = recorder.fail(error)
+        failure = writer.fail(error)
     except OSError:
-        logger.exception("nor could the failure be recorded")
+        logger.exception("the failure could not be recorded")
     else:
-        if failure.reason == FailureReason.HANG:  # of the others the supervisor asks theirs
+        if failure.reason == FailureReason.HANG:  # the supervisor requests the other ranks' stacks
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
     return 1
 
 
-def _train(folder: Path, roots: Mapping[str, str], recorder: RunWriter) -> None:
+def _train(folder: Path, roots: Mapping[str, str], writer: RunWriter) -> None:
     if "RANK" in os.environ:
         die_with_parent()
     show_stacks_when_asked()
     stop_on_sigterm(RunDirectory(folder.resolve()))
     raise_file_limit()
-    recorder.enter(Phase.STARTING)
-    # Without torchrun this process is the only rank, whatever the spec asks for.
+    writer.enter(Phase.STARTING)
+    # Without torchrun this process is the only rank, whatever `resources.world_size` is.
     run = open_run(folder, world_size=int(os.environ.get("WORLD_SIZE", "1")), roots=roots)
-    os.environ.update(run.spec.env)  # before torch reads its part of it
+    os.environ.update(run.spec.env)  # before the import of torch, which reads it
     prefer_growing_segments(os.environ)
     with collector_resting():
-        import torch._dynamo  # noqa: F401 (the model's or the optimizer's first call would)
+        import torch._dynamo  # noqa: F401 (else the first step imports it, with the collector on)
 
         from trainer.loop.train import train
 
-    outcome = train(run, recorder)
+    outcome = train(run, writer)
     logger.info("%s at step %d", outcome.outcome, outcome.step)
 
 

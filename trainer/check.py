@@ -1,6 +1,6 @@
-"""Looks at a run before its ranks start: what is wrong here fails in a second, or few.
+"""Checks a run before its ranks start, so that most errors appear within seconds.
 
-Without torch, unless the job brings a model of its own: that is built, without memory.
+Without torch, except for own models, which are built on the meta device.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from trainer.run import Run, open_run
 
 
 def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
-    """Refuse a run whose spec, layout, places or input cannot work.
+    """Reject a run whose spec, layout, places or input cannot work.
 
     Raises:
         LaunchError: the spec cannot run, a root is not defined here, or an own model cannot be
-            built, or cut or quantized as the layout and the recipe ask, or has no layer or
-            matrix of a name that the spec gives.
-        DataError: the input is missing, empty or outside its root, or the weights to start from are
-            so or those of another model.
+            built, does not fit the layout or the recipe, or lacks a layer or matrix that the spec
+            names.
+        DataError: the input or the initial weights are missing, empty, outside their root, or the
+            weights are those of another model.
     """
     run = open_run(folder, world_size=None, roots=roots)
     check_input(run.spec, run.attempt.roots)
@@ -33,9 +33,9 @@ def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
 
 
 def _try_own_model(run: Run) -> None:
-    """Build an own model without memory and read its plans: only its code knows what it has."""
+    """Build an own model on the meta device and check its plans, which only its code defines."""
     from trainer.loop.optimizer import refuse_unknown_matrices
-    from trainer.models.families import build_model  # with torch, which other checks do without
+    from trainer.models.families import build_model  # imports torch
     from trainer.models.own import OwnModel
     from trainer.parallel.parallelize import try_stages
     from trainer.parallel.quantize import refuse_uneven_layers, refuse_unknown_names

@@ -1,4 +1,4 @@
-"""Which kind of device ranks of this machine compute on, known without torch."""
+"""The kind of device of this machine's ranks, determined without torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainyard.spec.auto import DeviceKind
 
 
 def device_kind(wanted: Literal["auto", "cpu", "cuda"]) -> DeviceKind:
-    """Return the kind of device that ranks of this launch compute on."""
+    """Return the kind of device of this launch; `auto` prefers GPUs."""
     if wanted == "auto":
         return "cuda" if gpus_are_given() else "cpu"
     return wanted
@@ -20,9 +20,10 @@ def device_kind(wanted: Literal["auto", "cpu", "cuda"]) -> DeviceKind:
 def gpus_are_given(
     environment: Mapping[str, str] = os.environ, *, devices: Path = Path("/dev")
 ) -> bool:
-    """Return whether this process has GPUs, by what its launcher or the machine says of it.
+    """Return whether the launcher's environment or the machine gives this process GPUs.
 
-    What torch can use is another question: it counts none where the driver is too old for it.
+    Not `torch.cuda.is_available()`, which is also False if the driver is too old: that is an error
+    of the node, and training must not fall back to the CPU.
     """
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:

@@ -21,15 +21,16 @@ from trainer.errors import CheckpointError, LaunchError, RunError
 from trainer.provenance import cuda_driver
 
 SHORTEST_TIMEOUT_SECONDS = 60.0
-EARLIER = 0.9
+TIMEOUT_SHARE = 0.9
+"""Timeout of a collective as a share of the supervisor's limit."""
 FLIGHT_RECORDER = {
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
 }
 SAVING_TIMEOUT_SECONDS = 3600.0
-"""How long a rank waits for the others while files are read and written."""
+"""Timeout of the CPU group, on which ranks wait while others read and write files."""
 COMPILING_SECONDS = 3600.0
-"""Silence that the supervisor allows while ranks compile."""
+"""The supervisor's limit without a heartbeat while ranks compile."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class Ranks:
     device: torch.device
     """Where this rank computes."""
     cpu_group: dist.ProcessGroup
-    """All ranks, over gloo: counters, digests, checkpoints, and what rank 0 decides between steps.
-    The training thread alone uses it, so that its collectives come in one order on all ranks."""
+    """All ranks over gloo, for counters, digests, checkpoints and rank 0's decisions. Only the
+    training thread uses it: collectives must have the same order on all ranks."""
 
     @property
     def leads(self) -> bool:
@@ -59,25 +60,25 @@ def joined(
     hang_seconds: float,
     flight_recorder: Path | None = None,
 ) -> Iterator[Ranks]:
-    """Join the process group that torchrun's environment names, and leave it when all are done.
+    """Join the process group of torchrun's environment; destroy it after all ranks have finished.
 
-    Without that environment the process is the only rank. After an error the group is left as it
-    is: ending it would wait for ranks that may never come.
+    Without that environment the process is the only rank. After an error the group is not
+    destroyed, which would wait for ranks that may never arrive.
 
     Args:
-        device: kind of slot; `auto` takes a GPU where any are given.
+        device: kind of slot; `auto` prefers a GPU.
         hang_seconds: as in `collective_timeout`.
-        flight_recorder: folder for the last collectives of each rank when one times out on CUDA;
-            without one they are not kept.
+        flight_recorder: folder for the last collectives of each rank after a timeout on CUDA;
+            without it they are not recorded.
 
     Raises:
-        LaunchError: a GPU is wanted or given, and this rank has none that it can use.
+        LaunchError: a GPU is requested or present, but this rank has no usable one.
     """
     local = _local_device(device)
     backend = "cpu:gloo,cuda:nccl" if local.type == "cuda" else "gloo"
     if local.type == "cuda" and flight_recorder is not None:
         record_collectives(flight_recorder)
-    # gloo connects every pair of ranks of every group at once otherwise, and few pairs ever talk.
+    # Otherwise gloo connects every pair of ranks of every group at once; few pairs exchange data.
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     timeout = collective_timeout(hang_seconds)
     saving_timeout = timedelta(seconds=max(hang_seconds, SAVING_TIMEOUT_SECONDS))
@@ -95,21 +96,21 @@ def joined(
         device=local,
         cpu_group=dist.new_group(backend="gloo", timeout=saving_timeout),
     )
-    dist.barrier()  # nobody closes its connections while another rank still needs them
+    dist.barrier()  # else a rank could close connections that another one still needs
     dist.destroy_process_group()
 
 
 def collective_timeout(hang_seconds: float) -> timedelta:
-    """Return how long a collective of training waits for the other ranks.
+    """Return the timeout of the collectives of training.
 
-    The supervisor ends the attempt after `hang_seconds` of silence; a collective fails a little
-    earlier, so that the ranks themselves can say which one it was.
+    The supervisor ends the attempt after `hang_seconds` without a heartbeat. Collectives time out
+    earlier, so that the ranks record which collective hung.
     """
-    return timedelta(seconds=max(EARLIER * hang_seconds, SHORTEST_TIMEOUT_SECONDS))
+    return timedelta(seconds=max(TIMEOUT_SHARE * hang_seconds, SHORTEST_TIMEOUT_SECONDS))
 
 
 def record_collectives(folder: Path) -> None:
-    """Have NCCL's watchdog leave the last collectives of a rank; the job's own settings prevail."""
+    """Configure NCCL's watchdog to dump the last collectives of a rank; set variables win."""
     folder.mkdir(exist_ok=True)
     for name, value in {**FLIGHT_RECORDER, "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/rank-"}.items():
         os.environ.setdefault(name, value)
@@ -118,11 +119,11 @@ def record_collectives(folder: Path) -> None:
 def _local_device(kind: Literal["auto", "cpu", "cuda"]) -> torch.device:
     if device_kind(kind) == "cpu":
         return torch.device("cpu")
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         usable = torch.cuda.is_available()
     if not usable:
-        raise LaunchError(_no_usable_gpu(kind, [str(warning.message) for warning in said]))
+        raise LaunchError(_no_usable_gpu(kind, [str(warning.message) for warning in caught]))
     index, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if index >= count:
         raise LaunchError(
@@ -132,8 +133,8 @@ def _local_device(kind: Literal["auto", "cpu", "cuda"]) -> torch.device:
     return torch.device("cuda", index)
 
 
-def _no_usable_gpu(kind: str, said: Sequence[str]) -> str:
-    """Return why torch uses no GPU although one is wanted: its build, the driver, its own words."""
+def _no_usable_gpu(kind: str, messages: Sequence[str]) -> str:
+    """Return why torch can use no GPU: its build, the driver, its warnings."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     given = "GPUs are here" if visible is None else f"CUDA_VISIBLE_DEVICES={visible!r}"
     build = torch.version.cuda
@@ -142,7 +143,7 @@ def _no_usable_gpu(kind: str, said: Sequence[str]) -> str:
     return (
         f"resources.device={kind!r}, {given}, but torch can use none of them: torch "
         f"{torch.__version__} {built}, and the NVIDIA driver is {cuda_driver() or 'not loaded'}; "
-        + "".join(f"torch: {words.splitlines()[0]}; " for words in said if words)
+        + "".join(f"torch: {text.splitlines()[0]}; " for text in messages if text)
         + f"it needs {needs}, or device='cpu'"
     )
 

@@ -1,4 +1,4 @@
-"""What stops a training run, as typed errors.
+"""Errors that end a training run.
 
 RunError
 ├── LaunchError        the run directory, the spec or the launch does not fit
@@ -19,20 +19,20 @@ from trainyard.run.failures import BadWindow, FailureReason, LoadFailure, Memory
 
 MEMORY_RAN_OUT = (
     "DefaultCPUAllocator: can't allocate memory",
-    # Beside torch's allocator of the GPU, whose error is known by its name:
+    # The error of torch's caching allocator has a type of its own; these have not:
     "CUDA error: out of memory",  # a kernel, a stream, pinned memory
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
     "Cuda failure 2 'out of memory'",  # NCCL
 )
-"""What errors of other libraries say when memory has run out."""
+"""Parts of messages of out-of-memory errors."""
 
 
 class RunError(Exception):
-    """A failure whose reason is known.
+    """A failure with a known reason.
 
-    `path` is the file or folder at fault. `remedy` says what helps, where that is known better than
-    by the reason alone; a traceback shows it beneath the message.
+    `path` is the file or folder at fault. `remedy` is more specific than the default one of the
+    reason; a traceback shows it after the message.
     """
 
     reason = FailureReason.TRAINER_ERROR
@@ -46,7 +46,7 @@ class RunError(Exception):
 
     @property
     def explained(self) -> str:
-        """The message, and the remedy where one is known."""
+        """The message, and the remedy if there is one."""
         return str(self) if self.remedy is None else f"{self}\n{self.remedy}"
 
 
@@ -65,10 +65,9 @@ class DataError(RunError):
 class CheckpointError(RunError):
     """A checkpoint could not be written, is damaged, or does not belong to this job.
 
-    `of_storage` is set where storage refuses, which says nothing about what lies there, and
-    `transient` where it may take the same later: it is full, read-only, or fails. `fault` is set
-    where the checkpoint itself is proved to be unusable, and `load` where the one that the attempt
-    resumes from cannot be loaded.
+    `of_storage`: the storage failed, which proves nothing about the checkpoint. `transient`: a
+    later try may succeed, because the storage is full, read-only or unreachable. `fault`: proof
+    that the checkpoint is unusable. `load`: set if the parent checkpoint cannot be loaded.
     """
 
     reason = FailureReason.CHECKPOINT_ERROR
@@ -91,14 +90,14 @@ class CheckpointError(RunError):
 
 
 class MismatchError(CheckpointError):
-    """A whole checkpoint holds other tensors than those that are to be filled from it."""
+    """An undamaged checkpoint does not fit the model, the optimizer or the settings."""
 
 
 class GuardError(RunError):
-    """Training went wrong without crashing.
+    """A guard found a bad step.
 
-    `metric` is the value that proves it; absent where another rank has it. `bad_window` holds what
-    a rollback is to leave out.
+    `metric` names the bad value; None if only another rank has it. `bad_window` is the part of the
+    stream that a rollback leaves out.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class OutrunError(RunError):
 
 
 class OutOfMemoryError(RunError):
-    """The memory of the device or of the host ran out; `memory` says what took it."""
+    """The memory of the device or of the host ran out; `memory` lists its use by part."""
 
     reason = FailureReason.OUT_OF_MEMORY
 
@@ -139,8 +138,8 @@ class OutOfMemoryError(RunError):
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error of torch or Python means that memory ran out."""
-    # By name and text: torch's error of the GPU is no MemoryError, that of the host no class of
-    # its own, and this module is read without torch.
+    # By name and text: this module must not import torch, whose CUDA error is no MemoryError and
+    # whose CPU error has no class of its own.
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"

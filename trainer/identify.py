@@ -1,6 +1,6 @@
-"""`python -m trainer identify s3://BUCKET/PREFIX`: print the UUID of a root in an object store.
+"""`python -m trainer identify s3://BUCKET/PREFIX`: prints the UUID of a root in an object store.
 
-A root that has none gets one. The worker asks, since nodes prove by it that they see the same one.
+A root without a UUID gets one. Workers compare it to verify that nodes share the same storage.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from trainyard.spec.storage_uri import ROOT_FILE
 
 
 def main(url: str) -> int:
-    """Print the UUID and return 0, or say on standard error why there is none and return 1."""
+    """Print the UUID and return 0; on an error print it to stderr and return 1."""
     try:
         root = storage_root(url)
-        assert isinstance(root, ObjectPath), "the worker looks into folders itself"
+        assert isinstance(root, ObjectPath), "workers identify folders without the trainer"
         text = identity(root)
     except RunError as error:
         sys.stderr.write(f"{error}\n")
@@ -30,16 +30,17 @@ def main(url: str) -> int:
 
 
 def identity(root: ObjectPath) -> str:
-    """Return what the root's file holds, after making it where there is none.
+    """Return the UUID in the root's file; create the file if it is missing.
 
     Raises:
-        CheckpointError: the object store refuses, or there is no such bucket.
+        CheckpointError: the object store rejects the request, or the bucket does not exist.
     """
     file = root / ROOT_FILE
     with storage_errors("read", file):
-        # A listing tells a missing bucket from a missing object, and proves that it is allowed.
+        # A listing, not a read: it distinguishes a missing bucket from a missing object, and it
+        # checks the permission to list, which later operations need.
         if file not in root.beneath(start=ROOT_FILE):
-            # Of several nodes that come at once, one gives the name, and all read that one.
+            # Several nodes may race: one creates the file, and all read its content.
             with suppress(FileExistsError):
                 file.put(f"{uuid.uuid4()}\n".encode(), new=True)
         return file.read_bytes().decode("utf-8", errors="replace").strip()

@@ -1,8 +1,8 @@
-"""A rank's process: quick imports, an end with torchrun, and Python's garbage collector at rest.
+"""The process of a rank: signals, end with its parent, and control of the garbage collector.
 
-A collection walks every object: at a moment of its own on each rank, while the others wait in the
-next collective. Here it runs after the same steps on all ranks, and leaves alone what was there
-before the first one.
+An automatic collection walks every object at a different time on each rank, while the other ranks
+wait in the next collective. Here collections run after the same steps on all ranks, and skip the
+objects that existed before the first step.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process when its parent is gone: nothing trains unwatched.
+    """Let the kernel kill this process when its parent dies: no rank trains unsupervised.
 
-    Call it first of all: a parent that went before cannot be told from one that never was.
+    Call it as early as possible: if the parent already exited, that cannot be detected.
     """
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it went between the two calls
+    if os.getppid() != parent:  # the parent died between the two calls
         os._exit(1)
 
 
 def show_stacks_when_asked() -> None:
-    """Write the stacks of all threads to stderr on `STACKS_SIGNAL`, also where Python is stuck."""
+    """Dump the stacks of all threads to stderr on `STACKS_SIGNAL`, even if Python code hangs."""
     faulthandler.register(STACKS_SIGNAL, file=sys.stderr, all_threads=True)
 
 
 def stop_on_sigterm(directory: RunDirectory) -> None:
-    """Have SIGTERM make the `stop` file, so that the run saves and leaves.
+    """Install a SIGTERM handler that creates the `stop` file, so that the run saves and ends.
 
-    torchrun forwards it to all ranks when it gets one itself, as from a scheduler or a console.
-    Under a supervisor nothing is installed: it makes `stop` itself, and a rank that outlives
-    SIGTERM would keep torchrun waiting after the failure of another one. Without a supervisor
-    torchrun sends SIGTERM then too: where a failure is on record, it ends this process.
+    torchrun forwards its own SIGTERM, for example from a scheduler, to all ranks. Under a
+    supervisor, which creates `stop` itself, no handler is installed: a rank that survives SIGTERM
+    would delay torchrun after the failure of another rank. Without a supervisor torchrun also sends
+    SIGTERM after a failure: if one is recorded, the signal ends this process.
     """
     if Path(directory.secret).exists():
         return
@@ -57,7 +57,7 @@ def stop_on_sigterm(directory: RunDirectory) -> None:
         if Path(directory.error).exists():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
-        with contextlib.suppress(OSError):  # a full disk: the next SIGTERM tries again
+        with contextlib.suppress(OSError):  # a full disk: the next SIGTERM retries
             order_stop(directory)
 
     signal.signal(signal.SIGTERM, stop)
@@ -65,9 +65,9 @@ def stop_on_sigterm(directory: RunDirectory) -> None:
 
 @contextmanager
 def collector_resting() -> Iterator[None]:
-    """Import without the garbage collector, which then leaves alone what was imported.
+    """Disable the collector during imports, and exclude the imported objects from it afterwards.
 
-    It would walk torch's modules again and again while they come: a fifth of their import.
+    Repeated collections during the import of torch take a fifth of its time.
     """
     gc.disable()
     try:
@@ -78,20 +78,20 @@ def collector_resting() -> Iterator[None]:
 
 
 def prefer_growing_segments(environment: MutableMapping[str, str]) -> None:
-    """Have torch's allocator on CUDA grow its segments, unless the environment sets it up already.
+    """Set torch's CUDA allocator to expandable segments, unless the environment configures it.
 
-    Segments that cannot grow are cut up by blocks of changing size, and memory that is free is in
-    pieces. torch reads the setting when it is imported.
+    Segments of fixed size fragment under blocks of varying size. torch reads the variable when it
+    is imported.
     """
-    if "PYTORCH_CUDA_ALLOC_CONF" not in environment:  # its former name
+    if "PYTORCH_CUDA_ALLOC_CONF" not in environment:  # the former name of the variable
         environment.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 
 def leave(code: int) -> NoReturn:
-    """End this process at once, after its output is written.
+    """Flush the output and end this process without finalizers.
 
-    When a run has failed, peers may be gone and collectives pending: the threads of the
-    communication libraries must keep neither this process nor the other ranks waiting.
+    After a failure peers may be dead and collectives pending; threads of the communication
+    libraries would then block the interpreter's exit, and with it the other ranks.
     """
     logging.shutdown()
     sys.stdout.flush()
@@ -100,12 +100,12 @@ def leave(code: int) -> NoReturn:
 
 
 STEPS_BETWEEN = 50
-"""Cycles that hold tensors are rare, and hold their memory for that long at most."""
+"""Steps between collections: reference cycles with tensors are rare, and live at most so long."""
 
 
 @contextmanager
 def resting() -> Iterator[None]:
-    """Keep the collector from walking every object of torch while many small ones are made."""
+    """Disable the collector in a block that creates many small objects."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -117,10 +117,10 @@ def resting() -> Iterator[None]:
 
 @contextmanager
 def collecting_between_steps() -> Iterator[Callable[[int], None]]:
-    """Give a function that is called with each completed step, and collects when it is due."""
+    """Disable automatic collections; yield a function to call after each step, which collects."""
     enabled = gc.isenabled()
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # collections during training skip the objects of the set-up
     gc.disable()
 
     def step_done(step: int) -> None:

@@ -1,4 +1,4 @@
-"""Records which code runs, on which software and hardware."""
+"""Describes the running code, software and hardware."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def provenance(source: Path = SOURCE) -> Provenance:
 
 
 def _git(source: Path, *arguments: str) -> bytes | None:
-    """Return what git prints; None where there is no git, no repository, or no answer in time."""
+    """Return git's output; None without git or a repository, or after `GIT_SECONDS`."""
     try:
         answer = subprocess.run(
             ["git", "-C", str(source), *arguments],
             capture_output=True,
             check=True,
             timeout=GIT_SECONDS,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # reading must not lock the index
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # `git diff` may else lock the index
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -62,7 +62,7 @@ def _packages() -> dict[str, str]:
 
 
 def cuda_driver() -> str | None:
-    """Return the version of the NVIDIA driver that is loaded; None without one."""
+    """Return the version of the loaded NVIDIA driver; None without one."""
     try:
         text = DRIVER_VERSION_FILE.read_text()
     except OSError:

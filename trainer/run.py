@@ -1,8 +1,8 @@
-"""Opens a run directory: the spec, the attempt, and what holds where one of them is silent."""
+"""Opens a run directory: reads spec and attempt, and applies overrides and defaults."""
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -26,38 +26,38 @@ from trainyard.training.batch_partition import BatchPartition
 
 @dataclass(frozen=True)
 class Run:
-    """One attempt of a job as the trainer sees it."""
+    """One attempt of a job."""
 
     directory: RunDirectory
-    """Where it says what it does."""
+    """The run directory, for records and requests."""
     submitted: JobSpec
-    """The job's spec as it was submitted."""
+    """The spec as submitted."""
     spec: JobSpec
-    """The same with the overrides of this attempt, and a value for each `auto`: what holds now."""
+    """The effective spec: with the overrides of this attempt and a value for each `auto`."""
     attempt: AttemptSpec
-    """Number, layout and resume point; that of a bare launch when the directory names none."""
+    """Number, layout and resume point; defaults without `attempt.json`."""
     checkpoint_root: StoragePath
-    """Storage root below which the job's checkpoints lie."""
+    """Storage root of the job's checkpoints."""
     cache_dir: Path
     """Folder of the token caches."""
 
     @property
     def partition(self) -> BatchPartition:
-        """How each global batch is split over the data-parallel ranks."""
+        """Split of each global batch over the data-parallel ranks."""
         return self.spec.batch_partition(self.attempt.layout)
 
 
 def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) -> Run:
-    """Read a run directory and refuse what cannot run.
+    """Read a run directory, and reject a run that cannot start.
 
     Args:
-        folder: the run directory; needs `spec.json`, and without `attempt.json` it is a bare
-            launch: attempt 1 of a job that is called as the spec says.
-        world_size: ranks that were launched; those that the spec asks for when None.
-        roots: path of each named root, in place of or beside those of `attempt.json`.
+        folder: the run directory; needs `spec.json`. Without `attempt.json` it is a bare launch:
+            attempt 1 of a job named `name` in the spec.
+        world_size: number of launched ranks; default: that of the spec.
+        roots: path of each named root; overrides and extends those of `attempt.json`.
 
     Raises:
-        LaunchError: a file is missing or is none, the spec cannot run, or the layout disagrees
+        LaunchError: a file is missing or invalid, the spec cannot run, or the layout disagrees
             with the number of ranks.
     """
     directory = RunDirectory(folder.resolve())
@@ -90,12 +90,19 @@ def open_run(folder: Path, *, world_size: int | None, roots: Mapping[str, str]) 
     )
 
 
-def named_root(text: str) -> tuple[str, str]:
-    """Return name and path of a root that a command line gives as `NAME=PATH`.
+def add_root_argument(parser: ArgumentParser) -> None:
+    """Add the repeatable option `--root NAME=PATH`; its values are pairs."""
+    parser.add_argument(
+        "--root",
+        type=_named_root,
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="path of a named root on this machine; may be given again",
+    )
 
-    Raises:
-        ArgumentTypeError: it is no such pair.
-    """
+
+def _named_root(text: str) -> tuple[str, str]:
     name, equals, path = text.partition("=")
     if not (name and equals and path):
         raise ArgumentTypeError(f"{text!r} is not NAME=PATH")
@@ -103,17 +110,17 @@ def named_root(text: str) -> tuple[str, str]:
 
 
 def forget_check(directory: RunDirectory) -> None:
-    """Remove what a former check found, unless a launch has been here: that beats at once."""
+    """Remove the records of a former check, unless an attempt has run: it leaves a heartbeat."""
     if not Path(directory.heartbeat).exists():
         Path(directory.error).unlink(missing_ok=True)
         Path(directory.outcome).unlink(missing_ok=True)
 
 
 def refuse_used(directory: RunDirectory) -> None:
-    """Refuse a directory in which an attempt has already run: its records would be mixed up.
+    """Reject a directory in which an attempt has already run, whose records would be mixed.
 
     Raises:
-        LaunchError: naming the record that is there.
+        LaunchError: with the existing record.
     """
     for record in (directory.outcome, directory.error, directory.metrics):
         if Path(record).exists():
@@ -125,11 +132,7 @@ def refuse_used(directory: RunDirectory) -> None:
 
 
 def _refuse_without_tensorboard(spec: JobSpec) -> None:
-    """Refuse a job that asks for TensorBoard files where nothing can write them.
-
-    Raises:
-        LaunchError: naming the field, and how to install what is missing.
-    """
+    """Raise LaunchError if the spec enables TensorBoard and the package is not installed."""
     if spec.training.tensorboard and find_spec("tensorboard") is None:
         raise LaunchError(
             "training.tensorboard=true, but the package tensorboard is not installed here: "
@@ -167,7 +170,7 @@ def _bare_attempt(spec: JobSpec, world_size: int) -> AttemptSpec:
 
 
 def _as_launched(spec: JobSpec, layout: Layout) -> JobSpec:
-    """Return the spec on the ranks that were launched: on which nodes is settled by then."""
+    """Return the spec for the launched ranks; placement is already fixed, so without `nodes`."""
     moved = spec.on_layout(layout)
     return moved.model_copy(
         update={"resources": moved.resources.model_copy(update={"nodes": None})}

@@ -18,7 +18,7 @@ from trainer.data.tokenizer import Tokenizer
 from trainer.errors import RunError
 from trainer.models.base import Model
 from trainer.models.families import build_model
-from trainer.run import named_root, open_run
+from trainer.run import add_root_argument, open_run
 from trainer.storage.root import StoragePath
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.operations import SampleEnd, SampleResult
@@ -82,7 +82,7 @@ def generate(
     tokens: int,
     temperature: float,
     seed: int,
-    watch: Callable[[int], bool] = lambda _drawn: True,
+    proceed: Callable[[int], bool] = lambda _drawn: True,
 ) -> SampleResult:
     """Return the prompt and up to `tokens` generated tokens.
 
@@ -93,7 +93,7 @@ def generate(
         tokens: most tokens to generate; fewer if the model ends the text.
         temperature: divides the logits; 0 selects the most likely token.
         seed: of the draws.
-        watch: called before each token with the count so far; False ends the text.
+        proceed: called before each token with the count so far; False ends the text.
     """
     generator = torch.Generator().manual_seed(seed)
     # In training a document follows its BOS, or without one the EOS of the document before.
@@ -101,7 +101,7 @@ def generate(
     line = [first, *tokenizer.encode_batch([prompt.encode()])[0].tolist()]
     begun, ended = len(line), SampleEnd.MAX_TOKENS
     for drawn in range(tokens):
-        if not watch(drawn):
+        if not proceed(drawn):
             ended = SampleEnd.TIME
             break
         window_1S = torch.tensor([line[-model.positions.seq_len :]])
@@ -121,14 +121,7 @@ def generate(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainer.sample", description=__doc__)
     parser.add_argument("run", type=Path, help="run directory of the job; needs spec.json")
-    parser.add_argument(
-        "--root",
-        type=named_root,
-        action="append",
-        default=[],
-        metavar="NAME=PATH",
-        help="path of a named root on this machine; may be given again",
-    )
+    add_root_argument(parser)
     parser.add_argument("--checkpoint", type=Path, required=True, help="folder of a checkpoint")
     parser.add_argument("--prompt", default="", help="text to begin with")
     parser.add_argument("--tokens", type=int, default=200, help="tokens to draw; %(default)s")

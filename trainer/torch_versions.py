@@ -1,7 +1,6 @@
-"""All that differs between the supported versions of torch: 2.11, the lowest, to 2.15.
+"""All code that depends on the version of torch: 2.11, the lowest, to 2.15.
 
-Everything else in the trainer is written once for all of them. `docs/trainer.md` has the versions
-that were tested, and `make test-torch TORCH=2.11.0` tests one.
+`docs/trainer.md` lists the tested versions; `make test-torch TORCH=2.11.0` tests one.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from torch.torch_version import TorchVersion
 from trainer.errors import LaunchError
 
 SPLITS_BACKWARD = TorchVersion(torch.__version__) >= "2.12"
-"""Whether a pipeline can compute the gradients of weights apart from those of inputs. 2.11 cannot
-where a graph holds an `autograd.Function`, and the loss of the head is one."""
+"""Whether a pipeline can split backward into gradients of inputs and of weights. 2.11 fails on
+graphs with an `autograd.Function`, such as the loss of the head."""
 
 all_gather_single_autograd: Any = getattr(
     _functional_collectives,
     "all_gather_single_autograd",
-    None,  # 2.11 has it under its former name, which 2.15 calls deprecated
+    None,  # 2.11 has only the second name, which 2.15 deprecates
 ) or getattr(_functional_collectives, "all_gather_tensor_autograd")  # noqa: B009
-"""`all_gather_single_autograd(tensor, gather_dim, group)`: a gather with a backward."""
+"""`all_gather_single_autograd(tensor, gather_dim, group)`: a differentiable all-gather."""
 
 
 def refuse_split_backward(schedule: str) -> None:
-    """Refuse a pipeline schedule that this version of torch cannot run.
+    """Reject a pipeline schedule that this version of torch cannot run.
 
     Raises:
-        LaunchError: naming the field, the version and the schedules that are legal with it.
+        LaunchError: with the field, the version and its legal schedules.
     """
     if schedule in ("InterleavedZeroBubble", "ZBVZeroBubble") and not SPLITS_BACKWARD:
         raise LaunchError(
@@ -42,20 +41,20 @@ def refuse_split_backward(schedule: str) -> None:
 
 
 def count_no_bytes_for_device_meshes() -> None:
-    """Have the compiler's memory budget accept graphs that hold a device mesh.
+    """Let the compiler's memory budget accept graphs with a device mesh.
 
-    2.11 has no such switch: there a mesh reaches no graph.
+    2.11 has no such option, and its graphs contain no mesh.
     """
     if hasattr(compiler, "unsafe_treat_script_objects_as_zero_size"):
         compiler.unsafe_treat_script_objects_as_zero_size = True
 
 
 def release_buffers(received: Iterable[Any]) -> None:
-    """Give back the memory of what a pipeline stage has received; a shape stays in its place.
+    """Replace the receive buffers of a pipeline stage by meta tensors of the same shape.
 
     `received` are descriptors of torch.distributed.pipelining. Up to 2.14 they hold a buffer for
-    each micro-batch of a run and each direction all the time; 2.15 allocates them as here. A
-    descriptor of an input of the whole model has no buffer, or none yet.
+    each micro-batch and direction all the time; 2.15 allocates on demand, like this module. The
+    descriptor of a model input has no buffer.
     """
     for info in received:
         buffer = getattr(info, "buffer", None)
@@ -64,7 +63,7 @@ def release_buffers(received: Iterable[Any]) -> None:
 
 
 def allocate_buffers(received: Iterable[Any], device: torch.device) -> None:
-    """Give memory to what `release_buffers` took it from, before it is received."""
+    """Allocate the buffers that `release_buffers` has replaced, before a receive."""
     for info in received:
         shape = getattr(info, "buffer", None)
         if shape is not None and shape.is_meta:

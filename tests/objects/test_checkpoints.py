@@ -89,7 +89,7 @@ def do(
     )
     order = OperationOrder(task=described, root_path=str(root), root_id=identity(root))
     (folder / TASK).write_text(order.model_dump_json())
-    main(kind, [str(folder)])
+    main(kind, folder)
     return OperationOutcome.model_validate_json((folder / OUTCOME).read_bytes())
 
 
@@ -151,12 +151,12 @@ def test_another_storage_is_not_touched(
     task = OperationTask(kind=OperationKind.DELETE, job_id=JOB, root="r", paths=(point.path,))
     order = OperationOrder(task=task, root_path=str(bucket), root_id="another")
     (tmp_path / TASK).write_text(order.model_dump_json())
-    assert main(OperationKind.DELETE, [str(tmp_path)]) == 1
+    assert main(OperationKind.DELETE, tmp_path) == 1
     order = OperationOrder(
         task=task.model_copy(update={"paths": (f"{JOB}/../{JOB}",)}), root_path=str(bucket)
     )
     (tmp_path / TASK).write_text(order.model_dump_json())
-    assert main(OperationKind.DELETE, [str(tmp_path)]) == 1
+    assert main(OperationKind.DELETE, tmp_path) == 1
     assert list(bucket.beneath()) == before
 
 

@@ -133,7 +133,7 @@ def train_rank(run_directory: str, meddling: Meddling) -> str:
     if meddling.breaks is not None:
         _break_weights(*meddling.breaks)
     run, rank = Path(run_directory), int(os.environ["RANK"])
-    recorder = RunWriter(RunDirectory(run), rank=rank, local_rank=rank)
+    writer = RunWriter(RunDirectory(run), rank=rank, local_rank=rank)
     if meddling.uid is not None:
         for folder in (run, run.parents[1] / "cache"):
             folder.chmod(0o777)
@@ -141,12 +141,12 @@ def train_rank(run_directory: str, meddling: Meddling) -> str:
     try:
         outcome = train(
             open_run(run, world_size=int(os.environ["WORLD_SIZE"]), roots={}),
-            recorder,
+            writer,
             open_dataset=open_meddled,
             after_step=lambda step: meddling.after_step(run, rank, step),
         )
     except BaseException as error:
-        recorder.fail(error)
+        writer.fail(error)
         raise
     return to_json(outcome)
 

@@ -1,1 +1,1 @@
-"""Weights in the hub's format: read into any layout, written from checkpoints."""
+"""Weights in the hub's format: loaded into any layout, exported from checkpoints."""

@@ -9,10 +9,10 @@ from typing import Any
 from trainyard.training.architectures import Architecture, RopeScaling
 
 MODEL_TYPES = {"llama3": "llama", "qwen3": "qwen3"}
-"""What the hub calls each of our families."""
+"""`model_type` of each family in the hub's configurations."""
 _CLASSES = {"llama3": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
-# Field of `Architecture`, the field of the spec that changes it, and what the hub calls it.
+# Field of `Architecture`, the spec's field that sets it, and its key in `config.json`.
 _FIELDS = (
     ("dim", "dim", "hidden_size"),
     ("n_layers", "n_layers", "num_hidden_layers"),
@@ -26,7 +26,7 @@ _FIELDS = (
     ("rope_scaling", "rope_factor", "rope_scaling"),
     ("norm_eps", "norm_eps", "rms_norm_eps"),
 )
-# What our models lack, and the value with which a config says that it lacks it too.
+# Features that the families lack, with the values of `config.json` that disable them.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "attention_bias": (None, False),
     "mlp_bias": (None, False),
@@ -40,7 +40,7 @@ _SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_posit
 
 @dataclasses.dataclass(frozen=True)
 class SpecialIds:
-    """Ids of the special tokens with which a model was trained."""
+    """Ids of the special tokens of a model's training data."""
 
     bos: int | None
     eos: int
@@ -48,7 +48,7 @@ class SpecialIds:
 
 
 def differences(config: Mapping[str, Any], family: str, arch: Architecture) -> Iterator[str]:
-    """Yield in words each field in which a `config.json` describes another model than a spec."""
+    """Yield a message for each field in which a `config.json` differs from a spec's model."""
     found = config.get("model_type")
     if found != MODEL_TYPES[family]:
         yield f"model_type is {found!r}, but model.family={family!r} is {MODEL_TYPES[family]!r}"
@@ -68,14 +68,14 @@ def differences(config: Mapping[str, Any], family: str, arch: Architecture) -> I
 def config_of(
     family: str, arch: Architecture, *, seq_len: int, dtype: str, ids: SpecialIds | None = None
 ) -> dict[str, Any]:
-    """Return the `config.json` of a model, as readers of the hub's format understand it.
+    """Return the `config.json` of a model.
 
     Args:
-        family: ours.
+        family: `model.family` of the spec.
         arch: the model's shape.
-        seq_len: tokens of the sequences that it was trained on.
-        dtype: of the weights beside it, such as `bfloat16`.
-        ids: special tokens of the tokenizer beside it.
+        seq_len: tokens of its training sequences.
+        dtype: type of the exported weights, such as `bfloat16`.
+        ids: special tokens of the exported tokenizer.
     """
     scaling = arch.rope_scaling
     stretched = 0 if scaling is None else int(scaling.factor * scaling.original_context)
@@ -98,7 +98,7 @@ def config_of(
         "attention_dropout": 0.0,
         "max_position_embeddings": max(seq_len, stretched),
         "torch_dtype": dtype,
-        # Named also where they are not known: else a reader assumes ids of its own.
+        # null if unknown: `transformers` replaces absent ids by its own defaults.
         "bos_token_id": ids and ids.bos,
         "eos_token_id": ids and ids.eos,
         "pad_token_id": ids and ids.pad,
@@ -111,10 +111,10 @@ def _scaling_of(scaling: RopeScaling) -> dict[str, Any]:
 
 
 def _shape(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a config says of each field of `Architecture`; None where it says nothing.
+    """Return the value in a config of each field of `Architecture`; None if it is absent.
 
-    What a config may leave out has the default that Llama's and Qwen3's own code gives it. Newer
-    ones keep base and scaling of the rotary positions together, as `rope_parameters`.
+    Optional keys have the defaults of Llama's and Qwen3's own code. Newer configs hold base and
+    scaling of the rotary positions together, as `rope_parameters`.
     """
     heads = config.get("num_attention_heads")
     width = config.get("hidden_size")
@@ -134,7 +134,7 @@ def _shape(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scaling(rope: Mapping[str, Any]) -> RopeScaling | str | None:
-    """Return the scaling that a config describes; a text when it is a kind that we have not."""
+    """Return the scaling of a config; its text if the kind is not supported."""
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return None

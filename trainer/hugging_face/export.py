@@ -1,4 +1,4 @@
-"""`python -m trainer export CHECKPOINT --to FOLDER`: a checkpoint as published weights."""
+"""`python -m trainer export CHECKPOINT --to FOLDER`: writes a checkpoint in the hub's format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainer.checkpoint.reader.storage_reader import CheckedReader, point_at
 from trainer.checkpoint.tensors import WEIGHTS
 from trainer.errors import CheckpointError, RunError
 from trainer.hugging_face.config import config_of
-from trainer.hugging_face.export_record import ExportRecord, export_folder, found_whole
+from trainer.hugging_face.export_record import ExportRecord, existing_export, export_folder
 from trainer.hugging_face.folder import CONFIG, INDEX, SINGLE
 from trainer.hugging_face.tokenizer import TokenizerSource, tokenizer_of, write_json
 from trainer.hugging_face.weight_names import published_name, shapes_of
@@ -34,35 +34,35 @@ from trainyard.training.architectures import ARCHITECTURES, Architecture
 logger = logging.getLogger("trainer")
 
 
-class Watch(Protocol):
-    """Is told how far an export is."""
+class ExportProgress(Protocol):
+    """Reports the progress of an export."""
 
     def begin(self, doing: str) -> None:
-        """Say what is done now."""
+        """Report the start of a part of the work."""
         ...
 
     def advance(self, done: int) -> None:
-        """Count bytes that were read or written."""
+        """Count bytes read or written."""
         ...
 
 
-class Log:
-    """Tells a terminal."""
+class LoggedProgress:
+    """ExportProgress as log lines."""
 
     def __init__(self, total: int) -> None:
         self._left = total
 
     def begin(self, doing: str) -> None:
-        """Say what is done now."""
+        """Log the start of a part of the work."""
         logger.info("%s (%.1f MiB left)", doing, self._left / 2**20)
 
     def advance(self, done: int) -> None:
-        """Count bytes that were read or written."""
+        """Count bytes read or written."""
         self._left -= done
 
 
 def main(words: list[str]) -> int:
-    """Export as the command line says; 1 when it cannot be done, and why."""
+    """Run the command line; return 1 after logging an error."""
     given = _parser().parse_args(words)
     try:
         export(
@@ -86,60 +86,60 @@ def export(
     tokenizer: TokenizerSource | None = None,
     shard_bytes: int = int(SHARD_GIB * 2**30),
     point: ResumePoint | None = None,
-    watch: Callable[[int], Watch] = Log,
+    track: Callable[[int], ExportProgress] = LoggedProgress,
 ) -> ExportRecord:
-    """Write the weights of a committed checkpoint as the hub's readers expect them.
+    """Write the weights of a committed checkpoint in the hub's format.
 
-    Every byte of the checkpoint is verified first. No more than one output file is in memory at a
-    time. The folder appears when it is complete; one that holds just this already is left as it is.
+    Every byte of the checkpoint is verified first. At most one output file is in memory at a time.
+    The folder appears by rename when it is complete; an equal export is left unchanged.
 
     Args:
         checkpoint: folder of the checkpoint.
         to: folder to write.
-        dtype: type of the written weights; that of the stored ones when None.
-        tokenizer: the tokenizer that goes with them, if any.
+        dtype: type of the written weights; default: the stored type.
+        tokenizer: tokenizer to export with them, if any.
         shard_bytes: most bytes of tensors in one file; a larger tensor has a file of its own.
-        point: which checkpoint it must be; whichever is there when None.
-        watch: is given the bytes to read and to write, and returns what is told how far it is.
+        point: the checkpoint that `checkpoint` must hold; default: any.
+        track: called with the bytes to read and to write; returns the receiver of the progress.
 
     Raises:
-        CheckpointError: the checkpoint is missing, damaged, another one, or says not which model
-            it holds; or the folder cannot be written.
-        LaunchError: something else is there already, or there is no tokenizer.
+        CheckpointError: the checkpoint is missing, damaged, another one than `point`, or of no
+            known family; or the folder cannot be written.
+        LaunchError: `to` holds something else, or there is no tokenizer.
     """
     manifest = read_manifest(checkpoint)
     written = dtype or manifest.param_dtype
-    asked = ExportRecord(
+    requested = ExportRecord(
         checkpoint_id=manifest.checkpoint_id,
         metadata_digest=metadata_digest(manifest),
         dtype=written,
         shard_bytes=shard_bytes,
         tokenizer=None if tokenizer is None else tokenizer.name,
     )
-    if found := found_whole(to, asked):
-        logger.info("%s holds it already", to)
+    if found := existing_export(to, requested):
+        logger.info("%s already holds this export", to)
         return found
     source = _Source.of(checkpoint, manifest)
     kind: torch.dtype = getattr(torch, written)
     sizes = {name: prod(shape) * kind.itemsize for name, shape in shapes_of(source.arch).items()}
-    progress = watch(manifest.size + sum(sizes.values()))
+    progress = track(manifest.size + sum(sizes.values()))
     source.check(point or point_at(manifest, checkpoint), progress)
-    with export_folder(to, asked) as partial:
+    with export_folder(to, requested) as partial:
         ids = None if tokenizer is None else tokenizer.write(partial, source.arch.vocab_size)
         config = config_of(
             source.family, source.arch, seq_len=source.seq_len, dtype=written, ids=ids
         )
         write_json(partial / CONFIG, config)
         _write_tensors(source, partial, kind, list(_shards(sizes, shard_bytes)), progress)
-    found = found_whole(to, asked)
-    assert found is not None, "it has just appeared"
+    found = existing_export(to, requested)
+    assert found is not None, "export_folder has just created it"
     logger.info("exported %s as %s to %s", manifest.checkpoint_id, written, to)
     return found
 
 
 @dataclass(frozen=True)
 class _Source:
-    """The weights of a checkpoint that was checked, read as they are asked for."""
+    """The weights of a verified checkpoint, read on demand."""
 
     family: str
     arch: Architecture
@@ -160,8 +160,8 @@ class _Source:
         stored: torch.dtype = getattr(torch, manifest.param_dtype)
         return cls(model.family, arch, manifest.seq_len, CheckedReader(folder), stored)
 
-    def check(self, point: ResumePoint, progress: Watch) -> None:
-        """Check all there is, before anything of it is used."""
+    def check(self, point: ResumePoint, progress: ExportProgress) -> None:
+        """Verify all files and the metadata of all weights."""
         wanted = {
             f"{WEIGHTS}{name}": torch.empty(shape, dtype=self.stored, device="meta")
             for name, shape in shapes_of(self.arch).items()
@@ -173,7 +173,7 @@ class _Source:
             progress.advance(file.size)
 
     def read(self, names: Sequence[str]) -> dict[str, Tensor]:
-        """Return some weights, by our names of them."""
+        """Return the named weights, by the trainer's names."""
         shapes = shapes_of(self.arch)
         tensors = {f"{WEIGHTS}{n}": torch.empty(shapes[n], dtype=self.stored) for n in names}
         self.reader.read_alone(tensors)
@@ -185,7 +185,7 @@ def _write_tensors(
     folder: Path,
     dtype: torch.dtype,
     shards: Sequence[Sequence[str]],
-    progress: Watch,
+    progress: ExportProgress,
 ) -> None:
     places: dict[str, str] = {}
     total = 0
@@ -210,13 +210,13 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
     mode = path.stat().st_mode
     try:
         save_file(tensors, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # of a full disk too
+    except SafetensorError as error:  # also for a full disk
         raise CheckpointError(f"cannot write {path}: {error}", path=str(path)) from error
-    path.chmod(mode)  # the library leaves it to the owner alone
+    path.chmod(mode)  # safetensors creates files with mode 0600, whatever the umask
 
 
 def _shards(sizes: dict[str, int], most: int) -> Iterator[list[str]]:
-    """Cut names, in order, into runs of at most `most` bytes, or of one name."""
+    """Group names, in order, into files of at most `most` bytes, or of one tensor."""
     names: list[str] = []
     filled = 0
     for name, size in sizes.items():

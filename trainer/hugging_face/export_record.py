@@ -1,4 +1,4 @@
-"""The folder of an export, whole or absent, and the record of what it was made of."""
+"""The folder of an export, created atomically, and the record of its source."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ RECORD = "export.json"
 
 
 class ExportRecord(RecordModel):
-    """`export.json`: what a folder was made of, and what lies in it."""
+    """`export.json`: the source and the files of an export."""
 
     checkpoint_id: str
-    """Checkpoint that was exported."""
+    """The exported checkpoint."""
     metadata_digest: str
     """Digest of its DCP metadata."""
     dtype: str
@@ -29,25 +29,25 @@ class ExportRecord(RecordModel):
     shard_bytes: int
     """Most bytes of tensors in one file."""
     tokenizer: str | None
-    """The tokenizer beside them: `byte`, a place or a folder; none when absent."""
+    """The exported tokenizer: `byte`, a place or a folder; None without one."""
     files: dict[str, int] = Field(default_factory=dict)
-    """Bytes of each file, this one left out."""
+    """Bytes of each file except `export.json`."""
 
     @property
     def size(self) -> int:
-        """Bytes of all files, this one left out."""
+        """Bytes of all files except `export.json`."""
         return sum(self.files.values())
 
-    def is_of(self, other: ExportRecord) -> bool:
-        """Whether another one asks for the same."""
+    def same_source(self, other: ExportRecord) -> bool:
+        """Return whether both records have equal fields except `files`."""
         return self.model_copy(update={"files": {}}) == other.model_copy(update={"files": {}})
 
 
-def found_whole(to: Path, asked: ExportRecord) -> ExportRecord | None:
-    """Return the record of a folder that holds what is asked for; None where there is nothing.
+def existing_export(to: Path, requested: ExportRecord) -> ExportRecord | None:
+    """Return the record of a complete, equal export in `to`; None if `to` does not exist.
 
     Raises:
-        LaunchError: something else is there.
+        LaunchError: `to` holds something else.
     """
     if not os.path.lexists(to):
         return None
@@ -58,39 +58,39 @@ def found_whole(to: Path, asked: ExportRecord) -> ExportRecord | None:
         raise LaunchError(
             f"{to} is there already, and no whole export: name a folder that is not", path=str(to)
         ) from None
-    if not found.is_of(asked) or held != found.files:
+    if not found.same_source(requested) or held != found.files:
         raise LaunchError(
-            f"{to} is there already, with {_told(found)}, not {_told(asked)}: name a folder that "
-            "is not",
+            f"{to} is there already, with {_described(found)}, not {_described(requested)}: name a "
+            "folder that is not",
             path=str(to),
         )
     return found
 
 
 @contextmanager
-def export_folder(to: Path, asked: ExportRecord) -> Iterator[Path]:
-    """Yield a folder to write into, which becomes `to` with its record when the block ends well.
+def export_folder(to: Path, requested: ExportRecord) -> Iterator[Path]:
+    """Yield a temporary folder; on success add its record and rename it to `to`.
 
-    Of two processes that write the same at once, one renames its folder and the other finds it.
+    Two processes may write the same export at once: the second finds the first one's folder.
 
     Raises:
-        LaunchError: another process has created another `to` meanwhile.
-        CheckpointError: storage refuses.
+        LaunchError: another process has created a different `to` meanwhile.
+        CheckpointError: the storage fails.
     """
     with storage_errors("write", to):
         try:
             with new_folder(to) as folder:
                 yield folder
                 files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-                record = asked.model_copy(update={"files": files})
+                record = requested.model_copy(update={"files": files})
                 text = record.model_dump_json(indent=1) + "\n"
                 (folder / RECORD).write_text(text, encoding="utf-8")
         except FileExistsError:
-            if found_whole(to, asked) is None:
+            if existing_export(to, requested) is None:
                 raise
 
 
-def _told(record: ExportRecord) -> str:
+def _described(record: ExportRecord) -> str:
     return (
         f"{record.checkpoint_id} as {record.dtype} in files of {record.shard_bytes:,} bytes and "
         f"tokenizer {record.tokenizer}"

@@ -1,4 +1,4 @@
-"""A folder of published weights: opened and checked before a byte of a tensor is read. No torch."""
+"""A folder of published weights, checked before any tensor is read. No torch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 LISTED = 5
-"""Names of one kind that a message lists before it counts the rest."""
+"""Names that a message lists before it counts the rest."""
 
 
 class WeightsFolder:
-    """Published weights that were found to be those of a spec's model.
+    """Published weights in the hub's format.
 
-    A model of several files has an index that says which tensor lies where; one of a single file
-    has none.
+    A model of several files has an index of the file of each tensor; one of a single file has none.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,8 +41,8 @@ class WeightsFolder:
         """Open the spec's `model.initial_weights` on this node, and check them.
 
         Raises:
-            DataError: the place is not here, leads out of its root, or holds no weights, or those
-                of another model; every difference is named.
+            DataError: the place is missing, outside its root, or holds no weights or those of
+                another model; the message names every difference.
         """
         place = spec.model.initial_weights
         assert place is not None, "the spec names no weights"
@@ -53,12 +52,12 @@ class WeightsFolder:
         return found
 
     def check(self, family: str, arch: Architecture) -> None:
-        """Refuse a folder that does not hold exactly a model's tensors.
+        """Reject a folder that does not hold exactly a model's tensors.
 
-        The head of a model with tied embeddings may lie there a second time; it is not read.
+        With tied embeddings the folder may also contain the head, which is not read.
 
         Raises:
-            DataError: naming every field of the config, and the tensors, that differ.
+            DataError: with every field of the config, or the tensors, that differ.
         """
         wrong = list(differences(self._config, family, arch)) or self._wrong_tensors(arch)
         if wrong:
@@ -68,13 +67,13 @@ class WeightsFolder:
             )
 
     def file_of(self, name: str) -> Path:
-        """Return the file that holds a tensor, by the hub's name of it."""
+        """Return the file of a tensor, by its published name."""
         return self._file_of[name]
 
     def described(self, share: slice = slice(None)) -> list[ManifestFile]:
-        """Return size and checksum of a share of the files, config and index included.
+        """Return size and checksum of a share of the files, including config and index.
 
-        It reads them whole.
+        Reads these files completely.
 
         Raises:
             DataError: a file cannot be read.
@@ -90,7 +89,7 @@ class WeightsFolder:
             raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def _find_tensors(self) -> dict[str, Path]:
-        """Return the file of each tensor by name, as the index or the only file says."""
+        """Return the file of each tensor by name, from the index or the single file."""
         index = self.folder / INDEX
         if not index.exists():
             single = self.folder / SINGLE
@@ -107,7 +106,7 @@ class WeightsFolder:
             held = _shapes_in(path)
             found |= {name: held[name] for name in held if self._file_of.get(name) == path}
         ignored = {"lm_head.weight"} if arch.tied_embeddings else set()
-        # Buffers that older writers stored; the angles follow from the config.
+        # Older versions of transformers also stored rotary angles, which follow from the config.
         ignored |= {name for name in found if name.endswith("rotary_emb.inv_freq")}
         wrong = {
             "missing": [name for name in wanted if name not in found],
@@ -146,7 +145,7 @@ def _shapes_in(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _is_name(file: object) -> bool:
-    """Whether this is the name of a file in the same folder."""
+    """Return whether a value of the index is a plain file name: no path out of the folder."""
     return isinstance(file, str) and PurePosixPath(file).name == file
 
 

@@ -1,4 +1,4 @@
-"""Published weights into a model, however it is spread: each rank reads the slices it holds."""
+"""Loads published weights into a parallelized model: each rank reads the slices of its shards."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from trainyard.spec.job import JobSpec
 def load_initial_weights(
     model: nn.Module, spec: JobSpec, roots: Mapping[str, str], group: dist.ProcessGroup
 ) -> tuple[ManifestFile, ...]:
-    """Fill a model with the weights that the spec starts from, and return what was read.
+    """Load `model.initial_weights` into a model; return size and checksum of each file.
 
-    All ranks call it together. The ranks of a node share the work of reading every file once for
-    its checksum, so that what was trained from is on record; nodes must have the same files.
+    A collective. The ranks of a node share the reading of all files for their checksums, which the
+    run records and which must be equal on all nodes.
 
     Raises:
-        RunError: the weights are missing, of another model, or differ between nodes; the same on
+        RunError: the weights are missing, of another model, or differ between nodes; raised on
             every rank.
     """
     opened: list[WeightsFolder] = []
@@ -51,7 +51,7 @@ def load_initial_weights(
 
 @torch.no_grad()
 def read_weights(model: nn.Module, folder: WeightsFolder) -> None:
-    """Copy into each parameter its part of the tensor of that name, in the parameter's own type."""
+    """Copy into each parameter its slice of the published tensor, converted to its type."""
     with ExitStack() as stack:
         files: dict[Path, Any] = {}
         for name, parameter in model.named_parameters():
@@ -68,7 +68,7 @@ def _same_everywhere(described: chain[ManifestFile]) -> tuple[ManifestFile, ...]
     """Return each file once.
 
     Raises:
-        DataError: two nodes have another content under one name.
+        DataError: a file differs between nodes.
     """
     files: dict[str, ManifestFile] = {}
     for file in described:

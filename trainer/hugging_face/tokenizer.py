@@ -1,4 +1,4 @@
-"""The files of a tokenizer as published weights have them: the byte tokenizer's own, or copies."""
+"""The tokenizer files of an export: generated for the byte tokenizer, else copied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.errors import LaunchError
 from trainer.hugging_face.config import SpecialIds
 
 GENERATION = "generation_config.json"
-# What a tokenizer may consist of on the hub, and the settings of text generation.
+# Files of a tokenizer on the hub, and the settings of text generation.
 FILES = (
     FILE,
     CONFIG,
@@ -30,26 +30,27 @@ FILES = (
     GENERATION,
 )
 SPECIAL = {BOS: "<|begin_of_text|>", EOS: "<|end_of_text|>", PAD: "<|pad|>"}
-"""What the byte tokenizer's own tokens are called; no text is taken for one of them."""
+"""Names of the byte tokenizer's special tokens; text that spells one is not encoded as one."""
 
 
 class TokenizerSource(Protocol):
-    """A tokenizer that goes with an export."""
+    """The tokenizer of an export."""
 
     @property
     def name(self) -> str:
-        """What it is, in a word or a path."""
+        """`byte`, a place or a path."""
         ...
 
     def write(self, folder: Path, rows: int) -> SpecialIds | None:
-        """Write its files, and return the ids of its special tokens where they are known.
+        """Write its files, and return the ids of its special tokens if they are known.
 
         Args:
             folder: folder of the export.
-            rows: tokens that the model knows; those that the tokenizer has not are never drawn.
+            rows: size of the model's vocabulary; tokens that the tokenizer lacks are suppressed in
+                text generation.
 
         Raises:
-            RunError: there is no such tokenizer, or it has more tokens than the model.
+            RunError: the tokenizer is missing, or has more tokens than the model.
         """
         ...
 
@@ -60,10 +61,10 @@ def tokenizer_of(given: str) -> TokenizerSource:
 
 
 class ByteFiles:
-    """The byte tokenizer, as the library `tokenizers` reads it.
+    """The byte tokenizer in the format of the library `tokenizers`.
 
-    Each byte of the text is the token of that number. A text begins with BOS, as every document did
-    in training, and no text is taken for a special token.
+    Each byte is the token of its value. A text begins with BOS, like every document in training,
+    and text that spells a special token is encoded as bytes.
     """
 
     name = ByteTokenizer.name
@@ -88,7 +89,7 @@ class ByteFiles:
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """The files of a folder as they are; whether they are a model's is for who names it to know."""
+    """The tokenizer files of a folder, copied without a check against the model."""
 
     folder: Path
 
@@ -98,7 +99,7 @@ class FolderFiles:
         return str(self.folder)
 
     def write(self, folder: Path, rows: int) -> None:
-        """Copy what there is."""
+        """Copy the files of `FILES` that exist."""
         del rows
         found = {name: self.folder / name for name in FILES if (self.folder / name).is_file()}
         if not found:
@@ -112,7 +113,7 @@ class FolderFiles:
 
 @dataclass(frozen=True)
 class PlaceFiles:
-    """The tokenizer at `data.tokenizer_path` of a job: its files, and what they lack."""
+    """The tokenizer at `data.tokenizer_path` of a job: its files, and generated missing ones."""
 
     place: str
     roots: Mapping[str, str]
@@ -123,7 +124,7 @@ class PlaceFiles:
         return self.place
 
     def write(self, folder: Path, rows: int) -> SpecialIds:
-        """Copy its files, and add which token ends a text where they do not say it."""
+        """Copy its files; generate the configurations with BOS and EOS if they are missing."""
         source = TokenizerFile(self.place, self.roots)
         known = source.open(rows)
         _copy(source.files(FILES), folder)
@@ -154,7 +155,7 @@ def _write_config(folder: Path, *, bos: str | None, eos: str | None, **settings:
 
 
 def _write_generation(folder: Path, ids: SpecialIds, *, unknown: Sequence[int]) -> None:
-    """Say which token ends a text, and which the model knows but the tokenizer does not."""
+    """Write the special tokens, and suppress `unknown` ones, which the tokenizer lacks."""
     named = {"bos_token_id": ids.bos, "eos_token_id": ids.eos, "pad_token_id": ids.pad}
     settings: dict[str, Any] = {key: token for key, token in named.items() if token is not None}
     if unknown:
@@ -163,9 +164,9 @@ def _write_generation(folder: Path, ids: SpecialIds, *, unknown: Sequence[int]) 
 
 
 def _byte_vocabulary() -> dict[str, int]:
-    """Return the characters with which the byte level of `tokenizers` writes each byte.
+    """Return the byte of each character in the byte-level alphabet of `tokenizers`.
 
-    Printable bytes of Latin-1 are themselves; the others come behind them, from U+0100 on.
+    Printable bytes of Latin-1 stand for themselves; the others map to U+0100 and up, in order.
     """
     plain = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in plain]

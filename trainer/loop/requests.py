@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from pydantic import ValidationError
 
-from trainer.metrics.profiler import Asked
+from trainer.metrics.profiler import ProfileRequest
 from trainer.metrics.run_writer import RunWriter
 from trainyard.base.problems import spec_error
 from trainyard.protocol.record_parser import parse_record
@@ -42,24 +42,28 @@ class Decision(IntFlag):
 
 @dataclass
 class _Posted:
-    words_2: torch.Tensor  # the decision, and the steps to record
+    payload_2: torch.Tensor  # the decision, and the number of steps to record
     work: dist.Work
 
 
 class RequestChannel:
-    """Asks of the run directory, agreed upon by all ranks; each calls every method."""
+    """Requests in the run directory, read by rank 0 and broadcast; every rank calls every method.
+
+    The broadcast runs while the step computes: `post` before a step, `take` after it. Files are
+    read between steps only, so a request takes effect up to one step late.
+    """
 
     def __init__(
         self,
         directory: RunDirectory,
-        recorder: RunWriter,
+        writer: RunWriter,
         *,
         group: dist.ProcessGroup,
         interval_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
-        self._recorder = recorder
+        self._writer = writer
         self._group = group
         self._leads = dist.get_rank(group) == 0
         self._interval_seconds = interval_seconds
@@ -68,67 +72,67 @@ class RequestChannel:
         self._seen: set[str] = set()
         self._save_requests: list[str] = []
         self._answered_by_save: list[str] = []
-        self._recordings: list[tuple[str, Request]] = []  # the first one is under way once posted
+        self._recordings: list[tuple[str, Request]] = []  # a queue; the first is active once posted
         self._recording_posted = False
-        self.asked: Asked | None = None
-        """What `take` received that is to be recorded from the next step on."""
+        self.profile: ProfileRequest | None = None
+        """The recording in the last `take`, which begins with the next step."""
         self._posted: _Posted | None = None
 
     def post(self, *, save_ended: bool = False, retry_due: bool = False) -> None:
-        """Look for what is asked, on rank 0, and send it off; `take` receives it a step later.
+        """Read the requests on rank 0 and start their broadcast, which `take` receives.
 
         Args:
-            save_ended: whether a save in the background has ended here; rank 0's word counts.
-            retry_due: whether a failed save is to be tried again; rank 0's word counts.
+            save_ended: whether a background save has ended here; rank 0's value counts.
+            retry_due: whether a failed save is due for another try; rank 0's value counts.
         """
         assert self._posted is None
-        words_2 = torch.tensor(
-            self._words(save_ended=save_ended, retry_due=retry_due) if self._leads else [0, 0]
+        payload_2 = torch.tensor(
+            self._payload(save_ended=save_ended, retry_due=retry_due) if self._leads else [0, 0]
         )
-        work = dist.broadcast(words_2, src=0, group=self._group, async_op=True)
+        work = dist.broadcast(payload_2, src=0, group=self._group, async_op=True)
         assert work is not None
-        self._posted = _Posted(words_2, work)
+        self._posted = _Posted(payload_2, work)
 
     def take(self) -> Decision:
-        """Return what was posted before the step that has just ended."""
+        """Return the decision posted before the step that has just ended, equal on all ranks."""
         assert self._posted is not None
         self._posted.work.wait()
-        flags, steps = self._posted.words_2.tolist()
+        flags, steps = self._posted.payload_2.tolist()
         self._posted = None
         decision = Decision(flags)
-        self.asked = _asked(decision, steps)
+        self.profile = _profile_request(decision, steps)
         return decision
 
     def save_begun(self) -> None:
-        """Take the requests so far as those that the save answers which begins now."""
+        """Assign the pending save requests to the save that begins now."""
         self._saved_at = self._clock()
         self._answered_by_save += self._save_requests
         self._save_requests.clear()
 
     def saved(self, checkpoint_id: str) -> None:
-        """Answer the requests for a save that has been committed."""
+        """Answer the requests assigned to a save that is committed."""
         for request_id in self._answered_by_save:
             self._answer(request_id, ok=True, message=f"saved as {checkpoint_id}")
         self._answered_by_save.clear()
 
     def recorded(self, result: tuple[bool, str] | None) -> None:
-        """Answer the recording that has ended, if one has; the next one may follow."""
+        """Answer the request of a recording that has ended, if any; the next one may begin."""
         if result is not None and self._leads:
             request_id, _ = self._recordings.pop(0)
             self._recording_posted = False
             self._answer(request_id, ok=result[0], message=result[1])
 
     def close(self, checkpoint_id: str) -> None:
-        """Answer what is still open when the run ends with its last checkpoint."""
+        """Answer the open requests when the run ends with its last checkpoint."""
         if self._leads:
-            self._look()
+            self._poll()
             self.save_begun()
             self.saved(checkpoint_id)
             while self._recordings:
                 self.recorded((False, "training ended before the first step to record"))
 
-    def _words(self, *, save_ended: bool, retry_due: bool) -> list[int]:
-        decision, steps = self._look(), 0
+    def _payload(self, *, save_ended: bool, retry_due: bool) -> list[int]:
+        decision, steps = self._poll(), 0
         if save_ended:
             decision |= Decision.SAVE_ENDED
         if retry_due:
@@ -142,7 +146,7 @@ class RequestChannel:
                 decision |= Decision.EVERY_RANK
         return [int(decision), steps]
 
-    def _look(self) -> Decision:
+    def _poll(self) -> Decision:
         decision = Decision.STOP if should_stop(self._directory) else Decision.GO_ON
         for request_id, path in request_files(self._directory):
             if request_id not in self._seen:
@@ -169,14 +173,14 @@ class RequestChannel:
             self._recordings.append((request_id, request))
 
     def _answer(self, request_id: str, *, ok: bool, message: str) -> None:
-        answer = RequestAnswer(ok=ok, message=message, step=self._recorder.step)
-        self._recorder.answer(request_id, answer)
+        answer = RequestAnswer(ok=ok, message=message, step=self._writer.step)
+        self._writer.answer(request_id, answer)
 
 
-def _asked(decision: Decision, steps: int) -> Asked | None:
+def _profile_request(decision: Decision, steps: int) -> ProfileRequest | None:
     if not decision & (Decision.PROFILE | Decision.MEMORY):
         return None
-    return Asked(
+    return ProfileRequest(
         memory=Decision.MEMORY in decision,
         steps=steps,
         every_rank=Decision.EVERY_RANK in decision,

@@ -27,7 +27,7 @@ logger = logging.getLogger("trainer")
 
 def starting_state(
     run: Run,
-    recorder: RunWriter,
+    writer: RunWriter,
     checkpoints: CheckpointManager,
     assembly: Assembly,
     dataset: Dataset,
@@ -52,9 +52,9 @@ def starting_state(
     )
     manifest = checkpoints.load(assembly.model, assembly.optimizer, resume, admit=compare)
     state = start_state(manifest.train_state, resume.parts, dataset_digest=dataset.digest)
-    recorder.step = state.step
-    recorder.checkpoint_id = manifest.checkpoint_id
-    recorder.event(
+    writer.step = state.step
+    writer.checkpoint_id = manifest.checkpoint_id
+    writer.event(
         "resumed",
         {
             "checkpoint_id": manifest.checkpoint_id,

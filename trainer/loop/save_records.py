@@ -1,4 +1,4 @@
-"""The records of saves: events, answers, metrics, and the time for which training waited."""
+"""The records of saves: events, answers, metrics, and the stall of training."""
 
 from __future__ import annotations
 
@@ -14,45 +14,47 @@ from trainyard.run.directory import Phase
 
 
 class SaveRecords(SaveObserver):
-    """Writes what becomes of each save into the run directory."""
+    """Writes progress and result of each save into the run directory."""
 
-    def __init__(self, recorder: RunWriter, control: RequestChannel, report: MetricsLogger) -> None:
-        self._recorder = recorder
-        self._control = control
-        self._report = report
+    def __init__(
+        self, writer: RunWriter, requests: RequestChannel, metrics_logger: MetricsLogger
+    ) -> None:
+        self._writer = writer
+        self._requests = requests
+        self._metrics_logger = metrics_logger
 
     @property
     def step(self) -> int:  # type: ignore[override]
-        """Completed steps of training by now."""
-        return self._recorder.step
+        """Completed steps of training."""
+        return self._writer.step
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Show in the heartbeat that this is a save, and keep its time out of the step's."""
-        self._recorder.beat(Phase.SAVING)
-        with self._report.pace.pausing():
+        """Show a save in the heartbeat, and exclude its time from the step's."""
+        self._writer.beat(Phase.SAVING)
+        with self._metrics_logger.timers.pausing():
             yield
 
     def begun(self) -> None:
-        """Take the requests so far as those that this save answers."""
-        self._control.save_begun()
+        """Assign the pending save requests to this save."""
+        self._requests.save_begun()
 
     def committed(self, manifest: Manifest) -> None:
         """Record a commit."""
-        self._recorder.checkpoint_id = manifest.checkpoint_id
-        self._recorder.event("checkpoint_committed", manifest.model_dump(mode="json"))
+        self._writer.checkpoint_id = manifest.checkpoint_id
+        self._writer.event("checkpoint_committed", manifest.model_dump(mode="json"))
 
     def settled(self, manifest: Manifest, settled: SaveSettled) -> None:
-        """Answer requests, and record the times, which are known only now."""
-        self._control.saved(manifest.checkpoint_id)
-        self._report.keep(
+        """Answer requests, and record the durations, which are known only now."""
+        self._requests.saved(manifest.checkpoint_id)
+        self._metrics_logger.keep(
             {
                 "checkpoint/save_seconds": manifest.save_seconds,
                 "checkpoint/stall_seconds": settled.stall_seconds,
             }
         )
-        self._recorder.event("checkpoint_settled", settled.model_dump(mode="json"))
+        self._writer.event("checkpoint_settled", settled.model_dump(mode="json"))
 
     def failed(self, failure: SaveFailed) -> None:
-        """Record why a save failed, and when it is tried again."""
-        self._recorder.event("save_failed", failure.model_dump(mode="json"))
+        """Record why a save failed, and when the next try is due."""
+        self._writer.event("save_failed", failure.model_dump(mode="json"))

@@ -36,7 +36,7 @@ class Loop:
         self,
         run: Run,
         ranks: Ranks,
-        recorder: RunWriter,
+        writer: RunWriter,
         checkpoints: CheckpointManager,
         assembly: Assembly,
         state: TrainState,
@@ -45,27 +45,26 @@ class Loop:
         self._run = run
         self._spec = run.spec
         self._ranks = ranks
-        self._recorder = recorder
+        self._writer = writer
         self._state = state
         self._first_step = state.step + 1
         self._after_step = after_step
-        self._engine = assembly.forward_backward
         self._waiting_for_compilers = partial(
             waiting_for_compilers, run.spec, assembly.mesh, ranks.cpu_group
         )
-        self._report = MetricsLogger(run, ranks, start=state)
-        self._control = RequestChannel(
+        self._metrics_logger = MetricsLogger(run, ranks, start=state)
+        self._requests = RequestChannel(
             run.directory,
-            recorder,
+            writer,
             group=ranks.cpu_group,
             interval_seconds=explicit(run.spec.checkpoint.interval_seconds),
         )
-        self._recording = Profiler(run.directory, ranks)
+        self._profiler = Profiler(run.directory, ranks)
         self._checkpoints = checkpoints
-        checkpoints.starts_at(state, SaveRecords(recorder, self._control, self._report))
+        checkpoints.starts_at(state, SaveRecords(writer, self._requests, self._metrics_logger))
         self._assembly = assembly
         self._train_step = TrainStep(
-            self._engine,
+            assembly.forward_backward,
             assembly.optimizer,
             run.spec,
             stages=assembly.stages,
@@ -76,7 +75,7 @@ class Loop:
         """Train until the last step or a stop, save, and return the outcome."""
         if self._spec.checkpoint.preflight:
             self._save("preflight")
-        self._recorder.enter(Phase.TRAINING)
+        self._writer.enter(Phase.TRAINING)
         with (
             self._checkpoints.drained(),
             BatchReader(
@@ -91,24 +90,30 @@ class Loop:
         ):
             self._train(batches, self._validation(dataset), collect)
         finished = self._state.step >= self._spec.training.steps
-        self._recorder.enter(Phase.ENDING)
+        self._writer.enter(Phase.ENDING)
         self._save("final" if finished else "stop")
-        assert self._recorder.checkpoint_id is not None
-        self._control.recorded(self._recording.close(self._state.step))
-        self._control.close(self._recorder.checkpoint_id)
-        self._report.close()
+        assert self._writer.checkpoint_id is not None
+        self._requests.recorded(self._profiler.close(self._state.step))
+        self._requests.close(self._writer.checkpoint_id)
+        self._metrics_logger.close()
         return Outcome(
             outcome="succeeded" if finished else "stopped",
             step=self._state.step,
-            checkpoint_id=self._recorder.checkpoint_id,
+            checkpoint_id=self._writer.checkpoint_id,
         )
 
     def _validation(self, dataset: Dataset) -> Validation | None:
         if not self._spec.validation.interval_steps:
             return None
-        assert dataset.validation is not None, "the rules demand a share that is held out"
+        assert dataset.validation is not None, (
+            "a rule of the spec: validation needs a held-out share"
+        )
         return Validation(
-            dataset.validation, self._run, self._ranks, self._recorder, self._engine.evaluate
+            dataset.validation,
+            self._run,
+            self._ranks,
+            self._writer,
+            self._assembly.forward_backward.evaluate,
         )
 
     def _train(
@@ -117,56 +122,59 @@ class Loop:
         validation: Validation | None,
         collect: Callable[[int], None],
     ) -> None:
-        self._report.pace.restart()
+        self._metrics_logger.timers.restart()
         if self._spec.compile.enabled is True:
-            # In the first step; nobody can beat meanwhile, so it has a limit of silence of its own.
-            self._recorder.beat(Phase.COMPILING)
+            # The first step compiles. No heartbeat is possible meanwhile, so the supervisor applies
+            # the longer hang limit of this phase.
+            self._writer.beat(Phase.COMPILING)
         while self._state.step < self._spec.training.steps:
-            self._control.post(
+            # Posted before the step and taken after it: the broadcast overlaps with the step.
+            self._requests.post(
                 save_ended=self._checkpoints.ended, retry_due=self._checkpoints.retry_due
             )
             metrics = self._step(batches)
             self._after_step(self._state.step)
-            decision = self._control.take()
+            decision = self._requests.take()
             if Decision.SAVE_ENDED in decision:
                 self._checkpoints.settle()
             stopping = Decision.STOP in decision
             saving = self._save_kind(decision)
-            # A stop may be a preemption with seconds to live: it does not wait for a validation.
+            # A stop may be a preemption with a grace period of seconds: skip the validation.
             validating = bool(validation and validation.is_due(self._state.step) and not stopping)
             if validation and validating:
-                with self._report.pace.pausing(), self._waiting_for_compilers():
-                    self._report.keep(validation.run())
-            self._report.step_done(
+                with self._metrics_logger.timers.pausing(), self._waiting_for_compilers():
+                    self._metrics_logger.keep(validation.run())
+            # Before the save: a guard rejects a bad step before it reaches a checkpoint.
+            self._metrics_logger.step_done(
                 self._state, metrics, write_values=stopping or bool(saving) or validating
             )
             if stopping:
-                self._recorder.event("stop_agreed", {})
+                self._writer.event("stop_agreed", {})
                 return
             if saving:
                 self._checkpoints.begin(
                     self._assembly.model, self._assembly.optimizer, self._state, kind=saving
                 )
-            if self._recording.is_due(self._state.step, self._control.asked):
-                with self._report.pace.pausing():
-                    self._control.recorded(
-                        self._recording.step_done(self._state.step, self._control.asked)
+            if self._profiler.is_due(self._state.step, self._requests.profile):
+                with self._metrics_logger.timers.pausing():
+                    self._requests.recorded(
+                        self._profiler.step_done(self._state.step, self._requests.profile)
                     )
             collect(self._state.step)
-            self._recorder.beat(Phase.TRAINING)
+            self._writer.beat(Phase.TRAINING)
 
     def _step(self, batches: Iterator[list[MicroBatch]]) -> StepMetrics:
-        with self._report.pace.waiting_for_data():
+        with self._metrics_logger.timers.waiting_for_data():
             micro_batches = next(batches)
         step = self._state.step + 1
         compiling = step == self._first_step
         with (
             self._waiting_for_compilers() if compiling else nullcontext(),
-            self._report.pace.step(),
+            self._metrics_logger.timers.step(),
         ):
             metrics = self._train_step(step, micro_batches)
         self._state = one_step_on(self._state, self._spec)
-        self._recorder.step = self._state.step
+        self._writer.step = self._state.step
         return metrics
 
     def _save(self, kind: str) -> None:
@@ -174,16 +182,16 @@ class Loop:
         self._checkpoints.save(assembly.model, assembly.optimizer, self._state, kind=kind)
 
     def _save_kind(self, decision: Decision) -> str | None:
-        """Return why a checkpoint is due between two steps; the last one is saved apart."""
+        """Return the kind of checkpoint that is due; `run` saves the last step itself."""
         if self._state.step == self._spec.training.steps:
             return None
         if Decision.SAVE_ASKED in decision:
             return "request"
         failed_kind = self._checkpoints.failed_kind
-        if failed_kind is not None:  # the next try saves for whatever is due till then
+        if failed_kind is not None:  # the retry also covers intervals that pass until then
             return failed_kind if Decision.SAVE_RETRY in decision else None
         interval = explicit(self._spec.checkpoint.interval_steps)
         by_steps = interval > 0 and self._state.step % interval == 0
-        # By the clock none begins while one is being written: training would wait for its end.
+        # An interval by time starts no save during another one: training would wait for its end.
         by_clock = Decision.SAVE_DUE in decision and not self._checkpoints.under_way
         return "interval" if by_steps or by_clock else None

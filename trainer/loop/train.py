@@ -48,7 +48,7 @@ class OpenDataset(Protocol):
 
 def train(
     run: Run,
-    recorder: RunWriter,
+    writer: RunWriter,
     *,
     open_dataset: OpenDataset = open_dataset,
     after_step: Callable[[int], None] = lambda _step: None,
@@ -57,7 +57,7 @@ def train(
 
     Args:
         run: what to train.
-        recorder: where this rank says what happens.
+        writer: where this rank says what happens.
         open_dataset: opens the dataset.
         after_step: called on each rank with each completed step, before all ranks agree on what
             follows it.
@@ -74,7 +74,7 @@ def train(
         flight_recorder=Path(run.directory.flight_recorder),
     ) as ranks:
         start_history(ranks.device)  # before the first allocation that a snapshot is to show
-        recorder.provenance(provenance)
+        writer.provenance(provenance)
         code = _code_on_every_rank(run, ranks)
         checkpoints = CheckpointManager(
             _owner(run, code),
@@ -87,19 +87,19 @@ def train(
         checkpoints.raise_fence()
         on_rank_0(ranks.cpu_group, lambda: _refuse_second_launch(run))
         # Data before the model: tokenizing needs no GPU memory, and fails before any is taken.
-        recorder.enter(Phase.BUILDING_CACHE)
-        dataset = _open_on_every_rank(run, ranks, recorder, open_dataset)
+        writer.enter(Phase.BUILDING_CACHE)
+        dataset = _open_on_every_rank(run, ranks, writer, open_dataset)
         # Weights: drawn from the seed, then replaced by given ones or by those of a checkpoint.
-        recorder.enter(Phase.LOADING)
+        writer.enter(Phase.LOADING)
         assembly = assemble(run.spec, run.attempt.layout, ranks.device, roots=run.attempt.roots)
-        _load_initial_weights(run, ranks, recorder, assembly)
-        state = starting_state(run, recorder, checkpoints, assembly, dataset, code)
-        loop = Loop(run, ranks, recorder, checkpoints, assembly, state, after_step)
+        _load_initial_weights(run, ranks, writer, assembly)
+        state = starting_state(run, writer, checkpoints, assembly, dataset, code)
+        loop = Loop(run, ranks, writer, checkpoints, assembly, state, after_step)
         snapshots = Path(run.directory.snapshots)
         model, optimizer = assembly.model, assembly.optimizer
         with explaining_memory(model, optimizer, ranks.device, snapshots, rank=ranks.rank):
             outcome = loop.run(dataset)
-        recorder.finish(outcome)
+        writer.finish(outcome)
     return outcome
 
 
@@ -142,7 +142,7 @@ def _refuse_second_launch(run: Run) -> None:
 
 
 def _open_on_every_rank(
-    run: Run, ranks: Ranks, recorder: RunWriter, open_dataset: OpenDataset
+    run: Run, ranks: Ranks, writer: RunWriter, open_dataset: OpenDataset
 ) -> Dataset:
     """Open the dataset everywhere, and refuse nodes that see different data."""
     opened: list[Dataset] = []
@@ -153,7 +153,7 @@ def _open_on_every_rank(
                 run.spec,
                 roots=run.attempt.roots,
                 cache_dir=run.cache_dir,
-                on_progress=recorder.beat,
+                on_progress=writer.beat,
             )
         )
         return opened[0].digest
@@ -168,13 +168,13 @@ def _open_on_every_rank(
     return opened[0]
 
 
-def _load_initial_weights(run: Run, ranks: Ranks, recorder: RunWriter, assembly: Assembly) -> None:
+def _load_initial_weights(run: Run, ranks: Ranks, writer: RunWriter, assembly: Assembly) -> None:
     """Put given weights in place of drawn ones, if the job starts from some."""
     spec = run.spec
     if spec.model.initial_weights is None or run.attempt.resume is not None:
         return
     files = load_initial_weights(assembly.model, spec, run.attempt.roots, ranks.cpu_group)
-    recorder.event(
+    writer.event(
         "weights_loaded",
         {"place": spec.model.initial_weights, "files": [file.model_dump() for file in files]},
     )

@@ -32,14 +32,14 @@ class Validation:
     """
 
     def __init__(
-        self, held_out: Dataset, run: Run, ranks: Ranks, recorder: RunWriter, evaluate: Evaluate
+        self, held_out: Dataset, run: Run, ranks: Ranks, writer: RunWriter, evaluate: Evaluate
     ) -> None:
         self._held_out = held_out
         self._partition = run.partition
         self._layout = run.attempt.layout
         self._dp_rank = Place.of(ranks.rank, self._layout).dp
         self._device = ranks.device
-        self._recorder = recorder
+        self._writer = writer
         self._evaluate = evaluate
         section, batch = run.spec.validation, run.spec.training.global_batch_size
         self._interval, self._last = section.interval_steps, run.spec.training.steps
@@ -65,7 +65,7 @@ class Validation:
         started = time.perf_counter()
         total = torch.zeros((), dtype=torch.float64, device=self._device)
         for batch in self._batches():
-            self._recorder.beat(Phase.VALIDATING)
+            self._writer.beat(Phase.VALIDATING)
             total += self._evaluate(batch)
         # Tensor-parallel ranks have the same loss, all of it; the others each their part.
         total /= self._layout.tp

@@ -70,7 +70,7 @@ class MetricsLogger:
         self._kept: dict[str, float] = {}
         wanted = run.spec.training.tensorboard and ranks.leads
         self._tensorboard = TensorBoard(Path(run.directory.tensorboard)) if wanted else None
-        self.pace = StepTimers(
+        self.timers = StepTimers(
             tokens_per_step=run.spec.tokens_per_step,
             devices=ranks.world_size,
             device=ranks.device,
@@ -140,7 +140,7 @@ class MetricsLogger:
 
         One collective serves all of it. The worst verdict of any rank is that of all.
         """
-        pace = self.pace.values()
+        pace = self.timers.values()
         compiled, self._compile_seconds = self._compile_seconds, compile_seconds()
         own = {name: pace[name] for name in ("perf/data_seconds", "perf/data_share")}
         own |= memory(self._ranks.device)

@@ -1,4 +1,4 @@
-"""Deletes checkpoints from storage: the marker first, durably. A repeat is harmless."""
+"""Deletes checkpoints from storage, the marker first and durably. Idempotent."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trainyard.run.atomic import sync_folder
 
 
 def delete_all(order: OperationOrder, operation: Path) -> OperationOutcome:
-    """Delete the checkpoints of a task, and with a whole job what else its folder holds.
+    """Delete the checkpoints of a task, and with `whole_job` the rest of the job's folder.
 
     Raises:
-        LaunchError: a path leads out of the job's folder; nothing was deleted.
-        CheckpointError: storage refuses. A partly deleted checkpoint is unusable.
+        LaunchError: a path lies outside of the job's folder; nothing was deleted.
+        CheckpointError: the storage fails. A partly deleted checkpoint is unusable.
     """
     folders = folders_of(order)
     with storage_errors("read", storage_root(order.root_path)):
@@ -41,10 +41,10 @@ def delete_all(order: OperationOrder, operation: Path) -> OperationOutcome:
 
 
 def delete_checkpoint(folder: StoragePath) -> None:
-    """Delete one checkpoint; may be repeated, and killed at any moment.
+    """Delete one checkpoint; idempotent, and safe to kill at any moment.
 
     Raises:
-        CheckpointError: storage refuses.
+        CheckpointError: the storage fails.
     """
     with storage_errors("delete", folder):
         if isinstance(folder, ObjectPath):
@@ -53,14 +53,14 @@ def delete_checkpoint(folder: StoragePath) -> None:
         if not folder.exists():
             return None
         (folder / COMMITTED).unlink(missing_ok=True)
-        # From here on, even after a power cut, what is left does not count as a checkpoint.
+        # Before any other file goes: after a power cut the marker must not reappear.
         sync_folder(folder)
         _remove(folder)
         return sync_folder(folder.parent)
 
 
 def _delete_rest(job: StoragePath) -> None:
-    """Delete the folder of a job that is gone: fence, attempts, what was half-written."""
+    """Delete the folder of a deleted job: fence, attempts, incomplete checkpoints."""
     with storage_errors("delete", job):
         if isinstance(job, ObjectPath):
             return job.remove_all()

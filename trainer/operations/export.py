@@ -23,13 +23,13 @@ def export_weights(order: OperationOrder, operation: Path) -> OperationOutcome:
     """Export the checkpoint of the task to its destination.
 
     Raises:
-        LaunchError: the task names nothing to export, its folder is taken, or leads elsewhere.
-        DataError: there is no such tokenizer.
-        CheckpointError: the checkpoint is damaged, or storage refuses.
+        LaunchError: the task has no export, or its folder exists or lies outside of the root.
+        DataError: the tokenizer is missing.
+        CheckpointError: the checkpoint is damaged, or the storage fails.
     """
     asked = order.task.export
     if asked is None:
-        raise LaunchError("the task does not say what to export")
+        raise LaunchError("the task has no `export`")
     checkpoint, point = checkpoint_of(order)
     tokenizer = ByteFiles() if asked.tokenizer is None else PlaceFiles(asked.tokenizer, order.roots)
     to = _destination(order, asked)
@@ -40,7 +40,7 @@ def export_weights(order: OperationOrder, operation: Path) -> OperationOutcome:
         tokenizer=tokenizer,
         shard_bytes=int(asked.shard_gib * 2**30),
         point=point,
-        watch=lambda total: ProgressWriter(operation, total=total),
+        track=lambda total: ProgressWriter(operation, total=total),
     )
     result = ExportResult(
         place=asked.place,
@@ -57,7 +57,7 @@ def export_weights(order: OperationOrder, operation: Path) -> OperationOutcome:
 
 
 def _destination(order: OperationOrder, asked: ExportTask) -> Path:
-    """Return the folder to write, which lies beneath its root after links are resolved."""
+    """Return the folder to write, which lies beneath its root with links resolved."""
     if asked.root not in order.roots:
         known = ", ".join(sorted(order.roots)) or "none"
         raise LaunchError(f"root {asked.root!r} is not defined on this node (defined: {known})")

@@ -1,4 +1,4 @@
-"""Loads every tensor of a checkpoint, a part at a time, on one rank or shared out over several."""
+"""Loads every tensor of a checkpoint, part by part, on one rank or sharded over several."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trainyard.protocol.manifest import DCP_METADATA
 from trainyard.run.checkpoint_faults import CheckpointFault
 
 PART_BYTES = 512 * 2**20
-"""Bytes of tensors that are in memory at once; a larger tensor is a part of its own."""
+"""Bytes of tensors in memory at once; a larger tensor is a part of its own."""
 
 Entries = dict[str, TensorStorageMetadata]
 
@@ -40,18 +40,18 @@ def load_everything(
     progress: ProgressWriter,
     operation: Path,
 ) -> int:
-    """Load all tensors of a checkpoint whose checksums are right; return how many there are.
+    """Load all tensors of a checkpoint with verified checksums; return their number.
 
     Args:
         folder: folder of the checkpoint.
-        point: which checkpoint it must be.
-        ranks: ranks to share the tensors out over; 1 loads each whole.
-        progress: counts the bytes that were read.
-        operation: folder for the meeting of the ranks.
+        point: the checkpoint that it must hold.
+        ranks: ranks to shard the tensors over; 1 loads each whole.
+        progress: counts the bytes read.
+        operation: folder for the rendezvous file of the ranks.
 
     Raises:
-        CheckpointError: the metadata is refused, a tensor is incomplete, or one cannot be loaded;
-            without a fault where storage refuses or a rank was ended, which proves nothing.
+        CheckpointError: the metadata is rejected, a tensor is incomplete, or one cannot be loaded;
+            without a `fault` if the storage fails or a rank was killed, which proves nothing.
     """
     entries = _entries(folder, point)
     _open(folder, point, entries)
@@ -81,7 +81,7 @@ def load_everything(
 
 
 def _refusal(error: BaseException) -> CheckpointError | None:
-    """Return the storage's error, where it is why a load failed on a rank."""
+    """Return the storage error that made the load fail on a rank, if any."""
     failures = error.failures.values() if isinstance(error, dcp.api.CheckpointException) else ()
     causes = [error, *(cause for cause, _ in failures)]
     found = (one for one in causes if isinstance(one, CheckpointError) and one.of_storage)
@@ -89,7 +89,7 @@ def _refusal(error: BaseException) -> CheckpointError | None:
 
 
 def _entries(folder: StoragePath, point: ResumePoint) -> Entries:
-    """Return the metadata of each tensor, all of which must be complete."""
+    """Return the metadata of each tensor, after checking that files cover all of them."""
     path = folder / DCP_METADATA
     metadata = load_metadata(path, expected_digest=point.metadata_digest)
     check_cover(metadata, path)
@@ -130,8 +130,8 @@ def _load_alone(
 def _load_share(
     rank: int, ranks: int, folder: StoragePath, point: ResumePoint, meeting: Path
 ) -> None:
-    """Load one rank's share of every tensor; runs in a process of its own."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the ranks are all on this machine
+    """Load one rank's shard of every tensor; runs in a spawned process."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
     try:
         mesh = init_device_mesh("cpu", (ranks,))
@@ -142,14 +142,16 @@ def _load_share(
             dcp.load({}, storage_reader=reader, planner=LoadPlanner(tensors))
     except (Exception, dcp.api.CheckpointException) as error:
         if refusal := _refusal(error):
-            sys.exit(str(refusal))  # and not as an error, which would be one of the checkpoint
+            # An exit, not an exception: `mp.spawn` reports an exception as a failed load, which
+            # would count as a fault of the checkpoint.
+            sys.exit(str(refusal))
         raise
     finally:
         dist.destroy_process_group()
 
 
 def _share(entry: TensorStorageMetadata, mesh: DeviceMesh) -> Tensor:
-    """Return this rank's rows of a tensor, still empty; every rank has all of a scalar."""
+    """Return an empty tensor for this rank's rows; scalars are replicated."""
     if not entry.size:
         return torch.empty((), dtype=entry.properties.dtype)
     return sharded.empty(
@@ -161,7 +163,7 @@ def _share(entry: TensorStorageMetadata, mesh: DeviceMesh) -> Tensor:
 
 
 def _parts(entries: Mapping[str, TensorStorageMetadata]) -> Iterator[Entries]:
-    """Yield the tensors in parts that fit into memory, in order of their names."""
+    """Yield the tensors in parts of at most `PART_BYTES`, sorted by name."""
     part: Entries = {}
     for name in sorted(entries):
         if part and sum(map(_bytes, part.values())) + _bytes(entries[name]) > PART_BYTES:

@@ -1,6 +1,6 @@
-"""`python -m trainer verify FOLDER` and the like: run the operation of a folder.
+"""`python -m trainer KIND FOLDER`: runs the operation in a folder.
 
-The folder holds `task.json`; `trainyard.protocol.operations` defines it and what is written there.
+The folder holds `task.json`; `trainyard.protocol.operations` defines it and the files written.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from trainyard.protocol.operations import (
 logger = logging.getLogger("trainer")
 
 
-def main(kind: OperationKind, words: list[str]) -> int:
-    """Run an operation; 0 when it was done, whatever it found, 1 when it could not be."""
+def main(kind: OperationKind, folder: Path) -> int:
+    """Run an operation; return 0 if it completed, whatever its result, and 1 if it failed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    folder = Path(words[0])
     try:
-        outcome = _do(kind, folder)
+        outcome = _run(kind, folder)
     except RunError as error:
         outcome = OperationOutcome(outcome="failed", message=error.explained[:4000])
     except Exception as error:
@@ -38,34 +37,45 @@ def main(kind: OperationKind, words: list[str]) -> int:
     return 0 if outcome.outcome == "succeeded" else 1
 
 
-def _do(kind: OperationKind, folder: Path) -> OperationOutcome:
+def _run(kind: OperationKind, folder: Path) -> OperationOutcome:
     try:
         order = OperationOrder.model_validate_json((folder / TASK).read_bytes())
     except (OSError, ValueError) as error:
         raise LaunchError(f"{folder / TASK}: {error}", path=str(folder / TASK)) from error
     if order.task.kind != kind:
-        raise LaunchError(f"{folder / TASK} asks to {order.task.kind}, not to {kind}")
+        raise LaunchError(f"{folder / TASK} has kind {order.task.kind}, not {kind}")
     return _command(kind)(order, folder)
 
 
-def _command(kind: OperationKind) -> Callable[[OperationOrder, Path], OperationOutcome]:
-    """Return the function of a kind; each imports what it needs, and only some need torch."""
-    if kind == OperationKind.DELETE:
-        from trainer.operations.delete import delete_all
+def _command(kind: str) -> Callable[[OperationOrder, Path], OperationOutcome]:
+    """Return the function of a kind.
 
-        return delete_all
-    if kind == OperationKind.EXPORT:
-        from trainer.operations.export import export_weights
+    Imports are lazy: a deletion must run without torch.
 
-        return export_weights
-    if kind == OperationKind.SAMPLE:
-        from trainer.operations.sample import draw
+    Raises:
+        LaunchError: the kind has no function.
+    """
+    match kind:
+        case OperationKind.VERIFY | OperationKind.SCRUB:
+            from trainer.operations.verify import verify
 
-        return draw
-    if kind == OperationKind.RECOVER:
-        from trainer.operations.recover import recover
+            return verify
+        case OperationKind.DELETE:
+            from trainer.operations.delete import delete_all
 
-        return recover
-    from trainer.operations.verify import verify
+            return delete_all
+        case OperationKind.EXPORT:
+            from trainer.operations.export import export_weights
 
-    return verify
+            return export_weights
+        case OperationKind.SAMPLE:
+            from trainer.operations.sample import draw
+
+            return draw
+        case OperationKind.RECOVER:
+            from trainer.operations.recover import recover
+
+            return recover
+        case _:
+            legal = ", ".join(OperationKind)
+            raise LaunchError(f"kind={kind!r} is no operation of this trainer; legal: {legal}")

@@ -1,4 +1,4 @@
-"""An operation's folder: its order, checked against storage, and the record of its progress."""
+"""The folder of an operation: the paths of its task, checked, and its progress file."""
 
 from __future__ import annotations
 
@@ -22,37 +22,38 @@ from trainyard.protocol.operations import (
 from trainyard.run.atomic import replace_file
 from trainyard.spec.storage_uri import ROOT_FILE
 
-PROGRESS_SECONDS = 0.2
+PROGRESS_SECONDS = 0.2  # most files take less; each update replaces a file
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class ProgressWriter:
-    """Writes the progress of an operation, a few times a second."""
+    """Writes the progress of an operation, at most once in `PROGRESS_SECONDS`."""
 
     def __init__(self, folder: Path, *, total: int) -> None:
         self._path = folder / PROGRESS
         self._total = total
         self._done = 0
-        self._told_at = 0.0
+        self._written_at = 0.0
 
     def begin(self, doing: str) -> None:
-        """Write what is done now."""
+        """Report the start of a part of the work."""
         now = time.monotonic()
-        if now - self._told_at >= PROGRESS_SECONDS:
-            self._told_at = now
+        if now - self._written_at >= PROGRESS_SECONDS:
+            self._written_at = now
             progress = OperationProgress(doing=doing[:200], done=self._done, total=self._total)
             write_record(self._path, progress)
 
     def advance(self, done: int) -> None:
-        """Count what was done."""
+        """Count completed work, in the unit of `total`."""
         self._done = min(self._done + done, self._total)
 
 
 def folders_of(order: OperationOrder) -> list[StoragePath]:
-    """Return the folders of a task, each where a checkpoint of the job lies beneath the root.
+    """Return the folders of a task, each the canonical path of a checkpoint of its job.
 
     Raises:
-        LaunchError: the root's UUID differs, or a path leads elsewhere.
+        LaunchError: a path is not canonical or links out of the root.
+        CheckpointError: the root's UUID differs or cannot be read.
     """
     root = storage_root(order.root_path)
     if order.root_id is not None:
@@ -71,10 +72,10 @@ def folders_of(order: OperationOrder) -> list[StoragePath]:
 
 
 def checkpoint_of(order: OperationOrder) -> tuple[StoragePath, ResumePoint]:
-    """Return the folder of the one checkpoint of a task, and which checkpoint it must be.
+    """Return the folder of a task's only checkpoint, and the checkpoint that it must hold.
 
     Raises:
-        LaunchError: the task names none, or a path leads elsewhere.
+        LaunchError: the task names no checkpoint or several, or as `folders_of`.
     """
     point = order.task.checkpoint
     if point is None or len(order.task.paths) != 1:
@@ -87,7 +88,7 @@ def check_root(root: StoragePath, expected: str | None) -> None:
     """Reject the root if its UUID differs, for example because it is not mounted.
 
     Raises:
-        CheckpointError: it holds another UUID than `expected`, or none.
+        CheckpointError: the root's UUID is not `expected`, or cannot be read.
     """
     path = root / ROOT_FILE
     with storage_errors("read", path):
@@ -97,12 +98,12 @@ def check_root(root: StoragePath, expected: str | None) -> None:
 
 
 def write_record(path: Path, record: BaseModel) -> None:
-    """Replace a file of the operation's folder at once."""
+    """Replace a file of the operation's folder atomically."""
     replace_file(path, record.model_dump_json(indent=1) + "\n", durable=False)
 
 
 def _is_checkpoint_path(task: OperationTask, path: str) -> bool:
-    """Return whether a path is spelt as `checkpoint_path` spells those of the job."""
+    """Return whether a path has exactly the form of `checkpoint_path` for the job."""
     attempt, _, step = path.removeprefix(f"{task.job_id}/a").partition("/step-")
     if not (attempt.isdecimal() and step.isdecimal() and JOB_ID.fullmatch(task.job_id)):
         return False

@@ -1,4 +1,4 @@
-"""Fences off a lost attempt, and reads the manifests of its unreported commits."""
+"""Raises the fence above a lost attempt, and reads the manifests of its unreported commits."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from trainyard.protocol.operations import (
 
 
 def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
-    """Raise the fence above a lost attempt, and return the commits that the catalog does not hold.
+    """Raise the fence above a lost attempt, and return the commits that the catalog lacks.
 
-    The newest come first, as many as one report has room for. Their checksums are compared when
-    they are loaded: here only what costs no reading of tensors is.
+    The newest come first, up to `MAX_RECOVERED_BYTES` of manifests. Checks that read no tensors run
+    here; a load compares the checksums of tensors later.
 
     Raises:
         LaunchError: the task names no attempt.
-        CheckpointError: storage refuses.
+        CheckpointError: the storage fails.
     """
     task, job_id = order.task.recover, order.task.job_id
     if task is None or not JOB_ID.fullmatch(job_id):
         raise LaunchError("the task names no attempt to recover")
     root = storage_root(order.root_path)
     check_root(root, order.root_id)
-    # A later attempt may have raised it further: this one is fenced off all the same.
+    # OutrunError: a later attempt has raised the fence further, which fences this one too.
     with suppress(OutrunError), raised_fence(root / job_id, task.fence):
         pass
     committed = committed_manifests(root, job_id, attempt=task.attempt)
@@ -66,10 +66,10 @@ def recover(order: OperationOrder, operation: Path) -> OperationOutcome:
 
 
 def _manifest_if_whole(root: StoragePath, manifest: Manifest) -> str | None:
-    """Return the manifest's text; None where sizes, links, counters or metadata are wrong.
+    """Return the manifest's text; None if sizes, links, counters or metadata are wrong.
 
     Raises:
-        CheckpointError: storage refuses, which proves nothing about the checkpoint.
+        CheckpointError: the storage fails, which proves nothing about the checkpoint.
     """
     state = manifest.train_state
     folder = root / checkpoint_path(manifest.job_id, manifest.attempt, state.step)

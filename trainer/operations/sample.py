@@ -1,4 +1,4 @@
-"""Draws a text from a checkpoint, on the CPU, within a time and the memory that is free."""
+"""Samples text from a checkpoint on the CPU, within limits of time and of free memory."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ MEMORY = Path("/proc/meminfo")
 def draw(
     order: OperationOrder, operation: Path, *, clock: Callable[[], float] = time.monotonic
 ) -> OperationOutcome:
-    """Draw the text of the task.
+    """Generate the text of the task.
 
     Raises:
-        LaunchError: the task has no sample, or the model does not fit into memory.
-        DataError: the tokenizer cannot be had.
-        CheckpointError: the checkpoint is damaged, or storage refuses.
+        LaunchError: the task has no sample, or the model takes too much memory.
+        DataError: the tokenizer cannot be opened.
+        CheckpointError: the checkpoint is damaged, or the storage fails.
     """
     asked = order.task.sample
     if asked is None:
-        raise LaunchError("the task does not say what to draw")
+        raise LaunchError("the task has no `sample`")
     folder, point = checkpoint_of(order)
     tokenizer = open_tokenizer(asked.spec, order.roots)
     _check_room(asked, order)
@@ -42,7 +42,7 @@ def draw(
     model = load_weights(asked.spec, folder, order.roots, point=point)
     until = clock() + SAMPLE_SECONDS
 
-    def watch(drawn: int) -> bool:
+    def proceed(drawn: int) -> bool:
         progress.advance(min(drawn, 1))
         progress.begin("draws")
         return clock() < until
@@ -54,7 +54,7 @@ def draw(
         tokens=asked.max_tokens,
         temperature=asked.temperature,
         seed=asked.seed,
-        watch=watch,
+        proceed=proceed,
     )
     ended = result.ended.value.replace("_", " ")
     return OperationOutcome(
@@ -63,8 +63,8 @@ def draw(
 
 
 def _check_room(asked: SampleTask, order: OperationOrder) -> None:
-    """Reject a model that would take the memory of the attempts that run here."""
-    model = build_model(asked.spec, order.roots)  # without memory
+    """Reject weights above half of the free memory, which attempts on this node need."""
+    model = build_model(asked.spec, order.roots)  # on the meta device
     needed = sum(p.numel() * p.element_size() for p in model.parameters())
     lines = MEMORY.read_text(encoding="ascii").splitlines()
     free = next(int(line.split()[1]) * 2**10 for line in lines if line.startswith("MemAvailable"))

@@ -1,4 +1,4 @@
-"""Verifies or scrubs a checkpoint: all checksums; `verify` loads every tensor on other ranks."""
+"""Verifies or scrubs a checkpoint: all checksums, and for `verify` a load of every tensor."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from trainyard.run.checkpoint_faults import CheckpointFault
 
 
 def verify(order: OperationOrder, operation: Path) -> OperationOutcome:
-    """Verify or scrub the checkpoint of a task, and return what was found.
+    """Verify or scrub the checkpoint of a task; the outcome holds the result.
 
     Raises:
-        LaunchError: the task is not of one checkpoint beneath its root.
-        CheckpointError: storage could not be read, which proves nothing about the checkpoint.
+        LaunchError: the task does not name one checkpoint beneath its root.
+        CheckpointError: the storage cannot be read, which proves nothing about the checkpoint.
     """
     folder, point = checkpoint_of(order)
     loads = order.task.kind == OperationKind.VERIFY
@@ -44,14 +44,14 @@ def verify(order: OperationOrder, operation: Path) -> OperationOutcome:
         if fault is None:
             raise
         found = Verification(ok=False, at=datetime.now(UTC), fault=fault, message=str(error)[:2000])
-    return OperationOutcome(outcome="succeeded", message=_told(found), verification=found)
+    return OperationOutcome(outcome="succeeded", message=_summary(found), verification=found)
 
 
 def _fault_of(error: CheckpointError) -> CheckpointFault | None:
-    """Return what an error proves of the checkpoint; None where it proves nothing.
+    """Return the fault that an error proves; None if it proves nothing about the checkpoint.
 
-    A load tries again after an I/O error, which may pass. A look has the time to be strict: a file
-    with sectors that cannot be read is damaged.
+    A load treats EIO as transient and retries. A verification is strict: unreadable sectors are
+    damage.
     """
     cause = error.__cause__
     if error.fault is None and isinstance(cause, OSError) and cause.errno == errno.EIO:
@@ -72,14 +72,14 @@ def _loaded(
 ) -> Verification:
     from trainer.operations.load_check import load_everything  # with torch
 
-    # Another number than wrote it, so that pieces are really cut or put together.
+    # Not the number that wrote it, so that loading must reshard.
     ranks = 2 if manifest.layout.world_size == 1 else 1
     tensors = load_everything(folder, point, ranks=ranks, progress=progress, operation=operation)
     now = datetime.now(UTC)
     return Verification(ok=True, at=now, loaded_at=now, loaded_on=ranks, tensors=tensors)
 
 
-def _told(found: Verification) -> str:
+def _summary(found: Verification) -> str:
     if not found.ok:
         return f"{found.fault}: {found.message}"
     if found.loaded_at is None:

@@ -1,4 +1,4 @@
-"""An object that is read forwards; what comes next is fetched before it is asked for."""
+"""Sequential reads of an object with read-ahead."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from trainer.storage import s3_client
 
 FIRST = 2**20
 LARGEST = 16 * 2**20
-"""Bytes of a span; each is twice as long as the one before, since who reads on will read on."""
+"""Bytes of the first and of the largest request. Sizes double while reads stay sequential: a short
+read fetches little too much, and a long one needs few requests."""
 AHEAD = 4
-"""Spans that are on their way at once; so many are in memory too."""
+"""Most requests in flight, hence most spans in memory."""
 
 
 class Download:
-    """Reads spans of an object; a jump drops what was fetched ahead."""
+    """Reads an object in order, in spans fetched ahead; a long seek drops them."""
 
     def __init__(self, bucket: str, key: str, *, name: str, size: int) -> None:
-        """Begin to fetch an object.
+        """Prepare to read from the start; the first read sends the first request.
 
         Args:
-            bucket: its bucket.
-            key: its name there.
-            name: its URL, for errors.
-            size: its bytes.
+            bucket: bucket of the object.
+            key: key of the object.
+            name: URL of the object, for errors.
+            size: bytes of the object.
         """
         self._bucket, self._key, self._name = bucket, key, name
         self._size = size
@@ -35,10 +36,10 @@ class Download:
         self._jump(0)
 
     def readinto(self, memory: memoryview) -> int:
-        """Fill memory from the start and return how many bytes there were; 0 at the end.
+        """Read into the start of `memory`; return the number of bytes, 0 at the end.
 
         Raises:
-            OSError: the object store refuses, or breaks off again and again.
+            OSError: the object store rejects the request, or all its answers break off.
         """
         if not self._here and not self._take():
             return 0
@@ -57,7 +58,7 @@ class Download:
         return bytes(content)
 
     def seek(self, offset: int) -> int:
-        """Go on at another place; what was fetched ahead is of use when it lies there."""
+        """Continue at `offset`; keeps the fetched spans if `offset` lies within them."""
         while self._at + len(self._here) < offset < self._next:
             self._at += len(self._here)
             self._take()
@@ -69,7 +70,7 @@ class Download:
         return offset
 
     def close(self) -> None:
-        """Ask for nothing any more."""
+        """Cancel the requests in flight."""
         for begun in self._ahead:
             begun.cancel()
         self._ahead.clear()
@@ -90,22 +91,22 @@ class Download:
         self._here = memoryview(b"")
         self._next = offset
         self._span = FIRST
-        self._most = 1
+        self._window = 1
 
     def _take(self) -> bool:
-        """Take the next span, and ask for more behind it; say whether there was one."""
-        self._ask()
+        """Wait for the next span and request further ones; return False at the end."""
+        self._request()
         if not self._ahead:
             return False
         self._here = memoryview(s3_client.wait(self._ahead.popleft(), self._name))
         self._span = min(2 * self._span, LARGEST)
-        self._most = min(self._most + 1, AHEAD)
-        if self._most > 2:  # the first span may be all that is wanted here
-            self._ask()
+        self._window = min(self._window + 1, AHEAD)
+        if self._window > 2:  # no read-ahead after the first span: many reads end within it
+            self._request()
         return True
 
-    def _ask(self) -> None:
-        while len(self._ahead) < self._most and self._next < self._size:
+    def _request(self) -> None:
+        while len(self._ahead) < self._window and self._next < self._size:
             end = min(self._next + self._span, self._size)
             self._ahead.append(
                 s3_client.begin_reading(self._bucket, self._key, start=self._next, end=end)

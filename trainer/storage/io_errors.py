@@ -1,4 +1,4 @@
-"""Access to storage: what the system refuses as typed errors, and digests of files."""
+"""Storage errors as typed errors, and digests of files."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from trainyard.run.checkpoint_faults import CheckpointFault
 FULL = (errno.ENOSPC, errno.EDQUOT)
 TRANSIENT = (
     *FULL,
-    errno.EROFS,  # a file system that is remounted after an error
+    errno.EROFS,  # Linux remounts a file system read-only after an error
     errno.EIO,
     errno.ESTALE,  # the server of a network file system was restarted
     errno.ETIMEDOUT,
-    errno.EHOSTUNREACH,  # a bucket does not answer,
-    errno.EREMOTEIO,  # has failed (5xx),
-    errno.EBUSY,  # or refuses so many requests
+    # From `s3_client`:
+    errno.EHOSTUNREACH,  # no answer
+    errno.EREMOTEIO,  # status 5xx
+    errno.EBUSY,  # too many requests
 )
-OF_CONTENT = (errno.ENOENT, errno.EIO)  # a file is gone, or its sectors are bad
+OF_CONTENT = (errno.ENOENT, errno.EIO)  # a missing file or bad sectors: damage, not an outage
 READ_SIZE = 8 * 2**20  # bytes; large enough that the disk, not Python, is the limit
 
 
 @contextmanager
 def storage_errors(verb: str, path: StoragePath) -> Iterator[None]:
-    """Turn what the system refuses into a `CheckpointError` that names path and cause."""
+    """Convert an `OSError` of the block to a `CheckpointError` with path and cause."""
     try:
         yield
     except OSError as error:

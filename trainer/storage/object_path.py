@@ -1,4 +1,4 @@
-"""Paths in an object store, with those methods of `pathlib.Path` that checkpoints use."""
+"""Paths in an object store, with the methods of `pathlib.Path` that checkpoints use."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from trainer.storage.download import Download
 from trainyard.spec.storage_uri import OBJECTS, split_object_store
 
 DELETED_AT_ONCE = 1000
-"""Objects that one request deletes; S3 takes no more."""
-
+"""Objects of one delete request: S3's limit."""
 
 LARGEST_SMALL = 2**30
-"""Bytes of the largest object that is read at once."""
+"""Bytes of the largest object for `read_bytes`."""
 
 
 class ObjectStat(NamedTuple):
-    """What is known of an object without reading it."""
+    """The metadata of an object."""
 
     st_size: int
     """Bytes."""
@@ -28,19 +27,19 @@ class ObjectStat(NamedTuple):
 
 @dataclass(frozen=True, order=True)
 class ObjectPath:
-    """An object, or what in a file system would be a folder: the beginning of names."""
+    """An object, or a key prefix in the role of a folder."""
 
     bucket: str
     """Name of the bucket."""
     parts: tuple[str, ...] = ()
-    """The key, cut at its slashes."""
+    """The key, split at slashes."""
 
     @classmethod
     def root(cls, url: str) -> ObjectPath:
-        """Return the root that settings name as `s3://bucket/prefix`.
+        """Return the root of the URL `s3://bucket/prefix`.
 
         Raises:
-            ValueError: it is no such URL.
+            ValueError: the URL has another form.
         """
         bucket, prefix = split_object_store(url)
         return cls(bucket, tuple(filter(None, prefix.split("/"))))
@@ -49,7 +48,7 @@ class ObjectPath:
         return f"{OBJECTS}{'/'.join((self.bucket, *self.parts))}"
 
     def __truediv__(self, relative: str) -> ObjectPath:
-        before = () if relative.startswith("/") else self.parts  # as pathlib has it
+        before = () if relative.startswith("/") else self.parts  # like pathlib
         return ObjectPath(self.bucket, (*before, *filter(None, relative.split("/"))))
 
     @property
@@ -83,10 +82,10 @@ class ObjectPath:
         return (self.bucket, beginning) == (other.bucket, other.parts)
 
     def exists(self) -> bool:
-        """Return whether there is such an object; a folder is none.
+        """Return whether the object exists; False for a folder.
 
         Raises:
-            OSError: the object store cannot say.
+            OSError: the object store rejects the request or does not answer.
         """
         try:
             self.stat()
@@ -98,13 +97,13 @@ class ObjectPath:
         """Return the object's size.
 
         Raises:
-            OSError: there is none, or the object store cannot say.
+            OSError: the object does not exist, or the object store does not answer.
         """
         answer = s3_client.call("head_object", str(self), Bucket=self.bucket, Key=self.key)
         return ObjectStat(answer["ContentLength"])
 
     def read_bytes(self) -> bytes:
-        """Return the object's content, which is small.
+        """Return the content of a small object.
 
         Raises:
             OSError: it cannot be read.
@@ -116,19 +115,19 @@ class ObjectPath:
         return Download(self.bucket, self.key, name=str(self), size=self.stat().st_size)
 
     def open(self, _mode: Literal["rb"], *, buffering: Literal[0]) -> Download:
-        """Open the object to be read forwards.
+        """Open the object for sequential reads.
 
         Raises:
-            OSError: there is none, or the object store refuses.
+            OSError: the object does not exist, or the object store rejects the request.
         """
         assert buffering == 0
         return self._download()
 
     def put(self, content: bytes, *, new: bool = False) -> None:
-        """Write a small object at once.
+        """Write a small object with one request.
 
         Raises:
-            OSError: the object store refuses; `FileExistsError` where it must be new and is not.
+            OSError: the object store rejects it; `FileExistsError` with `new` if it exists.
         """
         condition = {"IfNoneMatch": "*"} if new else {}
         s3_client.call(
@@ -136,19 +135,19 @@ class ObjectPath:
         )
 
     def unlink(self, *, missing_ok: Literal[True]) -> None:
-        """Delete the object; whether it was there is not told.
+        """Delete the object if it exists.
 
         Raises:
-            OSError: the object store refuses.
+            OSError: the object store rejects the request.
         """
         assert missing_ok
         s3_client.call("delete_object", str(self), Bucket=self.bucket, Key=self.key)
 
     def beneath(self, *, start: str = "") -> Iterator[ObjectPath]:
-        """Yield every object of a folder whose name begins so, in the order of their names.
+        """Yield the objects of a folder whose relative names begin with `start`, sorted by name.
 
         Raises:
-            OSError: the object store refuses to list them.
+            OSError: the object store rejects the listing.
         """
         more: dict[str, str] = {}
         while True:
@@ -166,10 +165,10 @@ class ObjectPath:
             more = {"ContinuationToken": answer["NextContinuationToken"]}
 
     def remove_all(self) -> None:
-        """Delete every object of a folder, and what began to be uploaded there.
+        """Delete every object and abort every multipart upload of a folder.
 
         Raises:
-            OSError: the object store refuses.
+            OSError: the object store rejects a request.
         """
         self.abort_uploads()
         found = list(self.beneath())
@@ -186,10 +185,10 @@ class ObjectPath:
                 raise OSError(errno.EACCES, what, str(ObjectPath(self.bucket) / refused["Key"]))
 
     def uploads(self) -> list[tuple[ObjectPath, str]]:
-        """Return what began to be uploaded beneath a folder and was neither completed nor aborted.
+        """Return path and id of each unfinished multipart upload beneath a folder.
 
         Raises:
-            OSError: the object store refuses to list it.
+            OSError: the object store rejects the listing.
         """
         found: list[tuple[ObjectPath, str]] = []
         more: dict[str, str] = {}
@@ -208,19 +207,19 @@ class ObjectPath:
             }
 
     def abort_uploads(self) -> None:
-        """Drop the parts of what began to be uploaded beneath a folder.
+        """Abort all unfinished multipart uploads beneath a folder.
 
         Raises:
-            OSError: the object store refuses.
+            OSError: the object store rejects a request.
         """
         for path, upload in self.uploads():
             path.abort(upload)
 
     def abort(self, upload: str) -> None:
-        """Drop the parts of an upload; one that is gone is dropped already.
+        """Abort a multipart upload; does nothing if it no longer exists.
 
         Raises:
-            OSError: the object store refuses.
+            OSError: the object store rejects the request.
         """
         try:
             s3_client.call(

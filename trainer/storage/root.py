@@ -1,4 +1,4 @@
-"""Where checkpoints lie: a folder, or a bucket of an object store."""
+"""Storage roots of checkpoints: a folder, or a prefix in an object store."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ StoragePath = Path | ObjectPath
 
 
 def storage_root(text: str) -> StoragePath:
-    """Return a root as the settings of this machine name it.
+    """Return the root of a path or an `s3://` URL in the settings of this machine.
 
     Raises:
-        LaunchError: it is no URL of an object store, or nothing here can speak to one.
+        LaunchError: the URL is malformed, or the package s3fs is missing.
     """
     if not is_object_store(text):
         return Path(text)

@@ -1,4 +1,4 @@
-"""Calls to an object store: retried by the library, bounded in time, refused as `OSError`."""
+"""Calls to an object store: retried by botocore, bounded in time, errors as `OSError`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
-"""Silence after which a request has failed; a part that is on its way counts as silence too."""
+"""Socket timeout of a request. It also covers sending a part, so it bounds the upload speed."""
 ATTEMPTS = 8
-"""Tries of a request that fails for a reason that may pass; `AWS_MAX_ATTEMPTS` sets another."""
+"""Tries of a request with a transient error; `AWS_MAX_ATTEMPTS` overrides it."""
 
-# errno.EIO is not among them: from a disk it means damage, and no network error does.
+# Never errno.EIO: from a disk it means damage, which no network error proves.
 _CODES = {
     **dict.fromkeys(("404", "NoSuchKey", "NoSuchUpload"), errno.ENOENT),
     "NoSuchBucket": errno.ENXIO,
@@ -37,31 +37,27 @@ _WORDS = {
 
 
 def call(method: str, path: str, **arguments: Any) -> dict[str, Any]:
-    """Make a call of S3's interface and return its answer.
+    """Make a call of the S3 API and return its answer.
 
     Args:
-        method: as botocore names it, such as `put_object`.
-        path: what is named in errors.
-        arguments: of the method.
+        method: botocore's name, such as `put_object`.
+        path: path for errors.
+        arguments: arguments of the method.
 
     Raises:
-        OSError: it was refused, or not answered in any attempt; says why.
+        OSError: the call was rejected, or no attempt was answered; with the cause.
     """
     return wait(begin(method, **arguments), path)
 
 
 def begin(method: str, **arguments: Any) -> Future[dict[str, Any]]:
-    """Begin a call, which goes on beside; `wait` returns its answer."""
+    """Start a call asynchronously; `wait` returns its answer."""
     system = _system()
     return asyncio.run_coroutine_threadsafe(system._call_s3(method, **arguments), system.loop)
 
 
 def wait(begun: Future[Any], path: str) -> Any:
-    """Wait for a call that was begun.
-
-    Raises:
-        OSError: as `call`.
-    """
+    """Wait for a call started with `begin` or `begin_reading`; raises OSError like `call`."""
     try:
         return begun.result()
     except Exception as error:
@@ -69,9 +65,9 @@ def wait(begun: Future[Any], path: str) -> Any:
 
 
 def begin_reading(bucket: str, key: str, *, start: int, end: int) -> Future[bytes]:
-    """Begin to read the bytes from `start` up to `end`.
+    """Start to read the bytes from `start` up to, not including, `end`.
 
-    The library retries until an answer begins; one that breaks off is asked for again here.
+    botocore retries until an answer begins; this function repeats a request whose body breaks off.
     """
     system = _system()
 
@@ -96,7 +92,7 @@ def begin_reading(bucket: str, key: str, *, start: int, end: int) -> Future[byte
 
 @cache
 def _system() -> Any:
-    import s3fs  # an extra; half a second that only who has a bucket waits for
+    import s3fs  # optional, and half a second to import: only for runs with a bucket
 
     system = s3fs.S3FileSystem(
         skip_instance_cache=True,
@@ -107,7 +103,7 @@ def _system() -> Any:
             "retries": {"mode": "standard", "total_max_attempts": _attempts()},
         },
     )
-    system.retries = 1  # botocore's are enough; these would multiply them
+    system.retries = 1  # s3fs's own retries would multiply botocore's
     return system
 
 
@@ -116,7 +112,7 @@ def _attempts() -> int:
 
 
 def os_error(error: Exception, path: str) -> OSError:
-    """Return what a failure of the libraries means, as an error of the system with its path."""
+    """Return the `OSError` with the path that corresponds to an error of the libraries."""
     from botocore.exceptions import (
         ClientError,
         CredentialRetrievalError,
@@ -127,11 +123,11 @@ def os_error(error: Exception, path: str) -> OSError:
 
     cause = error.__cause__ if isinstance(error.__cause__, ClientError) else error
     if isinstance(cause, ClientError):
-        told = cause.response.get("Error", {})
-        code = str(told.get("Code", ""))
+        answer = cause.response.get("Error", {})
+        code = str(answer.get("Code", ""))
         status = cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
         number = _CODES.get(code, errno.EREMOTEIO if status >= 500 else errno.EPROTO)
-        detail = f"{code} {told.get('Message', '')}".strip()
+        detail = f"{code} {answer.get('Message', '')}".strip()
         return OSError(number, f"{_WORDS[number]} ({detail})", path)
     if isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError):
         remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the node a role"

@@ -1,4 +1,4 @@
-"""A new object, sent in parts while it is written: bounded in memory, there as a whole or not."""
+"""Multipart upload of a new object while it is written: bounded memory, atomic creation."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ if TYPE_CHECKING:
     from trainer.storage.object_path import ObjectPath
 
 PART = 32 * 2**20
-"""Bytes of a part; all but the last have as many, which some stores demand."""
+"""Bytes of a part. All but the last are equal, which some stores require."""
 MOST_PARTS = 9_000
-"""Parts of one object, below the 10,000 that S3 takes: what is expected is about right."""
+"""Parts of an object of the expected size. S3's limit is 10,000; the margin allows for an object
+that is larger than expected."""
 IN_FLIGHT = 4
-"""Parts that are on their way at once, where the ceiling allows it."""
+"""Most parts in flight, if the memory limit allows it."""
 
 logger = logging.getLogger(__name__)
 
 
 class Upload:
-    """Nothing is there before `complete`; closed without it, what was sent is dropped."""
+    """The object exists only after `complete`; `close` without it drops the parts."""
 
     def __init__(self, path: ObjectPath, *, expected: int = 0, ceiling: int = 2**40) -> None:
-        """Send nothing yet.
+        """Prepare the upload; the first full part starts it.
 
         Args:
             path: the new object.
-            expected: bytes that it will have, about; larger ones are sent in larger parts.
-            ceiling: bytes of memory to be used for parts, but for two of them at the least.
+            expected: approximate size in bytes; larger objects are sent in larger parts.
+            ceiling: bytes of memory for parts; two parts are always allowed.
         """
         self.closed = False
         self._path = path
@@ -45,15 +46,16 @@ class Upload:
         self._sent = 0
         self._in_flight: deque[tuple[int, Future[dict[str, Any]]]] = deque()
         self._parts: list[dict[str, Any]] = []
-        # By it an answer that was lost is told from an object that somebody else wrote.
+        # Identifies this upload's object: after a lost answer the retry finds an existing object,
+        # which may be this one or another writer's.
         self._token = uuid.uuid4().hex
         self._completed = False
 
     def write(self, data: memoryview) -> int:
-        """Take bytes, as many as the part has room for, and return how many.
+        """Buffer bytes up to the end of the part, and return their number.
 
         Raises:
-            OSError: the object store refuses a part.
+            OSError: the object store rejects a part.
         """
         taken = self._filling.write(data[: self._part - self._filling.tell()])
         if self._filling.tell() == self._part:
@@ -61,10 +63,10 @@ class Upload:
         return taken
 
     def complete(self) -> None:
-        """Send the rest and make the object be there.
+        """Send the rest and create the object.
 
         Raises:
-            OSError: the object store refuses; `FileExistsError` where there is one already.
+            OSError: the object store rejects it; `FileExistsError` if the object exists.
         """
         if self._id is None:
             self._create("put_object", Body=self._take(), Metadata=self._metadata)
@@ -82,7 +84,7 @@ class Upload:
         self._completed = True
 
     def close(self) -> None:
-        """End it; what was not completed is dropped, or left to whoever cleans up."""
+        """Abort an incomplete upload; if that fails too, `ObjectPath.remove_all` does it later."""
         if self.closed:
             return
         self.closed = True
@@ -113,7 +115,7 @@ class Upload:
         self._in_flight.append((self._sent, begun))
 
     def _take(self) -> io.BytesIO:
-        """Return what was filled, as a file: of bytes, aiohttp would hold up everybody's calls."""
+        """Return the filled buffer as a file: aiohttp sends `bytes` without yielding to others."""
         filled, self._filling = self._filling, io.BytesIO()
         filled.seek(0)
         return filled
@@ -131,7 +133,7 @@ class Upload:
                 raise
 
     def _is_there(self) -> bool:
-        """Return whether the object is ours: the answer to an earlier attempt was lost."""
+        """Return whether the existing object is this upload's: an earlier answer was lost."""
         try:
             answer = s3_client.call("head_object", str(self._path), **self._place)
         except FileNotFoundError:
@@ -144,5 +146,5 @@ class Upload:
 
 
 def part_bytes(expected: int) -> int:
-    """Return the bytes of a part, so that an object of about this size has few enough."""
+    """Return the bytes of a part with which an object of `expected` bytes has few enough parts."""
     return max(PART, math.ceil(expected / MOST_PARTS / 2**20) * 2**20)

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from tests.trainer.runs import JOB, SmallJob
 from trainer.errors import CheckpointError, LaunchError
-from trainer.hugging_face.export import Log, export
+from trainer.hugging_face.export import LoggedProgress, export
 from trainer.hugging_face.tokenizer import FolderFiles
 from trainyard.protocol.manifest import checkpoint_path
 from trainyard.spec.layout import Layout
@@ -135,11 +135,11 @@ def test_what_was_cut_off_is_no_export_and_goes_at_the_next_try(
 def test_of_two_at_once_one_is_whole_and_both_are_done(checkpoint: Path, tmp_path: Path) -> None:
     """As after a lease that expired: the old command still runs when the next claim begins."""
 
-    def again(_total: int) -> Log:
+    def again(_total: int) -> LoggedProgress:
         export(checkpoint, tmp_path / "out")
-        return Log(0)
+        return LoggedProgress(0)
 
-    found = export(checkpoint, tmp_path / "out", watch=again)
+    found = export(checkpoint, tmp_path / "out", track=again)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert found.files["model.safetensors"] > 0
     assert found == export(checkpoint, tmp_path / "out")

@@ -112,6 +112,6 @@ def _hold_the_save_of_step_1(run_directory: str) -> None:
         if step == 5:
             released.set()
 
-    recorder = RunWriter(RunDirectory(directory), rank=0, local_rank=0)
+    writer = RunWriter(RunDirectory(directory), rank=0, local_rank=0)
     with at_points(hold):
-        train(open_run(directory, world_size=1, roots={}), recorder, after_step=after_step)
+        train(open_run(directory, world_size=1, roots={}), writer, after_step=after_step)

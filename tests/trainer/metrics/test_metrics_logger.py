@@ -116,7 +116,7 @@ class Reads(TorchFunctionMode):
 
 def _reads_by_step(run_directory: str) -> dict[int, list[str]]:
     directory = Path(run_directory)
-    recorder = RunWriter(RunDirectory(directory), rank=0, local_rank=0)
+    writer = RunWriter(RunDirectory(directory), rank=0, local_rank=0)
     by_step: dict[int, list[str]] = {}
     with Reads() as reads:
 
@@ -126,7 +126,7 @@ def _reads_by_step(run_directory: str) -> dict[int, list[str]]:
             reads.found.clear()
 
         run = open_run(directory, world_size=1, roots={})
-        train(run, recorder, after_step=after_step)
+        train(run, writer, after_step=after_step)
         by_step[run.spec.training.steps + 1] = list(reads.found)
     return by_step
 
@@ -150,14 +150,14 @@ def test_no_step_waits_for_a_gpu_between_logged_steps(tmp_path: Path) -> None:
 
 def _train_without_waiting(run_directory: str) -> None:
     directory = Path(run_directory)
-    recorder = RunWriter(RunDirectory(directory), rank=0, local_rank=0)
+    writer = RunWriter(RunDirectory(directory), rank=0, local_rank=0)
 
     def after_step(step: int) -> None:
         # From here to the end of the next step nothing may wait, unless values are written now.
         writes = step in (1, 10) or step % 4 == 0
         torch.cuda.set_sync_debug_mode("default" if writes else "error")
 
-    train(open_run(directory, world_size=1, roots={}), recorder, after_step=after_step)
+    train(open_run(directory, world_size=1, roots={}), writer, after_step=after_step)
 
 
 # ---- TensorBoard ---------------------------------------------------------------------------------

@@ -50,7 +50,9 @@ def test_profiles_of_one_rank_and_of_all_in_turn(tmp_path: Path) -> None:
     assert found["a"] == (True, 4, f"steps 3-4 in {first}")
     ok, step, message = found["b"]
     assert (ok, step) == (True, 6)
-    assert message.endswith("rank-0.json.gz, and up to rank-1 beside it on each rank's node")
+    assert message.endswith(
+        "rank-0.json.gz, and up to rank-1 in the same folder of each rank's node"
+    )
     updates = [name for name in operators(first) if name.startswith("Optimizer.step")]
     assert len(updates) == 2, "two steps, whole"
     assert any("all_gather" in name for name in operators(profiles / "steps-6-6.rank-1.json.gz"))

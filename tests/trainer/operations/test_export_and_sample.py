@@ -77,7 +77,7 @@ def do(
     )
     operation.mkdir(exist_ok=True)
     (operation / TASK).write_text(order.model_dump_json())
-    main(kind, [str(operation)])
+    main(kind, operation)
     return OperationOutcome.model_validate_json((operation / OUTCOME).read_bytes())
 
 

@@ -18,8 +18,9 @@ from trainer.checkpoint import manifest as manifests
 from trainer.checkpoint.commit import write_manifest, write_marker
 from trainer.checkpoint.manifest import committed_manifests, read_manifest
 from trainer.checkpoint.reader.metadata import read_metadata
+from trainer.errors import LaunchError
 from trainer.operations import delete
-from trainer.operations.main import main
+from trainer.operations.main import _command, main
 from trainer.operations.operation_folder import ProgressWriter
 from trainer.storage.io_errors import file_digest
 from trainyard.protocol.attempt import ResumePoint
@@ -71,7 +72,7 @@ def do(
     )
     order = OperationOrder(task=task, root_path=str(root), root_id=root_id)
     (folder / TASK).write_text(order.model_dump_json())
-    code = main(kind, [str(folder)])
+    code = main(kind, folder)
     outcome = OperationOutcome.model_validate_json((folder / OUTCOME).read_bytes())
     assert code == (0 if outcome.outcome == "succeeded" else 1)
     return outcome
@@ -302,6 +303,17 @@ def test_storage_that_is_not_the_one_meant_is_left_alone(root: Path) -> None:
     (root / ".trainyard-root").unlink()  # as when it is not mounted
     assert do(root, OperationKind.DELETE, path).outcome == "failed"
     assert (root / path / COMMITTED).exists()
+
+
+@pytest.mark.parametrize("kind", OperationKind)
+def test_each_kind_has_a_function(kind: OperationKind) -> None:
+    assert callable(_command(kind))
+
+
+def test_a_kind_without_a_function_is_refused() -> None:
+    message = "kind='compact' is no operation of this trainer; legal: verify, scrub, delete"
+    with pytest.raises(LaunchError, match=message):
+        _command("compact")
 
 
 def test_a_deletion_needs_no_torch(root: Path) -> None:

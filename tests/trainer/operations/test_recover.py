@@ -71,7 +71,7 @@ def do(root: Path, *, attempt: int = 1, after_step: int = -1, job: str = JOB) ->
     )
     order = OperationOrder(task=task, root_path=str(root), root_id="one")
     (folder / TASK).write_text(order.model_dump_json())
-    main(OperationKind.RECOVER, [str(folder)])
+    main(OperationKind.RECOVER, folder)
     return OperationOutcome.model_validate_json((folder / OUTCOME).read_bytes())
 
 

@@ -107,9 +107,9 @@ def nothing_waits_between_logged_steps(here: Here, *, compiled: bool) -> list[Fi
     directory = Job.small(here.scratch, here.device, **spec).prepare().run
     waits = _Waits(here.device)
     with waits:
-        recorder = RunWriter(RunDirectory(directory), rank=0, local_rank=0)
+        writer = RunWriter(RunDirectory(directory), rank=0, local_rank=0)
         run = open_run(directory, world_size=1, roots={})
-        train(run, recorder, after_step=waits.after_step)
+        train(run, writer, after_step=waits.after_step)
     # The line of a step is written between the call for it and that for the step after it.
     logged = {step + 1 for step in (1, 4, 8)}
     unlogged = [step for step in range(2, 13) if step not in logged]

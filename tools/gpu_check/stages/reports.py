@@ -129,8 +129,8 @@ def _small(here: Here) -> Job:
 
 
 def _train(attempt: Attempt, after_step: Callable[[int], None]) -> None:
-    recorder = RunWriter(RunDirectory(attempt.run), rank=0, local_rank=0)
-    train(open_run(attempt.run, world_size=1, roots={}), recorder, after_step=after_step)
+    writer = RunWriter(RunDirectory(attempt.run), rank=0, local_rank=0)
+    train(open_run(attempt.run, world_size=1, roots={}), writer, after_step=after_step)
 
 
 @dataclass(frozen=True)
