@@ -157,6 +157,7 @@ AXES = (
         name="pp",
         label="PP",
         order=50,
+        # Outermost: a stage sends one activation a micro-batch, the least traffic of all axes.
         mesh_order=10,
         help="Pipeline parallel stages.",
         divides="layers",

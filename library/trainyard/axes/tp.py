@@ -89,6 +89,8 @@ AXES = (
         name="tp",
         label="TP",
         order=40,
+        # Innermost: four collectives a block that block computation, so its ranks are neighbours
+        # in one node, where NVLink connects them.
         mesh_order=50,
         help="Tensor parallel ranks.",
         divides="matrices",

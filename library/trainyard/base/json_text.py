@@ -54,11 +54,11 @@ def _first(document: Any, twice: dict[int, str]) -> Problem | None:
             key = twice[id(value)]
             return Problem(
                 pointer=pointer_to((*location, key)),
-                detail=f"{named('key', key)} stands twice in one object",
+                detail=f"{named('key', key)} is given twice in one object",
             )
     if twice:  # within an object that was itself replaced by a second key
         key = next(iter(twice.values()))
-        return Problem(pointer="", detail=f"{named('key', key)} stands twice in one object")
+        return Problem(pointer="", detail=f"{named('key', key)} is given twice in one object")
     return None
 
 

@@ -24,7 +24,7 @@ from trainyard.cli.commands import (
 from trainyard.cli.errors import CommandGroup
 from trainyard.client.settings import choose_profile
 
-HELP = """Train PyTorch models on any number of GPUs, and go on with any other number.
+HELP = """Train PyTorch models on any number of GPUs, and resume on any other number.
 
 A job is named by its id, the beginning of its id, its name, or @last; a checkpoint by JOB@step-400.
 The server is that of TRAINYARD_URL and TRAINYARD_TOKEN, else that of a profile that `up` or `login`

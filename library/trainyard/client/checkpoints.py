@@ -116,11 +116,10 @@ class CatalogCalls:
         Args:
             checkpoint_id: of any job.
             name: of the new job.
-            changes: fields of the other job's spec that the new one has otherwise, by section;
-                None takes one out.
-            parts: `model`, and any of `optimizer`, `counters` and `data`; all that go on when
-                absent.
-            dry_run: only work it out.
+            changes: changed fields of the other job's spec, by section; None removes one.
+            parts: `model`, and any of `optimizer`, `counters` and `data`; all that can continue
+                when absent.
+            dry_run: return the preview, store nothing.
             idempotency_key: makes it one job, however often it is sent; a fresh one when absent.
         """
         given: dict[str, Any] = {"name": name, "parts": parts and list(parts)}

@@ -28,7 +28,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if key.tag != "tag:yaml.org,2002:merge" and key.value in seen:
                 place = f"line {key.start_mark.line + 1}"
-                raise ValueError(f"{place}: the key {key.value!r} stands twice in one table")
+                raise ValueError(f"{place}: the key {key.value!r} is given twice in one table")
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 

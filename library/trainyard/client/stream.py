@@ -54,7 +54,7 @@ class EventStream:
         Args:
             transport: the server.
             job_id: only this job's events; all of them when absent.
-            give_up_seconds: how long to go on trying while the server cannot be reached.
+            give_up_seconds: seconds of tries while the server cannot be reached.
             clock: seconds that only grow.
         """
         self._transport = transport

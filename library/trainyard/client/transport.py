@@ -23,7 +23,7 @@ Query = Mapping[str, QueryValue | None]
 
 BACKOFF = Backoff(first=0.25, longest=2.0)
 TRIES = 5
-"""Of a request that may be repeated."""
+"""Of a request that may be repeated: about four seconds, in which a server restarts."""
 READ_SECONDS, CONNECT_SECONDS = 60.0, 5.0
 PAGE_SIZE = 100
 IDEMPOTENT = frozenset({"GET", "PUT", "DELETE"})
@@ -204,7 +204,7 @@ def read(model: type[Model], response: httpx.Response) -> Model:
 
 
 def unreachable(url: str, error: httpx.TransportError) -> ConnectionFailedError:
-    """Return the error for a connection that failed, in words."""
+    """Return the error for a connection that failed, with its cause."""
     why = str(error) or type(error).__name__
     if isinstance(error, httpx.TimeoutException):
         why = "no answer in time"

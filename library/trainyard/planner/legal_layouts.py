@@ -20,7 +20,7 @@ from trainyard.spec.auto import AUTO, expected_device, resolved
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.precision import slots_for
-from trainyard.spec.rules import check_beside_layout, layout_problems
+from trainyard.spec.rules import check_without_layout, layout_problems
 from trainyard.training.known_devices import Slot
 from trainyard.training.pipeline_schedule import least_microbatches
 
@@ -29,6 +29,7 @@ _BY_MESH = sorted(AXES, key=lambda axis: axis.mesh_order)
 MOST_LISTED = 24
 """Longer lists are not useful; further layouts are only counted."""
 LEAST_LISTED = 4
+"""Layouts of each number of slots that are listed however many numbers are requested."""
 LISTED_IN_ALL = 512
 """Limit of each list in a request for many numbers of slots."""
 
@@ -63,7 +64,7 @@ class LegalLayouts:
             raise ValueError(f"world_size={world_size} must be positive")
         try:
             whole = Layout(dp_shard=world_size)
-            check_beside_layout(self._spec.on_layout(whole), slots=self._slots)
+            check_without_layout(self._spec.on_layout(whole), slots=self._slots)
         except SpecError as error:
             reasons = dict.fromkeys(problem.detail for problem in error.problems)
             return ResumeOption(world_size=world_size, layouts=(), reason="; ".join(reasons))

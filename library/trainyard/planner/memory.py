@@ -52,13 +52,18 @@ def estimate_memory(spec: JobSpec, layout: Layout, partition: BatchPartition) ->
 
 @dataclass(frozen=True)
 class Moment:
-    """Memory of a rank at one moment of a step, without its weights and optimizer states."""
+    """Bytes of a rank at one moment of a step, without its weights and optimizer states."""
 
     name: Literal["loss", "head", "block", "embedding"]
+    """The backward that runs."""
     gradients: int
+    """Gradients of earlier micro-batches."""
     gathered: int
+    """Unsharded weights and gradients of the layers at work."""
     activations: int = 0
+    """Activations that backward still needs."""
     logits: int = 0
+    """Logits of a chunk, and what the loss derives from them."""
 
     @property
     def slack(self) -> int:
@@ -79,6 +84,7 @@ class Step:
         self, spec: JobSpec, layout: Layout, partition: BatchPartition, part: Part
     ) -> None:
         self.spec, self.layout, self.part = spec, layout, part
+        # total, shard, block and head count elements; compute, weight and reduce are bytes of one.
         self.shape = a = spec.architecture
         self.parameters: ParameterCount = count_parameters(a)
         self.total = part.parameters(self.parameters)
@@ -114,6 +120,7 @@ class Step:
             moments.append(self.at_embedding())
         peak = max(moments, key=lambda moment: moment.total)
         weights = self.stored * self.weight
+        # Adam's two moments; step counters are too few to count.
         optimizer_states = 2 * self.stored * BYTES[self.spec.optimizer.state_dtype]
         return MemoryEstimate(
             peak_at=peak.name,

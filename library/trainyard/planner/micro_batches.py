@@ -7,7 +7,7 @@ import math
 from trainyard.planner.results import BatchPlan
 from trainyard.training.batch_partition import BatchPartition
 
-IDLE_SHARE_WORTH_SAYING = 0.1
+IDLE_SHARE_LIMIT = 0.1
 """Share of idle sequence slots above which a plan warns and a smaller size is chosen."""
 
 
@@ -37,7 +37,7 @@ def chosen_micro_batch_size(
     largest = legal_micro_batch_size(global_batch_size, dp, at_most=at_most, rounds=rounds)
     if largest is None:
         return None
-    if BatchPartition(global_batch_size, largest, dp).idle_share <= IDLE_SHARE_WORTH_SAYING:
+    if BatchPartition(global_batch_size, largest, dp).idle_share <= IDLE_SHARE_LIMIT:
         return largest
     return least_idle_micro_batch_size(global_batch_size, dp, at_most=largest)
 

@@ -14,13 +14,13 @@ from trainyard.planner.legal_layouts import (
     option,
     smallest_memory,
 )
-from trainyard.planner.micro_batches import IDLE_SHARE_WORTH_SAYING
+from trainyard.planner.micro_batches import IDLE_SHARE_LIMIT
 from trainyard.planner.parameters import count_parameters
 from trainyard.planner.pipeline_cost import microbatches_that_fit
 from trainyard.planner.results import Plan, ResumeOption
 from trainyard.spec.auto import auto_values, expected_device, explicit, resolved
 from trainyard.spec.checkpoint_rules import most_kept
-from trainyard.spec.ignored_fields import SAID
+from trainyard.spec.ignored_fields import WARNED
 from trainyard.spec.job import JobSpec
 from trainyard.spec.precision import can_quantize, number_format, slots_for
 from trainyard.spec.rules import BYTE_VOCABULARY, check_job_spec
@@ -28,7 +28,8 @@ from trainyard.training.flops import training_flops_per_token
 from trainyard.training.known_devices import Slot
 from trainyard.training.pipeline_schedule import runs_of
 
-BUBBLE_SHARE_WORTH_SAYING = 0.25
+BUBBLE_SHARE_LIMIT = 0.25
+"""Share of a run that pipeline ranks may wait before the plan warns."""
 VOCABULARY_PADDING = 64
 """Rows up to the next multiple of this are padding that makes matrix products faster."""
 
@@ -100,7 +101,7 @@ def resume_options(
 
 def _idle(_: JobSpec, draft: Plan) -> Iterator[Problem]:
     batch = draft.batch
-    if batch.idle_share <= IDLE_SHARE_WORTH_SAYING:
+    if batch.idle_share <= IDLE_SHARE_LIMIT:
         return
     better = batch.less_idle_micro_batch_size
     advice = "" if better is None else f"; micro_batch_size={better} leaves less"
@@ -117,7 +118,7 @@ def _bubble(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
     if pipeline is None:
         return
     field = "pp" if spec.parallelism.pp_microbatches is None else "pp_microbatches"
-    if pipeline.bubble_share > BUBBLE_SHARE_WORTH_SAYING:
+    if pipeline.bubble_share > BUBBLE_SHARE_LIMIT:
         yield Problem(
             pointer=f"/parallelism/{field}",
             detail=f"pipeline ranks wait {pipeline.bubble_share:.0%} of the time: "
@@ -126,7 +127,7 @@ def _bubble(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
             "stages wait less",
         )
     ran = pipeline.runs * pipeline.microbatches
-    if pipeline.empty > IDLE_SHARE_WORTH_SAYING * ran:
+    if pipeline.empty > IDLE_SHARE_LIMIT * ran:
         yield Problem(
             pointer=f"/parallelism/{field}",
             detail=f"{pipeline.empty} of the {ran} micro-batches of a rank hold no sequence: they "
@@ -168,7 +169,7 @@ def _vocabulary(spec: JobSpec, _: Plan) -> Iterator[Problem]:
 
 
 def _unused(spec: JobSpec, _: Plan) -> Iterator[Problem]:
-    for rule in SAID:
+    for rule in WARNED:
         yield from rule(spec)
 
 
@@ -176,7 +177,7 @@ def _own_model(spec: JobSpec, _: Plan) -> Iterator[Problem]:
     if spec.model.factory is not None:
         yield Problem(
             pointer="/model/factory",
-            detail="an own model is not looked into before it runs: parameters, FLOPs and memory "
+            detail="an own model is not inspected before it runs: parameters, FLOPs and memory "
             f"are those of a {spec.model.family} of the shape that the spec gives; set model.dim, "
             "n_layers, n_heads and ffn_dim as near to it as they go",
         )
@@ -209,7 +210,7 @@ def _checkpoints(spec: JobSpec, draft: Plan) -> Iterator[Problem]:
         yield Problem(
             pointer="/checkpoint/interval_steps",
             detail=f"interval_steps={interval} is beyond the {draft.steps} steps: nothing is saved "
-            "on the way",
+            "before the end",
         )
 
 
@@ -262,7 +263,7 @@ def _eager(spec: JobSpec) -> Iterator[Problem]:
         yield Problem(
             pointer="/compile/enabled",
             detail=f"compile.enabled=false with recipe={spec.quantization.recipe!r}: scales and "
-            f"casts then run as kernels of their own and may cost more than {fmt} products win; "
+            f"casts then run as kernels of their own and may cost more than {fmt} products save; "
             "compile.enabled=true fuses them",
         )
 

@@ -18,7 +18,9 @@ class Part:
     layers: int
     """Transformer blocks."""
     embedding: bool
+    """Whether it holds the token embedding."""
     head: bool
+    """Whether it holds final norm and head, and computes the loss."""
     blocks_in_flight: float
     """Blocks whose backward is to come, counted once for each micro-batch."""
     stages_in_flight: int

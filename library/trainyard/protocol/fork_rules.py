@@ -40,7 +40,7 @@ def settle_parts(
         if requested is None:
             parts = tuple(part for part in parts if part != CheckpointPart.DATA)
         else:
-            detail = f"data cannot go on at their position, for they differ: {', '.join(moved)}"
+            detail = f"the data cannot continue at their position, because {', '.join(moved)}"
             problems.append(Problem(pointer="/parts", detail=f"{detail}; leave data out"))
     weights = (before.training.weight_dtype, after.training.weight_dtype)
     if weights[0] != weights[1]:
@@ -77,7 +77,7 @@ def guarantees(
     return (
         Guarantee(name="weights", holds=True, detail=f"those of step {step}, bit for bit"),
         _part(CheckpointPart.OPTIMIZER, taken, f"moments and counters of step {step}, bit for bit"),
-        _part(CheckpointPart.COUNTERS, taken, f"goes on after step {step}"),
+        _part(CheckpointPart.COUNTERS, taken, f"continue after step {step}"),
         _data(taken, different, position),
         _batch(different),
         _curve(taken, different),
@@ -121,7 +121,9 @@ def _data(
     taken: Collection[CheckpointPart], different: Collection[Difference], position: int
 ) -> Guarantee:
     if CheckpointPart.DATA in taken:
-        detail = f"goes on at position {position}: the sequences and the order of the other job"
+        detail = (
+            f"continues at position {position}, with the sequences and the order of the other job"
+        )
         return Guarantee(name="data order", holds=True, detail=detail)
     moved = [str(found) for found in different if not keeps_order(found.field)]
     why = f"other data or another order ({', '.join(moved)})" if moved else "data is left out"
@@ -139,7 +141,7 @@ def _curve(taken: Collection[CheckpointPart], different: Collection[Difference])
     missing = [part.value for part in CheckpointPart if part not in taken]
     reasons = [f"{part} left out" for part in missing] + [str(found) for found in different]
     if reasons:
-        detail = f"not that of the other job gone on with: {'; '.join(reasons)}"
+        detail = f"differs from that of the other job: {'; '.join(reasons)}"
         return Guarantee(name="curve", holds=False, detail=detail)
-    detail = "that of the other job gone on with, on any layout"
+    detail = "that of the other job, continued, on any layout"
     return Guarantee(name="curve", holds=True, detail=detail)

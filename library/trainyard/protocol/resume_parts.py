@@ -30,9 +30,9 @@ WITHOUT = {
     CheckpointPart.OPTIMIZER: "the optimizer's moments start at zero, so its first updates are "
     "those of a fresh start",
     CheckpointPart.COUNTERS: "steps and tokens are counted from 0, and the learning-rate schedule "
-    "begins anew",
-    CheckpointPart.DATA: "the data begin at position 0: what was trained on comes again, and "
-    "nothing of it is left out",
+    "starts again",
+    CheckpointPart.DATA: "the data begin at position 0: sequences that were trained on "
+    "are repeated, and no window is skipped",
 }
 """The inexactness that results when a part is not loaded."""
 
@@ -49,7 +49,7 @@ Parts = Annotated[
     tuple[Annotated[CheckpointPart, Field(strict=False)], ...],
     Field(strict=False, max_length=4, json_schema_extra={"minItems": 1}), AfterValidator(_legal),
 ]  # fmt: skip
-"""Parts that are taken over, in order: `model`, and any of the others (`data` with `counters`)."""
+"""Parts to load, in order: `model`, and any of the others (`data` with `counters`)."""
 
 
 def left_out(parts: Iterable[CheckpointPart]) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ class EventRecord(JsonRecord):
     step: int
     """Completed optimizer steps at that moment."""
     data: dict[str, object] = field(default_factory=dict)
-    """What belongs to it: a `Manifest` for a commit, a `SaveSettled` when its end is taken note of,
+    """What belongs to it: a `Manifest` for a commit, a `SaveSettled` once its end is noted,
     a `SaveFailed` for a save that is tried again, a phase name, a request's id."""
 
 

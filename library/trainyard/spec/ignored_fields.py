@@ -112,5 +112,5 @@ def budget(spec: JobSpec) -> Iterator[Problem]:
 Rule = Callable[[JobSpec], Iterator[Problem]]
 REFUSED: tuple[Rule, ...] = (overlap, decay, exclusions, undecayed)
 """Rules that reject: no layout and no later change of a resume would use the field."""
-SAID: tuple[Rule, ...] = (*REFUSED, pipeline, budget)
-"""Rules of which the plan warns."""
+WARNED: tuple[Rule, ...] = (*REFUSED, pipeline, budget)
+"""Rules whose problems the plan lists as warnings."""

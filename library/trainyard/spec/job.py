@@ -139,7 +139,7 @@ class JobSpec(SpecModel):
             warmup = section.warmup_steps * per_step
         if decay is None:
             steps = section.decay_steps
-            decay = total // 5 if steps is None else steps * per_step
+            decay = total // 5 if steps is None else steps * per_step  # help of `decay_steps`
         return LrSchedule(
             name=section.name,
             decay_shape=section.decay_shape,

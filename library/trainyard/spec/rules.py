@@ -49,7 +49,7 @@ def check_new_job(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
     _check(spec, (*RULES, _axes, *REFUSED), slots)
 
 
-def check_beside_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
+def check_without_layout(spec: JobSpec, *, slots: Collection[Slot] = ()) -> None:
     """Reject a job that no layout of its slots can run; `layout_problems` has the other rules.
 
     Raises:

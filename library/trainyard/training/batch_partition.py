@@ -30,6 +30,7 @@ class BatchPartition:
         if min(self.global_batch_size, self.micro_batch_size, self.dp) < 1:
             raise ValueError(f"every number of {self} must be positive")
         if self.dp > self.micro_batches:
+            # dp micro-batches need only one sequence in the last: (dp - 1) full ones, and one more.
             smaller = (self.global_batch_size - 1) // (self.dp - 1)
             or_smaller = f" or micro_batch_size up to {smaller}" if smaller else ""
             raise ValueError(
@@ -56,6 +57,7 @@ class BatchPartition:
 
     def for_rank(self, dp_rank: int) -> list[range]:
         """Return the offsets into the global batch of each round of a rank; empty when idle."""
+        # Round-robin, not blocks: the sequences of a round are neighbours in the stream at any dp.
         starts = range(0, self.global_batch_size, self.micro_batch_size)
         batches = [
             range(start, min(start + self.micro_batch_size, self.global_batch_size))

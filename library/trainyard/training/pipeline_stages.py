@@ -131,6 +131,7 @@ def _balanced(n_layers: int, stages: int, head: float) -> tuple[int, ...]:
     costs = [1.0] * stages
     costs[0] += EMBEDDING_COST
     costs[-1] += head
+    # A heap by cost; the negative index makes the last of equals the least.
     shortest = [(cost, -index) for index, cost in enumerate(costs)]
     heapq.heapify(shortest)
     for _ in range(n_layers - stages):

@@ -112,7 +112,7 @@ def test_vocabulary_rows_beyond_padding_are_said() -> None:
         (
             {"training": {"steps": 60}, "checkpoint": {"interval_steps": 61}},
             "/checkpoint/interval_steps",
-            "interval_steps=61 is beyond the 60 steps: nothing is saved on the way",
+            "interval_steps=61 is beyond the 60 steps: nothing is saved before the end",
         ),
         (
             {"training": {"steps": 60}, "lr_schedule": {"total_steps": 50}},

@@ -138,7 +138,7 @@ def test_a_body_of_nonsense_gets_no_endless_answer(client: TestClient) -> None:
         (json.dumps({"tags": ["x"] * 10_001}), "", "10,000 keys and list items"),
         ('{"env": ' * 40 + "1" + "}" * 40, "/env" * 32, "32 levels"),
         ('{"tags": ' + "[" * 40 + "]" * 40 + "}", "/tags" + "/0" * 31, "32 levels"),
-        ('{"name": "a", "name": "b"}', "/name", "key='name' stands twice"),
+        ('{"name": "a", "name": "b"}', "/name", "key='name' is given twice"),
         ('{"training": {"steps": 1, "seq_len": 8, "steps": 1}}', "/training/steps", "'steps'"),
         ('{"env": {"A~/B": "1", "A~/B": "2"}}', "/env/A~0~1B", "'A~/B'"),
         ('{"training": {"steps": 1, "steps": 2}, "training": {}}', "/training", "'training'"),

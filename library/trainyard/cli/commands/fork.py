@@ -30,8 +30,8 @@ def fork(
         typer.Option(
             "--parts",
             metavar="model,...",
-            help="What is taken over: model, and any of optimizer, counters, data; without this "
-            "option all that goes on.",
+            help="Parts to load: model, and any of optimizer, counters, data; all that can "
+            "continue without this option.",
         ),
     ] = None,
     dry_run: Annotated[

@@ -38,8 +38,8 @@ class CheckpointSection(SpecModel):
     first failure ends the attempt."""
     writers: Literal["auto", "all", "one_replica"] | Ranks = "auto"
     """Ranks that write: `all` lets each write its shards, `one_replica` only the first
-    data-parallel replica, a number so many ranks, to which the others stream their shards. `auto`
-    is `all` on disks of one machine and `one_replica` on storage that machines share."""
+    data-parallel replica; a number of ranks receives the shards of the others as streams. `auto` is
+    `all` on disks of one machine and `one_replica` on storage that machines share."""
     staging_gib: Annotated[float, Field(gt=0, json_schema_extra={"unit": "GiB"})] = 4.0
     """Ceiling of the memory that a writer uses for shards of others; goes with a number as
     `writers`."""
@@ -52,4 +52,4 @@ class CheckpointSection(SpecModel):
     for that reason when 0."""
     keep_best_metric: Literal["validation/loss", "train/loss"] = "validation/loss"
     """Metric of a checkpoint's step by which `keep_best_k` chooses. `train/loss` is that of one
-    step's sequences, so it chooses by their luck too."""
+    step's sequences, so the choice also depends on how easy they are."""

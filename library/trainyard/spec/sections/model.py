@@ -108,7 +108,7 @@ class DataSection(SpecModel):
     document_masks: bool = False
     """Keep packed documents from attending to each other."""
     max_tokens: Tokens | None = None
-    """Use only the first so many tokens of the input; all of them when absent."""
+    """Use only this many tokens of the input, from its start; all of them when absent."""
     validation_fraction: Annotated[Fraction, Field(lt=1)] = 0.0
     """Share of the sequences that is held out for validation."""
     prefetch_batches: Annotated[int, Field(ge=0, le=64)] = 2

@@ -65,4 +65,4 @@ class QuantizationSection(SpecModel):
     """Linear layers that stay in high precision, by a part of their name; our head always does."""
     min_dim: Annotated[int, Field(ge=0, le=1_048_576)] = 0
     """Linear layers that are narrower on either side stay in high precision: scaling them would
-    cost more than the products win."""
+    cost more than the products save."""

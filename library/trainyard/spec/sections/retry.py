@@ -24,7 +24,7 @@ class RetrySection(SpecModel):
         FailureReason.LAUNCH_ERROR,
         FailureReason.TRAINER_ERROR,
     )
-    """Reasons that are worth another attempt."""
+    """Failures that are retried."""
     node_lost_after_seconds: Seconds = 600.0
     """Silence after which a node counts as lost although nothing proves that its ranks ended."""
 

@@ -1606,8 +1606,8 @@ export interface components {
             /**
              * Writers
              * @description Ranks that write: `all` lets each write its shards, `one_replica` only the first
-             *     data-parallel replica, a number so many ranks, to which the others stream their shards. `auto`
-             *     is `all` on disks of one machine and `one_replica` on storage that machines share.
+             *     data-parallel replica; a number of ranks receives the shards of the others as streams. `auto` is
+             *     `all` on disks of one machine and `one_replica` on storage that machines share.
              * @default auto
              */
             writers: ("auto" | "all" | "one_replica") | number;
@@ -1640,7 +1640,7 @@ export interface components {
             /**
              * Keep Best Metric
              * @description Metric of a checkpoint's step by which `keep_best_k` chooses. `train/loss` is that of one
-             *     step's sequences, so it chooses by their luck too.
+             *     step's sequences, so the choice also depends on how easy they are.
              * @default validation/loss
              * @enum {string}
              */
@@ -1702,8 +1702,8 @@ export interface components {
             /**
              * Writers
              * @description Ranks that write: `all` lets each write its shards, `one_replica` only the first
-             *     data-parallel replica, a number so many ranks, to which the others stream their shards. `auto`
-             *     is `all` on disks of one machine and `one_replica` on storage that machines share.
+             *     data-parallel replica; a number of ranks receives the shards of the others as streams. `auto` is
+             *     `all` on disks of one machine and `one_replica` on storage that machines share.
              * @default auto
              */
             writers?: ("auto" | "all" | "one_replica") | number;
@@ -1736,7 +1736,7 @@ export interface components {
             /**
              * Keep Best Metric
              * @description Metric of a checkpoint's step by which `keep_best_k` chooses. `train/loss` is that of one
-             *     step's sequences, so it chooses by their luck too.
+             *     step's sequences, so the choice also depends on how easy they are.
              * @default validation/loss
              * @enum {string}
              */
@@ -2334,7 +2334,7 @@ export interface components {
             document_masks: boolean;
             /**
              * Max Tokens
-             * @description Use only the first so many tokens of the input; all of them when absent.
+             * @description Use only this many tokens of the input, from its start; all of them when absent.
              */
             max_tokens: number | null;
             /**
@@ -2406,7 +2406,7 @@ export interface components {
             document_masks?: boolean;
             /**
              * Max Tokens
-             * @description Use only the first so many tokens of the input; all of them when absent.
+             * @description Use only this many tokens of the input, from its start; all of them when absent.
              */
             max_tokens?: number | null;
             /**
@@ -7917,7 +7917,7 @@ export interface components {
             /**
              * Min Dim
              * @description Linear layers that are narrower on either side stay in high precision: scaling them would
-             *     cost more than the products win.
+             *     cost more than the products save.
              * @default 0
              */
             min_dim: number;
@@ -7945,7 +7945,7 @@ export interface components {
             /**
              * Min Dim
              * @description Linear layers that are narrower on either side stay in high precision: scaling them would
-             *     cost more than the products win.
+             *     cost more than the products save.
              * @default 0
              */
             min_dim?: number;
@@ -8274,7 +8274,7 @@ export interface components {
             world_size: number;
             /**
              * Nodes
-             * @description Spread the slots evenly over exactly so many nodes; as few as fit when absent.
+             * @description Number of nodes over which the slots are spread evenly; as few as fit when absent.
              */
             nodes: number | null;
             /**
@@ -8304,7 +8304,7 @@ export interface components {
             world_size?: number;
             /**
              * Nodes
-             * @description Spread the slots evenly over exactly so many nodes; as few as fit when absent.
+             * @description Number of nodes over which the slots are spread evenly; as few as fit when absent.
              */
             nodes?: number | null;
             /**
@@ -8593,7 +8593,7 @@ export interface components {
             backoff_seconds: number;
             /**
              * On
-             * @description Reasons that are worth another attempt.
+             * @description Failures that are retried.
              * @default [
              *       "hang",
              *       "node_lost",
@@ -8629,7 +8629,7 @@ export interface components {
             backoff_seconds?: number;
             /**
              * On
-             * @description Reasons that are worth another attempt.
+             * @description Failures that are retried.
              * @default [
              *       "hang",
              *       "node_lost",
