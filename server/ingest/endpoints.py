@@ -1,4 +1,4 @@
-"""`/workers`: what workers and supervisors say; a node's or an attempt's token is needed."""
+"""`/workers`: the API of workers and supervisors; needs the token of a node or an attempt."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ router = APIRouter(prefix="/workers", tags=["workers"])
 AttemptId = Annotated[str, Path(pattern=ID_PATTERN, description="Id of the attempt.")]
 
 
-@router.post("/register", response_model=RegistrationReply, summary="A node introduces itself")
+@router.post("/register", response_model=RegistrationReply, summary="Registration of a node")
 def register(
     context: ServerContext,
     principal: Joiner,
     body: Annotated[Registration, Depends(JsonBody(Registration))],
 ) -> Response:
-    """Take a node in by a join token, or back by its own."""
+    """Register a node by a join token, or again by its own token."""
     return reply(nodes.register(context, body, principal=principal))
 
 
-@router.post("/heartbeat", response_model=NodeHeartbeatReply, summary="A worker lives")
+@router.post("/heartbeat", response_model=NodeHeartbeatReply, summary="Heartbeat of a worker")
 def heartbeat(
     context: ServerContext,
     principal: Node,
     body: Annotated[NodeHeartbeat, Depends(JsonBody(NodeHeartbeat))],
 ) -> Response:
-    """Keep a node online, end what is proved gone, and name what it should be running."""
+    """Keep a node online, end shares whose processes are proved gone, list what is to run."""
     _check(principal, body.node, body.protocol)
     return reply(node_heartbeat(context, body))
 
@@ -66,7 +66,7 @@ def heartbeat(
 @router.post(
     "/attempts/{attempt_id}/claim",
     response_model=ClaimReply,
-    summary="A worker takes on its node's share of an attempt",
+    summary="Claim of a node's share of an attempt",
 )
 def claim(
     context: ServerContext,
@@ -74,7 +74,7 @@ def claim(
     attempt_id: AttemptId,
     body: Annotated[Claim, Depends(JsonBody(Claim))],
 ) -> Response:
-    """Hand out spec, attempt and token, once; whoever comes second gets 409."""
+    """Return spec, attempt and token to the first claim; a later one gets 409."""
     _check(principal, body.node, body.protocol)
     claimed = attempts.claim(
         context, attempt_id, node=body.node, worker=body.worker, protocol=body.protocol
@@ -85,7 +85,7 @@ def claim(
 @router.post(
     "/attempts/{attempt_id}/report",
     response_model=ReportReply,
-    summary="A supervisor reports what is new",
+    summary="Report of a supervisor",
 )
 def report(
     context: ServerContext,
@@ -102,7 +102,7 @@ def report(
 @router.post(
     "/operations/{operation_id}/claim",
     response_model=OperationClaimReply,
-    summary="A worker takes on an operation",
+    summary="Claim of an operation",
 )
 def claim_an_operation(
     context: ServerContext,
@@ -110,7 +110,7 @@ def claim_an_operation(
     operation_id: OperationId,
     body: Annotated[Claim, Depends(JsonBody(Claim))],
 ) -> Response:
-    """Hand out the task and the fence, once; whoever comes second gets 409."""
+    """Return the task and the fence to the first claim; a later one gets 409."""
     _check(principal, body.node, body.protocol)
     claimed = claim_operation(
         context, operation_id, node=body.node, worker=body.worker, protocol=body.protocol
@@ -122,7 +122,7 @@ def claim_an_operation(
 @router.post(
     "/operations/{operation_id}/report",
     response_model=OperationReportReply,
-    summary="How far an operation is, or how it ended",
+    summary="Progress and outcome of an operation",
 )
 def report_on_an_operation(
     context: ServerContext,
@@ -130,7 +130,7 @@ def report_on_an_operation(
     operation_id: OperationId,
     body: Annotated[OperationReport, Depends(JsonBody(OperationReport))],
 ) -> Response:
-    """Renew the lease; 409 where another claim has outrun this one."""
+    """Renew the lease; 409 after a later claim."""
     _check(principal, body.node, body.protocol)
     return reply(report_operation(context, operation_id, body, apply=apply_outcome))
 

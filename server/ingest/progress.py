@@ -1,4 +1,4 @@
-"""Metric records bring a job's progress forward, and check the first step of a resumed attempt."""
+"""Advances a job's progress by its metrics, and checks the first step of a resumed attempt."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PACE_STEPS = 20
 
 
 def advance_progress(incoming: IncomingReport) -> None:
-    """Bring the job's progress forward, check a resume, and notify live charts.
+    """Advance the job's progress, check a resume, and notify live charts.
 
-    The heartbeat, stored before, may be some steps ahead of the records, or behind them.
+    The heartbeat, stored first, may be some steps ahead of the records or behind them.
     """
     records, heartbeat = incoming.content.metrics, incoming.report.heartbeat
     if not records:
@@ -86,7 +86,7 @@ def advanced(
 
 
 def _recent_step_seconds(incoming: IncomingReport) -> Sequence[float]:
-    """Return the durations of the last steps; a short report is filled up from the store."""
+    """Return the durations of the last steps; the store supplies what a short report lacks."""
     records = incoming.content.metrics
     recent = [record.values[STEP_SECONDS] for record in records if STEP_SECONDS in record.values]
     if 0 < len(recent) < PACE_STEPS:

@@ -1,4 +1,4 @@
-"""One report in the transaction that stores it: whose it is, and what it brought that is new."""
+"""One report in the transaction that stores it: its share, its new content, its events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainyard.protocol.worker_messages import Report
 
 @dataclass
 class IncomingReport:
-    """What every subscriber gets."""
+    """A report as every subscriber gets it."""
 
     context: Context
     connection: Connection
@@ -30,7 +30,7 @@ class IncomingReport:
     content: ReportContent
     """What was not stored before."""
     logs: list[Stored] = field(default_factory=list)
-    """What the report added to the logs of ranks."""
+    """Output that the report added to the logs of ranks."""
 
     @property
     def node_subject(self) -> Subject:

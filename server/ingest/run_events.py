@@ -1,4 +1,4 @@
-"""Events that a run wrote: commits enter the catalog, answers reach their requests."""
+"""Applies the events of a run: catalogs commits, stores answers, appends the others."""
 
 from __future__ import annotations
 

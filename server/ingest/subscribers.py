@@ -1,4 +1,4 @@
-"""What follows from a report, subscriber by subscriber, in its transaction."""
+"""Subscribers of reports: each applies one consequence, in the report's transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Subscriber = Callable[[IncomingReport], None]
 
 
 def publish(incoming: IncomingReport, subscribers: Sequence[Subscriber]) -> None:
-    """Pass a stored report to all that follows from it; one that raises undoes the whole report."""
+    """Pass a stored report to its subscribers; one that raises undoes the whole report."""
     for subscriber in subscribers:
         subscriber(incoming)
 

@@ -66,12 +66,12 @@ def compare(
         names: series; without any, the answer only lists them.
         max_points: buckets of a curve, up to `MAX_POINTS`; fewer when there are many curves.
         axis: what `low` and `high` count.
-        low: start of the stretch that is drawn.
+        low: start of the range that is drawn.
         high: its end. On another axis than that of steps the buckets reach to the next steps.
 
     Raises:
         NotFoundError: there is no job of some id; all of them are named.
-        InvalidRequestError: a name that no job compared has, too many of something, a stretch
+        InvalidRequestError: a name that no job compared has, too many of something, or a range
             that ends before it begins.
     """
     if not 1 <= len(job_ids) <= MAX_JOBS:
@@ -142,7 +142,7 @@ def _names(connection: Connection, job_ids: Sequence[str]) -> dict[str, list[str
 
 
 def _check_names(names: Iterable[str], known: Collection[str]) -> None:
-    """Refuse what none of the jobs has; before their first points nothing is known to be wrong."""
+    """Reject series that no job has; before the first points of all jobs any name is accepted."""
     if known and (unknown := [name for name in names if name not in known]):
         raise InvalidRequestError.of(
             Problem(pointer="query/names", detail=_unknown(name, known)) for name in unknown

@@ -1,4 +1,4 @@
-"""Whether a resumed attempt continues where its parent checkpoint stood, and within what."""
+"""Compares the first step of a resumed attempt with its parent checkpoint and its lineage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BAND_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Past:
-    """What the job recorded of the step at hand, and before it."""
+    """What the job's other attempts recorded of a step, and the losses before it."""
 
     digests: tuple[tuple[int, str], ...]
     """Attempt and digest of every other attempt that took this step, the newest first."""
@@ -43,9 +43,9 @@ class Past:
 
 
 def check(
-    connection: Connection, attempt_id: str, lines: Sequence[MetricRecord]
+    connection: Connection, attempt_id: str, records: Sequence[MetricRecord]
 ) -> Continuity | None:
-    """Compare the first step of a resumed attempt, if it is among `lines`, with the lineage.
+    """Compare the first step of a resumed attempt, if it is among `records`, with the lineage.
 
     Consumed sequences and tokens must be those of the parent checkpoint plus one step, and the
     learning rate that of the schedule. If any other attempt of the job took this step, on the
@@ -53,12 +53,12 @@ def check(
     relative; one that has left out other windows of the stream by then is no such other, for its
     data differ on purpose. If none did, the loss must lie within the mean of the last 20 finite
     losses of the lineage, plus or minus 5 standard deviations or a tenth of the mean, whichever is
-    more. The digest of an own model's code must be that of the checkpoint. What nothing was
-    recorded of is not checked.
+    more. The digest of an own model's code must be that of the checkpoint. A value without a record
+    to compare with is not checked.
 
     Returns:
         The checks; None for a fresh start, for a parent that the catalog does not hold, and when
-        the first step is not among the lines.
+        the first step is not among the records.
     """
     attempt = connection.execute(
         select(
@@ -70,8 +70,8 @@ def check(
         ).where(attempts.c.id == attempt_id)
     ).one()
     step = attempt.start_step + 1
-    line = next((line for line in lines if line.step == step), None)
-    if line is None or attempt.parent_checkpoint_id is None:
+    record = next((record for record in records if record.step == step), None)
+    if record is None or attempt.parent_checkpoint_id is None:
         return None
     manifest = connection.scalar(
         select(checkpoints.c.manifest).where(checkpoints.c.id == attempt.parent_checkpoint_id)
@@ -89,16 +89,16 @@ def check(
     ).one()
     parent = manifest.train_state
     if attempt.parent_checkpoint_id == job.forked_from:
-        digest = parent.data.dataset_digest  # whichever: no check looks at it
+        digest = parent.data.dataset_digest  # any digest: no check reads it
         parent = start_state(parent, job.fork_parts, dataset_digest=digest)
     code = _code_digests(connection, attempt.job_id, attempt.number)
-    return compare(spec, parent, line, past, code=code)
+    return compare(spec, parent, record, past, code=code)
 
 
 def compare(
     spec: JobSpec,
     parent: TrainState,
-    line: MetricRecord,
+    record: MetricRecord,
     past: Past,
     *,
     code: tuple[str, str] | None = None,
@@ -108,15 +108,15 @@ def compare(
     `code` holds the digests of an own model's code, of the checkpoint and of the attempt.
     """
     checks = (
-        *_counters(spec, parent, line),
-        *_digest(line, past),
-        *_loss(line, past),
+        *_counters(spec, parent, record),
+        *_digest(record, past),
+        *_loss(record, past),
         *_code(code),
     )
     ok = all(check.ok for check in checks)
     return Continuity(
         ok=ok,
-        step=line.step,
+        step=record.step,
         checks=checks,
         exact=ok and any(check.name == "data_digest" for check in checks),
         summary=_summary(checks),
@@ -128,7 +128,7 @@ def _summary(checks: Sequence[ContinuityCheck]) -> str:
     if broken := [check.name for check in checks if not check.ok]:
         return f"differs in {', '.join(broken)}"
     made = {check.name: check for check in checks}
-    # Without a digest only their number is known to be right.
+    # Without a digest only the number of sequences is known to agree.
     sequences = "same sequences" if "data_digest" in made else "as many sequences"
     loss = made.get("loss")
     bound = f"loss within {loss.within}" if loss else "loss not compared"
@@ -136,13 +136,13 @@ def _summary(checks: Sequence[ContinuityCheck]) -> str:
     return f"{sequences}, same token count, same learning rate, {bound}{code}"
 
 
-def _counters(spec: JobSpec, parent: TrainState, line: MetricRecord) -> Iterator[ContinuityCheck]:
+def _counters(spec: JobSpec, parent: TrainState, record: MetricRecord) -> Iterator[ContinuityCheck]:
     sequences = parent.data.consumed + spec.training.global_batch_size
     tokens = parent.tokens + spec.tokens_per_step
-    lr = spec.schedule.rate(line.step)
-    got_sequences = line.values.get("train/sequences", math.nan)
-    got_tokens = line.values.get("train/tokens", math.nan)
-    got_lr = line.values.get("train/lr", math.nan)
+    lr = spec.schedule.rate(record.step)
+    got_sequences = record.values.get("train/sequences", math.nan)
+    got_tokens = record.values.get("train/tokens", math.nan)
+    got_lr = record.values.get("train/lr", math.nan)
     yield ContinuityCheck(
         name="sequences",
         ok=got_sequences == sequences,
@@ -157,20 +157,20 @@ def _counters(spec: JobSpec, parent: TrainState, line: MetricRecord) -> Iterator
     )
 
 
-def _digest(line: MetricRecord, past: Past) -> Iterator[ContinuityCheck]:
+def _digest(record: MetricRecord, past: Past) -> Iterator[ContinuityCheck]:
     if not past.digests:
         return
-    other = next(((n, d) for n, d in past.digests if d != line.data_digest), past.digests[0])
+    other = next(((n, d) for n, d in past.digests if d != record.data_digest), past.digests[0])
     yield ContinuityCheck(
         name="data_digest",
-        ok=other[1] == line.data_digest,
+        ok=other[1] == record.data_digest,
         expected=f"{other[1]} (attempt {other[0]})",
-        got=line.data_digest or "none",
+        got=record.data_digest or "none",
     )
 
 
-def _loss(line: MetricRecord, past: Past) -> Iterator[ContinuityCheck]:
-    got = line.values.get(LOSS, math.nan)
+def _loss(record: MetricRecord, past: Past) -> Iterator[ContinuityCheck]:
+    got = record.values.get(LOSS, math.nan)
     if past.same_step is not None:
         number, loss = past.same_step
         both_nan = math.isnan(got) and math.isnan(loss)

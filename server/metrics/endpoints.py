@@ -47,7 +47,7 @@ Step = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
 
 
 def _shown(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """Return the examples of an answer, as FastAPI wants them."""
+    """Return the examples of an answer in the form that FastAPI takes."""
     examples = {name: {"value": value} for name, value in ANSWERS[model].items()}
     return {200: {"content": {JSON: {"examples": examples}}}}
 

@@ -69,7 +69,7 @@ def store_points(
         for name, own in points.items()
         if name in series and len(fresh := own.rising_after(series[name].last_step))
     ]
-    compacted, appended = _parted(grown)
+    compacted, appended = _split_due(grown)
     left = [*appended, *_compact(connection, compacted)]
     _insert(connection, metric_tail, (row for growth in left for row in _tail_rows(growth)))
     sizes = {growth.series.id: growth.tail for growth in left}
@@ -140,7 +140,7 @@ def _points_of(metrics: Iterable[MetricRecord]) -> dict[str, Points]:
 def _series(
     connection: Connection, attempt_id: str, names: Iterable[str]
 ) -> tuple[dict[str, _Series], list[str]]:
-    """Return the series of these names, made where there are none yet, and the names without."""
+    """Return the series of these names, created if missing, and the names above `MAX_SERIES`."""
     found = _read_series(connection, attempt_id)
     missing = [name for name in names if name not in found]
     room = max(MAX_SERIES - len(found), 0)
@@ -159,8 +159,8 @@ def _read_series(connection: Connection, attempt_id: str) -> dict[str, _Series]:
     return {row.name: _Series(*row) for row in connection.execute(query)}
 
 
-def _parted(grown: Iterable[_Growth]) -> tuple[list[_Growth], list[_Growth]]:
-    """Part the series that are compacted now from those that only grow."""
+def _split_due(grown: Iterable[_Growth]) -> tuple[list[_Growth], list[_Growth]]:
+    """Split the series into those that are compacted now and those that only grow."""
     bulky: list[_Growth] = []
     small: list[_Growth] = []
     for growth in grown:
@@ -171,7 +171,7 @@ def _parted(grown: Iterable[_Growth]) -> tuple[list[_Growth], list[_Growth]]:
 
 
 def _compact(connection: Connection, grown: Sequence[_Growth]) -> list[_Growth]:
-    """Move what fills chunks there; return what is left of each series, to be appended."""
+    """Move full chunks out of the tails; return what is left of each series, to be appended."""
     with_tail = [growth.series.id for growth in grown if growth.series.tail]
     tails = read_tails(connection, with_tail, first=0, last=2**62) if with_tail else {}
     chunks: list[dict[str, Any]] = []

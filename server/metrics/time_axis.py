@@ -32,13 +32,13 @@ Stretch = tuple[int, int] | None
 
 @dataclass(frozen=True)
 class _Closed:
-    """A chunk of which only the two ends are known."""
+    """A chunk whose two ends alone are known."""
 
     segment: Segment
     series_id: int
     first: int
     last: int
-    tells_tokens: bool
+    has_tokens: bool
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class StepTimes:
             return self
         found = decode(connection, {(chunk.series_id, chunk.first) for chunk in opened})
         parts = [
-            _within(chunk.segment, found[chunk.series_id, chunk.first], tokens=chunk.tells_tokens)
+            _within(chunk.segment, found[chunk.series_id, chunk.first], tokens=chunk.has_tokens)
             for chunk in opened
             if (chunk.series_id, chunk.first) in found
         ]
@@ -131,13 +131,13 @@ def read_step_times(
     tails = read_tails(connection, wanted, first=0, last=NEVER)  # before the chunks
     chunks = _ends(connection, wanted)
     parts, closed = [], []
-    for segment, series_id, tells_tokens in chosen:
+    for segment, series_id, has_tokens in chosen:
         for ends in chunks.get(series_id, ()):
-            parts.append(_within(segment, ends, tokens=tells_tokens))
+            parts.append(_within(segment, ends, tokens=has_tokens))
             first, last = int(ends.steps[0]), int(ends.steps[-1])
-            closed.append(_Closed(segment, series_id, first, last, tells_tokens))
+            closed.append(_Closed(segment, series_id, first, last, has_tokens))
         if series_id in tails:
-            parts.append(_within(segment, tails[series_id], tokens=tells_tokens))
+            parts.append(_within(segment, tails[series_id], tokens=has_tokens))
     return StepTimes(_ordered(parts), tuple(closed))
 
 

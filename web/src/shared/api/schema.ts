@@ -856,8 +856,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * A node introduces itself
-         * @description Take a node in by a join token, or back by its own.
+         * Registration of a node
+         * @description Register a node by a join token, or again by its own token.
          */
         post: operations["workers_register"];
         delete?: never;
@@ -876,8 +876,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * A worker lives
-         * @description Keep a node online, end what is proved gone, and name what it should be running.
+         * Heartbeat of a worker
+         * @description Keep a node online, end shares whose processes are proved gone, list what is to run.
          */
         post: operations["workers_heartbeat"];
         delete?: never;
@@ -896,8 +896,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * A worker takes on its node's share of an attempt
-         * @description Hand out spec, attempt and token, once; whoever comes second gets 409.
+         * Claim of a node's share of an attempt
+         * @description Return spec, attempt and token to the first claim; a later one gets 409.
          */
         post: operations["workers_claim"];
         delete?: never;
@@ -916,7 +916,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * A supervisor reports what is new
+         * Report of a supervisor
          * @description Store new bytes of the run directory once, and answer with orders.
          */
         post: operations["workers_report"];
@@ -936,8 +936,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * A worker takes on an operation
-         * @description Hand out the task and the fence, once; whoever comes second gets 409.
+         * Claim of an operation
+         * @description Return the task and the fence to the first claim; a later one gets 409.
          */
         post: operations["workers_claim_an_operation"];
         delete?: never;
@@ -956,8 +956,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * How far an operation is, or how it ended
-         * @description Renew the lease; 409 where another claim has outrun this one.
+         * Progress and outcome of an operation
+         * @description Renew the lease; 409 after a later claim.
          */
         post: operations["workers_report_on_an_operation"];
         delete?: never;

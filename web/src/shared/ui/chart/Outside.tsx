@@ -1,4 +1,4 @@
-// Says in a chart's caption how far values reach that lie outside its axis.
+// Shows in a chart's caption how far values outside its axis reach.
 import type { Frame } from "./frame";
 
 interface OutsideProps {

@@ -1,4 +1,4 @@
-// One cursor for several charts: the step at which all of them tell their values.
+// One cursor for several charts: the step at which all of them show their values.
 import { useSyncExternalStore } from "react";
 
 export interface CursorPlace {

@@ -79,7 +79,7 @@ function valueTicks(_: uPlot, splits: (number | null)[]): string[] {
   return splits.map((value) => (value === null ? "" : tick(value, greatest, gap)));
 }
 
-/** A value of an axis, with as many digits as tell it from its neighbour. */
+/** A value of an axis, with as many digits as distinguish it from its neighbour. */
 export function tick(value: number, greatest: number, gap: number): string {
   if (value === 0) return "0";
   if (greatest >= 1e4) return shortest(value);
