@@ -61,17 +61,18 @@ def _serve() -> int:
 
 
 def _supervise(folder: Path, lock_fd: int) -> int:
-    """Detach, then see to the attempt until it is over."""
+    """Detach, then supervise the attempt until it is over."""
     if os.fork():
         os._exit(0)
     os.setsid()
-    from worker.supervisor.detached import see_to
+    from worker.launchers.torchrun import TorchrunLauncher
+    from worker.supervisor.detached import run_detached
 
-    return see_to(folder.resolve(), lock_fd)
+    return run_detached(folder.resolve(), lock_fd, TorchrunLauncher)
 
 
 def _operation(folder: Path) -> int:
-    """Detach, then see to the operation until it is over."""
+    """Detach, then supervise the operation until it is over."""
     if os.fork():
         os._exit(0)
     os.setsid()

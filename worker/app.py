@@ -8,7 +8,7 @@ from celery import Celery
 
 from trainyard.protocol.worker_messages import LaunchMessage, OperationMessage
 from worker.api import ServerAway, WorkerApi
-from worker.launch import Launcher
+from worker.launch import AttemptStarter
 from worker.node.lock import worker_identity
 from worker.operations import OperationStarter
 from worker.registration import own_token
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 TASK, OPERATION_TASK = "worker.launch", "worker.operation"
 
 
-def create_app(settings: Settings, launcher: Launcher) -> Celery:
+def create_app(settings: Settings, attempts: AttemptStarter) -> Celery:
     """Return the app that launches what the server grants; messages come from `node.<name>`."""
     app = Celery("trainyard", broker=settings.broker_url)
     app.conf.update(
@@ -40,41 +40,43 @@ def create_app(settings: Settings, launcher: Launcher) -> Celery:
 
     @app.task(name=TASK)
     def launch(**message: object) -> None:
-        _launch(LaunchMessage.model_validate(message), settings, launcher)
+        _launch(LaunchMessage.model_validate(message), settings, attempts)
 
     @app.task(name=OPERATION_TASK)
     def operation(**message: object) -> None:
-        _start_operation(OperationMessage.model_validate(message), settings, launcher)
+        _start_operation(OperationMessage.model_validate(message), settings, attempts)
 
     return app
 
 
-def _launch(message: LaunchMessage, settings: Settings, launcher: Launcher) -> None:
-    with _api(settings, launcher) as api:
+def _launch(message: LaunchMessage, settings: Settings, attempts: AttemptStarter) -> None:
+    with _api(settings, attempts) as api:
         try:
-            launcher.launch(message, api)
+            attempts.start(message, api)
         except ServerAway as error:
             logger.warning("attempt %s is not claimed: %s", message.attempt_id, error)
 
 
-def _start_operation(message: OperationMessage, settings: Settings, launcher: Launcher) -> None:
+def _start_operation(
+    message: OperationMessage, settings: Settings, attempts: AttemptStarter
+) -> None:
     starter = OperationStarter(
-        launcher.node,
-        launcher.name,
-        launcher.roots,
-        allow_code=launcher.allow_code,
-        run_as=launcher.run_as,
+        attempts.node,
+        attempts.name,
+        attempts.roots,
+        allow_code=attempts.allow_code,
+        run_as=attempts.run_as,
     )
-    with _api(settings, launcher) as api:
+    with _api(settings, attempts) as api:
         try:
             starter.start(message, api)
         except ServerAway as error:
             logger.warning("operation %s is not claimed: %s", message.operation_id, error)
 
 
-def _api(settings: Settings, launcher: Launcher) -> WorkerApi:
-    worker = worker_identity(launcher.node.data_dir)
-    return WorkerApi(settings.url, own_token(launcher.node), worker=worker)
+def _api(settings: Settings, attempts: AttemptStarter) -> WorkerApi:
+    worker = worker_identity(attempts.node.data_dir)
+    return WorkerApi(settings.url, own_token(attempts.node), worker=worker)
 
 
 def consume(app: Celery) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.worker_messages import ClaimReply, LaunchMessage
 from trainyard.run.atomic import create_file
 from worker.api import WorkerApi, persist
-from worker.launchers.torchrun import hidden_from_ranks
+from worker.launchers.environment import inherited_environment
 from worker.node.hardware import Devices
 from worker.node.node_store import AttemptLock, LaunchRecord, NodeStore, WorkerRun
 from worker.node.users import RankUser, RunAs
@@ -28,8 +27,8 @@ DETACH_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Launcher:
-    """What a launch needs to know of the node."""
+class AttemptStarter:
+    """The settings of the node that the start of an attempt needs."""
 
     node: NodeStore
     """The node's files."""
@@ -44,7 +43,7 @@ class Launcher:
     run_as: RunAs | None = None
     """As whom ranks run; as the worker when absent."""
 
-    def launch(self, message: LaunchMessage, api: WorkerApi) -> bool:
+    def start(self, message: LaunchMessage, api: WorkerApi) -> bool:
         """Claim the node's share of an attempt and start its supervisor; say whether that was done.
 
         Whatever a message says, nothing is launched that the server does not grant.
@@ -180,7 +179,7 @@ def start_supervisor(run: WorkerRun, lock: AttemptLock) -> None:
             stderr=log,
             start_new_session=True,
             pass_fds=[lock.fd],
-            env={name: value for name, value in os.environ.items() if not hidden_from_ranks(name)},
+            env=inherited_environment(),
             cwd=run.root,
             timeout=DETACH_SECONDS,
             check=True,

@@ -11,8 +11,8 @@ from worker.adopt import adopt
 from worker.api import WorkerApi
 from worker.app import consume, create_app
 from worker.heartbeat import Heart
-from worker.launch import Launcher
-from worker.launchers.torchrun import check_reach
+from worker.launch import AttemptStarter
+from worker.launchers.environment import check_reach
 from worker.node.hardware import find_devices
 from worker.node.lock import lock_folder
 from worker.node.node_store import NodeStore
@@ -64,10 +64,10 @@ def _serve(settings: Settings, node: NodeStore, api: WorkerApi) -> None:
     if heart.refusal is not None:
         raise heart.refusal
     heart.start()
-    launcher = Launcher(
+    starter = AttemptStarter(
         node, settings.node_name, roots, devices, settings.allow_code, run_as=run_as
     )
-    consume(create_app(settings, launcher))
+    consume(create_app(settings, starter))
     heart.stop()
     heart.join()
     if heart.refusal is not None:

@@ -42,10 +42,10 @@ from trainyard.protocol.worker_messages import (
 )
 from trainyard.run.atomic import create_file
 from worker.api import BACKOFF, ServerAway, WorkerApi, persist
-from worker.launchers.torchrun import TRAINER, code_of, hidden_from_ranks, tail
-from worker.node.files import read_record
+from worker.launchers.environment import TRAINER, code_of, inherited_environment
+from worker.node.files import read_record, tail
 from worker.node.node_store import NodeStore
-from worker.node.process_tree import become_subreaper, end_descendants, end_user, reap, spawn_tied
+from worker.node.process_tree import ProcessTree, become_subreaper, end_user
 from worker.node.users import RankUser, RunAs, user_environment
 from worker.registration import own_token
 
@@ -213,7 +213,7 @@ class OperationSupervisor:
         self._owner = launch.user.uid if launch.user else None
         self._node = NodeStore(Path(launch.data_dir))
         self._words = [*command, order.task.kind.value, str(folder.root)]
-        self._statuses: dict[int, int] = {}
+        self._processes = ProcessTree(user=launch.user)
 
     def supervise(self) -> bool:
         """Run the command to its end and report it; return whether the server noted the end."""
@@ -224,12 +224,11 @@ class OperationSupervisor:
         if user is not None:
             end_user(user)  # an operation whose claim is over: one at a time runs on a node
             environment |= user_environment(self._launch.operation_id, self._folder.root)
-        pid = spawn_tied(self._words, environment=environment, output=self._folder.log, user=user)
+        pid = self._processes.spawn(self._words, environment=environment, output=self._folder.log)
         try:
             heard = self._report_until_over(pid)
         finally:
-            end_descendants()
-            end_user(user)
+            self._processes.end()
         outcome = read_record(self._folder.root / OUTCOME, OperationOutcome, owner=self._owner)
         if heard and outcome is not None and outcome.outcome == "succeeded":
             shutil.rmtree(self._folder.root.parent, ignore_errors=True)
@@ -239,9 +238,9 @@ class OperationSupervisor:
         retries = Retries(BACKOFF, for_seconds=AWAY_SECONDS)
         with WorkerApi(self._node.server_url or "", own_token(self._node)) as api:
             while True:
-                ended = self._has_ended(pid)
+                status = self._processes.status(pid)
                 try:
-                    report = self._report(pid if ended else None)
+                    report = self._report(status)
                     if api.report_operation(self._launch.operation_id, report).ended:
                         return True
                     retries.succeeded()
@@ -256,9 +255,9 @@ class OperationSupervisor:
                 if pause is None:
                     logger.warning("no answer for %.0f s: left to the next claim", AWAY_SECONDS)
                     return False
-                self._wait(pid, pause, ended=ended)
+                self._wait(pid, pause, ended=status is not None)
 
-    def _report(self, ended_pid: int | None) -> OperationReport:
+    def _report(self, status: int | None) -> OperationReport:
         return OperationReport(
             protocol=PROTOCOL,
             node=self._launch.node,
@@ -266,7 +265,7 @@ class OperationSupervisor:
             progress=read_record(
                 self._folder.root / PROGRESS, OperationProgress, owner=self._owner
             ),
-            outcome=None if ended_pid is None else self._outcome(self._statuses[ended_pid]),
+            outcome=None if status is None else self._outcome(status),
         )
 
     def _outcome(self, status: int) -> OperationOutcome:
@@ -288,12 +287,8 @@ class OperationSupervisor:
     def _wait(self, pid: int, seconds: float, *, ended: bool) -> None:
         """Wait for the next report, which is due at once when the command ends."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and (ended or not self._has_ended(pid)):
+        while time.monotonic() < until and (ended or self._processes.status(pid) is None):
             time.sleep(LOOK_SECONDS)
-
-    def _has_ended(self, pid: int) -> bool:
-        self._statuses |= reap()
-        return pid in self._statuses
 
 
 def see_to_operation(folder: Path) -> int:
@@ -308,5 +303,9 @@ def see_to_operation(folder: Path) -> int:
 
 def _environment() -> dict[str, str]:
     """Return the environment of an operation: no secrets of the worker, no GPUs, one thread."""
-    kept = {name: value for name, value in os.environ.items() if not hidden_from_ranks(name)}
-    return {**kept, "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return {
+        **inherited_environment(),
+        "PYTHONUNBUFFERED": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }

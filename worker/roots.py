@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import uuid
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from trainyard.run.atomic import create_file
 from trainyard.spec.storage_uri import ROOT_FILE, is_object_store
-from worker.launchers.torchrun import TRAINER, hidden_from_ranks
+from worker.launchers.environment import TRAINER, inherited_environment
 
 IDENTIFY_SECONDS = 600.0
 """Time in which an object store must have answered; the trainer gives up sooner."""
@@ -46,14 +45,13 @@ def _identify(name: str, place: str) -> str:
 
 def _told_by_the_trainer(name: str, place: str) -> str:
     """Ask the trainer, which knows object stores, in the very environment that ranks will have."""
-    kept = {name: value for name, value in os.environ.items() if not hidden_from_ranks(name)}
     try:
         done = subprocess.run(
             [*TRAINER, "identify", place],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            env=kept,
+            env=inherited_environment(),
             timeout=IDENTIFY_SECONDS,
             check=False,
         )

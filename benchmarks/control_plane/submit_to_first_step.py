@@ -114,7 +114,7 @@ def launch(running: Running, *, ranks: int) -> Launched:
         "placing": seen["placed"],
         "message_and_claim": seen["claimed"],
         "supervisor": run.identity.stat().st_mtime,
-        "check": born(run.torchrun_log),
+        "check": born(run.launcher_log),
         "torchrun": (run.ranks / "0.start").stat().st_mtime,
         "imports_without_torch": phases["starting"],
         "torch_and_process_group": phases["building_cache"],

@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.worker.fake_server import FakeAttempt, FakeServer
+from tests.worker.launchers import PROCESSES, TORCHRUN
 from trainyard.base.ids import make_id
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
 from trainyard.protocol.worker_messages import ClaimReply, Hardware
 from trainyard.run.records import ExitRecord
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
-from worker.launch import Launcher
+from worker.launch import AttemptStarter
 from worker.node.hardware import Devices
 from worker.node.node_store import LaunchRecord, NodeStore, WorkerRun, identity_of
 from worker.node.process_identity import is_alive
@@ -127,7 +128,7 @@ class Place:
     folder: Path
     server: FakeServer
     node: NodeStore
-    launcher: Launcher
+    starter: AttemptStarter
     attempts: list[Attempt] = field(default_factory=list)
     made: int = 0
 
@@ -172,35 +173,42 @@ class Place:
         """Return an attempt that somebody launches."""
         seen = self.server.attempts[attempt_id]
         run = self.node.run(seen.claim.attempt.job_id, seen.claim.attempt.attempt)
-        attempt = Attempt(attempt_id, self.launcher.name, seen, run)
+        attempt = Attempt(attempt_id, self.starter.name, seen, run)
         self.attempts.append(attempt)
         return attempt
 
     def start(
-        self, *, stand_in: str | None = None, damage: str | None = None, **granted: Any
+        self,
+        *,
+        stand_in: str | None = None,
+        launcher: str | None = None,
+        damage: str | None = None,
+        **granted: Any,
     ) -> Attempt:
         """Grant an attempt and supervise it in a process of its own.
 
         Args:
             stand_in: behaviour of what stands in for the trainer (`stand_in.py`).
+            launcher: torchrun for the trainer, and plain processes for a stand-in, when absent.
             damage: file of the run directory that is cut in half before.
             granted: arguments of `grant`.
         """
         attempt = self.attempt(self.grant(**granted))
         attempt.seen.claimed = True
-        self.launcher.prepare(attempt.id, attempt.seen.claim)
+        self.starter.prepare(attempt.id, attempt.seen.claim)
         if damage is not None:
             path = attempt.run.root / damage
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
         lock = self.node.lock(attempt.id, create=True)
         assert lock is not None
         trainer = () if stand_in is None else (*STAND_IN, stand_in)
+        kind = launcher or (PROCESSES if trainer else TORCHRUN)
         with lock, attempt.run.supervisor_log.open("wb") as log:
             lock.lead_to(attempt.run)
             attempt.supervisor = subprocess.Popen(
                 [
-                    *(sys.executable, str(HERE / "see_to.py"), str(attempt.run.root)),
-                    *(str(lock.fd), *trainer),
+                    *(sys.executable, str(HERE / "run_detached.py"), str(attempt.run.root)),
+                    *(str(lock.fd), kind, *trainer),
                 ],
                 pass_fds=[lock.fd],
                 stdout=log,
@@ -279,4 +287,4 @@ def make_place(folder: Path, server: FakeServer, *, name: str = NODE) -> Place:
         cores=2,
         memory_bytes=0,
     )
-    return Place(folder, server, node, Launcher(node, name, roots, Devices(hardware, ())))
+    return Place(folder, server, node, AttemptStarter(node, name, roots, Devices(hardware, ())))

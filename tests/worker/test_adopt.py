@@ -44,7 +44,7 @@ def test_ranks_end_with_their_supervisor(place: Place) -> None:
 
 def test_the_end_of_a_supervisor_is_proved_and_reported(place: Place) -> None:
     attempt = place.start(stand_in="brood")
-    wait_for(lambda: len(attempt.processes) >= 7, "two ranks with a child each")
+    wait_for(lambda: len(attempt.processes) >= 4, "two ranks with a child each")
     wait_for(lambda: attempt.seen.reports, "report")
     before = kill_supervisor(attempt)
     assert adopt(place.node) == (attempt.id,)  # by another one, which speaks for it

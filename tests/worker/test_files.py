@@ -13,13 +13,12 @@ import pytest
 from trainyard.run.atomic import replace_file
 from trainyard.run.record_base import to_json
 from trainyard.run.records import Heartbeat, Outcome, RequestAnswer
-from worker.launchers.torchrun import tail
-from worker.node.files import LARGEST_RECORD, open_regular, read_record
+from worker.launchers.ranks import RankWatch
+from worker.node.files import LARGEST_RECORD, open_regular, read_record, tail
 from worker.node.node_store import WorkerRun
-from worker.node.process_tree import spawn_tied
+from worker.node.process_tree import ProcessTree
 from worker.supervisor.exit_classification import last_words
 from worker.supervisor.hang import HangWatch
-from worker.supervisor.ranks import RankWatch
 from worker.supervisor.spool import Spool
 
 TOKEN = "ty_node_secret"
@@ -74,9 +73,7 @@ def test_no_file_of_the_node_is_served_as_one_of_a_rank(
     watch = HangWatch(Path(run.heartbeat), hang_seconds=60)
     assert (watch.silence(), watch.heartbeat) == (None, None)
     assert tail(Path(run.log(0))) == ""
-    ranks = RankWatch(run, [0])
-    ranks.look()
-    assert not ranks.started
+    assert not RankWatch(run, [0]).look().started
     assert time.monotonic() - started < 5, "a pipe is not waited for"
 
 
@@ -97,9 +94,9 @@ def test_a_record_has_a_largest_size(tmp_path: Path) -> None:
 
 
 def test_the_supervisor_writes_through_no_link(run: WorkerRun, token: Path) -> None:
-    Path(run.torchrun_log).symlink_to(token)
+    Path(run.launcher_log).symlink_to(token)
     with pytest.raises(OSError, match="symbolic links"):
-        spawn_tied(["true"], environment={}, output=run.torchrun_log)
+        ProcessTree().spawn(["true"], environment={}, output=run.launcher_log)
     Path(run.exit).symlink_to(token)
     replace_file(Path(run.exit), "{}")
     assert not Path(run.exit).is_symlink()

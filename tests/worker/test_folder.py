@@ -94,7 +94,7 @@ def test_a_worker_waits_while_another_one_serves_its_node(
         lock_folder(place.node.data_dir) as worker,
         WorkerApi(server.url, None, worker=worker) as api,
     ):
-        hardware = place.launcher.devices.hardware
+        hardware = place.starter.devices.hardware
         registering = threading.Thread(
             target=register,
             args=(settings, place.node, api),

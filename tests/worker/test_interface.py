@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.spec.job import JobSpec
-from worker.launchers.torchrun import Share, rank_environment, torchrun_command
+from worker.launchers.base import Share
+from worker.launchers.torchrun import torchrun_command
 from worker.node import interface
 from worker.node.interface import INTERFACE_VARIABLES, interface_environment, interface_towards
 from worker.node.node_store import LaunchRecord, WorkerRun
@@ -121,13 +122,13 @@ def test_ranks_of_two_nodes_meet_although_each_name_is_its_own_loopback(tmp_path
             data_dir=str(tmp_path),
             environment={"OMP_NUM_THREADS": "1"},
         )
-        share = Share(nodes=2, node_rank=rank, local_ranks=1)
+        run.launch.write_text(launch.model_dump_json())
+        Path(run.spec).write_text(JobSpec().model_dump_json())
         # The node's own: names are resolved there as its ranks would.
-        words = [sys.executable, str(HERE / "test_interface.py"), launch.model_dump_json()]
-        words += torchrun_command(run, launch, share, [sys.executable, str(script)])
+        words = [sys.executable, str(HERE / "test_interface.py"), str(run.root), str(script)]
         inside = ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c"]
         inside += [f'hostname {name} && exec "$@"', "sh", *words]
-        with run.torchrun_log.open("wb") as log:
+        with run.launcher_log.open("wb") as log:
             started.append(subprocess.Popen(inside, stdout=log, stderr=log, cwd=HERE.parents[1]))
     try:
         codes = [process.wait(timeout=90) for process in started]
@@ -141,11 +142,14 @@ def test_ranks_of_two_nodes_meet_although_each_name_is_its_own_loopback(tmp_path
 
 
 def main() -> None:
-    """Become the command that follows a launch record, in the environment of its ranks."""
-    launch = LaunchRecord.model_validate_json(sys.argv[1])
-    environment = rank_environment(JobSpec(), launch)
+    """Become the torchrun of a run directory, in the environment of its ranks."""
+    run = WorkerRun(Path(sys.argv[1]))
+    launch = LaunchRecord.model_validate_json(run.launch.read_bytes())
+    share = Share(run, launch, nodes=2, local_ranks=1)
+    environment = dict(share.environment)
     environment[LAUNCHER_PID] = str(os.getpid())  # this process becomes torchrun
-    os.execvpe(sys.argv[2], sys.argv[2:], environment)
+    command = torchrun_command(share, [sys.executable, sys.argv[2]])
+    os.execvpe(command[0], command, environment)
 
 
 if __name__ == "__main__":

@@ -145,13 +145,13 @@ def test_a_machine_with_gpus_and_no_nvidia_smi_is_no_cpu_node(
 
 def test_ranks_get_the_kind_of_slot_that_was_allocated(place: Place) -> None:
     def prepared(allocated: DeviceKind, *, offers: str) -> AttemptSpec:
-        hardware = place.launcher.devices.hardware.model_copy(update={"device": offers})
+        hardware = place.starter.devices.hardware.model_copy(update={"device": offers})
         visible = ("GPU-a", "GPU-b") if offers == "cuda" else ()
-        launcher = replace(place.launcher, devices=Devices(hardware, visible))
+        starter = replace(place.starter, devices=Devices(hardware, visible))
         attempt_id = place.grant()
         claim = place.server.attempts[attempt_id].claim
         attempt = claim.attempt.model_copy(update={"device": allocated})
-        run = launcher.prepare(attempt_id, claim.model_copy(update={"attempt": attempt}))
+        run = starter.prepare(attempt_id, claim.model_copy(update={"attempt": attempt}))
         return AttemptSpec.model_validate_json(Path(run.attempt).read_bytes())
 
     assert prepared("cuda", offers="cuda").device == "cuda"

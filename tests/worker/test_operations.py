@@ -46,7 +46,7 @@ WORDLESS = "import sys; print('no room here'); sys.exit(3)"
 def starter(place: Place) -> OperationStarter:
     """A node that has joined."""
     replace_file(place.node.token, NODE_TOKEN)
-    return OperationStarter(place.node, NODE, place.launcher.roots)
+    return OperationStarter(place.node, NODE, place.starter.roots)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_code_of_a_job_runs_only_where_the_node_allows_it(
     allowing = replace(starter, allow_code=True)
     folder = allowing.prepare(operation_id, server.operations[operation_id].claim)
     order = OperationOrder.model_validate_json((folder.root / TASK).read_bytes())
-    assert order.roots == {name: str(path) for name, path in place.launcher.roots.items()}
+    assert order.roots == {name: str(path) for name, path in place.starter.roots.items()}
 
 
 def test_a_command_without_a_word_is_a_failure_with_its_output(

@@ -1,7 +1,8 @@
-"""What torchrun is told: its command line, and the environment of the ranks."""
+"""The command line of torchrun, and the environment of the ranks."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation
 from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
-from worker.launchers.torchrun import Share, rank_environment, torchrun_command
+from worker.launchers.base import Share
+from worker.launchers.torchrun import torchrun_command
 from worker.node.node_store import LaunchRecord, WorkerRun
 
 LAUNCH = LaunchRecord(
@@ -23,28 +25,50 @@ LAUNCH = LaunchRecord(
 )
 
 
-def test_torchrun_never_restarts_a_rank_itself() -> None:
-    run = WorkerRun(Path("/data/runs/j/1"))
-    alone = torchrun_command(run, LAUNCH, Share(nodes=1, node_rank=0, local_ranks=2), ["train"])
-    of_two = torchrun_command(run, LAUNCH, Share(nodes=2, node_rank=1, local_ranks=2), ["train"])
+@pytest.fixture
+def run(tmp_path: Path) -> WorkerRun:
+    run = WorkerRun(tmp_path)
+    run.launch.write_text(LAUNCH.model_dump_json())
+    return run
+
+
+def test_torchrun_never_restarts_a_rank_itself(run: WorkerRun) -> None:
+    alone = torchrun_command(Share(run, LAUNCH, nodes=1, local_ranks=2), ["train"])
+    of_two = torchrun_command(Share(run, LAUNCH, nodes=2, local_ranks=2), ["train"])
     assert "--max-restarts=0" in alone
     assert "--max-restarts=0" in of_two
     assert {"--standalone", "--local-addr=127.0.0.1"} <= {*alone}
     assert {"--node-rank=1", "--master-addr=10.0.0.5", "--master-port=29500"} <= {*of_two}
 
 
-def test_a_job_sees_the_gpus_of_its_slots_whatever_it_or_the_node_says() -> None:
-    # Refused at submission; a spec that was stored before must not take them either.
-    spec = JobSpec.model_construct(env={"CUDA_VISIBLE_DEVICES": "0,1,2,3", "NCCL_DEBUG": "INFO"})
-    found = rank_environment(spec, LAUNCH, inherited={"CUDA_VISIBLE_DEVICES": "5", "HOME": "/h"})
+def environment(run: WorkerRun, spec: JobSpec) -> dict[str, str]:
+    """The environment of the ranks of a job."""
+    Path(run.spec).write_text(spec.model_dump_json())
+    return Share(run, LAUNCH, nodes=2, local_ranks=1).environment
+
+
+def test_a_job_sees_the_gpus_of_its_slots_whatever_the_node_says(
+    run: WorkerRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {"CUDA_VISIBLE_DEVICES": "5", "HOME": "/h"})
+    found = environment(run, JobSpec(env={"NCCL_DEBUG": "INFO"}))
     assert found["CUDA_VISIBLE_DEVICES"] == "GPU-b"
     assert (found["NCCL_DEBUG"], found["HOME"]) == ("INFO", "/h")
 
 
-def test_threads_are_those_of_the_job_else_of_the_node_else_a_fair_share() -> None:
+def test_a_stored_spec_that_names_gpus_takes_none(run: WorkerRun) -> None:
+    share = Share(run, LAUNCH, nodes=2, local_ranks=1)
+    # Refused at submission; a spec that was stored before must not take them either.
+    share.__dict__["spec"] = JobSpec.model_construct(env={"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
+    assert share.environment["CUDA_VISIBLE_DEVICES"] == "GPU-b"
+
+
+def test_threads_are_those_of_the_job_else_of_the_node_else_a_fair_share(
+    run: WorkerRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def threads(job: dict[str, str], node: dict[str, str]) -> str:
-        spec = JobSpec(env=job)
-        return rank_environment(spec, LAUNCH, inherited=node)["OMP_NUM_THREADS"]
+        monkeypatch.setattr(os, "environ", node)
+        return environment(run, JobSpec(env=job))["OMP_NUM_THREADS"]
 
     name = "OMP_NUM_THREADS"
     assert threads({name: "2"}, {name: "3"}) == "2"
@@ -52,19 +76,27 @@ def test_threads_are_those_of_the_job_else_of_the_node_else_a_fair_share() -> No
     assert threads({}, {}) == "8"
 
 
-def test_what_belongs_to_the_worker_is_not_passed_on() -> None:
+def test_what_belongs_to_the_worker_is_not_passed_on(
+    run: WorkerRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = {"TRAINYARD_JOIN_TOKEN": "t", "CELERY_X": "x", "REDIS_URL": "redis://:p@h"}
-    assert not {*worker} & {*rank_environment(JobSpec(), LAUNCH, inherited=worker)}
+    monkeypatch.setattr(os, "environ", worker)
+    assert not {*worker} & {*environment(run, JobSpec())}
 
 
-def test_every_node_holds_as_many_ranks() -> None:
-    def attempt(*slots: int) -> AttemptSpec:
+def test_every_node_holds_as_many_ranks(run: WorkerRun) -> None:
+    def share(*slots: int) -> Share:
         nodes = [
             NodeAllocation(node=f"n{rank}", node_rank=rank, slots=tuple(range(count)))
             for rank, count in enumerate(slots)
         ]
-        return AttemptSpec(job_id="j", layout=Layout(dp_shard=4), allocation=tuple(nodes))
+        attempt = AttemptSpec(job_id="j", layout=Layout(dp_shard=4), allocation=tuple(nodes))
+        Path(run.attempt).write_text(attempt.model_dump_json())
+        return Share.read(run)
 
-    assert Share.of(attempt(2, 2), LAUNCH).ranks == range(2, 4)
+    assert share(2, 2).ranks == range(2, 4)
     with pytest.raises(ValueError, match="as many slots on each node"):
-        Share.of(attempt(3, 1), LAUNCH)
+        share(3, 1)
+    run.launch.unlink()
+    with pytest.raises(ValueError, match=r"launch\.json or attempt\.json is missing or damaged"):
+        share(2, 2)

@@ -21,9 +21,10 @@ from tests.other_users import (
 )
 from tests.worker.conftest import STAND_IN, Place, environment, make_place, wait_for
 from tests.worker.fake_server import FakeServer
+from tests.worker.launchers import TORCHRUN
 from trainyard.run.atomic import replace_file
-from worker.launchers.torchrun import check_reach
-from worker.node.process_tree import end_user, reap, spawn_tied
+from worker.launchers.environment import check_reach
+from worker.node.process_tree import ProcessTree, end_user, reap
 from worker.node.users import RankUser, RunAs
 
 USER = RankUser(uid=61_901, groups=(61_900, 61_950))
@@ -45,6 +46,10 @@ def made_open_folder() -> Iterator[Path]:
 def python() -> str:
     """An interpreter that any user can start."""
     return python_for_others()
+
+
+def spawn(command: list[str], output: Path) -> int:
+    return ProcessTree(user=USER).spawn(command, environment=os.environ, output=output)
 
 
 def alive(uid: int) -> list[int]:
@@ -95,7 +100,7 @@ def test_ids_of_accounts_and_too_few_ids_are_refused(tmp_path: Path) -> None:
 @needs_root
 def test_a_command_becomes_another_user_for_good(tmp_path: Path) -> None:
     output = tmp_path / "out"
-    pid = spawn_tied(["/bin/sh", "-c", ABOUT], environment=os.environ, output=output, user=USER)
+    pid = spawn(["/bin/sh", "-c", ABOUT], output)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     uid, gid, groups, umask, *status = output.read_text().split("\n")[:-1]
     assert (uid, gid, umask) == ("61901", "61901", "0007")
@@ -112,15 +117,15 @@ def test_a_command_becomes_another_user_for_good(tmp_path: Path) -> None:
 WORKER = """
 import os, sys
 from pathlib import Path
-from worker.node.process_tree import spawn_tied, end_user, NotEndedError
-from worker.launchers.torchrun import check_reach
+from worker.node.process_tree import ProcessTree, end_user, NotEndedError
+from worker.launchers.environment import check_reach
 from worker.node.users import RankUser, RunAs, capabilities, isolation_of
 user = RankUser(uid=61901, groups=(61900,))
 folder = Path(sys.argv[1])
 print("worker", os.getuid(), hex(capabilities()))
 if sys.argv[2] == "spawn":
     words, out = ["/bin/sh", "-c", sys.argv[3]], folder / "out"
-    pid = spawn_tied(words, environment=os.environ, output=out, user=user)
+    pid = ProcessTree(user=user).spawn(words, environment=os.environ, output=out)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 elif sys.argv[2] == "end":
     try:
@@ -248,9 +253,7 @@ def test_a_data_folder_that_ranks_cannot_reach_is_refused(tmp_path: Path) -> Non
 def test_who_may_not_be_ended_is_neither_waited_for_nor_gone(
     python: str, open_folder: Path
 ) -> None:
-    pid = spawn_tied(
-        ["/bin/sleep", "600"], environment=os.environ, output=open_folder / "sleep", user=USER
-    )
+    pid = spawn(["/bin/sleep", "600"], open_folder / "sleep")
     try:
         wait_for(lambda: alive(USER.uid), "the process")
         said = as_worker(python, open_folder, "end", caps=",+setuid,+setgid,+chown")[-1]
@@ -266,10 +269,11 @@ def test_who_may_not_be_ended_is_neither_waited_for_nor_gone(
 def test_a_process_of_another_user_ends_with_its_parent(tmp_path: Path) -> None:
     parent = (
         "import os, sys, time\nfrom pathlib import Path\n"
-        "from worker.node.process_tree import spawn_tied\n"
+        "from worker.node.process_tree import ProcessTree\n"
         "from worker.node.users import RankUser\n"
-        "spawn_tied(['/bin/sleep', '600'], environment=os.environ, output=Path(sys.argv[1]),"
-        " user=RankUser(uid=61902, groups=()))\ntime.sleep(600)\n"
+        "ProcessTree(user=RankUser(uid=61902, groups=())).spawn("
+        "['/bin/sleep', '600'], environment=os.environ, output=Path(sys.argv[1]))\n"
+        "time.sleep(600)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", parent, str(tmp_path / "out")], env=environment()
@@ -288,9 +292,7 @@ def test_a_process_of_another_user_ends_with_its_parent(tmp_path: Path) -> None:
 @needs_root
 def test_a_daemon_without_mark_or_parent_is_found_by_its_user(tmp_path: Path) -> None:
     hide = "setsid env -i /bin/sh -c '/bin/sleep 600 & /bin/sleep 600' & exit 0"
-    pid = spawn_tied(
-        ["/bin/sh", "-c", hide], environment=os.environ, output=tmp_path / "o", user=USER
-    )
+    pid = spawn(["/bin/sh", "-c", hide], tmp_path / "o")
     os.waitpid(pid, 0)
     wait_for(lambda: len(alive(USER.uid)) >= 2, "the daemons")
     assert end_user(USER) >= 2
@@ -324,7 +326,7 @@ def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
     assert lock is not None
     with node.users() as taken:
         user = run_as.free(taken)
-        run = place.launcher.prepare(attempt.id, attempt.seen.claim, user=user)
+        run = place.starter.prepare(attempt.id, attempt.seen.claim, user=user)
         lock.lead_to(run)
     with node.users() as taken:
         assert taken == {user.uid} == {61_901}
@@ -337,8 +339,8 @@ def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
     with lock, run.supervisor_log.open("wb") as log:
         attempt.supervisor = subprocess.Popen(
             [
-                *(python, str(Path(__file__).with_name("see_to.py")), str(run.root), str(lock.fd)),
-                *(python, script, "pry"),
+                *(python, str(Path(__file__).with_name("run_detached.py")), str(run.root)),
+                *(str(lock.fd), TORCHRUN, python, script, "pry"),
             ],
             pass_fds=[lock.fd],
             stdout=log,

@@ -68,3 +68,13 @@ def open_regular(path: Path, *, owner: int | None = None, writing: bool = False)
         os.close(fd)
         raise PermissionError(errno.EPERM, "no regular file of its writer", str(path))
     return os.fdopen(fd, "r+b" if writing else "rb")
+
+
+def tail(path: Path, *, limit: int = 2000) -> str:
+    """Return the last characters of a file, for a message."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - limit))
+            return file.read().decode("utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -104,9 +104,9 @@ class WorkerRun(RunDirectory):
         return self.root / "logs" / "supervisor.log"
 
     @property
-    def torchrun_log(self) -> Path:
-        """Output of torchrun itself."""
-        return self.root / "logs" / "torchrun.log"
+    def launcher_log(self) -> Path:
+        """Output of the launcher itself, such as torchrun."""
+        return self.root / "logs" / "launcher.log"
 
 
 class AttemptLock:

@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from worker.node.cgroup import end_cgroup, make_cgroup, remove_cgroup
 from worker.node.process_identity import ProcessStat, open_started_at, process_stat
+from worker.node.rank_wrapper import CGROUP
 from worker.node.users import RankUser
 
 logger = logging.getLogger(__name__)
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-GUARD = (sys.executable, "-I", "-S", str(Path(__file__).with_name("rank_wrapper.py")))
-"""Command that starts a guard: `tie` or `rank`."""
+WRAPPER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("rank_wrapper.py")))
+"""Command that starts the rank wrapper: `tie` or `rank`."""
 MARKER, NODE_MARKER = "TRAINYARD_ATTEMPT_ID", "TRAINYARD_NODE"
 """Environment variables of every process of an attempt on a node but its supervisor."""
 STUBBORN_SECONDS = 10.0
@@ -28,38 +30,85 @@ class NotEndedError(Exception):
     """A process of an attempt may not be ended: the attempt is not gone."""
 
 
+class ProcessTree:
+    """All processes of one attempt or operation on this node: started, reaped and ended together.
+
+    The process that uses it is a subreaper and starts nothing else: `end` ends every descendant.
+    """
+
+    def __init__(
+        self, *, user: RankUser | None = None, attempt_id: str | None = None, node: str = ""
+    ) -> None:
+        """Describe the processes; none starts.
+
+        Args:
+            user: user of the processes; that of this process when absent.
+            attempt_id: mark in the environment of each, by which a later process finds them; an
+                operation has none.
+            node: second mark: several nodes of an attempt may share a machine.
+        """
+        self._user = user
+        self._attempt_id = attempt_id
+        self._node = node
+        self._statuses: dict[int, int] = {}
+
+    def spawn(self, command: Sequence[str], *, environment: Mapping[str, str], output: Path) -> int:
+        """Start a command in a session of its own that ends when this process ends.
+
+        Call it from the main thread: the parent-death signal follows the end of the thread that
+        started the child. Returns the pid.
+        """
+        user = self._user.word if self._user else "-"
+        words = [*WRAPPER, "tie", str(os.getpid()), user, "--", *command]
+        environment = dict(environment)
+        if self._attempt_id is not None:
+            environment |= {MARKER: self._attempt_id, NODE_MARKER: self._node}
+            if cgroup := make_cgroup(self._attempt_id, node=self._node):
+                environment[CGROUP] = str(cgroup)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        return os.posix_spawn(
+            words[0],
+            words,
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(output), flags, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+            setsigdef=[signal.SIGPIPE],  # which Python ignores, and an ignored signal is inherited
+        )
+
+    def status(self, pid: int) -> int | None:
+        """Return the exit code of a child, negative for a signal; None while it runs."""
+        self._statuses |= reap()
+        return self._statuses.get(pid)
+
+    def end(self) -> None:
+        """End every process, and return when none is left.
+
+        Each means finds what the others miss: the cgroup a fork that outruns the walks, the
+        subreaper its descendants, the marks what a supervisor that died has left, and the user a
+        process that has removed the marks.
+
+        Raises:
+            NotEndedError: a process may not be ended.
+        """
+        cgroup = self._attempt_id and make_cgroup(self._attempt_id, node=self._node)
+        if cgroup:
+            end_cgroup(cgroup)
+        self._statuses |= end_descendants()
+        if self._attempt_id is not None:
+            end_marked(self._attempt_id, node=self._node)
+        end_user(self._user)
+        if cgroup:
+            remove_cgroup(cgroup)  # the last step: the kernel removes only an empty one
+
+
 def become_subreaper() -> None:
     """Become the parent of every descendant whose own parent ends: none can slip away."""
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-
-
-def spawn_tied(
-    command: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    output: Path,
-    user: RankUser | None = None,
-) -> int:
-    """Start a command in a session of its own that ends when this process ends; return its pid.
-
-    Call it from the main thread: the kernel means the end of the thread that started the child. It
-    runs as `user`, or as the user of this process when there is none.
-    """
-    words = [*GUARD, "tie", str(os.getpid()), user.word if user else "-", "--", *command]
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    return os.posix_spawn(
-        words[0],
-        words,
-        dict(environment),
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(output), flags, 0o644),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsid=True,
-        setsigdef=[signal.SIGPIPE],  # which Python ignores, and an ignored signal is inherited
-    )
 
 
 def reap() -> dict[int, int]:

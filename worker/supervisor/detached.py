@@ -1,24 +1,23 @@
-"""The detached process of one attempt: supervises it, or speaks for who did."""
+"""The detached process of one attempt: its supervisor, or the reporter for one that died."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
-from worker.launchers.torchrun import TRAINER
+from worker.launchers.base import LauncherFactory
 from worker.node.files import read_record
 from worker.node.node_store import AttemptLock, LaunchRecord, NodeStore, WorkerRun, identity_of
 from worker.node.process_tree import NotEndedError
-from worker.supervisor.orphan_report import own_identity, speak_for
+from worker.supervisor.orphan_report import own_identity, report_orphan
 from worker.supervisor.supervise import Supervisor
 
 logger = logging.getLogger(__name__)
 
 
-def see_to(folder: Path, lock_fd: int, *, trainer: Sequence[str] = TRAINER) -> int:
-    """See to the attempt of a run directory to its end; returns the exit code of this process.
+def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> int:
+    """Supervise or report the attempt of a run directory; returns the exit code of this process.
 
     An attempt has one supervisor: where a former one wrote its identity, this process launches
     nothing but reports in its place.
@@ -26,9 +25,9 @@ def see_to(folder: Path, lock_fd: int, *, trainer: Sequence[str] = TRAINER) -> i
     Args:
         folder: the run directory.
         lock_fd: the lock of the attempt, already taken.
-        trainer: command that trains; the run directory is appended.
+        launcher: makes the launcher of the ranks.
     """
-    os.set_inheritable(lock_fd, False)
+    os.set_inheritable(lock_fd, False)  # no rank may keep the lock of a supervisor that died
     run = WorkerRun(folder)
     launch = read_record(run.launch, LaunchRecord)
     if launch is None:
@@ -37,13 +36,13 @@ def see_to(folder: Path, lock_fd: int, *, trainer: Sequence[str] = TRAINER) -> i
     path = NodeStore(Path(launch.data_dir)).attempts / launch.attempt_id
     with AttemptLock(path, lock_fd) as lock:
         try:
-            over = _see_to(run, trainer)
+            over = _supervise_or_report(run, launcher)
         except NotEndedError:
             # Neither reported as gone nor forgotten: the slots are held as long as it lives.
             logger.exception("the attempt is not over")
             over = False
         except Exception:
-            # Nobody could do better: the worker finds the attempt without anybody and says so.
+            # A later process would fail too: the worker reports that the attempt has no process.
             logger.exception("the attempt cannot be reported")
             over = True
         if over:
@@ -51,14 +50,14 @@ def see_to(folder: Path, lock_fd: int, *, trainer: Sequence[str] = TRAINER) -> i
     return 0
 
 
-def _see_to(run: WorkerRun, trainer: Sequence[str]) -> bool:
+def _supervise_or_report(run: WorkerRun, launcher: LauncherFactory) -> bool:
     predecessor = identity_of(run)
     if predecessor is not None:
-        return speak_for(run, predecessor)
+        return report_orphan(run, predecessor, launcher)
     try:
-        supervisor = Supervisor(run, trainer=trainer)
+        supervisor = Supervisor(run, launcher)
     except (OSError, ValueError):
         logger.exception("the attempt cannot be launched")
-        return speak_for(run, own_identity())
+        return report_orphan(run, own_identity(), launcher)
     supervisor.supervise()
     return supervisor.over

@@ -11,7 +11,6 @@ from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.records import ExitRecord, Outcome, RankExit
 from worker.node.files import read_record
 from worker.node.node_store import WorkerRun
-from worker.supervisor.ranks import is_abnormal
 
 Verdict = Literal["succeeded", "stopped", "failed", "cancelled"]
 
@@ -98,7 +97,7 @@ def _preempted(found: Findings) -> Failure:
 
 
 def _failure_of_ranks(found: Findings) -> Failure:
-    first = next((end for end in found.ranks if is_abnormal(end)), None)
+    first = next((end for end in found.ranks if end.exit_code != 0), None)
     if first is None:
         message = "the ranks ended without an outcome"
         return found.error or Failure(

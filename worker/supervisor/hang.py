@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainyard.run.directory import Phase
+from trainyard.run.directory import STACKS_SIGNAL, Phase
 from trainyard.run.records import Heartbeat
+from worker.launchers.base import Observation
 from worker.node.files import read_record
 
 PHASE_SECONDS = {
@@ -57,3 +59,26 @@ class HangWatch:
             f"no heartbeat for {silent:.0f} s in phase {phase} at step {step} "
             f"(limit {limit:.0f} s; guard.hang_seconds={self._hang_seconds:g})"
         )
+
+
+def request_stacks(seen: Observation) -> list[int]:
+    """Signal each rank that can write its stacks into its log; return those ranks."""
+    signalled = []
+    for rank, pidfd in seen.pidfds.items():
+        if _catches(seen.pids[rank]):
+            try:
+                signal.pidfd_send_signal(pidfd, STACKS_SIGNAL)
+            except ProcessLookupError:
+                continue
+            signalled.append(rank)
+    return signalled
+
+
+def _catches(pid: int) -> bool:
+    """Return whether a process has a handler for the signal, which would end it otherwise."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in lines.splitlines() if "SigCgt:" in line), "0")
+    return bool(int(caught, 16) >> (STACKS_SIGNAL - 1) & 1)

@@ -1,4 +1,4 @@
-"""Owns one torchrun: checks, starts, watches and ends it, and sees to it that the server hears."""
+"""Supervises one share of an attempt: checks, starts and watches its ranks, ends and reports it."""
 
 from __future__ import annotations
 
@@ -8,43 +8,25 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from trainyard.base.file_limit import raise_file_limit
-from trainyard.protocol.attempt import AttemptSpec
 from trainyard.run.atomic import replace_file
 from trainyard.run.failures import Failure, FailureReason
 from trainyard.run.record_files import write_exit
 from trainyard.run.records import ExitRecord
-from trainyard.spec.job import parse_job_spec
-from worker.launchers.torchrun import (
-    TRAINER,
-    Share,
-    code_of,
-    port_is_taken,
-    rank_environment,
-    tail,
-    torchrun_command,
-)
-from worker.node.cgroup import end_cgroup, make_cgroup, remove_cgroup
-from worker.node.files import read_record
+from worker.launchers.base import LauncherFactory, Observation, Share
+from worker.launchers.environment import code_of
+from worker.node.files import tail
 from worker.node.host_memory import MemoryWatch
-from worker.node.node_store import LaunchRecord, WorkerRun
+from worker.node.node_store import WorkerRun
 from worker.node.process_identity import identify
-from worker.node.process_tree import (
-    become_subreaper,
-    end_descendants,
-    end_user,
-    reap,
-    spawn_tied,
-)
-from worker.node.rank_wrapper import CGROUP
+from worker.node.process_tree import become_subreaper, end_user
 from worker.supervisor.exit_classification import Findings, judge, last_words
-from worker.supervisor.hang import HangWatch
+from worker.supervisor.hang import HangWatch, request_stacks
 from worker.supervisor.orders import Orders
-from worker.supervisor.ranks import RankWatch, is_abnormal
 from worker.supervisor.reporter import Reporter
 from worker.supervisor.spool import Spool
 
@@ -53,7 +35,7 @@ logger = logging.getLogger(__name__)
 GRACE_SECONDS = 3.0
 """Time that the others get to write their errors after the first abnormal end."""
 LEAVING_SECONDS = 10.0
-"""Time that torchrun gets to leave when its ranks have."""
+"""Time that the launcher gets to end after its ranks."""
 STACKS_SECONDS = 1.0
 """Time that ranks get to write their stacks; a handler of the C library does it at once."""
 CHECK_SECONDS = 600.0
@@ -67,45 +49,39 @@ class Supervisor:
     and ends every descendant.
     """
 
-    def __init__(self, run: WorkerRun, *, trainer: Sequence[str] = TRAINER) -> None:
-        launch = read_record(run.launch, LaunchRecord)
-        if launch is None:
-            raise ValueError(f"{run.launch} is missing or no launch record")
+    def __init__(self, run: WorkerRun, launcher: LauncherFactory) -> None:
+        """Read the run directory; nothing starts.
+
+        Raises:
+            OSError, ValueError: a file of the run directory is missing or damaged.
+        """
         identity = identify(os.getpid())
         assert identity is not None
         self._run = run
-        self._launch = launch
-        self._trainer = trainer
-        self._spec = parse_job_spec(Path(run.spec).read_bytes())
-        attempt = AttemptSpec.model_validate_json(Path(run.attempt).read_bytes())
-        self._share = Share.of(attempt, launch)
-        self._environment = rank_environment(
-            attempt.overrides.apply(self._spec), launch, home=run.home, inherited=os.environ
-        )
-        self._watch = RankWatch(run, self._share.ranks)
+        self._share = share = Share.read(run)
+        self._launch = share.launch
+        self._spec = share.spec
+        self._launcher = launcher(share)
+        self._seen: Observation = self._launcher.observe()
         self._memory = MemoryWatch()
-        self._statuses: dict[int, int] = {}
-        self._orders = Orders(run, leads=launch.node_rank == 0)
+        self._orders = Orders(run, leads=share.launch.node_rank == 0)
         self._reporter = Reporter(
             run,
-            launch,
+            share.launch,
             identity=identity,
             orders=self._orders,
-            spool=Spool(run, ranks=self._share.ranks),
-            rank_pids=lambda: self._watch.pids,
+            spool=Spool(run, ranks=share.ranks),
+            rank_pids=lambda: dict(self._seen.pids),
         )
         replace_file(run.identity, identity.model_dump_json() + "\n")
 
     def supervise(self) -> ExitRecord:
         """Run the node's share to its end, and report until the server knows how it ended."""
-        become_subreaper()
+        become_subreaper()  # before the first child: a daemon of it could escape otherwise
         raise_file_limit()
         signal.signal(signal.SIGTERM, lambda _number, _frame: self._orders.preempt())
         reporting = threading.Thread(target=self._reporter.report_until_over, name="reporter")
         reporting.start()
-        cgroup = make_cgroup(self._launch.attempt_id, node=self._launch.node)
-        if cgroup is not None:
-            self._environment[CGROUP] = str(cgroup)
         fault: Failure | None = None
         try:
             self._make_logs()
@@ -114,12 +90,7 @@ class Supervisor:
             logger.exception("supervising failed")
             fault = self._fault(FailureReason.LAUNCH_ERROR, f"the supervisor failed: {error!r}")
         finally:
-            if cgroup is not None:
-                end_cgroup(cgroup)
-            self._statuses |= end_descendants()
-            end_user(self._launch.user)
-            if cgroup is not None:
-                remove_cgroup(cgroup)
+            self._launcher.stop()
         record = self._record(fault)
         self._reporter.finish(record)
         reporting.join()
@@ -127,21 +98,20 @@ class Supervisor:
 
     @property
     def over(self) -> bool:
-        """Whether nobody needs to see to the attempt any more on this node."""
+        """Whether the attempt needs no process on this node any more."""
         return self._reporter.delivered or self._orders.outrun
 
     def _record(self, fault: Failure | None) -> ExitRecord:
         outcome, error = last_words(self._run)
-        self._watch.look()
-        self._watch.close()
+        self._seen = self._launcher.observe()
         findings = Findings(
             node=self._launch.node,
             desired=self._orders.desired,
             preempted=self._orders.preempted,
             outrun=self._orders.outrun,
             fault=fault,
-            ranks=self._watch.exits,
-            started=self._watch.started,
+            ranks=self._seen.exits,
+            started=self._seen.started,
             memory_ran_out=self._memory.ran_out,
             outcome=outcome,
             error=error,
@@ -159,7 +129,7 @@ class Supervisor:
         """Make the logs of ranks of another user, who then cannot put anything in their place."""
         if (user := self._launch.user) is None:
             return
-        end_user(user)  # of an earlier attempt nothing is left; a new one is to begin alone
+        end_user(user)  # an earlier attempt with this id may have left a process
         for rank in self._share.ranks:
             log = Path(self._run.log(rank))
             log.touch(exist_ok=False)
@@ -168,146 +138,110 @@ class Supervisor:
     # ---- the check ------------------------------------------------------------------------------
 
     def _check(self) -> Failure | None:
-        """Look at spec, places and input before any rank starts; return what is wrong."""
+        """Check the launch, then the input, before any rank starts; return what is wrong."""
+        # Here and not in a launcher: no launcher can omit it.
         if not self._launch.allow_code and (refused := code_of(self._spec)):
             return self._fault(FailureReason.NOT_ALLOWED, refused)
+        command = self._launcher.prepare()
+        if not command:
+            return None
         log = Path(self._run.log(self._share.ranks[0]))
-        command = [*self._trainer, "check", str(self._run.root)]
-        user = self._launch.user
-        pid = spawn_tied(command, environment=self._environment, output=log, user=user)
+        processes = self._share.processes
+        pid = processes.spawn(command, environment=self._share.environment, output=log)
         deadline = time.monotonic() + CHECK_SECONDS
         pidfd = os.pidfd_open(pid)
         try:
-            while not self._has_ended(pid) and not self._orders.leave:
+            while processes.status(pid) is None and not self._orders.leave:
                 if time.monotonic() > deadline:
-                    message = f"looking at the input took longer than {CHECK_SECONDS:.0f} s"
+                    message = f"the check of the input took longer than {CHECK_SECONDS:.0f} s"
                     return self._fault(FailureReason.DATA_ERROR, message)
                 _sleep(LONG_LOOK_SECONDS, wake_fd=self._orders.wake_fd, pidfds=[pidfd])
         finally:
             os.close(pidfd)
-        status = self._statuses.get(pid, 0)
-        if status == 0 or self._orders.leave:
+        status = processes.status(pid)
+        if not status or self._orders.leave:
             return None
         _, error = last_words(self._run)
         if error is not None:
             return replace(error, rank=None, node=self._launch.node)
         message = f"the check of spec and input ended with status {status}"
-        return self._fault(FailureReason.DATA_ERROR, message, said=tail(log))
+        return self._fault(FailureReason.DATA_ERROR, message, output=tail(log))
 
     # ---- the ranks ------------------------------------------------------------------------------
 
     def _train(self) -> Failure | None:
-        """Run torchrun until it ends or must be ended; return what the supervisor found wrong."""
+        """Run the ranks until they end or must be ended; return the supervisor's own findings."""
         if self._orders.leave:
             return None
-        torchrun = spawn_tied(
-            torchrun_command(self._run, self._launch, self._share, self._trainer),
-            environment=self._environment,
-            output=self._run.torchrun_log,
-            user=self._launch.user,
-        )
+        self._launcher.start()
         hang = HangWatch(
             Path(self._run.heartbeat),
             hang_seconds=self._spec.guard.hang_seconds,
             owner=self._run.writer,
         )
-        leaving, asked = _Leaving(), False
+        leaving, stacks_requested = _Leaving(), False
         while not self._orders.leave_now:
-            self._watch.look()
-            failed = any(map(is_abnormal, self._watch.exits))
-            if failed and not asked:
-                asked = True
-                self._ask_who_is_stuck()
-            self._memory.look(failed=failed)
-            if leaving.is_over(
-                failed=failed,
-                ranks_over=self._watch.over,
-                torchrun_ended=self._has_ended(torchrun),
-                settled=not self._watch.unsettled,
-            ):
+            self._seen = seen = self._launcher.observe()
+            if seen.failed and not stacks_requested:
+                stacks_requested = True
+                self._locate_waiting_ranks(seen)
+            self._memory.look(failed=seen.failed)
+            if leaving.is_over(seen):
                 break
-            if not failed and (silence := hang.silence()):
-                return self._hang(silence)
+            if not seen.failed and (silence := hang.silence()):
+                return self._hang(silence, seen)
             _sleep(
-                SHORT_LOOK_SECONDS if self._watch.unsettled else LONG_LOOK_SECONDS,
+                LONG_LOOK_SECONDS if seen.settled else SHORT_LOOK_SECONDS,
                 wake_fd=self._orders.wake_fd,
-                pidfds=self._watch.pidfds,
+                pidfds=seen.pidfds.values(),
             )
-        status = self._statuses.get(torchrun)
-        return self._never_started(status) or self._torchrun_killed(torchrun, status)
+        return self._launch_failure()
 
-    def _hang(self, silence: str) -> Failure:
+    def _launch_failure(self) -> Failure | None:
+        """Return the failure of the launcher itself, unless the ranks were to end anyway."""
+        ordered = self._orders.leave_now or (self._orders.leave and not self._seen.started)
+        return None if ordered else self._seen.failure
+
+    def _hang(self, silence: str, seen: Observation) -> Failure:
         """Let the ranks write where they are before they are ended."""
-        if not (asked := self._watch.ask_for_stacks()):
+        if not (signalled := request_stacks(seen)):
             return self._fault(FailureReason.HANG, silence)
         time.sleep(STACKS_SECONDS)
-        message = f"{silence}; the logs of ranks {asked} end with what their threads were doing"
+        message = f"{silence}; the logs of ranks {signalled} end with what their threads were doing"
         fault = self._fault(FailureReason.HANG, message)
         return replace(fault, path=str(self._run.logs))
 
-    def _ask_who_is_stuck(self) -> None:
-        """Have the others say where they are when a rank has failed by waiting for them."""
+    def _locate_waiting_ranks(self, seen: Observation) -> None:
+        """Let the other ranks write their stacks when a rank failed by waiting for them."""
         _, error = last_words(self._run)
         if error is not None and error.reason == FailureReason.HANG:
-            self._watch.ask_for_stacks()
+            request_stacks(seen)
 
-    def _never_started(self, status: int | None) -> Failure | None:
-        """Return why torchrun ended before it started a rank, if that is what happened."""
-        if self._watch.started or self._orders.leave:
-            return None
-        said = tail(self._run.torchrun_log)
-        if self._share.nodes > 1 and self._share.node_rank == 0 and port_is_taken(self._launch):
-            message = f"{self._launch.rendezvous} is taken; the next attempt meets at another port"
-            fault = self._fault(FailureReason.LAUNCH_ERROR, message, said=said)
-            return replace(fault, free_retry=True)
-        message = f"torchrun ended (status {status}) before any rank began"
-        return self._fault(FailureReason.LAUNCH_ERROR, message, said=said)
-
-    def _torchrun_killed(self, pid: int, status: int | None) -> Failure | None:
-        """Return that torchrun was ended by a signal, if that is why its ranks are gone.
-
-        They end with it, and so do their guards, so that no end of a rank was seen.
-        """
-        seen = [end for end in self._watch.exits if end.exit_code or end.signal]
-        if status is None or status >= 0 or seen or self._orders.leave_now:
-            return None
-        name = signal.Signals(-status).name
-        message = f"torchrun itself (pid {pid}) was ended by {name}, and its ranks with it"
-        said = tail(self._run.torchrun_log)
-        fault = self._fault(FailureReason.LAUNCH_ERROR, message, said=said)
-        return replace(fault, signal=name)
-
-    def _has_ended(self, pid: int) -> bool:
-        self._statuses |= reap()
-        return pid in self._statuses
-
-    def _fault(self, reason: FailureReason, message: str, *, said: str = "") -> Failure:
+    def _fault(self, reason: FailureReason, message: str, *, output: str = "") -> Failure:
         return Failure(
-            reason=reason, message=message, node=self._launch.node, traceback=said or None
+            reason=reason, message=message, node=self._launch.node, traceback=output or None
         )
 
 
 class _Leaving:
-    """Grants time: to other ranks after a failure, to torchrun when its ranks have left."""
+    """Grants time: to other ranks after a failure, to the launcher when its ranks have ended."""
 
     def __init__(self) -> None:
         self._failed_at: float | None = None
         self._over_at: float | None = None
-        self._alone_at: float | None = None
+        self._ended_at: float | None = None
 
-    def is_over(
-        self, *, failed: bool, ranks_over: bool, torchrun_ended: bool, settled: bool
-    ) -> bool:
+    def is_over(self, seen: Observation) -> bool:
         now = time.monotonic()
-        if failed and self._failed_at is None:
+        if seen.failed and self._failed_at is None:
             self._failed_at = now
-        if ranks_over and self._over_at is None:
+        if seen.over and self._over_at is None:
             self._over_at = now
-        if torchrun_ended and self._alone_at is None:
-            self._alone_at = now
+        if seen.ended and self._ended_at is None:
+            self._ended_at = now
         return (
-            (torchrun_ended and (settled or _since(self._alone_at, now) > GRACE_SECONDS))
-            or (failed and (ranks_over or _since(self._failed_at, now) > GRACE_SECONDS))
+            (seen.ended and (seen.settled or _since(self._ended_at, now) > GRACE_SECONDS))
+            or (seen.failed and (seen.over or _since(self._failed_at, now) > GRACE_SECONDS))
             or _since(self._over_at, now) > LEAVING_SECONDS
         )
 
@@ -320,7 +254,7 @@ def _since(then: float | None, now: float) -> float:
     return 0.0 if then is None else now - then
 
 
-def _sleep(seconds: float, *, wake_fd: int, pidfds: Sequence[int]) -> None:
+def _sleep(seconds: float, *, wake_fd: int, pidfds: Iterable[int]) -> None:
     """Sleep until an order comes or a process ends, but no longer than so many seconds."""
     poll = select.poll()
     for fd in (wake_fd, *pidfds):

@@ -1,0 +1,117 @@
+"""The contract of a launcher, in a process of its own: a launcher ends every descendant.
+
+`launcher_contract.py SCENARIO LAUNCHER RUN`; an assertion that fails is the exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.worker.conftest import STAND_IN, processes_of, wait_for
+from tests.worker.launchers import launcher_of
+from worker.launchers.base import Launcher, Observation, Share
+from worker.node.node_store import WorkerRun
+from worker.node.process_identity import has_ended
+from worker.node.process_tree import MARKER, NODE_MARKER, become_subreaper
+
+
+def ends_well(share: Share, launcher: Launcher) -> None:
+    """Ranks begin, run in the environment of the contract, and end one by one."""
+    before = launcher.observe()
+    assert (before.pids, before.pidfds, before.exits) == ({}, {}, ())
+    assert not before.started
+    assert not before.ended
+    assert not before.over
+    assert not before.settled, "every rank has yet to begin"
+    assert launcher.prepare()[-1] == str(share.run.root)
+    launcher.start()
+    over = until(launcher, lambda seen: seen.ended)
+    assert over.over
+    assert over.settled
+    assert over.failure is None
+    assert not over.failed
+    assert over.pidfds == {}
+    assert [(end.rank, end.pid) for end in sorted(over.exits, key=lambda end: end.rank)] == [
+        (0, over.pids[0]),
+        (1, over.pids[1]),
+    ]
+    assert {(end.exit_code, end.signal) for end in over.exits} == {(0, None)}
+    for rank in (0, 1):
+        lines = Path(share.run.log(rank)).read_text().splitlines()
+        assert f"rank {rank} of 2 begins" in lines, "both outputs of a rank are in its log"
+        environment = json.loads(next(line for line in lines if line.startswith("{")))
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+        own |= {MARKER: share.launch.attempt_id, NODE_MARKER: share.launch.node}
+        assert own.items() <= environment.items()
+        assert share.environment.items() <= environment.items()
+    for _ in range(2):
+        launcher.stop()  # which finds nothing
+
+
+def is_killed(share: Share, launcher: Launcher) -> None:
+    """A signal to a rank is seen with its time; `stop` ends the others and what they started."""
+    launcher.start()
+    running = until(launcher, lambda seen: seen.settled and seen.started)
+    assert set(running.pids) == set(running.pidfds) == {0, 1}
+    assert not any(map(has_ended, running.pidfds.values()))
+    assert not running.ended
+    wait_for(lambda: len(marked(share)) >= 4, "a daemon of each rank")
+    killed_at = time.time()
+    os.kill(running.pids[1], signal.SIGKILL)
+    failed = until(launcher, lambda seen: seen.failed)
+    first = failed.exits[0]
+    assert (first.rank, first.pid) == (1, running.pids[1])
+    assert (first.exit_code, first.signal) == (None, "SIGKILL")
+    assert abs(first.time - killed_at) < 2
+    launcher.stop()
+    assert marked(share) == []
+    last = until(launcher, lambda seen: not seen.pidfds)
+    assert last.exits[0] == first
+    assert last.pids == running.pids
+
+
+def is_left(share: Share, launcher: Launcher) -> None:
+    """The process that started the ranks ends; the launcher of another one ends what it left."""
+    if os.fork() == 0:
+        launcher.start()
+        until(launcher, lambda seen: seen.settled and seen.started)
+        wait_for(lambda: len(marked(share)) >= 4, "a daemon of each rank")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.wait()
+    # This process is no subreaper here: the daemons are no descendants of it.
+    assert len(marked(share)) >= 2
+    launcher.stop()
+    assert marked(share) == []
+    seen = launcher.observe()
+    assert seen.pidfds == {}
+    assert not seen.ended, "this process has started nothing"
+
+
+def until(launcher: Launcher, holds: Callable[[Observation], bool]) -> Observation:
+    def look() -> Observation | None:
+        seen = launcher.observe()
+        return seen if holds(seen) else None
+
+    return wait_for(look, "observation")
+
+
+def marked(share: Share) -> list[int]:
+    return processes_of(share.launch.attempt_id, share.launch.node)
+
+
+SCENARIOS = {"succeed": ends_well, "brood": is_killed, "left": is_left}
+
+if __name__ == "__main__":
+    scenario, kind, folder = sys.argv[1:]
+    if scenario != "left":
+        become_subreaper()
+    attempt_share = Share.read(WorkerRun(Path(folder)))
+    behaviour = "brood" if scenario == "left" else scenario
+    made = launcher_of(kind, (*STAND_IN, behaviour))(attempt_share)
+    SCENARIOS[scenario](attempt_share, made)

@@ -1,0 +1,20 @@
+"""`python -m worker supervise` without a fork, with another launcher or with a stand-in.
+
+run_detached.py RUN LOCK_FD LAUNCHER [TRAINER COMMAND]
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+from tests.worker.launchers import launcher_of
+from worker.launchers.environment import TRAINER
+from worker.supervisor.detached import run_detached
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    folder, lock_fd, kind, *trainer = sys.argv[1:]
+    launcher = launcher_of(kind, trainer or TRAINER)
+    sys.exit(run_detached(Path(folder), int(lock_fd), launcher))

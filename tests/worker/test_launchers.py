@@ -1,0 +1,68 @@
+"""Every launcher keeps the contract of docs/worker.md, "Launchers"."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.worker.conftest import Place, environment
+from tests.worker.launcher_contract import SCENARIOS
+from tests.worker.launchers import LAUNCHERS
+from trainyard.run.records import RankExit
+from worker.launchers.base import Observation
+
+SCRIPT = Path(__file__).with_name("launcher_contract.py")
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_launcher_keeps_the_contract(place: Place, launcher: str, scenario: str) -> None:
+    attempt = place.attempt(place.grant())
+    run = place.starter.prepare(attempt.id, attempt.seen.claim)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), scenario, launcher, str(run.root)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert attempt.processes == []
+
+
+def exit_of(rank: int, code: int | None) -> RankExit:
+    return RankExit(rank=rank, pid=rank + 100, exit_code=code, signal=None, time=float(rank))
+
+
+@pytest.mark.parametrize(
+    ("pids", "pidfds", "exits", "ended", "settled"),
+    [
+        ({}, {}, (), False, False),  # nothing has begun
+        ({}, {}, (), True, True),  # nothing ever begins
+        ({0: 100}, {0: 5}, (), False, False),  # rank 1 is about to begin
+        ({0: 100}, {0: 5}, (), True, True),  # rank 1 never begins
+        ({0: 100, 1: 101}, {0: 5, 1: 6}, (), False, True),  # both run
+        ({0: 100, 1: 101}, {0: 5}, (), False, False),  # the exit of rank 1 is not recorded yet
+        ({0: 100, 1: 101}, {0: 5}, (exit_of(1, 0),), False, True),
+        ({0: 100, 1: 101}, {}, (exit_of(1, 0),), True, False),
+        ({0: 100, 1: 101}, {}, (exit_of(0, 0), exit_of(1, 0)), True, True),
+    ],
+)
+def test_an_observation_is_settled_when_no_change_is_due(
+    pids: dict[int, int],
+    pidfds: dict[int, int],
+    exits: tuple[RankExit, ...],
+    ended: bool,
+    settled: bool,
+) -> None:
+    assert Observation(2, pids, pidfds, exits, ended).settled is settled
+
+
+def test_an_exit_that_was_not_seen_is_a_failure() -> None:
+    pids = {0: 100, 1: 101}
+    assert not Observation(2, pids, {}, (exit_of(0, 0), exit_of(1, 0))).failed
+    assert Observation(2, pids, {}, (exit_of(0, 0), exit_of(1, None))).failed
+    assert Observation(2, pids, {}, (exit_of(0, 0), exit_of(1, 7))).failed

@@ -1,0 +1,174 @@
+"""The interface between the supervisor of an attempt and the program that starts its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from trainyard.protocol.attempt import AttemptSpec
+from trainyard.run.failures import Failure
+from trainyard.run.records import RankExit
+from trainyard.spec.job import JobSpec, parse_job_spec
+from worker.launchers.environment import inherited_environment
+from worker.node.files import read_record
+from worker.node.interface import interface_environment
+from worker.node.node_store import LaunchRecord, WorkerRun
+from worker.node.process_tree import ProcessTree
+from worker.node.users import user_environment
+
+
+@dataclass(frozen=True)
+class Share:
+    """One node's share of an attempt, as its run directory describes it."""
+
+    run: WorkerRun
+    """The run directory."""
+    launch: LaunchRecord
+    """The parameters that come from the node."""
+    nodes: int
+    """Nodes of the attempt."""
+    local_ranks: int
+    """Ranks on each node."""
+
+    @classmethod
+    def read(cls, run: WorkerRun) -> Share:
+        """Read the share that a run directory describes.
+
+        Raises:
+            ValueError: a record is missing or damaged, or the nodes hold different numbers of
+                slots, or fewer than there are ranks.
+        """
+        launch = read_record(run.launch, LaunchRecord)
+        attempt = read_record(Path(run.attempt), AttemptSpec)
+        if launch is None or attempt is None:
+            raise ValueError(f"{run.root}: launch.json or attempt.json is missing or damaged")
+        counts = {len(node.slots) for node in attempt.allocation}
+        nodes = len(attempt.allocation)
+        if len(counts) != 1 or nodes * max(counts) != attempt.layout.world_size:
+            raise ValueError(
+                f"world_size={attempt.layout.world_size} needs as many slots on each node, "
+                f"but the allocation has {[len(node.slots) for node in attempt.allocation]}"
+            )
+        return cls(run, launch, nodes=nodes, local_ranks=counts.pop())
+
+    @property
+    def ranks(self) -> range:
+        """Global ranks of this node."""
+        first = self.launch.node_rank * self.local_ranks
+        return range(first, first + self.local_ranks)
+
+    @cached_property
+    def spec(self) -> JobSpec:
+        """The job's spec.
+
+        Raises:
+            OSError, SpecError: it is missing or damaged.
+        """
+        return parse_job_spec(Path(self.run.spec).read_bytes())
+
+    @cached_property
+    def environment(self) -> dict[str, str]:
+        """Variables of the launcher, the check and the ranks.
+
+        The job's override those of the node, and the launch record's override both; only the number
+        of threads is the job's choice first. Where an attempt has several nodes, the interface
+        towards them is named, unless node or job name another.
+        """
+        launch, job, node = self.launch, self.spec.env, inherited_environment()
+        threads = job.get("OMP_NUM_THREADS") or node.get("OMP_NUM_THREADS")
+        return {
+            **interface_environment(launch.others, node | job),
+            **node,
+            "PYTHONUNBUFFERED": "1",  # a line reaches the log when it is printed, not at the end
+            **job,
+            **launch.environment,  # the GPUs of its slots above all: no job sees those of another
+            **({"OMP_NUM_THREADS": threads} if threads else {}),
+            **(user_environment(launch.attempt_id, self.run.home) if launch.user else {}),
+        }
+
+    @cached_property
+    def processes(self) -> ProcessTree:
+        """All processes of the attempt on this node."""
+        launch = self.launch
+        return ProcessTree(user=launch.user, attempt_id=launch.attempt_id, node=launch.node)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The ranks of one node at one moment.
+
+    The pidfds are valid until the launcher's next `observe`.
+    """
+
+    ranks: int
+    """Number of ranks of the node."""
+    pids: Mapping[int, int]
+    """Process id by global rank, of those that have begun."""
+    pidfds: Mapping[int, int]
+    """Pidfd by global rank, of those that run on this machine: readable when the rank ends."""
+    exits: tuple[RankExit, ...]
+    """Exits of ranks, in order of time; neither code nor signal where the exit was not seen."""
+    ended: bool = False
+    """Whether the launcher itself has ended, so that no further rank begins."""
+    failure: Failure | None = None
+    """Once `ended`: the failure of the launcher itself, where that is why ranks are missing."""
+
+    @property
+    def started(self) -> bool:
+        """Whether any rank has begun."""
+        return bool(self.pids)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a rank ended in another way than with exit code 0."""
+        return any(end.exit_code != 0 for end in self.exits)
+
+    @property
+    def over(self) -> bool:
+        """Whether every rank has ended."""
+        return len(self.exits) == self.ranks
+
+    @property
+    def settled(self) -> bool:
+        """Whether each rank runs or its exit is known: no change is due at this moment."""
+        waiting = 0 if self.ended else self.ranks - len(self.pids)
+        gone = len(self.pids) - len(self.pidfds) - len(self.exits)
+        return waiting == gone == 0
+
+
+class Launcher(Protocol):
+    """Starts, observes and ends the ranks of one share; the contract is in docs/worker.md.
+
+    The supervisor calls it from its main thread. `observe` and `stop` also work in a process that
+    did not call `start`: one that reports for a supervisor that died.
+    """
+
+    def prepare(self) -> Sequence[str]:
+        """Return the command that checks the input before any rank starts; empty without a check.
+
+        Raises:
+            ValueError: the share cannot be launched here.
+        """
+
+    def start(self) -> None:
+        """Start the ranks of this node; called once, after the check.
+
+        Raises:
+            OSError: the system refuses to start a process.
+        """
+
+    def observe(self) -> Observation:
+        """Return the present state of the ranks without waiting."""
+
+    def stop(self) -> None:
+        """End every process of the share, and return when none is left.
+
+        Raises:
+            NotEndedError: a process may not be ended; the share is not over.
+        """
+
+
+LauncherFactory = Callable[[Share], Launcher]

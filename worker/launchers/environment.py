@@ -1,0 +1,82 @@
+"""Variables that a process of a job receives from its node, and the limits on the job's code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from trainyard.spec.environment import environment_problems
+from trainyard.spec.job import JobSpec
+from worker.node.process_tree import WRAPPER
+from worker.node.users import RankUser
+
+TRAINER = (sys.executable, "-m", "trainer")
+REACH_SECONDS = 60.0
+REACH = """
+import importlib.util, os, sys
+for name in ("trainer", "torch"):
+    if importlib.util.find_spec(name) is None:
+        raise ModuleNotFoundError(f"no package {name}")
+os.stat(sys.argv[1])
+for folder in sys.argv[2:]:
+    os.listdir(folder)
+"""
+"""What a rank's user must be able to do; `find_spec` imports none of the package."""
+HIDDEN_PREFIXES = ("TRAINYARD_", "CELERY_", "C_FORCE_ROOT")
+HIDDEN_NAMES = frozenset({"REDIS_URL", "_MP_FORK_LOGLEVEL_"})
+
+
+def inherited_environment() -> dict[str, str]:
+    """Return the variables of this process without the worker's own: no token, no password."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(HIDDEN_PREFIXES) and name not in HIDDEN_NAMES
+    }
+
+
+def code_of(spec: JobSpec) -> str | None:
+    """Return what of a spec runs code of the job, or could, as the reason for a refusal."""
+    problems = environment_problems(spec.env)
+    refused = [p.pointer[1:].replace("/", ".") for p in problems]
+    if spec.model.factory is not None:
+        refused.append(f"model.factory={spec.model.factory!r}")
+    if not refused:
+        return None
+    message = (
+        "this node runs no code that a job brings; TRAINYARD_ALLOW_CODE=true for its worker "
+        f"allows it. Refused: {', '.join(refused)}"
+    )
+    # All names before the reasons: the reasons are long, and a message is cut.
+    return "; ".join((message, *(p.detail for p in problems)))
+
+
+def check_reach(user: RankUser, *, run_directories: Path, folders: Iterable[Path]) -> None:
+    """Start the interpreter as a user of ranks, and look there for everything that ranks need.
+
+    Raises:
+        ValueError: the user cannot start it, or cannot read a package or a folder.
+    """
+    command = [sys.executable, "-c", REACH, str(run_directories), *map(str, folders)]
+    done = subprocess.run(
+        [*WRAPPER, "tie", str(os.getpid()), user.word, "--", *command],
+        env=inherited_environment(),
+        cwd=run_directories,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        timeout=REACH_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise ValueError(
+            f"TRAINYARD_RUN_AS: user {user.uid} cannot use {sys.executable}: {why}. Its users need "
+            "to read the interpreter, the packages and the storage roots, and to pass through all "
+            "folders above these and above the data folder (chmod o+x)"
+        )
