@@ -10,7 +10,8 @@ from pathlib import Path
 
 logger = logging.getLogger("worker")
 
-# Each command imports what it needs after the fork of `supervise`, which must be quick and alone.
+# Each command has its own imports: a fork must precede the threads that an import may start, and
+# the worker waits until the first process of `supervise` has ended.
 
 
 def main() -> int:
@@ -76,9 +77,9 @@ def _operation(folder: Path) -> int:
     if os.fork():
         os._exit(0)
     os.setsid()
-    from worker.operations import see_to_operation
+    from worker.operations import run_detached_operation
 
-    return see_to_operation(folder.resolve())
+    return run_detached_operation(folder.resolve())
 
 
 if __name__ == "__main__":

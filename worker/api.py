@@ -17,7 +17,6 @@ from trainyard.base.backoff import Backoff, Retries, retry
 from trainyard.base.model_base import RecordModel
 from trainyard.protocol.rest.errors import TrainyardError, error_of
 from trainyard.protocol.worker_messages import (
-    PROTOCOL,
     Claim,
     ClaimReply,
     NodeHeartbeat,
@@ -29,7 +28,6 @@ from trainyard.protocol.worker_messages import (
     RegistrationReply,
     Report,
     ReportReply,
-    WorkerIdentity,
 )
 
 TIMEOUT_SECONDS = 15.0
@@ -50,12 +48,8 @@ class WorkerApi:
     Every method raises `ServerAway` or `ApiError`.
     """
 
-    def __init__(
-        self, url: str, token: str | None, *, worker: WorkerIdentity | None = None
-    ) -> None:
+    def __init__(self, url: str, token: str | None) -> None:
         self._client = httpx.Client(timeout=TIMEOUT_SECONDS)
-        self.worker = worker
-        """The worker that registers, beats and claims; supervisors need none."""
         self.url = url
         """URL of the server; may change between two calls."""
         self.token = token
@@ -80,18 +74,16 @@ class WorkerApi:
         """Say that the node lives."""
         return self._post("heartbeat", heartbeat, NodeHeartbeatReply)
 
-    def claim(self, attempt_id: str, *, node: str) -> ClaimReply:
+    def claim(self, attempt_id: str, claim: Claim) -> ClaimReply:
         """Take on the node's share of an attempt; 409 when that has been done."""
-        claim = Claim(protocol=PROTOCOL, node=node, worker=self.worker)
         return self._post(f"attempts/{attempt_id}/claim", claim, ClaimReply)
 
     def report(self, attempt_id: str, report: Report) -> ReportReply:
         """Say what is new of an attempt, and hear what is wanted of it."""
         return self._post(f"attempts/{attempt_id}/report", report, ReportReply)
 
-    def claim_operation(self, operation_id: str, *, node: str) -> OperationClaimReply:
+    def claim_operation(self, operation_id: str, claim: Claim) -> OperationClaimReply:
         """Take on an operation; 409 when that has been done, or it was given to another node."""
-        claim = Claim(protocol=PROTOCOL, node=node, worker=self.worker)
         return self._post(f"operations/{operation_id}/claim", claim, OperationClaimReply)
 
     def report_operation(self, operation_id: str, report: OperationReport) -> OperationReportReply:

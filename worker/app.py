@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from celery import Celery
 
 from trainyard.protocol.worker_messages import LaunchMessage, OperationMessage
 from worker.api import ServerAway, WorkerApi
-from worker.launch import AttemptStarter
-from worker.node.lock import worker_identity
-from worker.operations import OperationStarter
+from worker.launch import LocalNode, launch_attempt
+from worker.operations import start_operation
 from worker.registration import own_token
 from worker.settings import Settings
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 TASK, OPERATION_TASK = "worker.launch", "worker.operation"
 
 
-def create_app(settings: Settings, attempts: AttemptStarter) -> Celery:
+def create_app(settings: Settings, node: LocalNode) -> Celery:
     """Return the app that launches what the server grants; messages come from `node.<name>`."""
     app = Celery("trainyard", broker=settings.broker_url)
     app.conf.update(
@@ -39,44 +39,29 @@ def create_app(settings: Settings, attempts: AttemptStarter) -> Celery:
     )
 
     @app.task(name=TASK)
-    def launch(**message: object) -> None:
-        _launch(LaunchMessage.model_validate(message), settings, attempts)
+    def launch(**fields: object) -> None:
+        message = LaunchMessage.model_validate(fields)
+        _claim(lambda api: launch_attempt(node, message, api), message, settings, node)
 
     @app.task(name=OPERATION_TASK)
-    def operation(**message: object) -> None:
-        _start_operation(OperationMessage.model_validate(message), settings, attempts)
+    def operation(**fields: object) -> None:
+        message = OperationMessage.model_validate(fields)
+        _claim(lambda api: start_operation(node, message, api), message, settings, node)
 
     return app
 
 
-def _launch(message: LaunchMessage, settings: Settings, attempts: AttemptStarter) -> None:
-    with _api(settings, attempts) as api:
-        try:
-            attempts.start(message, api)
-        except ServerAway as error:
-            logger.warning("attempt %s is not claimed: %s", message.attempt_id, error)
-
-
-def _start_operation(
-    message: OperationMessage, settings: Settings, attempts: AttemptStarter
+def _claim(
+    start: Callable[[WorkerApi], bool],
+    message: LaunchMessage | OperationMessage,
+    settings: Settings,
+    node: LocalNode,
 ) -> None:
-    starter = OperationStarter(
-        attempts.node,
-        attempts.name,
-        attempts.roots,
-        allow_code=attempts.allow_code,
-        run_as=attempts.run_as,
-    )
-    with _api(settings, attempts) as api:
+    with WorkerApi(settings.url, own_token(node.store)) as api:
         try:
-            starter.start(message, api)
+            start(api)
         except ServerAway as error:
-            logger.warning("operation %s is not claimed: %s", message.operation_id, error)
-
-
-def _api(settings: Settings, attempts: AttemptStarter) -> WorkerApi:
-    worker = worker_identity(attempts.node.data_dir)
-    return WorkerApi(settings.url, own_token(attempts.node), worker=worker)
+            logger.warning("%r is not claimed: %s", message, error)
 
 
 def consume(app: Celery) -> None:

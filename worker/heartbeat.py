@@ -1,4 +1,4 @@
-"""Says again and again that the node lives, which attempts it sees to, and which are gone."""
+"""Sends the heartbeats of the node: the attempts that it supervises, and those that are gone."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainyard.protocol.rest.errors import ApiError, TrainyardError
-from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
+from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat, WorkerIdentity
 from worker.adopt import adopt, prove_gone
 from worker.api import ServerAway, WorkerApi
 from worker.node.node_store import NodeStore
 from worker.registration import ANOTHER_WORKER
-from worker.supervisor.preemption import ask_supervisors, read_notice
+from worker.supervisor.preemption import read_notice, signal_supervisors
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ LOOK_SECONDS = 0.5
 
 
 class Heart(threading.Thread):
-    """The heartbeats of a worker; it needs neither broker nor Celery to beat."""
+    """The thread that sends heartbeats; it needs neither broker nor Celery."""
 
     def __init__(
         self,
@@ -33,6 +33,7 @@ class Heart(threading.Thread):
         api: WorkerApi,
         *,
         name: str,
+        worker: WorkerIdentity,
         seconds: float,
         notices: Sequence[Path] = (),
     ) -> None:
@@ -40,19 +41,20 @@ class Heart(threading.Thread):
         self._node = node
         self._api = api
         self._node_name = name
+        self._worker = worker
         self._seconds = seconds
         self._notices = notices
         self._notice: str | None = None
         self._stopping = threading.Event()
         self._answered = True
         self.refusal: ApiError | None = None
-        """That another worker serves the node; no heartbeat follows."""
+        """The refusal because another worker serves the node; no heartbeat follows."""
 
     def run(self) -> None:
         """Beat until `stop`, and at once when a notice comes or goes.
 
-        When another worker serves the node, this process is asked to end: its messages are that
-        worker's.
+        When another worker serves the node, this process receives SIGTERM: its messages belong to
+        the other one.
         """
         due = time.monotonic() + self._seconds
         while not self._stopping.wait(min(self._seconds, LOOK_SECONDS)):
@@ -64,20 +66,19 @@ class Heart(threading.Thread):
                 due = time.monotonic() + self._seconds
 
     def stop(self) -> None:
-        """Beat no more."""
+        """End the thread before its next heartbeat."""
         self._stopping.set()
 
     def beat(self) -> None:
-        """Beat once; what fails is tried again at the next one.
+        """Send one heartbeat; an error is logged, and the next heartbeat repeats the content.
 
-        While a notice stands, the supervisors are asked to save and leave first: that needs no
-        server.
+        While there is a notice, the supervisors are signalled first: that needs no server.
         """
         try:
             self._look_for_a_notice()
-            expected = self._say(gone=())
+            expected = self._send(gone=())
             if gone := prove_gone(self._node, expected, name=self._node_name):
-                self._say(gone=gone)
+                self._send(gone=gone)
             self._note(None)
         except (ApiError, ServerAway) as error:
             if isinstance(error, ApiError) and error.status == ANOTHER_WORKER:
@@ -89,24 +90,24 @@ class Heart(threading.Thread):
     def _look_for_a_notice(self) -> None:
         notice = read_notice(self._notices)
         if notice != self._notice:
-            logger.warning("this node is about to go: %s", notice or "no longer")
+            logger.warning("notice that this node goes: %s", notice or "withdrawn")
         self._notice = notice
         if notice is not None:
-            ask_supervisors(self._node)
+            signal_supervisors(self._node)
 
-    def _say(self, *, gone: tuple[str, ...]) -> tuple[str, ...]:
+    def _send(self, *, gone: tuple[str, ...]) -> tuple[str, ...]:
         heartbeat = NodeHeartbeat(
             protocol=PROTOCOL,
             node=self._node_name,
             supervised=adopt(self._node),
             gone=gone,
             notice=self._notice,
-            worker=self._api.worker,
+            worker=self._worker,
         )
         return self._api.heartbeat(heartbeat).expected
 
     def _note(self, error: TrainyardError | None) -> None:
-        """Log when the server goes and when it comes back, not each time in between."""
+        """Log when the answers stop and when they return, not at each heartbeat between."""
         answered = error is None
         if answered != self._answered:
             logger.warning("the server answers again" if answered else f"no heartbeat: {error}")

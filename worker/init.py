@@ -1,9 +1,9 @@
-"""The first process of a worker's container: reaps, keeps the worker running, drains at the end.
+"""The first process of a worker's container: reaps, restarts the worker, drains at the end.
 
 The worker is its child and may be restarted; supervisors become its children when the worker that
 launched them ends, so that a crash of Celery does not end training. SIGTERM, with which a container
-is stopped, becomes a drain: every supervisor is asked to save and leave, the worker tells the
-server why, and this process stays until they have.
+is stopped, becomes a drain: every supervisor receives SIGTERM, on which it saves and leaves, the
+worker sends the reason to the server, and this process ends after the last of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from worker.node.node_store import NodeStore
 from worker.node.process_tree import become_subreaper, reap
 from worker.settings import Settings
-from worker.supervisor.preemption import ask_supervisors
+from worker.supervisor.preemption import signal_supervisors
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
 class Init:
-    """Keeps `command` running until a signal asks to drain the node."""
+    """Runs `command`, and restarts it until a signal starts the drain of the node."""
 
     def __init__(self, command: Sequence[str] = WORKER, *, node: NodeStore | None = None) -> None:
         self._command = command
@@ -42,9 +42,10 @@ class Init:
         """Run until a SIGTERM or SIGINT has been carried out; returns 0."""
         become_subreaper()
         self._node.leaving.unlink(missing_ok=True)  # of an earlier life of the container
-        # Blocked and waited for: none is lost between two looks.
+        # Blocked and taken by sigtimedwait: a handler could run between the check and the wait,
+        # and the wait would then last its whole second.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        while not (self._draining and ask_supervisors(self._node) == 0 and self._child is None):
+        while not (self._draining and signal_supervisors(self._node) == 0 and self._child is None):
             self._keep()
             got = signal.sigtimedwait(SIGNALS, 1.0)
             if got is not None and got.si_signo != signal.SIGCHLD:
@@ -66,14 +67,14 @@ class Init:
             self._restart_at = time.monotonic() + RESTART_SECONDS
 
     def _drain(self) -> None:
-        """Ask the worker to take no more messages, and have it tell the server why."""
+        """Have the worker take no more messages and send the reason to the server."""
         self._draining = True
-        with contextlib.suppress(OSError):  # a full disk keeps nobody from leaving
+        with contextlib.suppress(OSError):  # the drain does not depend on a full disk
             self._node.leaving.write_text("its container is being ended\n", encoding="utf-8")
         if self._child is not None:
             os.kill(self._child, signal.SIGTERM)
 
 
 def _spawn(command: Sequence[str]) -> int:
-    # Not subprocess.Popen: this process reaps every child itself.
+    # Not subprocess.Popen: `reap` takes the status of every child, this one included.
     return os.posix_spawnp(command[0], list(command), os.environ, setsigmask=[])

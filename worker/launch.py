@@ -5,14 +5,20 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.protocol.rest.errors import ApiError
-from trainyard.protocol.worker_messages import ClaimReply, LaunchMessage
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    Claim,
+    ClaimReply,
+    LaunchMessage,
+    WorkerIdentity,
+)
 from trainyard.run.atomic import create_file
 from worker.api import WorkerApi, persist
 from worker.launchers.environment import inherited_environment
@@ -27,130 +33,142 @@ DETACH_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class AttemptStarter:
-    """The settings of the node that the start of an attempt needs."""
+class LocalNode:
+    """This node, as a launch or an operation needs it."""
 
-    node: NodeStore
-    """The node's files."""
+    store: NodeStore
+    """Its files."""
     name: str
-    """The node's name."""
+    """Its name."""
+    worker: WorkerIdentity
+    """The worker that serves it."""
     roots: Mapping[str, str]
     """Folder or URL of each storage root."""
     devices: Devices
-    """What the node offers."""
+    """Its slots."""
     allow_code: bool = False
-    """Whether the node runs code that a job brings."""
+    """Whether it runs code that a job brings."""
     run_as: RunAs | None = None
-    """As whom ranks run; as the worker when absent."""
+    """Users of the ranks; the worker's own when absent."""
 
-    def start(self, message: LaunchMessage, api: WorkerApi) -> bool:
-        """Claim the node's share of an attempt and start its supervisor; say whether that was done.
+    @property
+    def claim(self) -> Claim:
+        """The claim of an attempt or operation for this node."""
+        return Claim(protocol=PROTOCOL, node=self.name, worker=self.worker)
 
-        Whatever a message says, nothing is launched that the server does not grant.
 
-        Raises:
-            ValueError: the attempt has no id, or the claim cannot be carried out here.
-            ServerAway: the server could not be asked; the message will come again.
-        """
-        if message.node != self.name:
-            logger.warning("a message for node %s came to %s", message.node, self.name)
+def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> bool:
+    """Claim the node's share of an attempt and start its supervisor; return whether that was done.
+
+    A message alone launches nothing: the claim has to be granted by the server.
+
+    Raises:
+        ValueError: the attempt has no id, or the claim cannot be carried out here.
+        ServerAway: the server does not answer; the message will come again.
+    """
+    if message.node != node.name:
+        logger.warning("a message for node %s came to %s", message.node, node.name)
+        return False
+    lock = node.store.lock(message.attempt_id, create=True)
+    if lock is None:
+        logger.info("attempt %s is launched already", message.attempt_id)
+        return False
+    with lock:
+        if lock.run is not None:
+            logger.info("attempt %s was launched before", message.attempt_id)
             return False
-        lock = self.node.lock(message.attempt_id, create=True)
-        if lock is None:
-            logger.info("attempt %s is launched already", message.attempt_id)
+        reply = _claim(node, message.attempt_id, api, lock)
+        if reply is None:
             return False
-        with lock:
-            if lock.run is not None:
-                logger.info("attempt %s was launched before", message.attempt_id)
-                return False
-            reply = self._claim(message.attempt_id, api, lock)
-            if reply is None:
-                return False
-            with self.node.users() as taken:
-                user = self.run_as.free(taken) if self.run_as is not None else None
-                run = self.prepare(message.attempt_id, reply, user=user)
-                lock.lead_to(run)
-            start_supervisor(run, lock)
-        return True
+        with node.store.users() as taken:
+            user = node.run_as.free(taken) if node.run_as is not None else None
+            run = prepare_run(node, message.attempt_id, reply, user=user)
+            lock.lead_to(run)
+        start_supervisor(run, lock)
+    return True
 
-    def _claim(self, attempt_id: str, api: WorkerApi, lock: AttemptLock) -> ClaimReply | None:
-        granted: ClaimReply | None = None
-        try:
-            granted = persist(
-                lambda: api.claim(attempt_id, node=self.name), for_seconds=CLAIM_SECONDS
-            )
-        except ApiError as refusal:
-            logger.info("no claim to attempt %s: %s", attempt_id, refusal)
-        finally:
-            if granted is None:
-                lock.forget()
-        return granted
 
-    def prepare(
-        self, attempt_id: str, claim: ClaimReply, *, user: RankUser | None = None
-    ) -> WorkerRun:
-        """Write the run directory of an attempt, which must not be there yet."""
-        run = self.node.run(claim.attempt.job_id, claim.attempt.attempt)
-        run.root.mkdir(parents=True)
-        for folder in (run.logs, run.ranks, run.requests):
-            Path(folder).mkdir()
-        if user is not None:
-            run.root.parent.chmod(0o711)
-            run.home.mkdir()
-            for folder in (run.root, run.home, run.logs, run.ranks, run.requests):
-                user.give(Path(folder), 0o1770)  # nobody removes what another one made
-        self.node.cache_dir.mkdir(exist_ok=True)
-        attempt = claim.attempt.model_copy(
-            update={
-                "roots": dict(self.roots),
-                "cache_dir": str(self.node.cache_dir),
-                "device": self._device(claim),
-            }
-        )
-        launch = LaunchRecord(
-            attempt_id=attempt_id,
-            node=self.name,
-            node_rank=claim.node_rank,
-            rendezvous=claim.rendezvous,
-            others=claim.addresses[: claim.node_rank] + claim.addresses[claim.node_rank + 1 :],
-            report_seconds=claim.report_seconds,
-            data_dir=str(self.node.data_dir),
-            environment=self._environment(claim),
-            allow_code=self.allow_code,
-            user=user,
-        )
-        # Its `env` may hold secrets.
-        create_file(Path(run.spec), claim.spec.model_dump_json(indent=1) + "\n", mode=0o600)
-        if user is not None:
-            user.give(Path(run.spec), 0o640)
-        create_file(Path(run.attempt), attempt.model_dump_json(indent=1) + "\n")
-        create_file(Path(run.secret), claim.attempt_token + "\n", mode=0o600)
-        create_file(run.launch, launch.model_dump_json(indent=1) + "\n")
-        return run
+def _claim(
+    node: LocalNode, attempt_id: str, api: WorkerApi, lock: AttemptLock
+) -> ClaimReply | None:
+    granted: ClaimReply | None = None
+    try:
+        granted = persist(lambda: api.claim(attempt_id, node.claim), for_seconds=CLAIM_SECONDS)
+    except ApiError as refusal:
+        logger.info("no claim to attempt %s: %s", attempt_id, refusal)
+    finally:
+        if granted is None:
+            lock.forget()
+    return granted
 
-    def _device(self, claim: ClaimReply) -> Literal["cpu", "cuda"]:
-        """Return the kind of the slots that were allocated here: ranks take no other.
 
-        Raises:
-            ValueError: GPUs were allocated, and this node offers none.
-        """
-        allocated, offered = claim.attempt.device, self.devices.hardware.device
-        if allocated == "cuda" and offered == "cpu":
-            raise ValueError(f"device={allocated!r} was allocated, but this node offers CPU slots")
-        return allocated or offered
-
-    def _environment(self, claim: ClaimReply) -> dict[str, str]:
-        """Return the variables that depend on the node and the slots: GPUs, threads."""
-        visible = self.devices.visible
-        on_gpus = self._device(claim) == "cuda"
-        slots = slots_of(claim.attempt, claim.node_rank)
-        if on_gpus and max(slots) >= len(visible):
-            raise ValueError(f"slot {max(slots)} was allocated, but this node has {len(visible)}")
-        return {
-            "OMP_NUM_THREADS": str(self.devices.threads_per_slot),
-            # Empty where the slots are CPU ranks: they must not take a GPU from anybody.
-            "CUDA_VISIBLE_DEVICES": (",".join(visible[slot] for slot in slots) if on_gpus else ""),
+def prepare_run(
+    node: LocalNode, attempt_id: str, claim: ClaimReply, *, user: RankUser | None = None
+) -> WorkerRun:
+    """Write the run directory of an attempt, which must not be there yet."""
+    run = node.store.run(claim.attempt.job_id, claim.attempt.attempt)
+    run.root.mkdir(parents=True)
+    for folder in (run.logs, run.ranks, run.requests):
+        Path(folder).mkdir()
+    if user is not None:
+        run.root.parent.chmod(0o711)
+        run.home.mkdir()
+        for folder in (run.root, run.home, run.logs, run.ranks, run.requests):
+            user.give(Path(folder), 0o1770)  # sticky: no user removes the files of another
+    node.store.cache_dir.mkdir(exist_ok=True)
+    attempt = claim.attempt.model_copy(
+        update={
+            "roots": dict(node.roots),
+            "cache_dir": str(node.store.cache_dir),
+            "device": _device(node, claim),
         }
+    )
+    launch = LaunchRecord(
+        attempt_id=attempt_id,
+        node=node.name,
+        node_rank=claim.node_rank,
+        rendezvous=claim.rendezvous,
+        others=claim.addresses[: claim.node_rank] + claim.addresses[claim.node_rank + 1 :],
+        report_seconds=claim.report_seconds,
+        data_dir=str(node.store.data_dir),
+        environment=_environment(node, claim),
+        allow_code=node.allow_code,
+        user=user,
+    )
+    # Its `env` may hold secrets.
+    create_file(Path(run.spec), claim.spec.model_dump_json(indent=1) + "\n", mode=0o600)
+    if user is not None:
+        user.give(Path(run.spec), 0o640)
+    create_file(Path(run.attempt), attempt.model_dump_json(indent=1) + "\n")
+    create_file(Path(run.secret), claim.attempt_token + "\n", mode=0o600)
+    create_file(run.launch, launch.model_dump_json(indent=1) + "\n")
+    return run
+
+
+def _device(node: LocalNode, claim: ClaimReply) -> Literal["cpu", "cuda"]:
+    """Return the kind of the slots that were allocated here: ranks take no other.
+
+    Raises:
+        ValueError: GPUs were allocated, and this node offers none.
+    """
+    allocated, offered = claim.attempt.device, node.devices.hardware.device
+    if allocated == "cuda" and offered == "cpu":
+        raise ValueError(f"device={allocated!r} was allocated, but this node offers CPU slots")
+    return allocated or offered
+
+
+def _environment(node: LocalNode, claim: ClaimReply) -> dict[str, str]:
+    """Return the variables that depend on the node and the slots: GPUs, threads."""
+    visible = node.devices.visible
+    on_gpus = _device(node, claim) == "cuda"
+    slots = slots_of(claim.attempt, claim.node_rank)
+    if on_gpus and max(slots) >= len(visible):
+        raise ValueError(f"slot {max(slots)} was allocated, but this node has {len(visible)}")
+    return {
+        "OMP_NUM_THREADS": str(node.devices.threads_per_slot),
+        # Empty where the slots are CPU ranks: they must not use the GPU of another attempt.
+        "CUDA_VISIBLE_DEVICES": (",".join(visible[slot] for slot in slots) if on_gpus else ""),
+    }
 
 
 def slots_of(attempt: AttemptSpec, node_rank: int) -> tuple[int, ...]:
@@ -166,21 +184,41 @@ def slots_of(attempt: AttemptSpec, node_rank: int) -> tuple[int, ...]:
 
 
 def start_supervisor(run: WorkerRun, lock: AttemptLock) -> None:
-    """Start the supervisor of a run directory, detached, with the lock in its hands.
+    """Start the supervisor of a run directory, detached; it inherits the attempt's lock.
 
-    The command forks and its first process leaves at once: the supervisor is nobody's child but
-    that of the machine's first process, which reaps it.
+    The command forks and its first process ends at once (`worker.__main__`), so that the supervisor
+    is a child of the machine's first process, which reaps it, and outlives this worker.
     """
-    with run.supervisor_log.open("ab") as log:
+    detach(
+        ["supervise", str(run.root), f"--lock={lock.fd}"],
+        log=run.supervisor_log,
+        folder=run.root,
+        pass_fds=[lock.fd],
+    )
+
+
+def detach(words: Sequence[str], *, log: Path, folder: Path, pass_fds: Sequence[int] = ()) -> None:
+    """Run a command of `python -m worker` that forks and ends; its child goes on by itself.
+
+    Args:
+        words: the command and its arguments.
+        log: receives the output of the child.
+        folder: working directory.
+        pass_fds: descriptors that the child inherits.
+
+    Raises:
+        OSError, SubprocessError: it could not be started.
+    """
+    with log.open("ab") as output:
         subprocess.run(
-            [sys.executable, "-m", "worker", "supervise", str(run.root), f"--lock={lock.fd}"],
+            [sys.executable, "-m", "worker", *words],
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
-            pass_fds=[lock.fd],
+            pass_fds=pass_fds,
             env=inherited_environment(),
-            cwd=run.root,
+            cwd=folder,
             timeout=DETACH_SECONDS,
             check=True,
         )

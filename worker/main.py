@@ -6,12 +6,13 @@ import logging
 import os
 from pathlib import Path
 
+from trainyard.protocol.worker_messages import WorkerIdentity
 from trainyard.spec.storage_uri import is_object_store
 from worker.adopt import adopt
 from worker.api import WorkerApi
 from worker.app import consume, create_app
 from worker.heartbeat import Heart
-from worker.launch import AttemptStarter
+from worker.launch import LocalNode
 from worker.launchers.environment import check_reach
 from worker.node.hardware import find_devices
 from worker.node.lock import lock_folder
@@ -37,17 +38,19 @@ def serve() -> None:
     node.data_dir.mkdir(parents=True, exist_ok=True)
     with (
         lock_folder(node.data_dir) as worker,
-        WorkerApi(settings.url, token=None, worker=worker) as api,
+        WorkerApi(settings.url, token=None) as api,
     ):
-        _serve(settings, node, api)
+        _serve(settings, node, api, worker)
 
 
-def _serve(settings: Settings, node: NodeStore, api: WorkerApi) -> None:
+def _serve(settings: Settings, node: NodeStore, api: WorkerApi, worker: WorkerIdentity) -> None:
     devices = find_devices(device=settings.device, slots=settings.slots)
     roots = settings.root_paths()
     run_as = _prepare_users(settings, node, slots=devices.hardware.slots)
     hardware = devices.hardware.model_copy(update={"isolation": isolation_of(run_as)})
-    seconds = register(settings, node, api, hardware=hardware, roots=identify_roots(roots))
+    seconds = register(
+        settings, node, api, worker=worker, hardware=hardware, roots=identify_roots(roots)
+    )
     logger.info(
         "node %s offers %d slots (%s)",
         settings.node_name,
@@ -59,15 +62,17 @@ def _serve(settings: Settings, node: NodeStore, api: WorkerApi) -> None:
     notices = [node.leaving]
     if settings.preemption_notice_file is not None:
         notices.append(settings.preemption_notice_file)
-    heart = Heart(node, api, name=settings.node_name, seconds=seconds, notices=notices)
+    heart = Heart(
+        node, api, name=settings.node_name, worker=worker, seconds=seconds, notices=notices
+    )
     heart.beat()
     if heart.refusal is not None:
         raise heart.refusal
     heart.start()
-    starter = AttemptStarter(
-        node, settings.node_name, roots, devices, settings.allow_code, run_as=run_as
+    local = LocalNode(
+        node, settings.node_name, worker, roots, devices, settings.allow_code, run_as=run_as
     )
-    consume(create_app(settings, starter))
+    consume(create_app(settings, local))
     heart.stop()
     heart.join()
     if heart.refusal is not None:

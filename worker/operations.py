@@ -15,9 +15,8 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,17 +41,17 @@ from trainyard.protocol.worker_messages import (
 )
 from trainyard.run.atomic import create_file
 from worker.api import BACKOFF, ServerAway, WorkerApi, persist
+from worker.launch import LocalNode, detach
 from worker.launchers.environment import TRAINER, code_of, inherited_environment
 from worker.node.files import read_record, tail
 from worker.node.node_store import NodeStore
 from worker.node.process_tree import ProcessTree, become_subreaper, end_user
-from worker.node.users import RankUser, RunAs, user_environment
+from worker.node.users import RankUser, user_environment
 from worker.registration import own_token
 
 logger = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 30.0
-DETACH_SECONDS = 60.0
 AWAY_SECONDS = 120.0
 """Time without an answer after which an operation is left to its next claim: a new start is safe,
 and nothing must run for ever on a node whose server is gone for good."""
@@ -97,107 +96,78 @@ class OperationFolder:
         return self.root / "operation.log"
 
 
-@dataclass(frozen=True)
-class OperationStarter:
-    """The settings of the node that the start of an operation needs."""
+def start_operation(node: LocalNode, message: OperationMessage, api: WorkerApi) -> bool:
+    """Claim an operation and start its supervisor; return whether that was done.
 
-    node: NodeStore
-    """The node's files."""
-    name: str
-    """The node's name."""
-    roots: Mapping[str, str]
-    """Folder or URL of each storage root."""
-    allow_code: bool = False
-    """Whether code that jobs bring may run here."""
-    run_as: RunAs | None = None
-    """As whom code of a job runs; as the worker when absent."""
-
-    def start(self, message: OperationMessage, api: WorkerApi) -> bool:
-        """Claim an operation and start its supervisor; return whether that was done.
-
-        Raises:
-            ServerAway: the server does not answer; the message will come again.
-        """
-        if message.node != self.name or not is_id(message.operation_id):
-            logger.warning(
-                "a message for operation %r of node %s", message.operation_id, message.node
-            )
-            return False
-        try:
-            claim = persist(
-                lambda: api.claim_operation(message.operation_id, node=self.name),
-                for_seconds=CLAIM_SECONDS,
-            )
-        except ApiError as refusal:
-            logger.info("no claim to operation %s: %s", message.operation_id, refusal)
-            return False
-        try:
-            start_supervisor(self.prepare(message.operation_id, claim))
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            logger.exception("operation %s cannot be started", message.operation_id)
-            self._refuse(message.operation_id, claim.fence, str(error), api)
-            return False
-        return True
-
-    def _refuse(self, operation_id: str, fence: int, why: str, api: WorkerApi) -> None:
-        """Report at once that an operation cannot be done here, before its lease expires."""
-        outcome = OperationOutcome(outcome="failed", message=f"{self.name}: {why}"[:4000])
-        report = OperationReport(protocol=PROTOCOL, node=self.name, fence=fence, outcome=outcome)
-        try:
-            api.report_operation(operation_id, report)
-        except ApiError as refusal:
-            logger.warning("operation %s: %s", operation_id, refusal)
-
-    def prepare(self, operation_id: str, claim: OperationClaimReply) -> OperationFolder:
-        """Write the folder of a claim, which must not be there yet.
-
-        Raises:
-            ValueError: the root is not defined here, or code of the job would have to run.
-        """
-        sample = claim.task.sample
-        if sample is not None and not self.allow_code and (refused := code_of(sample.spec)):
-            raise ValueError(refused)
-        root = self.roots.get(claim.task.root)
-        if root is None:
-            raise ValueError(f"root {claim.task.root!r} is not defined on node {self.name}")
-        folder = OperationFolder(
-            self.node.data_dir / "operations" / operation_id / str(claim.fence)
+    Raises:
+        ServerAway: the server does not answer; the message will come again.
+    """
+    operation_id = message.operation_id
+    if message.node != node.name or not is_id(operation_id):
+        logger.warning("a message for operation %r of node %s", operation_id, message.node)
+        return False
+    try:
+        claim = persist(
+            lambda: api.claim_operation(operation_id, node.claim), for_seconds=CLAIM_SECONDS
         )
-        folder.root.mkdir(parents=True)
-        user = None
-        if self.run_as is not None and claim.task.kind in RUN_CODE:
-            user = self.run_as.for_operations()
-            user.give(folder.root, 0o1770)
-        order = OperationOrder(
-            task=claim.task, root_path=root, root_id=claim.storage, roots=dict(self.roots)
-        )
-        launch = OperationLaunch(
-            operation_id=operation_id,
-            node=self.name,
-            fence=claim.fence,
-            report_seconds=claim.report_seconds,
-            data_dir=str(self.node.data_dir),
-            user=user,
-        )
-        create_file(folder.root / TASK, order.model_dump_json(indent=1) + "\n")
-        create_file(folder.launch, launch.model_dump_json(indent=1) + "\n")
-        return folder
+    except ApiError as refusal:
+        logger.info("no claim to operation %s: %s", operation_id, refusal)
+        return False
+    try:
+        folder = prepare_operation(node, operation_id, claim)
+        detach(["operation", str(folder.root)], log=folder.log, folder=folder.root)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        logger.exception("operation %s cannot be started", operation_id)
+        _refuse(node, operation_id, claim.fence, str(error), api)
+        return False
+    return True
 
 
-def start_supervisor(folder: OperationFolder) -> None:
-    """Start the supervisor of an operation, detached as that of an attempt."""
-    with folder.log.open("ab") as log:
-        subprocess.run(
-            [sys.executable, "-m", "worker", "operation", str(folder.root)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env=_environment(),
-            cwd=folder.root,
-            timeout=DETACH_SECONDS,
-            check=True,
-        )
+def _refuse(node: LocalNode, operation_id: str, fence: int, why: str, api: WorkerApi) -> None:
+    """Report at once that an operation cannot be done here, before its lease expires."""
+    outcome = OperationOutcome(outcome="failed", message=f"{node.name}: {why}"[:4000])
+    report = OperationReport(protocol=PROTOCOL, node=node.name, fence=fence, outcome=outcome)
+    try:
+        api.report_operation(operation_id, report)
+    except ApiError as refusal:
+        logger.warning("operation %s: %s", operation_id, refusal)
+
+
+def prepare_operation(
+    node: LocalNode, operation_id: str, claim: OperationClaimReply
+) -> OperationFolder:
+    """Write the folder of a claim, which must not be there yet.
+
+    Raises:
+        ValueError: the root is not defined here, or code of the job would have to run.
+    """
+    sample = claim.task.sample
+    if sample is not None and not node.allow_code and (refused := code_of(sample.spec)):
+        raise ValueError(refused)
+    root = node.roots.get(claim.task.root)
+    if root is None:
+        raise ValueError(f"root {claim.task.root!r} is not defined on node {node.name}")
+    data_dir = node.store.data_dir
+    folder = OperationFolder(data_dir / "operations" / operation_id / str(claim.fence))
+    folder.root.mkdir(parents=True)
+    user = None
+    if node.run_as is not None and claim.task.kind in RUN_CODE:
+        user = node.run_as.for_operations()
+        user.give(folder.root, 0o1770)
+    order = OperationOrder(
+        task=claim.task, root_path=root, root_id=claim.storage, roots=dict(node.roots)
+    )
+    launch = OperationLaunch(
+        operation_id=operation_id,
+        node=node.name,
+        fence=claim.fence,
+        report_seconds=claim.report_seconds,
+        data_dir=str(data_dir),
+        user=user,
+    )
+    create_file(folder.root / TASK, order.model_dump_json(indent=1) + "\n")
+    create_file(folder.launch, launch.model_dump_json(indent=1) + "\n")
+    return folder
 
 
 class OperationSupervisor:
@@ -216,23 +186,28 @@ class OperationSupervisor:
         self._processes = ProcessTree(user=launch.user)
 
     def supervise(self) -> bool:
-        """Run the command to its end and report it; return whether the server noted the end."""
+        """Run the command to its end and report it; return whether the server stored the end."""
         become_subreaper()
-        os.nice(NICENESS)  # whoever trains here goes first
+        os.nice(NICENESS)  # training on this node has priority
         user = self._launch.user
-        environment = _environment()
+        environment = {
+            **inherited_environment(),
+            "PYTHONUNBUFFERED": "1",
+            "CUDA_VISIBLE_DEVICES": "",  # the GPUs belong to training
+            "OMP_NUM_THREADS": "1",
+        }
         if user is not None:
             end_user(user)  # an operation whose claim is over: one at a time runs on a node
             environment |= user_environment(self._launch.operation_id, self._folder.root)
         pid = self._processes.spawn(self._words, environment=environment, output=self._folder.log)
         try:
-            heard = self._report_until_over(pid)
+            reported = self._report_until_over(pid)
         finally:
             self._processes.end()
         outcome = read_record(self._folder.root / OUTCOME, OperationOutcome, owner=self._owner)
-        if heard and outcome is not None and outcome.outcome == "succeeded":
+        if reported and outcome is not None and outcome.outcome == "succeeded":
             shutil.rmtree(self._folder.root.parent, ignore_errors=True)
-        return heard
+        return reported
 
     def _report_until_over(self, pid: int) -> bool:
         retries = Retries(BACKOFF, for_seconds=AWAY_SECONDS)
@@ -247,7 +222,7 @@ class OperationSupervisor:
                     pause: float | None = self._launch.report_seconds
                 except ApiError as refusal:
                     if refusal.status in OVER:
-                        logger.warning("the server wants no more of this claim: %s", refusal)
+                        logger.warning("the server refuses reports of this claim: %s", refusal)
                         return False
                     pause = self._note_outage(api, refusal, retries)
                 except ServerAway as error:
@@ -274,7 +249,7 @@ class OperationSupervisor:
         if outcome is not None:
             return outcome
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
-        message = f"the command ended {how} without a word: {tail(self._folder.log)}"
+        message = f"the command ended {how} without an outcome: {tail(self._folder.log)}"
         return OperationOutcome(outcome="failed", message=message[:4000])
 
     def _note_outage(self, api: WorkerApi, error: Exception, retries: Retries) -> float | None:
@@ -291,7 +266,7 @@ class OperationSupervisor:
             time.sleep(LOOK_SECONDS)
 
 
-def see_to_operation(folder: Path) -> int:
+def run_detached_operation(folder: Path) -> int:
     """Supervise the operation of a folder; returns the exit code of this process."""
     try:
         OperationSupervisor(OperationFolder(folder)).supervise()
@@ -299,13 +274,3 @@ def see_to_operation(folder: Path) -> int:
         logger.exception("the operation cannot be done")
         return 1
     return 0
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of an operation: no secrets of the worker, no GPUs, one thread."""
-    return {
-        **inherited_environment(),
-        "PYTHONUNBUFFERED": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-    }

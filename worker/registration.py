@@ -8,7 +8,13 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from trainyard.protocol.rest.errors import ApiError
-from trainyard.protocol.worker_messages import PROTOCOL, Hardware, Registration, RegistrationReply
+from trainyard.protocol.worker_messages import (
+    PROTOCOL,
+    Hardware,
+    Registration,
+    RegistrationReply,
+    WorkerIdentity,
+)
 from trainyard.run.atomic import replace_file
 from worker.api import WorkerApi, persist
 from worker.node.node_store import NodeStore
@@ -27,6 +33,7 @@ def register(
     node: NodeStore,
     api: WorkerApi,
     *,
+    worker: WorkerIdentity,
     hardware: Hardware,
     roots: Mapping[str, str],
 ) -> float:
@@ -45,7 +52,7 @@ def register(
         address=settings.address,
         hardware=hardware,
         roots=dict(roots),
-        worker=api.worker,
+        worker=worker,
         version=_version(),
     )
     own = own_token(node)

@@ -85,7 +85,7 @@ def _note_node(context: Context, connection: Connection, heartbeat: NodeHeartbea
         )
 
 
-def _end_gone(context: Context, attempt_id: str, node: str, worker: WorkerIdentity | None) -> None:
+def _end_gone(context: Context, attempt_id: str, node: str, worker: WorkerIdentity) -> None:
     """End a share whose processes its worker proves gone; what is no proof changes nothing.
 
     A supervisor that died while its machine ran is a failed launch; after another boot the machine
@@ -115,6 +115,6 @@ def _end_gone(context: Context, attempt_id: str, node: str, worker: WorkerIdenti
         end_nodes(context, connection, attempt_id, [end], actor=Actor(node))
 
 
-def _why_gone(claimer: WorkerIdentity | None, sender: WorkerIdentity | None) -> FailureReason:
-    same_boot = claimer is not None and sender is not None and claimer.boot_id == sender.boot_id
+def _why_gone(claimer: WorkerIdentity | None, sender: WorkerIdentity) -> FailureReason:
+    same_boot = claimer is not None and claimer.boot_id == sender.boot_id
     return FailureReason.LAUNCH_ERROR if same_boot else FailureReason.NODE_LOST

@@ -76,7 +76,7 @@ def claim(
     attempt_id: str,
     *,
     node: str,
-    worker: WorkerIdentity | None = None,
+    worker: WorkerIdentity,
     protocol: int = PROTOCOL,
 ) -> ClaimReply:
     """Take on a node's share of an attempt; only the first of several claims succeeds.

@@ -26,6 +26,11 @@ from trainyard.spec.job import JobSpec
 
 Examples = Mapping[type[BaseModel], Mapping[str, Mapping[str, Any]]]
 
+WORKER = {
+    "folder": "9f3c1b7de04a4c56a1d2f8e07b6c5d43",
+    "boot_id": "0f0ecf4c-8d6f-4c46-a7f6-66d3ed1f5f35",
+}
+
 EXAMPLES: Examples = {
     JobSpec: {
         "small": {
@@ -75,10 +80,11 @@ EXAMPLES: Examples = {
                 "memory_bytes": 32 * 2**30,
             },
             "roots": {"checkpoints": "1c8e1d0a-98a5-4f5f-9a51-0d6f9a3a7a10"},
+            "worker": WORKER,
             "version": "0.1.0",
         },
     },
-    NodeHeartbeat: {"idle": {"protocol": PROTOCOL, "node": "cpu-01"}},
+    NodeHeartbeat: {"idle": {"protocol": PROTOCOL, "node": "cpu-01", "worker": WORKER}},
     OperationReport: {
         "half_way": {
             "protocol": PROTOCOL,
@@ -87,7 +93,7 @@ EXAMPLES: Examples = {
             "progress": {"doing": "compares __0_0.distcp", "done": 512, "total": 1024},
         },
     },
-    Claim: {"claim": {"protocol": PROTOCOL, "node": "cpu-01"}},
+    Claim: {"claim": {"protocol": PROTOCOL, "node": "cpu-01", "worker": WORKER}},
     Report: {
         "lives": {
             "protocol": PROTOCOL,

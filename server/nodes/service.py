@@ -42,8 +42,8 @@ def check_protocol(protocol: int) -> None:
     Raises:
         InvalidRequestError: it is older or newer.
     """
-    if protocol not in {PROTOCOL, PROTOCOL - 1} or protocol < 1:
-        legal = sorted({max(PROTOCOL - 1, 1), PROTOCOL})
+    if protocol not in (PROTOCOL - 1, PROTOCOL):
+        legal = [PROTOCOL - 1, PROTOCOL]
         raise InvalidRequestError.at(
             "/protocol", f"{protocol} is not understood; this server accepts {legal}"
         )

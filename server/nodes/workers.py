@@ -18,7 +18,7 @@ HEARTBEATS_MISSED = 6
 
 def proves_gone(
     claimer: WorkerIdentity | None,
-    sender: WorkerIdentity | None,
+    sender: WorkerIdentity,
     *,
     reported: bool,
     lease_expired: bool,
@@ -26,19 +26,19 @@ def proves_gone(
     """Return whether a worker's report that an attempt has no process is a proof.
 
     Args:
-        claimer: the worker that claimed the attempt's share.
+        claimer: the worker that claimed the attempt's share; absent before a claim.
         sender: the worker that finds no process.
         reported: whether a supervisor of the share ever reported.
         lease_expired: whether the lease of the share has run out.
     """
-    if claimer is None or sender is None or claimer.folder != sender.folder:
+    if claimer is None or claimer.folder != sender.folder:
         return False  # another folder's locks prove nothing
     if lease_expired:
         return True
     return claimer.boot_id == sender.boot_id and not reported
 
 
-def check_worker(connection: Connection, node: str, worker: WorkerIdentity | None) -> None:
+def check_worker(connection: Connection, node: str, worker: WorkerIdentity) -> None:
     """Refuse a worker that is not the one that registered last.
 
     Raises:
@@ -53,7 +53,7 @@ def check_worker(connection: Connection, node: str, worker: WorkerIdentity | Non
 
 
 def refuse_second_worker(
-    context: Context, connection: Connection, node: Node, worker: WorkerIdentity | None
+    context: Context, connection: Connection, node: Node, worker: WorkerIdentity
 ) -> None:
     """Refuse a registration from another data folder or boot while the node lives.
 
@@ -69,7 +69,8 @@ def refuse_second_worker(
     """
     if node.worker is None or node.worker == worker:
         return
-    what = "another data folder" if _other_folder(node.worker, worker) else "another boot"
+    other_folder = node.worker.folder != worker.folder
+    what = "another data folder" if other_folder else "another boot"
     now, settings = context.now(), context.settings
     limit = HEARTBEATS_MISSED * settings.heartbeat_seconds
     if is_recent(node.heartbeat_at, now, seconds=limit):
@@ -87,7 +88,3 @@ def refuse_second_worker(
             f"one can register {settings.lease_seconds:g} s after its last report, or under "
             "another name"
         )
-
-
-def _other_folder(known: WorkerIdentity, worker: WorkerIdentity | None) -> bool:
-    return worker is None or known.folder != worker.folder

@@ -45,7 +45,7 @@ def claim_operation(
     operation_id: str,
     *,
     node: str,
-    worker: WorkerIdentity | None = None,
+    worker: WorkerIdentity,
     protocol: int = PROTOCOL,
 ) -> OperationClaimReply:
     """Take on an operation that was given to this node; only the first of several claims succeeds.

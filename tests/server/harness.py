@@ -43,6 +43,8 @@ from trainyard.spec.job import parse_job_spec
 
 AnyRow = Row[*tuple[Any, ...]]
 
+WORKER = WorkerIdentity(folder="0" * 32, boot_id="b007-0000")
+"""The worker of every node, unless a test names another."""
 BRINGS_CODE = pytest.mark.parametrize("allow_code", [True])
 """Mark of a test whose server takes jobs that bring code, and any variable in `env`."""
 
@@ -83,7 +85,7 @@ class Harness:
         device: str = "cpu",
         device_name: str = "test",
         roots: dict[str, str] | None = None,
-        worker: WorkerIdentity | None = None,
+        worker: WorkerIdentity = WORKER,
     ) -> str:
         """Store a node as registration does, and return its name."""
         now = self.context.now()
@@ -255,7 +257,7 @@ class Supervisor:
         attempt_id: str,
         node: str,
         pid: int = 100,
-        worker: WorkerIdentity | None = None,
+        worker: WorkerIdentity = WORKER,
     ) -> None:
         self.harness = harness
         self.attempt_id = attempt_id

@@ -12,7 +12,7 @@ from server.database.tables import events
 from server.jobs.service import cancel, stop
 from server.nodes.service import drain, list_nodes, undrain
 from tests.actors import ADA
-from tests.server.harness import Harness
+from tests.server.harness import WORKER, Harness
 from trainyard.protocol.event_kinds import EventKind
 from trainyard.protocol.states import AttemptState, DesiredState, JobState
 from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
@@ -135,7 +135,9 @@ def test_a_node_that_is_about_to_go_is_left_by_every_node_of_its_attempts(
     harness: Harness, context: Context
 ) -> None:
     def beat(node: str, notice: str | None) -> None:
-        node_heartbeat(context, NodeHeartbeat(protocol=PROTOCOL, node=node, notice=notice))
+        node_heartbeat(
+            context, NodeHeartbeat(protocol=PROTOCOL, node=node, worker=WORKER, notice=notice)
+        )
 
     harness.add_node("a", slots=2)
     harness.add_node("b", slots=2)

@@ -16,7 +16,7 @@ from server.errors import ConflictError
 from server.leases import NODE_LEASES, OPERATION_LEASES, Hearing, Leases, check_fence
 from server.operations.worker_api import claim_operation, report_operation
 from tests.actors import ADA
-from tests.server.harness import AnyRow, FakeClock, Harness
+from tests.server.harness import WORKER, AnyRow, FakeClock, Harness
 from trainyard.protocol.worker_messages import PROTOCOL, OperationReport
 
 LEASE = 30.0
@@ -52,7 +52,7 @@ def held(request: pytest.FixtureRequest, context: Context, harness: Harness) -> 
         supervisor.end("succeeded")
         operation_id = verify(context, checkpoint, actor=ADA)
         harness.keeper.run()
-        fence = claim_operation(context, operation_id, node="node-1").fence
+        fence = claim_operation(context, operation_id, node="node-1", worker=WORKER).fence
         report = OperationReport(protocol=PROTOCOL, node="node-1", fence=fence)
         return Held(
             context,

@@ -13,7 +13,7 @@ from server.database.tables import events
 from server.errors import ConflictError, NotFoundError, UnauthenticatedError
 from server.jobs.service import cancel, stop
 from tests.actors import ADA
-from tests.server.harness import BRINGS_CODE, Harness, Supervisor
+from tests.server.harness import BRINGS_CODE, WORKER, Harness, Supervisor
 from trainyard.protocol.states import AttemptOutcome, AttemptState, DesiredState, JobState
 from trainyard.run.directory import Phase
 from trainyard.run.failures import FailureReason
@@ -93,7 +93,7 @@ def test_a_second_claim_is_refused(harness: Harness, context: Context) -> None:
     harness.add_node()
     job_id, _ = harness.launched()
     with pytest.raises(ConflictError, match="claimed"):
-        claim(context, harness.attempt(job_id).id, node="node-1")
+        claim(context, harness.attempt(job_id).id, node="node-1", worker=WORKER)
 
 
 def test_only_a_node_of_the_attempt_may_claim(harness: Harness, context: Context) -> None:
@@ -101,9 +101,9 @@ def test_only_a_node_of_the_attempt_may_claim(harness: Harness, context: Context
     job_id = harness.submit()
     harness.place()
     with pytest.raises(NotFoundError):
-        claim(context, harness.attempt(job_id).id, node="node-2")
+        claim(context, harness.attempt(job_id).id, node="node-2", worker=WORKER)
     with pytest.raises(NotFoundError):
-        claim(context, "nothing", node="node-1")
+        claim(context, "nothing", node="node-1", worker=WORKER)
 
 
 def test_reports_need_the_attempts_own_token(harness: Harness) -> None:
@@ -196,7 +196,7 @@ def test_an_attempt_that_nobody_claimed_ends_at_once(harness: Harness, context: 
     assert harness.job(job_id).state == JobState.STOPPED
     assert harness.attempt(job_id).outcome == AttemptOutcome.STOPPED
     with pytest.raises(ConflictError):
-        claim(context, harness.attempt(job_id).id, node="node-1")
+        claim(context, harness.attempt(job_id).id, node="node-1", worker=WORKER)
     assert harness.place() == 0
 
 

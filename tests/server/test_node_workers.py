@@ -53,7 +53,7 @@ class Site:
         assert reply.node_token is not None
         self.own = authenticate_token(self.context, reply.node_token)
 
-    def register(self, worker: WorkerIdentity | None) -> None:
+    def register(self, worker: WorkerIdentity) -> None:
         """Register again, with the node's token."""
         self._register(worker, self.own)
 
@@ -62,7 +62,7 @@ class Site:
         heartbeat = NodeHeartbeat(protocol=PROTOCOL, node=NODE, worker=worker, gone=gone)
         return node_heartbeat(self.context, heartbeat).expected
 
-    def _register(self, worker: WorkerIdentity | None, principal: Principal) -> Any:
+    def _register(self, worker: WorkerIdentity, principal: Principal) -> Any:
         return register(
             self.context,
             Registration(
@@ -134,12 +134,11 @@ def test_a_supervisor_that_reports_keeps_its_node_from_strangers(
 
 
 @pytest.mark.parametrize(
-    ("stranger", "what"), [(COPY, "another data folder"), (CLONE, "another boot"), (None, None)]
+    ("stranger", "what"), [(COPY, "another data folder"), (CLONE, "another boot")]
 )
 def test_a_refused_worker_is_told_when_it_can_register(
-    site: Site, harness: Harness, stranger: WorkerIdentity | None, what: str | None
+    site: Site, harness: Harness, stranger: WorkerIdentity, what: str
 ) -> None:
-    what = what or "another data folder"  # an old worker does not name its folder
     _, (supervisor,) = harness.running(**ONCE)
     with pytest.raises(ConflictError) as by_heartbeat:
         site.register(stranger)
@@ -275,13 +274,11 @@ def test_a_share_that_reports_is_never_ended_by_a_word(site: Site, harness: Harn
         (FIRST, COPY, False, False, False),
         (FIRST, COPY, True, True, False),
         (None, FIRST, False, True, False),
-        (FIRST, None, False, True, False),
-        (None, None, False, True, False),
     ],
 )
 def test_what_proves_an_end(
     claimer: WorkerIdentity | None,
-    sender: WorkerIdentity | None,
+    sender: WorkerIdentity,
     reported: bool,
     expired: bool,
     proof: bool,

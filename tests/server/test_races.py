@@ -27,7 +27,7 @@ from server.scheduling.reconcile import Reconciler
 from server.scheduling.round import Placer, place_job
 from server.subject import Actor, Subject
 from tests.actors import ADA, BOB
-from tests.server.harness import Harness, Supervisor
+from tests.server.harness import WORKER, Harness, Supervisor
 from trainyard.protocol.attempt import NodeAllocation
 from trainyard.protocol.rest.event_data import NodeDrained
 from trainyard.protocol.rest.operations import ExportRequest
@@ -71,7 +71,7 @@ def test_one_claim_wins(harness: Harness, context: Context) -> None:
 
 
 def claiming(context: Context, attempt_id: str) -> Callable[[], object]:
-    return lambda: claim(context, attempt_id, node="node-1")
+    return lambda: claim(context, attempt_id, node="node-1", worker=WORKER)
 
 
 def test_two_placers_give_no_slot_twice(harness: Harness, context: Context) -> None:
@@ -148,7 +148,7 @@ def test_a_last_report_and_a_verdict_of_silence(harness: Harness, context: Conte
     beat(context)
     harness.add_node(slots=1)
     for _ in range(ROUNDS):
-        node_heartbeat(context, NodeHeartbeat(protocol=1, node="node-1"))
+        node_heartbeat(context, NodeHeartbeat(protocol=PROTOCOL, node="node-1", worker=WORKER))
         job_id, (supervisor,) = harness.running(retry={"node_lost_after_seconds": 40, "on": []})
         for _second in range(10):
             harness.clock.advance(5)

@@ -17,9 +17,9 @@ from server.scheduling.loop import Scheduler
 from server.scheduling.reconcile import Reconciler
 from server.settings import Settings
 from tests.actors import ADA
-from tests.server.harness import Harness, Supervisor
+from tests.server.harness import WORKER, Harness, Supervisor
 from trainyard.protocol.states import AttemptNodeState, DesiredState, JobState
-from trainyard.protocol.worker_messages import NodeHeartbeat
+from trainyard.protocol.worker_messages import PROTOCOL, NodeHeartbeat
 from trainyard.run.failures import FailureReason
 
 TWO_NODES: dict[str, Any] = {"resources": {"world_size": 4, "nodes": 2}}
@@ -236,7 +236,7 @@ def test_nodes_go_offline_and_come_back(harness: Harness, context: Context) -> N
     harness.reconcile(seconds=31)
     assert harness.place() == 0
     assert harness.job(job_id).reason == "no node is online that takes new work"
-    node_heartbeat(context, NodeHeartbeat(protocol=1, node="node-1"))
+    node_heartbeat(context, NodeHeartbeat(protocol=PROTOCOL, node="node-1", worker=WORKER))
     assert harness.place() == 1
 
 

@@ -26,7 +26,7 @@ from server.jobs.service import stop, submit
 from server.keys import ensure_key, rotate
 from server.secrets import KeyFileError, SecretsBox
 from tests.actors import ADA
-from tests.server.harness import BRINGS_CODE, FakeClock, Harness
+from tests.server.harness import BRINGS_CODE, WORKER, FakeClock, Harness
 from trainyard.protocol.rest.fork import ForkRequest
 from trainyard.protocol.rest.operations import SampleRequest
 from trainyard.spec.job import JobSpec, parse_job_spec
@@ -186,7 +186,7 @@ def test_a_key_that_is_lost_after_placing_refuses_the_claim(
     assert harness.place() == 1
     context.secrets.path.unlink()
     with pytest.raises(KeyFileError) as refusal:
-        claim(context, harness.attempt(job_id).id, node=node)
+        claim(context, harness.attempt(job_id).id, node=node, worker=WORKER)
     assert refusal.value.status == 503
     assert harness.attempt(job_id).state == "placed", "it is claimed when the file is back"
 

@@ -21,7 +21,7 @@ from server.nodes.service import register
 from server.settings import Settings
 from server.subject import Actor
 from tests.manifests import make_manifest, state_at
-from tests.server.harness import FakeClock, Harness, Supervisor
+from tests.server.harness import WORKER, FakeClock, Harness, Supervisor
 from trainyard.protocol.manifest import DCP_METADATA, ManifestFile, ManifestWriter, SaveSettled
 from trainyard.protocol.record_parser import check_record
 from trainyard.protocol.rest.access import TokenRequest
@@ -96,6 +96,7 @@ class Stage(Harness):
             address=f"{name}.cluster.example",
             hardware=hardware,
             roots={"checkpoints": str(UUID(int=1)), "data": str(UUID(int=2))},
+            worker=WORKER,
             version="0.1.0",
         )
         register(self.context, registration, principal=authenticate_token(self.context, token))

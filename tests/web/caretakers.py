@@ -6,6 +6,7 @@ from server.checkpoints import exports, service
 from server.checkpoints.outcomes import apply_outcome
 from server.operations.worker_api import claim_operation, report_operation
 from tests.actors import ADA
+from tests.server.harness import WORKER
 from tests.web.actors import Stage
 from trainyard.protocol.operations import (
     ExportResult,
@@ -99,7 +100,7 @@ class Caretaker:
         before = len(self._stage.dispatcher.operations)
         self._stage.keeper.run()
         given = {m.operation_id: m.node for m in self._stage.dispatcher.operations[before:]}
-        claim = claim_operation(context, operation_id, node=given[operation_id])
+        claim = claim_operation(context, operation_id, node=given[operation_id], worker=WORKER)
         return claim.fence, given[operation_id]
 
     def _id(self, name: str) -> str:

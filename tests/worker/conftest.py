@@ -22,8 +22,9 @@ from trainyard.protocol.worker_messages import ClaimReply, Hardware
 from trainyard.run.records import ExitRecord
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
-from worker.launch import AttemptStarter
+from worker.launch import LocalNode, prepare_run
 from worker.node.hardware import Devices
+from worker.node.lock import lock_folder
 from worker.node.node_store import LaunchRecord, NodeStore, WorkerRun, identity_of
 from worker.node.process_identity import is_alive
 from worker.node.process_tree import MARKER, NODE_MARKER
@@ -128,7 +129,7 @@ class Place:
     folder: Path
     server: FakeServer
     node: NodeStore
-    starter: AttemptStarter
+    local: LocalNode
     attempts: list[Attempt] = field(default_factory=list)
     made: int = 0
 
@@ -173,7 +174,7 @@ class Place:
         """Return an attempt that somebody launches."""
         seen = self.server.attempts[attempt_id]
         run = self.node.run(seen.claim.attempt.job_id, seen.claim.attempt.attempt)
-        attempt = Attempt(attempt_id, self.starter.name, seen, run)
+        attempt = Attempt(attempt_id, self.local.name, seen, run)
         self.attempts.append(attempt)
         return attempt
 
@@ -195,7 +196,7 @@ class Place:
         """
         attempt = self.attempt(self.grant(**granted))
         attempt.seen.claimed = True
-        self.starter.prepare(attempt.id, attempt.seen.claim)
+        prepare_run(self.local, attempt.id, attempt.seen.claim)
         if damage is not None:
             path = attempt.run.root / damage
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -287,4 +288,6 @@ def make_place(folder: Path, server: FakeServer, *, name: str = NODE) -> Place:
         cores=2,
         memory_bytes=0,
     )
-    return Place(folder, server, node, AttemptStarter(node, name, roots, Devices(hardware, ())))
+    with lock_folder(node.data_dir) as worker:  # a worker has served the folder
+        local = LocalNode(node, name, worker, roots, Devices(hardware, ()))
+    return Place(folder, server, node, local)

@@ -92,13 +92,13 @@ def test_a_worker_waits_while_another_one_serves_its_node(
     server.another_worker = True
     with (
         lock_folder(place.node.data_dir) as worker,
-        WorkerApi(server.url, None, worker=worker) as api,
+        WorkerApi(server.url, None) as api,
     ):
-        hardware = place.starter.devices.hardware
+        hardware = place.local.devices.hardware
         registering = threading.Thread(
             target=register,
             args=(settings, place.node, api),
-            kwargs={"hardware": hardware, "roots": {}},
+            kwargs={"worker": worker, "hardware": hardware, "roots": {}},
         )
         registering.start()
         wait_for(lambda: len(server.registrations) > 3, "tries to register")
@@ -107,7 +107,7 @@ def test_a_worker_waits_while_another_one_serves_its_node(
         registering.join(30)
         assert not registering.is_alive()
         assert server.registrations[-1].worker == worker
-        heart = Heart(place.node, api, name="node-1", seconds=5)
+        heart = Heart(place.node, api, name="node-1", worker=worker, seconds=5)
         heart.beat()
         before = heart.refusal
         assert before is None

@@ -12,6 +12,7 @@ from tests.worker.conftest import Place, environment
 from tests.worker.launcher_contract import SCENARIOS
 from tests.worker.launchers import LAUNCHERS
 from trainyard.run.records import RankExit
+from worker.launch import prepare_run
 from worker.launchers.base import Observation
 
 SCRIPT = Path(__file__).with_name("launcher_contract.py")
@@ -21,7 +22,7 @@ SCRIPT = Path(__file__).with_name("launcher_contract.py")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_launcher_keeps_the_contract(place: Place, launcher: str, scenario: str) -> None:
     attempt = place.attempt(place.grant())
-    run = place.starter.prepare(attempt.id, attempt.seen.claim)
+    run = prepare_run(place.local, attempt.id, attempt.seen.claim)
     done = subprocess.run(
         [sys.executable, str(SCRIPT), scenario, launcher, str(run.root)],
         env=environment(),

@@ -15,12 +15,14 @@ from tests.worker.fake_server import JOIN_TOKEN, NODE_TOKEN, FakeServer
 from trainyard.base.ids import make_id
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.protocol.rest.errors import UnauthenticatedError
+from trainyard.protocol.worker_messages import WorkerIdentity
 from trainyard.run.directory import Phase
 from trainyard.run.record_base import to_json
 from trainyard.run.records import Heartbeat
 from trainyard.spec.auto import DeviceKind
 from trainyard.spec.storage_uri import ROOT_FILE
 from worker.api import WorkerApi
+from worker.launch import prepare_run
 from worker.node.hardware import Devices, Gpu, find_devices, find_gpus, parse_gpus
 from worker.node.host_memory import MemoryWatch
 from worker.node.node_store import NodeStore
@@ -30,6 +32,7 @@ from worker.settings import Settings, parse_roots
 from worker.supervisor.hang import HangWatch
 
 GPUS = [Gpu(0, "GPU-a", "H200", 150 << 30), Gpu(1, "GPU-b", "H200", 149 << 30)]
+WORKER = WorkerIdentity(folder="0" * 32, boot_id="b007-0000")
 ID = make_id(milliseconds=1, entropy=bytes(10))
 
 
@@ -145,13 +148,13 @@ def test_a_machine_with_gpus_and_no_nvidia_smi_is_no_cpu_node(
 
 def test_ranks_get_the_kind_of_slot_that_was_allocated(place: Place) -> None:
     def prepared(allocated: DeviceKind, *, offers: str) -> AttemptSpec:
-        hardware = place.starter.devices.hardware.model_copy(update={"device": offers})
+        hardware = place.local.devices.hardware.model_copy(update={"device": offers})
         visible = ("GPU-a", "GPU-b") if offers == "cuda" else ()
-        starter = replace(place.starter, devices=Devices(hardware, visible))
+        local = replace(place.local, devices=Devices(hardware, visible))
         attempt_id = place.grant()
         claim = place.server.attempts[attempt_id].claim
         attempt = claim.attempt.model_copy(update={"device": allocated})
-        run = starter.prepare(attempt_id, claim.model_copy(update={"attempt": attempt}))
+        run = prepare_run(local, attempt_id, claim.model_copy(update={"attempt": attempt}))
         return AttemptSpec.model_validate_json(Path(run.attempt).read_bytes())
 
     assert prepared("cuda", offers="cuda").device == "cuda"
@@ -167,12 +170,14 @@ def test_a_node_whose_token_was_revoked_joins_anew(tmp_path: Path, server: FakeS
     hardware = find_devices(device="cpu").hardware
     settings = Settings(url=server.url, node_name="n", join_token=JOIN_TOKEN)
     with WorkerApi(server.url, token=None) as api:
-        assert register(settings, node, api, hardware=hardware, roots={}) == 0.2
+        assert register(settings, node, api, worker=WORKER, hardware=hardware, roots={}) == 0.2
         assert own_token(node) == api.token == NODE_TOKEN
         assert node.server_url == server.url
         node.token.write_text("revoked")
         with pytest.raises(UnauthenticatedError):
-            register(Settings(url=server.url), node, api, hardware=hardware, roots={})
+            register(
+                Settings(url=server.url), node, api, worker=WORKER, hardware=hardware, roots={}
+            )
 
 
 def identify_in(folder: str) -> str:

@@ -27,7 +27,8 @@ from trainyard.protocol.worker_messages import OperationClaimReply, OperationMes
 from trainyard.run.atomic import replace_file
 from trainyard.spec.job import parse_job_spec
 from worker.api import WorkerApi
-from worker.operations import OperationFolder, OperationStarter
+from worker.launch import LocalNode
+from worker.operations import OperationFolder, prepare_operation, start_operation
 
 SLOW = """
 import json, os, pathlib, sys, time
@@ -43,10 +44,10 @@ WORDLESS = "import sys; print('no room here'); sys.exit(3)"
 
 
 @pytest.fixture
-def starter(place: Place) -> OperationStarter:
+def local(place: Place) -> LocalNode:
     """A node that has joined."""
     replace_file(place.node.token, NODE_TOKEN)
-    return OperationStarter(place.node, NODE, place.starter.roots)
+    return place.local
 
 
 @pytest.fixture
@@ -90,15 +91,17 @@ def is_alive(pid: int) -> bool:
 
 
 def test_an_operation_is_done_by_the_real_command(
-    place: Place, server: FakeServer, starter: OperationStarter, api: WorkerApi
+    place: Place, server: FakeServer, local: LocalNode, api: WorkerApi
 ) -> None:
     checkpoint = place.folder / "checkpoints" / "job1" / "a1" / "step-4"
     checkpoint.mkdir(parents=True)
     for name in ("COMMITTED", "manifest.json", "__0_0.distcp"):
         (checkpoint / name).write_text("x")
     operation_id = given(server, "job1/a1/step-4")
-    assert starter.start(OperationMessage(operation_id=operation_id, node=NODE), api)
-    assert not starter.start(OperationMessage(operation_id=operation_id, node=NODE), api)  # doubled
+    assert start_operation(local, OperationMessage(operation_id=operation_id, node=NODE), api)
+    assert not start_operation(
+        local, OperationMessage(operation_id=operation_id, node=NODE), api
+    )  # doubled
     outcome = wait_for(lambda: server.operations[operation_id].outcome, "outcome")
     assert (outcome.outcome, outcome.files) == ("succeeded", 3)
     assert not checkpoint.exists()
@@ -107,58 +110,60 @@ def test_an_operation_is_done_by_the_real_command(
 
 
 def test_what_is_not_meant_for_it_is_dropped(
-    server: FakeServer, starter: OperationStarter, api: WorkerApi
+    server: FakeServer, local: LocalNode, api: WorkerApi
 ) -> None:
     operation_id = given(server, "job1/a1/step-4")
-    assert not starter.start(OperationMessage(operation_id=operation_id, node="node-2"), api)
-    assert not starter.start(OperationMessage(operation_id="../up", node=NODE), api)
+    assert not start_operation(
+        local, OperationMessage(operation_id=operation_id, node="node-2"), api
+    )
+    assert not start_operation(local, OperationMessage(operation_id="../up", node=NODE), api)
     assert not server.operations[operation_id].claimed
 
 
 def test_a_root_that_is_not_here_is_said_at_once(
-    server: FakeServer, starter: OperationStarter, api: WorkerApi
+    server: FakeServer, local: LocalNode, api: WorkerApi
 ) -> None:
     operation_id = given(server, "job1/a1/step-4", root="elsewhere")
-    assert not starter.start(OperationMessage(operation_id=operation_id, node=NODE), api)
+    assert not start_operation(local, OperationMessage(operation_id=operation_id, node=NODE), api)
     outcome = server.operations[operation_id].outcome
     assert outcome is not None
     assert outcome.message == "node-1: root 'elsewhere' is not defined on node node-1"
 
 
 def test_code_of_a_job_runs_only_where_the_node_allows_it(
-    place: Place, server: FakeServer, starter: OperationStarter, api: WorkerApi
+    place: Place, server: FakeServer, local: LocalNode, api: WorkerApi
 ) -> None:
     own = parse_job_spec({"model": {"factory": "gpt:build", "code": "data:own"}})
     asked = SampleTask(spec=own, prompt="", max_tokens=1, temperature=0, seed=0)
     operation_id = given(server, "job1/a1/step-4", kind=OperationKind.SAMPLE, sample=asked)
-    assert not starter.start(OperationMessage(operation_id=operation_id, node=NODE), api)
+    assert not start_operation(local, OperationMessage(operation_id=operation_id, node=NODE), api)
     outcome = server.operations[operation_id].outcome
     assert outcome is not None
     assert "this node runs no code that a job brings" in outcome.message
-    allowing = replace(starter, allow_code=True)
-    folder = allowing.prepare(operation_id, server.operations[operation_id].claim)
+    allowing = replace(local, allow_code=True)
+    folder = prepare_operation(allowing, operation_id, server.operations[operation_id].claim)
     order = OperationOrder.model_validate_json((folder.root / TASK).read_bytes())
-    assert order.roots == {name: str(path) for name, path in place.starter.roots.items()}
+    assert order.roots == {name: str(path) for name, path in place.local.roots.items()}
 
 
 def test_a_command_without_a_word_is_a_failure_with_its_output(
-    server: FakeServer, starter: OperationStarter, tmp_path: Path
+    server: FakeServer, local: LocalNode, tmp_path: Path
 ) -> None:
     operation_id = given(server, "job1/a1/step-4")
-    folder = starter.prepare(operation_id, server.operations[operation_id].claim)
+    folder = prepare_operation(local, operation_id, server.operations[operation_id].claim)
     supervise(folder, script=WORDLESS, tmp_path=tmp_path).wait()
     outcome = server.operations[operation_id].outcome
     assert outcome is not None
     assert outcome.outcome == "failed"
-    assert outcome.message == "the command ended with status 3 without a word: no room here"
+    assert outcome.message == "the command ended with status 3 without an outcome: no room here"
     assert folder.log.exists()
 
 
 def test_progress_goes_on_through_an_outage(
-    server: FakeServer, starter: OperationStarter, tmp_path: Path
+    server: FakeServer, local: LocalNode, tmp_path: Path
 ) -> None:
     operation_id = given(server, "job1/a1/step-4")
-    folder = starter.prepare(operation_id, server.operations[operation_id].claim)
+    folder = prepare_operation(local, operation_id, server.operations[operation_id].claim)
     supervisor = supervise(folder, script=SLOW, tmp_path=tmp_path)
     reports = server.operations[operation_id].reports
     try:
@@ -175,10 +180,10 @@ def test_progress_goes_on_through_an_outage(
 
 
 def test_one_that_is_outrun_ends_its_command(
-    server: FakeServer, starter: OperationStarter, tmp_path: Path
+    server: FakeServer, local: LocalNode, tmp_path: Path
 ) -> None:
     operation_id = given(server, "job1/a1/step-4")
-    folder = starter.prepare(operation_id, server.operations[operation_id].claim)
+    folder = prepare_operation(local, operation_id, server.operations[operation_id].claim)
     supervisor = supervise(folder, script=SLOW, tmp_path=tmp_path)
     wait_for(lambda: server.operations[operation_id].reports, "a report")
     pid = int(wait_for(lambda: _text(folder.root / "pid"), "pid of the command"))
@@ -188,10 +193,10 @@ def test_one_that_is_outrun_ends_its_command(
 
 
 def test_a_killed_supervisor_takes_its_command_along(
-    server: FakeServer, starter: OperationStarter, tmp_path: Path
+    server: FakeServer, local: LocalNode, tmp_path: Path
 ) -> None:
     operation_id = given(server, "job1/a1/step-4")
-    folder = starter.prepare(operation_id, server.operations[operation_id].claim)
+    folder = prepare_operation(local, operation_id, server.operations[operation_id].claim)
     supervisor = supervise(folder, script=SLOW, tmp_path=tmp_path)
     pid = int(wait_for(lambda: _text(folder.root / "pid"), "pid of the command"))
     supervisor.send_signal(signal.SIGKILL)

@@ -20,6 +20,7 @@ from trainyard.protocol.worker_messages import MAX_REPORT_BYTES, PendingRequest,
 from trainyard.run.directory import Phase
 from trainyard.run.record_base import to_plain
 from trainyard.run.records import ExitRecord, Provenance, Request
+from worker.launch import prepare_run
 from worker.node.files import read_record
 from worker.node.node_store import LaunchRecord
 from worker.supervisor import reporter
@@ -112,7 +113,7 @@ def test_a_server_that_insists_on_not_knowing_an_attempt_is_believed(
 ) -> None:
     monkeypatch.setattr(reporter, "UNKNOWN_SECONDS", 0.5)
     attempt = place.attempt(place.grant())
-    place.starter.prepare(attempt.id, attempt.seen.claim)
+    prepare_run(place.local, attempt.id, attempt.seen.claim)
     launch = read_record(attempt.run.launch, LaunchRecord)
     assert launch is not None
     place.server.attempts.clear()
@@ -182,7 +183,7 @@ PROVENANCE = Provenance(
 def report_all(place: Place, provenance: Mapping[str, object]) -> Attempt:
     """Report one metric line, this provenance and an exit, and return the attempt."""
     attempt = place.attempt(place.grant())
-    place.starter.prepare(attempt.id, attempt.seen.claim)
+    prepare_run(place.local, attempt.id, attempt.seen.claim)
     launch = read_record(attempt.run.launch, LaunchRecord)
     assert launch is not None
     Path(attempt.run.metrics).write_bytes(METRIC)
@@ -255,7 +256,7 @@ def test_an_endless_log_does_not_hold_up_the_exit(
 ) -> None:
     monkeypatch.setattr(reporter, "DRAIN_SECONDS", 0.2, raising=False)
     attempt = place.attempt(place.grant())
-    place.starter.prepare(attempt.id, attempt.seen.claim)
+    prepare_run(place.local, attempt.id, attempt.seen.claim)
     launch = read_record(attempt.run.launch, LaunchRecord)
     assert launch is not None
     with Path(attempt.run.log(0)).open("wb") as log:
@@ -281,7 +282,7 @@ def test_an_endless_log_does_not_hold_up_the_exit(
 
 def test_an_order_to_stop_goes_through_no_link(place: Place, tmp_path: Path) -> None:
     attempt = place.attempt(place.grant())
-    run = place.starter.prepare(attempt.id, attempt.seen.claim)
+    run = prepare_run(place.local, attempt.id, attempt.seen.claim)
     elsewhere = tmp_path / "elsewhere"
     Path(run.stop).symlink_to(elsewhere)
     Orders(run, leads=True).obey(ReportReply(acknowledged={}, desired=DesiredState.STOP))
@@ -290,7 +291,7 @@ def test_an_order_to_stop_goes_through_no_link(place: Place, tmp_path: Path) -> 
 
 def test_a_preemption_that_cannot_be_written_is_repeated(place: Place) -> None:
     attempt = place.attempt(place.grant())
-    run = place.starter.prepare(attempt.id, attempt.seen.claim)
+    run = prepare_run(place.local, attempt.id, attempt.seen.claim)
     orders = Orders(run, leads=True)
     aside = run.root.rename(run.root.with_name("aside"))  # as a disk that is full
     orders.preempt()

@@ -23,6 +23,7 @@ from tests.worker.conftest import STAND_IN, Place, environment, make_place, wait
 from tests.worker.fake_server import FakeServer
 from tests.worker.launchers import TORCHRUN
 from trainyard.run.atomic import replace_file
+from worker.launch import prepare_run
 from worker.launchers.environment import check_reach
 from worker.node.process_tree import ProcessTree, end_user, reap
 from worker.node.users import RankUser, RunAs
@@ -326,7 +327,7 @@ def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
     assert lock is not None
     with node.users() as taken:
         user = run_as.free(taken)
-        run = place.starter.prepare(attempt.id, attempt.seen.claim, user=user)
+        run = prepare_run(place.local, attempt.id, attempt.seen.claim, user=user)
         lock.lead_to(run)
     with node.users() as taken:
         assert taken == {user.uid} == {61_901}

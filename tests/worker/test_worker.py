@@ -59,7 +59,7 @@ class Workers:
             "TRAINYARD_NODE_NAME": NODE,
             "TRAINYARD_DATA_DIR": str(self.place.node.data_dir),
             "TRAINYARD_ROOTS": ",".join(
-                f"{name}={path}" for name, path in self.place.starter.roots.items()
+                f"{name}={path}" for name, path in self.place.local.roots.items()
             ),
         }
         more |= {f"TRAINYARD_{name.upper()}": value for name, value in settings.items()}

@@ -1,4 +1,4 @@
-"""Notices that this machine is about to go away, and asking its supervisors to save and leave."""
+"""Reads notices that this machine goes away, and signals its supervisors to save and leave."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from worker.node.node_store import NodeStore, identity_of
 from worker.node.process_identity import open_process
 
 LONGEST = 200
-"""Characters of a notice that are told."""
+"""Characters of a notice that are sent."""
 
 
 def read_notice(files: Sequence[Path]) -> str | None:
-    """Return what the first of these files that is there says; None when none is.
+    """Return the first line of the first file that exists; None when none does.
 
-    What is in a file is for people alone: an empty one is a notice as well.
+    The content is for people alone: an empty file is a notice as well.
     """
     for path in files:
         try:
@@ -26,17 +26,17 @@ def read_notice(files: Sequence[Path]) -> str | None:
                 line = file.readline(LONGEST)
         except FileNotFoundError:
             continue
-        except OSError:  # something is there, and that is what counts
+        except OSError:  # it exists and cannot be read: a notice
             line = ""
         said = "".join(character for character in line if character.isprintable()).strip()
         return said or f"{path.name} appeared"
     return None
 
 
-def ask_supervisors(node: NodeStore) -> int:
-    """Ask every supervisor of the node to save and leave; return how many there are.
+def signal_supervisors(node: NodeStore) -> int:
+    """Send SIGTERM to every supervisor of the node, on which it saves and leaves; return how many.
 
-    Ask again and again: a launch that was under way may have brought one more.
+    Call it until it returns 0: a launch that was under way may start one more.
     """
     pidfds = _supervisors(node)
     for pidfd in pidfds:

@@ -76,8 +76,8 @@ class Registration(RecordModel):
     """Its hardware."""
     roots: dict[str, str]
     """Name of each storage root that it sees, and the UUID found there."""
-    worker: WorkerIdentity | None = None
-    """The sender; absent from protocol 1."""
+    worker: WorkerIdentity
+    """The sender."""
     version: str
     """Version of Trainyard on the node."""
 
@@ -113,8 +113,8 @@ class NodeHeartbeat(RecordModel):
     """Its name."""
     supervised: tuple[str, ...] = ()
     """Ids of attempts whose supervisor lives on this node."""
-    worker: WorkerIdentity | None = None
-    """The sender; absent from protocol 1."""
+    worker: WorkerIdentity
+    """The sender."""
     gone: tuple[str, ...] = ()
     """Ids of attempts that this node claimed and that have neither a process in the sender's data
     folder nor a last report. The server decides whether that proves their end
@@ -138,8 +138,8 @@ class Claim(RecordModel):
     """`PROTOCOL` of the sender."""
     node: NodeName
     """Its name."""
-    worker: WorkerIdentity | None = None
-    """The sender; absent from protocol 1."""
+    worker: WorkerIdentity
+    """The sender."""
 
 
 class ClaimReply(RecordModel):

@@ -13,6 +13,7 @@ from server.checkpoints.catalog import record_stall
 from server.checkpoints.outcomes import apply_outcome
 from server.operations.worker_api import claim_operation, report_operation
 from tests.library.client.conftest import Run, Yard
+from tests.server.harness import WORKER
 from trainyard.cli.commands.operations import DONE
 from trainyard.protocol.manifest import ManifestFile, ManifestWriter, SaveSettled
 from trainyard.protocol.operations import (
@@ -66,7 +67,7 @@ def node(yard: Yard, fault: list[CheckpointFault]) -> Iterator[None]:
 
 def do(yard: Yard, operation_id: str, fault: list[CheckpointFault]) -> None:
     context = yard.harness.context
-    claim = claim_operation(context, operation_id, node="node-1")
+    claim = claim_operation(context, operation_id, node="node-1", worker=WORKER)
     found = Verification(
         ok=not fault,
         at=datetime.now(UTC),

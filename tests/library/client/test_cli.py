@@ -16,7 +16,7 @@ from server.attempts.node_heartbeat import node_heartbeat
 from server.auth.tokens import hash_token
 from server.ingest.receive import store_report
 from tests.library.client.conftest import Run, Yard
-from tests.server.harness import Supervisor
+from tests.server.harness import WORKER, Supervisor
 from trainyard.protocol.worker_messages import PROTOCOL, Chunk, NodeHeartbeat, Report
 from trainyard.run.failures import FailureReason
 
@@ -207,7 +207,9 @@ def test_a_node_is_drained_and_what_runs_there_named(yard: Yard, run: Run) -> No
 
 
 def test_a_node_that_is_about_to_leave_gives_its_reason(yard: Yard, run: Run) -> None:
-    going = NodeHeartbeat(protocol=PROTOCOL, node="node-1", notice="taken back at [12:00]")
+    going = NodeHeartbeat(
+        protocol=PROTOCOL, node="node-1", worker=WORKER, notice="taken back at [12:00]"
+    )
     node_heartbeat(yard.harness.context, going)
     shown = run("nodes", "undrain", "node-1").stdout
     assert "leaving" in shown

@@ -11,7 +11,7 @@ from server.jobs.service import stop
 from tests.actors import ADA
 from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient
-from tests.server.harness import Harness
+from tests.server.harness import WORKER, Harness
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.rest.operations import JobDeletedView, OperationView
 from trainyard.protocol.rest.telemetry import CheckpointDetails
@@ -50,6 +50,7 @@ def node(app: FastAPI, context: Context, anonymous: TestClient) -> TestClient:
                 "memory_bytes": 0,
             },
             "roots": {},
+            "worker": WORKER,
             "version": "0",
         }
     )
@@ -173,11 +174,11 @@ def test_a_node_does_an_operation_and_only_its_own(
     operation_id = client.post(f"{API}/checkpoints/{saved[1][0]}/verify").json()["id"]
     harness.keeper.run()  # gives it to node-1, which sees the storage
     path = f"{API}/workers/operations/{operation_id}"
-    claim = {"protocol": PROTOCOL, "node": "gpu-01"}
+    claim = {"protocol": PROTOCOL, "node": "gpu-01", "worker": WORKER.model_dump()}
     refusal = node.post(f"{path}/claim", json=claim)
     assert (refusal.status_code, "not for gpu-01" in refusal.text) == (409, True)
     assert node.post(f"{path}/claim", json=claim | {"node": "node-1"}).status_code == 403
     assert client.post(f"{path}/claim", json=claim).status_code == 403
-    report = claim | {"fence": 1}
+    report = {"protocol": PROTOCOL, "node": "gpu-01", "fence": 1}
     assert node.post(f"{path}/report", json=report).status_code == 409
     assert node.post(f"{path}/report", json=report | {"node": "node-1"}).status_code == 403

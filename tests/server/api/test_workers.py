@@ -14,7 +14,7 @@ from server.context import Context
 from server.database.tables import events
 from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient
-from tests.server.harness import Harness
+from tests.server.harness import WORKER, Harness
 from tests.server.telemetry.reports import chunk, metric_lines
 from trainyard.protocol.rest.access import TokenRequest
 from trainyard.protocol.worker_messages import PROTOCOL, Identity, Report
@@ -38,6 +38,7 @@ def registration(node: str = "gpu-01", **changes: Any) -> dict[str, Any]:
         "address": "10.0.0.1",
         "hardware": HARDWARE,
         "roots": ROOTS,
+        "worker": WORKER.model_dump(),
         "version": "0.1",
     } | changes
 
@@ -166,7 +167,7 @@ def test_a_node_speaks_for_itself_alone(app: FastAPI, context: Context, harness:
     harness.submit()
     harness.place()
     (sent,) = harness.dispatcher.sent
-    claim = {"protocol": PROTOCOL, "node": "gpu-02"}
+    claim = {"protocol": PROTOCOL, "node": "gpu-02", "worker": WORKER.model_dump()}
     assert node.post(f"{WORKERS}/heartbeat", json=claim).status_code == 403
     path = f"{WORKERS}/attempts/{sent.attempt_id}/claim"
     assert node.post(path, json=claim).status_code == 403
@@ -179,7 +180,7 @@ def test_a_job_from_claim_to_chart(
     job_id = harness.submit()
     harness.place()
     (sent,) = harness.dispatcher.sent
-    own = {"protocol": PROTOCOL, "node": "gpu-01"}
+    own = {"protocol": PROTOCOL, "node": "gpu-01", "worker": WORKER.model_dump()}
     path = f"{WORKERS}/attempts/{sent.attempt_id}"
     claimed = node.post(f"{path}/claim", json=own)
     assert claimed.status_code == 200

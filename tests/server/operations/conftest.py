@@ -16,7 +16,7 @@ from server.database.tables import checkpoints, events, notices, operations
 from server.lifecycle import lock_job
 from server.operations.store import read_operation
 from server.operations.worker_api import claim_operation, report_operation
-from tests.server.harness import AnyRow, Harness
+from tests.server.harness import WORKER, AnyRow, Harness
 from trainyard.protocol.operations import OperationOutcome, OperationProgress, Verification
 from trainyard.protocol.rest.operations import OperationView
 from trainyard.protocol.worker_messages import (
@@ -75,7 +75,7 @@ class Yard:
         return [(m.operation_id, m.node) for m in self.harness.dispatcher.operations[sent:]]
 
     def claim(self, operation_id: str, node: str = "node-1") -> OperationClaimReply:
-        return claim_operation(self.harness.context, operation_id, node=node)
+        return claim_operation(self.harness.context, operation_id, node=node, worker=WORKER)
 
     def report(
         self,

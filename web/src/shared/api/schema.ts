@@ -1901,8 +1901,8 @@ export interface components {
              * @example gpu-01
              */
             node: string;
-            /** @description The sender; absent from protocol 1. */
-            worker?: components["schemas"]["WorkerIdentity"] | null;
+            /** @description The sender. */
+            worker: components["schemas"]["WorkerIdentity"];
         };
         /**
          * ClaimReply
@@ -6281,8 +6281,8 @@ export interface components {
              * @default []
              */
             supervised?: string[];
-            /** @description The sender; absent from protocol 1. */
-            worker?: components["schemas"]["WorkerIdentity"] | null;
+            /** @description The sender. */
+            worker: components["schemas"]["WorkerIdentity"];
             /**
              * Gone
              * @description Ids of attempts that this node claimed and that have neither a process in the sender's data
@@ -8055,8 +8055,8 @@ export interface components {
             roots: {
                 [key: string]: string;
             };
-            /** @description The sender; absent from protocol 1. */
-            worker?: components["schemas"]["WorkerIdentity"] | null;
+            /** @description The sender. */
+            worker: components["schemas"]["WorkerIdentity"];
             /**
              * Version
              * @description Version of Trainyard on the node.
