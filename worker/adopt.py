@@ -1,4 +1,4 @@
-"""Takes care of the attempts that a former worker launched: alive, gone, or never begun."""
+"""Finds the attempts that a former worker launched: supervised, without a supervisor, or gone."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ logger = logging.getLogger(__name__)
 
 
 def adopt(node: NodeStore) -> tuple[str, ...]:
-    """Return the ids of the attempts whose supervisor lives on this node.
+    """Return the ids of the attempts that a detached process of this node supervises or reports.
 
-    A supervisor is the kernel's to vouch for: it holds the lock of its attempt as long as it lives,
-    and a worker that starts anew finds it so. Where the lock is free and no process of the recorded
-    identity runs, the supervisor is gone; another one is started to report how that ended.
+    A supervisor holds the lock of its attempt until it ends, and the kernel releases the lock then,
+    which a restarted worker observes. Where the lock is free and no process has the recorded
+    identity, another process is started to report the end.
     """
     return tuple(
         attempt_id
         for attempt_id in node.live()
-        if node.run_of(attempt_id) is not None and _is_seen_to(node, attempt_id)
+        if node.run_of(attempt_id) is not None and _is_supervised(node, attempt_id)
     )
 
 
 def prove_gone(node: NodeStore, expected: Iterable[str], *, name: str) -> tuple[str, ...]:
-    """Return those of the attempts that the server holds claimed here which nobody sees to.
+    """Return those attempts, claimed here according to the server, that have no supervisor.
 
     The launch that claimed them ended before it had a run directory, or this node lost its data.
-    What an earlier life of them may have left behind is ended first.
+    Processes that carry their marks are ended first.
     """
     gone = []
     for attempt_id in expected:
@@ -46,22 +46,25 @@ def prove_gone(node: NodeStore, expected: Iterable[str], *, name: str) -> tuple[
     return tuple(gone)
 
 
-def _is_seen_to(node: NodeStore, attempt_id: str) -> bool:
-    """Return whether a supervisor lives, having started one where it had gone."""
+def _is_supervised(node: NodeStore, attempt_id: str) -> bool:
+    """Return whether a process supervises the attempt; start one that reports where none does."""
     lock = node.lock(attempt_id)
-    if lock is None:  # held, or over just now
+    if lock is None:  # held, or removed between the listing and this call
         return node.is_held(attempt_id)
     with lock:
         run = lock.run
         assert run is not None
         identity = identity_of(run)
         if identity is not None and is_alive(identity):
-            logger.error("%s runs without its lock; somebody removed %s", identity, lock.path)
+            logger.error("%s runs without its lock; %s was removed", identity, lock.path)
             return True
         if not run.root.is_dir():
             logger.warning("%s was removed: attempt %s is forgotten", run.root, attempt_id)
             lock.forget()
             return False
-        logger.warning("the supervisor of attempt %s is gone; reporting in its place", attempt_id)
+        logger.warning(
+            "the supervisor of attempt %s is gone; its end is reported",
+            attempt_id,
+        )
         start_supervisor(run, lock)
     return True

@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Slots that the node offers; when absent its GPUs, or without any its cores but at least 4."""
     allow_code: bool = False
-    """Whether this node runs code that a job brings (`model.factory`); the server says it too."""
+    """Whether this node runs code that a job brings; the server has the same setting."""
     run_as: Annotated[str, AfterValidator(_check_run_as)] = ""
     """Users as whom torchrun, ranks and operations run: `user:first-count`, one id an attempt from
     `first` on, in the groups of `user`. Needs the capabilities CHOWN, KILL, SETGID and SETUID. As
@@ -89,7 +89,7 @@ class Settings(BaseSettings):
     """Kind of slots; `auto` takes GPUs where `nvidia-smi` names some."""
 
     preemption_notice_file: Path | None = None
-    """File whose appearance says that this machine is about to go away: its attempts save and
+    """File whose appearance announces the end of this machine: its attempts save and
     leave. Put it where a reboot removes it."""
 
     def root_paths(self) -> dict[str, str]:

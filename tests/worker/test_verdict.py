@@ -92,7 +92,7 @@ def test_an_abort_with_a_flight_record_is_a_hang() -> None:
     assert (other.reason, other.path) == (FailureReason.TRAINER_ERROR, None)
 
 
-def test_an_end_that_nobody_saw_is_said_to_be_one() -> None:
+def test_an_end_that_was_not_seen_is_named() -> None:
     failure = verdict(ranks=(end(0),)).failure
     assert failure is not None
-    assert "nobody saw" in failure.message
+    assert "no process saw" in failure.message

@@ -14,7 +14,7 @@ from pathlib import Path
 def make_cgroup(attempt_id: str, *, node: str) -> Path | None:
     """Return the cgroup of an attempt on a node, below that of this process, or None.
 
-    The same one whoever asks, as long as the worker itself stays in its cgroup.
+    Each call returns the same one, as long as the worker itself stays in its cgroup.
     """
     parent = _own_cgroup()
     if parent is None:

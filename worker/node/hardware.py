@@ -114,7 +114,7 @@ def find_gpus(*, devices: Path | None = None) -> list[Gpu]:
 
 
 def _unlisted(there: Sequence[str], why: object) -> str:
-    """Return what is wrong: such a node would train on its CPUs, and nobody would see why."""
+    """Return the error for a node whose GPUs are hidden: it would train on its CPUs unnoticed."""
     said = getattr(why, "stdout", None) or getattr(why, "stderr", None) or ""
     words = " ".join(str(said).split())
     return (

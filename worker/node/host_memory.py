@@ -1,4 +1,4 @@
-"""Tells whether the kernel has just ended a process for want of memory."""
+"""Detects whether the kernel has just ended a process for want of memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MemoryWatch:
         """Whether the count rose just before or after the first abnormal end."""
 
     def look(self, *, failed: bool) -> None:
-        """Take note of the count; `failed` says whether a rank has ended abnormally by now."""
+        """Read the count; `failed` is whether a rank has ended abnormally by now."""
         count = self._count()
         if failed:
             self.ran_out |= count > self._before

@@ -2,16 +2,16 @@
 
 ```
 <data_dir>/node.token          the node's token (0600)
-<data_dir>/node.id, worker.lock  which worker serves the node (`worker.folder`)
+<data_dir>/node.id, worker.lock  which worker serves the node (`worker.node.lock`)
 <data_dir>/server.url          URL of the server, as the worker last knew it
-<data_dir>/leaving             why this node is about to go, written by `worker.init`
+<data_dir>/leaving             why this node is drained, written by `worker.init`
 <data_dir>/cache/              token caches, shared by all attempts
-<data_dir>/attempts/<id>       one file an attempt that is not over: locked by whoever sees to it
+<data_dir>/attempts/<id>       one file for each attempt that is not over, locked by its supervisor
 <data_dir>/runs/<job>/<n>/     run directories
 ```
 
-The lock of an attempt is what makes a second supervisor impossible, and what proves that a
-supervisor is gone: the kernel drops it with the last process that holds it, however that ended.
+The lock of an attempt excludes a second supervisor and proves the end of the first: the kernel
+releases it with the last process that holds it, however that process ended.
 `worker.launch` takes it before it claims and hands it down to the supervisor.
 """
 
@@ -37,7 +37,7 @@ from worker.node.users import RankUser
 
 
 class LaunchRecord(RecordModel):
-    """`launch.json`: what the supervisor needs to know beside `spec.json` and `attempt.json`."""
+    """`launch.json`: what the supervisor needs in addition to `spec.json` and `attempt.json`."""
 
     attempt_id: str
     """Id of the attempt."""
@@ -90,7 +90,7 @@ class WorkerRun(RunDirectory):
 
     @property
     def ranks(self) -> Path:
-        """Folder of what the guards say: `<rank>.start` and `<rank>.end`."""
+        """Folder of the rank wrappers' records: `<rank>.start` and `<rank>.end`."""
         return self.root / "ranks"
 
     @property
@@ -133,16 +133,16 @@ class AttemptLock:
         return _read_run(self.path)
 
     def lead_to(self, run: WorkerRun) -> None:
-        """Say which run directory is the attempt's."""
+        """Record the run directory of the attempt."""
         os.pwrite(self.fd, f"{run.root}\n".encode(), 0)
         os.fsync(self.fd)
 
     def forget(self) -> None:
-        """The attempt is over here: nobody needs to see to it any more."""
+        """Remove the lock file: the attempt is over on this node."""
         self.path.unlink(missing_ok=True)
 
     def release(self) -> None:
-        """Let go, unless another process holds the same lock."""
+        """Close the descriptor; the lock is free once no process holds a copy of it."""
         os.close(self.fd)
 
 
@@ -185,7 +185,7 @@ class NodeStore:
             return None
 
     def remember_server(self, url: str) -> None:
-        """Tell all supervisors of the node where the server is."""
+        """Write the server's URL for all supervisors of the node."""
         if self.server_url != url:
             replace_file(self._server_url_file, f"{url}\n")
 
@@ -216,7 +216,7 @@ class NodeStore:
 
         Args:
             attempt_id: id of the attempt.
-            create: begin to see to an attempt that is not known here; otherwise None for such.
+            create: take the lock of an attempt that is not known here too; otherwise None for such.
 
         Raises:
             ValueError: `attempt_id` is no id (it becomes a file name).
@@ -235,7 +235,9 @@ class NodeStore:
         except BlockingIOError:
             os.close(fd)
             return None
-        if not _is_at(path, fd):  # its holder removed it between our two calls
+        # Between open and flock its holder may have removed the file: a lock on a file without a
+        # name excludes no other process.
+        if not _is_at(path, fd):
             os.close(fd)
             return None
         return AttemptLock(path, fd)

@@ -1,4 +1,4 @@
-"""Which process is meant: a pid alone may have passed to another one."""
+"""Identifies a process beyond its pid, which the kernel reuses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ZOMBIE_STATES = frozenset("ZXx")
 
 @dataclass(frozen=True)
 class ProcessStat:
-    """What /proc says of a process."""
+    """Fields of `/proc/<pid>/stat`."""
 
     pid: int
     parent: int
@@ -24,12 +24,12 @@ class ProcessStat:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended and only waits for its parent to notice."""
+        """Whether it has ended; a zombie waits for its parent."""
         return self.state in ZOMBIE_STATES
 
 
 def process_stat(pid: int) -> ProcessStat | None:
-    """Return what /proc says of a process, or None when there is none of that pid."""
+    """Return the state of a process, or None when no process has that pid."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -58,10 +58,7 @@ def identify(pid: int) -> Identity | None:
 
 
 def open_process(identity: Identity) -> int | None:
-    """Return a pidfd of the very process that is meant, or None when it has ended.
-
-    The pidfd is opened first and compared afterwards: what it refers to cannot change.
-    """
+    """Return a pidfd of the process with an identity, or None when it has ended."""
     if identity.boot_id != boot_id() or identity.pid_namespace != _pid_namespace():
         return None
     return open_started_at(identity.pid, identity.start_time)
@@ -69,12 +66,14 @@ def open_process(identity: Identity) -> int | None:
 
 def open_started_at(pid: int, start_time: int) -> int | None:
     """Return a pidfd of the process `pid` that began at `start_time`, or None when it has ended."""
+    # The pidfd first, the comparison after it: a pidfd refers to one process for ever, while the
+    # pid could pass to another process between a comparison and the open.
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
     stat = process_stat(pid)
-    # One that nobody has reaped still has its pid and start time, but its pidfd is readable.
+    # A zombie keeps pid and start time until it is reaped, but its pidfd is readable.
     if stat is None or stat.start_time != start_time or has_ended(pidfd):
         os.close(pidfd)
         return None
@@ -82,7 +81,7 @@ def open_started_at(pid: int, start_time: int) -> int | None:
 
 
 def is_alive(identity: Identity) -> bool:
-    """Return whether the very process that is meant still runs."""
+    """Return whether the process with an identity still runs."""
     pidfd = open_process(identity)
     if pidfd is None:
         return False

@@ -1,4 +1,4 @@
-"""Decides how the node's share of an attempt ended, from everything that was seen."""
+"""Classifies the end of the node's share of an attempt from everything that was observed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Verdict = Literal["succeeded", "stopped", "failed", "cancelled"]
 
 @dataclass(frozen=True)
 class Findings:
-    """What the supervisor knows when nothing of the attempt runs any more."""
+    """The supervisor's observations once no process of the attempt runs."""
 
     node: str
     """Name of the node."""
     desired: DesiredState = DesiredState.RUN
-    """What the server wanted last."""
+    """The state that the server ordered last."""
     preempted: bool = False
-    """Whether the node told the attempt to leave."""
+    """Whether a notice of the node ended the attempt."""
     outrun: bool = False
-    """Whether the server said that the attempt is no longer current."""
+    """Whether the server refused a report because another attempt is current."""
     fault: Failure | None = None
     """What the supervisor itself found: a failed check, a hang, ranks that never started."""
     ranks: tuple[RankExit, ...] = ()
@@ -36,11 +36,11 @@ class Findings:
     memory_ran_out: bool = False
     """Whether the kernel ended processes for want of memory when the first rank ended."""
     outcome: Outcome | None = None
-    """The trainer's last word."""
+    """The trainer's outcome."""
     error: Failure | None = None
     """The error of the first failing rank of the node."""
     flight_record: str | None = None
-    """What NCCL's watchdog left when a collective timed out."""
+    """File that NCCL's watchdog left when a collective timed out."""
 
 
 def last_words(run: WorkerRun) -> tuple[Outcome | None, Failure | None]:
@@ -54,8 +54,8 @@ def last_words(run: WorkerRun) -> tuple[Outcome | None, Failure | None]:
 def judge(findings: Findings, *, time: float) -> ExitRecord:
     """Return the exit record.
 
-    What happened counts, not what was asked for: a trainer that has saved and said so has
-    succeeded or stopped, whatever its processes did afterwards.
+    The outcome that the trainer wrote counts before the orders: after its save it has succeeded or
+    stopped, whatever its processes did later.
     """
     outcome, failure = _judge(findings)
     return ExitRecord(outcome=outcome, failure=failure, ranks=findings.ranks, time=time)
@@ -120,7 +120,7 @@ def _failure_of(first: RankExit, found: Findings) -> Failure:
     elif first.exit_code is not None:
         message = f"rank {first.rank} (pid {first.pid}) ended with exit code {first.exit_code}"
     else:
-        message = f"rank {first.rank} (pid {first.pid}) is gone, and nobody saw how it ended"
+        message = f"rank {first.rank} (pid {first.pid}) is gone, and no process saw how it ended"
     if first.signal == "SIGKILL" and found.memory_ran_out:
         reason = FailureReason.OUT_OF_MEMORY
         message += " while the kernel ended processes for want of memory"

@@ -1,4 +1,4 @@
-"""Tells a trainer that hangs from one that is busy: each phase has its own limit of silence."""
+"""Detects ranks that hang: each phase has its own limit for the time between two heartbeats."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PHASE_SECONDS = {
 
 
 class HangWatch:
-    """Measures, by a clock that nobody sets, for how long `heartbeat.json` has not changed."""
+    """Measures, by a monotonic clock, for how long `heartbeat.json` has not changed."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class HangWatch:
         """The last heartbeat that was seen."""
 
     def silence(self) -> str | None:
-        """Return what hangs, in words, or None while nothing does."""
+        """Return a message about the missing heartbeat, or None within the limit."""
         beat = read_record(self._path, Heartbeat, owner=self._owner)
         now = self._clock()
         if beat is not None and beat != self.heartbeat:

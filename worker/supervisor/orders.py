@@ -1,4 +1,4 @@
-"""What is wanted of an attempt: told by the server and by signals, obeyed by the main thread."""
+"""Orders to an attempt: received from the server and by signals, carried out by the main thread."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Orders:
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable when there is something new."""
         self.desired = DesiredState.RUN
-        """What the server wants."""
+        """The state that the server ordered last."""
         self.preempted = False
-        """Whether this node told the attempt to leave, by a SIGTERM to the supervisor."""
+        """Whether a SIGTERM to the supervisor ended the attempt on this node."""
         self.outrun = False
-        """Whether the server said that the attempt is no longer current."""
+        """Whether the server refused a report because another attempt is current."""
 
     @property
     def leave_now(self) -> bool:
@@ -40,7 +40,7 @@ class Orders:
         return self.leave_now or self.preempted or self.desired is DesiredState.STOP
 
     def obey(self, reply: ReportReply) -> None:
-        """Take the orders of a reply: a level, so that saying them again changes nothing.
+        """Take the orders of a reply: a level, so that a repeated order changes nothing.
 
         Raises:
             OSError: an order could not be written into the run directory; the next reply repeats
@@ -56,7 +56,7 @@ class Orders:
             self._pass_on(pending)
 
     def preempt(self) -> None:
-        """Ask the trainer to save and leave because this node must; called by a signal handler."""
+        """Order the trainer to save and leave: this node ends. A signal handler calls it."""
         self.preempted = True
         try:
             order_stop(self._run)
@@ -65,12 +65,12 @@ class Orders:
         self.wake()
 
     def give_way(self) -> None:
-        """The server has said that another attempt is current."""
+        """End the ranks without a save: another attempt is current."""
         self.outrun = True
         self.wake()
 
     def wake(self) -> None:
-        """Have the main thread look."""
+        """Wake the main thread."""
         os.eventfd_write(self.wake_fd, 1)
 
     def _pass_on(self, pending: PendingRequest) -> None:
