@@ -67,7 +67,7 @@ def _supervise(folder: Path, lock_fd: int) -> int:
         os._exit(0)
     os.setsid()
     from worker.launchers.torchrun import TorchrunLauncher
-    from worker.supervisor.detached import run_detached
+    from worker.supervisor.supervise import run_detached
 
     return run_detached(folder.resolve(), lock_fd, TorchrunLauncher)
 

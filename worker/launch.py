@@ -21,7 +21,7 @@ from trainyard.protocol.worker_messages import (
 )
 from trainyard.run.atomic import create_file
 from worker.api import WorkerApi, persist
-from worker.launchers.environment import inherited_environment
+from worker.launchers.rank_environment import inherited_environment
 from worker.node.hardware import Devices
 from worker.node.node_store import AttemptLock, LaunchRecord, NodeStore, WorkerRun
 from worker.node.users import RankUser, RunAs

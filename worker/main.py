@@ -13,7 +13,7 @@ from worker.api import WorkerApi
 from worker.app import consume, create_app
 from worker.heartbeat import Heart
 from worker.launch import LocalNode
-from worker.launchers.environment import check_reach
+from worker.launchers.rank_environment import check_reach
 from worker.node.hardware import find_devices
 from worker.node.lock import lock_folder
 from worker.node.node_store import NodeStore

@@ -42,7 +42,7 @@ from trainyard.protocol.worker_messages import (
 from trainyard.run.atomic import create_file
 from worker.api import BACKOFF, ServerAway, WorkerApi, persist
 from worker.launch import LocalNode, detach
-from worker.launchers.environment import TRAINER, code_of, inherited_environment
+from worker.launchers.rank_environment import TRAINER, code_of, inherited_environment
 from worker.node.files import read_record, tail
 from worker.node.node_store import NodeStore
 from worker.node.process_tree import ProcessTree, become_subreaper, end_user

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainyard.run.atomic import create_file
 from trainyard.spec.storage_uri import ROOT_FILE, is_object_store
-from worker.launchers.environment import TRAINER, inherited_environment
+from worker.launchers.rank_environment import TRAINER, inherited_environment
 
 IDENTIFY_SECONDS = 600.0
 """Time in which an object store must have answered; the trainer gives up sooner."""

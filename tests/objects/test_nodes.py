@@ -11,7 +11,7 @@ from trainer.identify import identity
 from trainer.storage.object_path import ObjectPath
 from trainer.storage.root import is_beneath, storage_root
 from trainyard.spec.job import JobSpec
-from worker.launchers.environment import inherited_environment
+from worker.launchers.rank_environment import inherited_environment
 from worker.roots import identify_roots
 
 

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from tests.worker.launchers import launcher_of
-from worker.launchers.environment import TRAINER
-from worker.supervisor.detached import run_detached
+from worker.launchers.rank_environment import TRAINER
+from worker.supervisor.supervise import run_detached
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)

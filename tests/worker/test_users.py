@@ -24,7 +24,7 @@ from tests.worker.fake_server import FakeServer
 from tests.worker.launchers import TORCHRUN
 from trainyard.run.atomic import replace_file
 from worker.launch import prepare_run
-from worker.launchers.environment import check_reach
+from worker.launchers.rank_environment import check_reach
 from worker.node.process_tree import ProcessTree, end_user, reap
 from worker.node.users import RankUser, RunAs
 
@@ -119,7 +119,7 @@ WORKER = """
 import os, sys
 from pathlib import Path
 from worker.node.process_tree import ProcessTree, end_user, NotEndedError
-from worker.launchers.environment import check_reach
+from worker.launchers.rank_environment import check_reach
 from worker.node.users import RankUser, RunAs, capabilities, isolation_of
 user = RankUser(uid=61901, groups=(61900,))
 folder = Path(sys.argv[1])

@@ -12,7 +12,7 @@ from trainyard.protocol.attempt import AttemptSpec
 from trainyard.run.failures import Failure
 from trainyard.run.records import RankExit
 from trainyard.spec.job import JobSpec, parse_job_spec
-from worker.launchers.environment import inherited_environment
+from worker.launchers.rank_environment import inherited_environment
 from worker.node.files import read_record
 from worker.node.interface import interface_environment
 from worker.node.node_store import LaunchRecord, WorkerRun

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from trainyard.run.failures import Failure, FailureReason
 from worker.launchers.base import Observation, Share
-from worker.launchers.environment import TRAINER
+from worker.launchers.rank_environment import TRAINER
 from worker.launchers.ranks import RankWatch
 from worker.node.files import tail
 from worker.node.node_store import LaunchRecord

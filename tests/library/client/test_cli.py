@@ -207,13 +207,11 @@ def test_a_node_is_drained_and_what_runs_there_named(yard: Yard, run: Run) -> No
 
 
 def test_a_node_that_is_about_to_leave_gives_its_reason(yard: Yard, run: Run) -> None:
-    going = NodeHeartbeat(
-        protocol=PROTOCOL, node="node-1", worker=WORKER, notice="taken back at [12:00]"
-    )
+    going = NodeHeartbeat(protocol=PROTOCOL, node="node-1", worker=WORKER, notice="ends [12:00]")
     node_heartbeat(yard.harness.context, going)
     shown = run("nodes", "undrain", "node-1").stdout
     assert "leaving" in shown
-    assert "node-1 is about to leave: taken back at [12:00]" in shown
+    assert "node-1 is about to leave: ends [12:00]" in shown
 
 
 def test_a_dry_run_compares_and_changes_nothing(yard: Yard, run: Run) -> None:
