@@ -252,6 +252,7 @@ def test_a_resume_changes_a_section_from_what_holds_now(yard: Yard, run: Run) ->
         ("model.dim=64", "it would change the result"),
         ("training.seed=1", "it would change the result"),
         ("training=", "it would change the result"),
+        ("training.micro_batch_size=0", "training.micro_batch_size  Input should be"),
         ("parallelism.tp=0", "--set parallelism.tp=0"),
         ("training.micro_batch_size=0", "--set training.micro_batch_size=0"),
     ],
