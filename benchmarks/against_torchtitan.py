@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.launch import torchrun
 from benchmarks.report import emit
 from benchmarks.trainer import COMPILED, DEBUG, TORCHTITAN
 from trainyard.protocol.record_parser import parse_record
@@ -121,7 +122,6 @@ def middle(rates: list[float]) -> float:
 
 
 def _torchrun(python: Path, ranks: int, words: list[str], folder: Path) -> str:
-    launcher = [str(python), "-m", "torch.distributed.run", "--standalone"]
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
@@ -131,7 +131,7 @@ def _torchrun(python: Path, ranks: int, words: list[str], folder: Path) -> str:
         "PYTHONSAFEPATH": "1",
     }
     done = subprocess.run(
-        [*launcher, f"--nproc-per-node={ranks}", *words],
+        torchrun(ranks, *words, python=python),
         cwd=folder,
         env=environment,
         text=True,

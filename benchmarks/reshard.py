@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.launch import torchrun
 from benchmarks.one_rank import Collectives, StepCost, costs_of_a_step, micro_batches
 from benchmarks.report import emit, run_and_relay
 from trainer.loop.build import assemble
@@ -245,10 +246,9 @@ def main() -> int:
     if arguments.here:
         time_here(arguments.rounds)
         return 0  # the printed lines show whether the targets were reached
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words = ["-m", "benchmarks.reshard", "--here", f"--rounds={arguments.rounds}"]
+    command = torchrun(2, "-m", "benchmarks.reshard", "--here", f"--rounds={arguments.rounds}")
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    reached, _ = run_and_relay(launcher + words, environment)
+    reached, _ = run_and_relay(command, environment)
     missed = [name for name, case in cases(arguments.layers).items() if not count(name, case)]
     return 0 if reached and not missed else 1
 

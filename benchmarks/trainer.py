@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.bare_llama import BareLlama
+from benchmarks.launch import torchrun
 from benchmarks.report import Line, emit, run_and_relay
 from trainer.data.batches import MicroBatch
 from trainer.loop.build import assemble
@@ -164,7 +165,7 @@ def run_case(case: Case, steps: int) -> tuple[Measured, bool]:
     device = _join()
     step = _bare_step(spec, device) if case.bare else _our_step(spec, device)
     warmed = [step() for _ in range(WARMUP_STEPS)]
-    seconds = statistics.median([_timed(step, device) for _ in range(steps)])
+    seconds = statistics.median([step_seconds(step, device) for _ in range(steps)])
     loss = step()
     leads = dist.get_rank() == 0
     dist.barrier()
@@ -248,7 +249,8 @@ def _tokens(spec: JobSpec, rank: int) -> torch.Tensor:
     return torch.randint(spec.architecture.vocab_size, shape, generator=generator)
 
 
-def _timed(step: Callable[[], float], device: torch.device) -> float:
+def step_seconds(step: Callable[[], object], device: torch.device) -> float:
+    """Run a step and return its wall time, until the device has finished it."""
     started = time.perf_counter()
     step()
     if device.type == "cuda":
@@ -345,18 +347,11 @@ def main() -> int:
 
 def _launch(name: str, case: Case, steps: int) -> tuple[bool, list[Line]]:
     """Run a case; return whether it reached its targets, and the lines that it printed."""
-    words = ["benchmarks.trainer", name, "--here", f"--steps={steps}"]
-    launcher = [sys.executable, "-m"]
-    if case.ranks > 1:
-        launcher += [
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={case.ranks}",
-            "-m",
-        ]
+    words = ["-m", "benchmarks.trainer", name, "--here", f"--steps={steps}"]
+    command = torchrun(case.ranks, *words) if case.ranks > 1 else [sys.executable, *words]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     prefer_growing_segments(environment)  # as the trainer does
-    return run_and_relay(launcher + words, environment)
+    return run_and_relay(command, environment)
 
 
 def float8_gain(lines: Iterable[Line]) -> bool:

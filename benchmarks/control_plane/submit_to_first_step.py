@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.control_plane.stack import PACKAGES, Running, stack
+from benchmarks.launch import torchrun
 from benchmarks.report import emit
 from trainyard.protocol.record_parser import parse_record
 from trainyard.run.records import EventRecord, MetricRecord
@@ -172,11 +173,9 @@ def bare_seconds(like: Launched, *, ranks: int) -> float:
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
         script, answer = Path(name) / "bare.py", Path(name) / "joined"
         script.write_text(BARE_SCRIPT, encoding="utf-8")
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += ["--local-addr=127.0.0.1", f"--nproc-per-node={ranks}"]
         started = time.time()
         subprocess.run(
-            [*command, str(script), str(answer)],
+            torchrun(ranks, str(script), str(answer)),
             env=os.environ | record.environment,
             check=True,
         )

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.launch import torchrun
 from benchmarks.one_rank import StepCost, costs_of_a_step
 from benchmarks.report import emit, machine, versions
 from benchmarks.strategies.compared import Strategy, slots_here, strategies_here
@@ -111,11 +112,9 @@ def _train(name: str, spec: JobSpec, cost: StepCost) -> Measured:
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         run = RunDirectory(Path(folder))
         Path(run.spec).write_text(spec.model_dump_json(), encoding="utf-8")
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        ranks = f"--nproc-per-node={spec.resources.world_size}"
         load = os.getloadavg()[0]
         launched = subprocess.run(
-            [*launcher, ranks, "-m", "trainer", folder],
+            torchrun(spec.resources.world_size, "-m", "trainer", folder),
             env={"OMP_NUM_THREADS": "1", **os.environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

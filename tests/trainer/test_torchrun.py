@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.launch import torchrun
 from tests.trainer.runs import JOB, Attempt, SmallJob
 from trainyard.protocol.attempt import Overrides
 from trainyard.protocol.record_parser import parse_record
@@ -26,11 +27,10 @@ SECONDS = 100.0
 
 
 @contextmanager
-def torchrun(run: Path, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
+def launched(run: Path, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
     """A launch that is ended with the test; its output goes to the test's own."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0"]
     process = subprocess.Popen(
-        [*command, f"--nproc-per-node={ranks}", "-m", "trainer", str(run)],
+        torchrun(ranks, "-m", "trainer", str(run)),
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
@@ -70,7 +70,7 @@ def endless(folder: Path) -> SmallJob:
 def test_a_launch_is_stopped_and_resumed_on_another_world_size(tmp_path: Path) -> None:
     job = endless(tmp_path)
     run = job.prepare(1, Layout(dp_shard=2))
-    with torchrun(run, 2) as process:
+    with launched(run, 2) as process:
         until(lambda: trains(run), "the first steps")
         heartbeat = parse_record(Heartbeat, (run / "heartbeat.json").read_text())
         assert heartbeat.phase in (Phase.TRAINING, Phase.SAVING)
@@ -86,7 +86,7 @@ def test_a_launch_is_stopped_and_resumed_on_another_world_size(tmp_path: Path) -
 
     last = job.committed()[f"{JOB}.a1.step-{stopped_at}"]
     run = job.prepare(2, Layout(dp_shard=3), resume=last, overrides=Overrides(steps=stopped_at + 3))
-    with torchrun(run, 3) as process:
+    with launched(run, 3) as process:
         assert process.wait(SECONDS) == 0
     second = Attempt(run)
     assert second.outcome.outcome == "succeeded"
@@ -99,7 +99,7 @@ def test_a_launch_is_stopped_and_resumed_on_another_world_size(tmp_path: Path) -
 def test_sigterm_to_torchrun_saves_and_leaves(tmp_path: Path) -> None:
     job = endless(tmp_path)
     run = job.prepare(1, Layout(dp_shard=2))
-    with torchrun(run, 2) as process:
+    with launched(run, 2) as process:
         until(lambda: trains(run), "the first steps")
         process.terminate()
         process.wait(SECONDS)
@@ -154,7 +154,7 @@ def test_a_failure_leaves_its_reason_and_no_process(tmp_path: Path) -> None:
     job = endless(tmp_path)
     (tmp_path / "data" / "text.txt").write_text("too short")
     run = job.prepare(1, Layout(dp_shard=2))
-    with torchrun(run, 2) as process:
+    with launched(run, 2) as process:
         assert process.wait(SECONDS) == 1
     attempt = Attempt(run)
     assert attempt.outcome.outcome == "failed"
@@ -166,7 +166,7 @@ def test_a_failure_leaves_its_reason_and_no_process(tmp_path: Path) -> None:
 def test_a_kill_leaves_no_rank_behind(victim: str, tmp_path: Path) -> None:
     job = endless(tmp_path)
     run = job.prepare(1, Layout(dp_shard=2))
-    with torchrun(run, 2) as process:
+    with launched(run, 2) as process:
         until(lambda: trains(run), "the first steps")
         ranks = children(process.pid)
         assert len(ranks) == 2

@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.launch import torchrun
 from tools.gpu_check.check import DeviceKind
 from trainer.checkpoint.manifest import metadata_digest
 from trainer.process import prefer_growing_segments
@@ -154,15 +154,7 @@ def _resume_point(manifest: Manifest) -> ResumePoint:
 
 def trainer_command(attempt: Attempt, ranks: int = 1) -> list[str]:
     """Return the command that launches the trainer under torchrun."""
-    return torchrun(ranks, "trainer", str(attempt.run))
-
-
-def torchrun(ranks: int, module: str, *words: str) -> list[str]:
-    """Return the command that runs a module on some ranks of this machine."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1"]
-    # A port of its own that the kernel chooses; --standalone would look up the host's name.
-    launcher += ["--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]
-    return [*launcher, f"--nproc-per-node={ranks}", "-m", module, *words]
+    return torchrun(ranks, "-m", "trainer", str(attempt.run))
 
 
 def environment() -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.one_rank import Collectives, LiveBytes, costs_of_a_step, micro_batches
+from benchmarks.trainer import step_seconds
 from tools.gpu_check.check import Figure, Here, at_most, equal, reported
 from tools.gpu_check.training import EAGER
 from trainer.loop.build import Assembly, assemble
@@ -55,7 +55,7 @@ def one_of_many(here: Here, ranks: int) -> list[Figure]:
     peak = _peak(assembly, partial(step, 2), device)
     with Collectives() as collectives:
         step(3)
-    seconds = [_timed(partial(step, number), device) for number in range(4, 4 + TIMED_STEPS)]
+    seconds = [step_seconds(partial(step, number), device) for number in range(4, 4 + TIMED_STEPS)]
     sent = dict(sorted(collectives.sent.items()))
     dist.destroy_process_group()
     return [
@@ -105,11 +105,3 @@ def _peak(assembly: Assembly, step: Callable[[], None], device: torch.device) ->
     with live.watching():
         step()
     return live.peak
-
-
-def _timed(step: Callable[[], None], device: torch.device) -> float:
-    started = time.perf_counter()
-    step()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - started

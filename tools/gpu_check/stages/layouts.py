@@ -13,8 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.launch import torchrun
 from tools.gpu_check.check import DeviceKind, Figure, Here, at_most, equal, largest_difference
-from tools.gpu_check.launch import environment, torchrun
+from tools.gpu_check.launch import environment
 from tools.gpu_check.staged_group import BACKEND, register
 from tools.gpu_check.training import STEPS, Curve, Training, alone, curve, job
 from trainer.process import die_with_parent
@@ -42,7 +43,8 @@ def trains_as_one_rank(here: Here, name: str) -> list[Figure]:
     with alone("cpu"):
         expected = curve(_spec(here.device, Layout()), torch.device("cpu"))
     words = [name, here.device, str(here.scratch)]
-    subprocess.run(torchrun(layout.world_size, __name__, *words), env=environment(), check=True)
+    command = torchrun(layout.world_size, "-m", __name__, *words)
+    subprocess.run(command, env=environment(), check=True)
     found = [_read(here.scratch, rank) for rank in range(layout.world_size)]
     losses, norms = found[0].losses, found[0].grad_norms
     return [
