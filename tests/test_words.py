@@ -41,8 +41,8 @@ CHECKED = (
     "server/nodes",
     "server/operations",
     "server/wire",
-    "trainer/checkpoint",
     "tools",
+    "trainer",
     "web/src/features/charts",
     "web/src/shared/ui/chart",
 )

@@ -90,8 +90,8 @@ class TokenizerFile:
         eos = self._special(known, config, "eos_token", ENDS)
         if eos is None:
             self._refuse(
-                f"names no token for the end of a text; name one as eos_token in a {CONFIG} beside "
-                f"it, or have one of {', '.join(ENDS)} in the vocabulary"
+                f"names no token for the end of a text; name one as eos_token in {CONFIG} in "
+                f"its folder, or have one of {', '.join(ENDS)} in the vocabulary"
             )
         bos = self._special(known, config, "bos_token", BEGINS)
         if bos == eos or config.get("add_bos_token") is False:
@@ -127,7 +127,7 @@ class TokenizerFile:
             return None
         token = known.token_to_id(str(named))
         if token is None:
-            self._refuse(f"has no token {named!r}, which {CONFIG} beside it names as {key}")
+            self._refuse(f"has no token {named!r}, which {CONFIG} in its folder names as {key}")
         return token
 
     def _config(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class ExportProgress(Protocol):
 
 
 class LoggedProgress:
-    """ExportProgress as log lines."""
+    """Progress as log lines."""
 
     def __init__(self, total: int) -> None:
         self._left = total

@@ -1,4 +1,4 @@
-"""What a rank trains with: its share of the model, the optimizer of it, and what runs the two."""
+"""Builds the training objects of a rank: model shards, optimizer, forward and backward."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from trainyard.spec.layout import Layout
 
 @dataclass(frozen=True)
 class Assembly:
-    """The parts of training on one rank, which belong together."""
+    """The training objects of one rank."""
 
     model: Model
-    """All parameters that this rank holds, under the names that they have in the whole model."""
+    """The parameters of this rank, by their names in the whole model."""
     optimizer: Optimizer
-    """Changes these parameters; it has its state."""
+    """Updates these parameters; its state exists."""
     forward_backward: ForwardBackward
-    """Gives these parameters their gradients."""
+    """Computes the gradients of these parameters."""
     stages: ProcessGroup | None
-    """The ranks that hold the other parameters, under pipeline parallelism."""
+    """The ranks of the pipeline, which hold the other stages; None without one."""
     mesh: DeviceMesh
-    """All ranks of training, by axis."""
+    """All ranks, by axis."""
 
 
 def assemble(
@@ -46,12 +46,13 @@ def assemble(
     *,
     roots: Mapping[str, str] | None = None,
 ) -> Assembly:
-    """Return the model with its initial weights, and all that trains it, on this rank's device.
+    """Build the model with its initial weights and the optimizer on this rank's device.
 
-    All ranks call it together, with a process group in place. `roots` gives the path of each named
-    root, for the code of an own model.
+    A collective; requires a process group. `roots` gives the path of each named root, for the code
+    of an own model.
     """
     spec = spec.on_layout(layout)
+    # On the meta device up to `allocate`: no rank ever holds the whole model.
     model = build_model(spec, roots)
     refuse_uneven_layers(model, spec)
     mesh = build_mesh(layout, device.type)
@@ -65,7 +66,7 @@ def assemble(
     keep_scales_fresh(model, optimizer)
     if layout.pp == 1:
         return Assembly(model, optimizer, MicroBatchLoop(model, spec, device), None, mesh)
-    # Importing torch's pipelines takes as long as the rest of a start: only those pay who have one.
+    # Lazy: importing torch's pipelines takes as long as the rest of the start.
     from trainer.parallel.pipeline import Pipeline
 
     group = mesh.get_group("pp")
@@ -74,7 +75,8 @@ def assemble(
 
 
 def allocate(model: Model, *, weights: torch.device | str, buffers: torch.device | str) -> None:
-    """Give a model memory, without values; FSDP fetches offloaded weights, and nothing else."""
+    """Allocate a model without values. Buffers stay on the device with offloaded weights too:
+    FSDP fetches parameters only."""
     model.to_empty(device=weights)
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):

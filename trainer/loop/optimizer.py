@@ -1,4 +1,4 @@
-"""The optimizer, and its state before the first step."""
+"""The optimizer and its initial state."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from trainyard.base.problems import unmatched
 from trainyard.spec.job import JobSpec
 
 BUCKET_ELEMENTS = 1 << 26
-"""Elements that are updated at once where moments are widened: 512 MiB of float32 copies."""
+"""Elements per update with widened moments: two float32 copies of each, 512 MiB in all."""
 
 
 def build_optimizer(model: nn.Module, spec: JobSpec) -> ShardAdamW:
-    """Return Adam or AdamW over all parameters; matrices and embeddings decay, vectors do not.
+    """Return Adam or AdamW over all parameters.
 
-    What has fewer than two dimensions does not decay: norms, biases, scales; nor does what the spec
-    names. Adam is AdamW without decay. The learning rate is that of the spec's peak until the loop
-    sets another one.
+    Parameters with two or more dimensions decay, except those in `no_decay`; norms, biases and
+    scales do not. Adam is AdamW without decay. The loop sets the learning rate before each step.
     """
     section = spec.optimizer
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -46,10 +45,10 @@ def build_optimizer(model: nn.Module, spec: JobSpec) -> ShardAdamW:
 
 
 def refuse_unknown_matrices(model: nn.Module, spec: JobSpec) -> None:
-    """Refuse parts of names in `no_decay` that no matrix of the whole model has.
+    """Reject parts of names in `no_decay` that match no matrix of the whole model.
 
     Raises:
-        LaunchError: naming them, and the matrices that there are.
+        LaunchError: with these parts and the names of the matrices.
     """
     parts, names = spec.optimizer.no_decay, _matrices(model)
     unknown = unmatched(parts, names)
@@ -65,10 +64,10 @@ def _matrices(model: nn.Module) -> list[str]:
 
 
 def materialize_state(optimizer: Optimizer) -> None:
-    """Create the state that the first step would create: zero moments, zero steps.
+    """Create the missing state of each parameter: zero moments, step 0.
 
-    Saving or loading needs the state to be there. torch's way to make it is a hidden step, after
-    which `step` is not what an optimizer without it would hold. Does nothing where it exists.
+    Saving and loading need it before the first step. torch's own helper runs a hidden step, after
+    which `step` differs from that of an optimizer without it.
     """
     dtype = optimizer.state_dtype if isinstance(optimizer, ShardAdamW) else None
     for group in optimizer.param_groups:
@@ -81,7 +80,7 @@ def materialize_state(optimizer: Optimizer) -> None:
 
 
 class _Slice(NamedTuple):
-    """Elements of one parameter that are updated together; tensors of the same shape."""
+    """A part of one parameter with its gradient and state; tensors of the same shape."""
 
     weight: Tensor
     gradient: Tensor
@@ -93,13 +92,13 @@ class _Slice(NamedTuple):
 class ShardAdamW(AdamW):
     """AdamW (Loshchilov and Hutter, 2019) by torch's fused kernel, on the shards of this rank.
 
-    The update is per element, so it needs no other rank's part: parameters may lie on different
-    meshes, which torch's own optimizer refuses to step together.
+    The update is per element and needs no communication: parameters may lie on different meshes,
+    which torch's own optimizer does not allow.
 
-    Moments of another type than the weights, which the kernel does not take, are widened to the
-    weights' type in buckets, updated, and rounded to nearest. A moment in bfloat16 then stays put
-    when a step would move it by less than half of its last place: it may be off by 2^-8 / (1 -
-    beta) of itself at most (`trainyard.spec.rules` refuses betas for which that is all of it).
+    The kernel requires moments of the weights' type. Others are widened to it in buckets, updated,
+    and rounded to nearest. A bfloat16 moment does not change if a step moves it by less than half a
+    unit in the last place: its relative error is at most 2^-8 / (1 - beta)
+    (`trainyard.spec.rules` rejects betas for which that reaches 1).
     """
 
     def __init__(
@@ -113,11 +112,11 @@ class ShardAdamW(AdamW):
     ) -> None:
         super().__init__(groups, lr=lr, betas=betas, eps=eps, fused=True)
         self.state_dtype = state_dtype
-        """Type in which both moments are kept."""
+        """Stored type of both moments."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient; the host waits for nothing."""
+        """Update every parameter with a gradient; the host does not wait for the device."""
         assert closure is None
         materialize_state(self)
         for group in self.param_groups:
@@ -125,7 +124,7 @@ class ShardAdamW(AdamW):
             if not parameters:
                 continue
             torch._foreach_add_([self.state[p]["step"] for p in parameters], 1)
-            # A rank may hold no element of a parameter whose rows are fewer than the ranks.
+            # A shard is empty if a parameter has fewer rows than there are ranks.
             slices = [s for s in map(self._slice, parameters) if s.weight.numel()]
             same_type = [s for s in slices if s.exp_avg.dtype == s.weight.dtype]
             if same_type:
@@ -150,7 +149,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _buckets(slices: Iterator[_Slice]) -> Iterator[list[_Slice]]:
-    """Cut slices so that none is larger than a bucket, and fill buckets with them, in order."""
+    """Cut slices to at most `BUCKET_ELEMENTS` and group them, in order, into buckets."""
     bucket: list[_Slice] = []
     elements = 0
     for part in chain.from_iterable(map(_cut, slices)):
@@ -165,7 +164,7 @@ def _buckets(slices: Iterator[_Slice]) -> Iterator[list[_Slice]]:
 
 
 def _cut(whole: _Slice) -> Iterator[_Slice]:
-    """Yield the parts of a slice; they are views, but for a gradient that is not contiguous."""
+    """Yield the parts of a slice: views, except for a non-contiguous gradient."""
     weights, moments = whole.weight.view(-1), (whole.exp_avg.view(-1), whole.exp_avg_sq.view(-1))
     columns = (weights, whole.gradient.reshape(-1), *moments)
     pieces = (column.split(BUCKET_ELEMENTS) for column in columns)

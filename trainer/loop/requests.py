@@ -1,8 +1,8 @@
-"""What a running trainer is asked to do, and how all ranks come to do it at the same step.
+"""Requests to a running trainer, on which all ranks act after the same step.
 
-Only global rank 0 looks for `stop` and `requests/*.json`, between two steps. Its decision travels
-to the other ranks while the next step runs, and all of them act on it at the end of that step: no
-rank ever waits for it, and a rank that lags behind acts on the same step as the others.
+Only global rank 0 reads `stop` and `requests/*.json`, between two steps. It broadcasts its decision
+while the next step runs, and all ranks act on it at the end of that step: the broadcast costs no
+wait, and a slow rank acts after the same step as the others.
 """
 
 from __future__ import annotations
@@ -47,11 +47,7 @@ class _Posted:
 
 
 class RequestChannel:
-    """Requests in the run directory, read by rank 0 and broadcast; every rank calls every method.
-
-    The broadcast runs while the step computes: `post` before a step, `take` after it. Files are
-    read between steps only, so a request takes effect up to one step late.
-    """
+    """Requests in the run directory: `post` before a step, `take` after it, on every rank."""
 
     def __init__(
         self,

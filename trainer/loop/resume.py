@@ -1,4 +1,4 @@
-"""Where an attempt starts: at step 0, or from a checkpoint that fits it."""
+"""The start of an attempt: at step 0, or from a checkpoint with compatible settings."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def starting_state(
     dataset: Dataset,
     code_digest: str | None,
 ) -> TrainState:
-    """Return the counters to start with, after loading what is to be taken over, if anything is.
+    """Load the parent checkpoint, if any, and return the counters to start with.
 
     Raises:
-        DataError: the data go on, but the checkpoint was trained on others.
+        DataError: the stream is to continue, but the checkpoint was trained on other data.
         CheckpointError: the checkpoint cannot be loaded, or was written under other settings.
     """
     resume = run.attempt.resume
@@ -71,25 +71,25 @@ def starting_state(
 
 
 OF_OLDER_VERSIONS = ("spec_digest", "model", "training.seq_len", "training.seed")
-"""What is compared of a checkpoint whose manifest holds no spec."""
+"""Compared fields for a checkpoint whose manifest has no spec, of an older version."""
 
 
 @dataclass(frozen=True)
 class Takeover:
-    """What was compared before a checkpoint is loaded."""
+    """The result of comparing a checkpoint with the attempt that loads it."""
 
     changed: tuple[str, ...]
-    """Fields that differ and may, with both values."""
+    """Fields with permitted differences, with both values."""
     compared: tuple[str, ...]
-    """What was compared: the whole `spec`, or what an older manifest holds."""
+    """The compared fields: the whole `spec`, or `OF_OLDER_VERSIONS`."""
     code_before: str | None
-    """Digest of the own model's code that wrote the checkpoint, where it is known."""
+    """Digest of the own model's code that wrote the checkpoint, if known."""
     code_now: str | None
     """Digest of the own model's code of this attempt."""
 
     @property
     def record(self) -> dict[str, object]:
-        """What the event `resumed` holds of it."""
+        """Fields for the event `resumed`."""
         record: dict[str, object] = {"changed": self.changed, "compared": self.compared}
         if self.code_before is not None and self.code_now is not None:
             record["code"] = {"before": self.code_before, "now": self.code_now}
@@ -104,24 +104,24 @@ def check_takeover(
     same_order: Collection[str],
     code_digest: str | None,
 ) -> Takeover:
-    """Compare a checkpoint's manifest with the attempt that is to load it.
+    """Compare a checkpoint's manifest with the attempt that loads it.
 
-    A resume compares every field of the spec. Where another job's checkpoint or only parts of one
-    are loaded, a field matters only if a part that is loaded depends on it.
+    A resume compares every field of the spec. For another job's checkpoint, or only parts of one,
+    a field is compared only if a loaded part depends on it.
 
     Args:
-        manifest: the checkpoint's.
+        manifest: manifest of the checkpoint.
         run: the attempt.
-        dataset_digest: of the data here.
-        same_order: digests under which the data here have the same sequences in the same order.
-        code_digest: of the own model's code, if there is a folder of it.
+        dataset_digest: digest of this attempt's data.
+        same_order: digests of datasets with the same sequences in the same order.
+        code_digest: digest of the own model's code, if it has a folder.
 
     Raises:
-        MismatchError: a field differs that must not, or the code of an own model does.
-        DataError: the data go on, but are others.
+        MismatchError: a field that must not change differs, or the code of an own model does.
+        DataError: the stream is to continue, but on other data.
     """
     resume = run.attempt.resume
-    assert resume is not None, "there is a checkpoint to load"
+    assert resume is not None, "called only with a checkpoint to load"
     before = _recorded_spec(manifest, run.spec)
     whole = manifest.job_id == run.attempt.job_id and resume.parts == ALL_PARTS
     if whole:
@@ -142,7 +142,7 @@ def check_takeover(
 
 
 def _recorded_spec(manifest: Manifest, spec: JobSpec) -> JobSpec:
-    """Return the spec under which a checkpoint was written; unknown fields are those of `spec`."""
+    """Return the spec of a checkpoint; fields that its manifest lacks are those of `spec`."""
     if manifest.spec is not None:
         return manifest.spec
     training = {"seed": manifest.seed, "seq_len": manifest.seq_len or spec.training.seq_len}
@@ -189,7 +189,7 @@ def _refuse_other_parts(manifest: Manifest, before: JobSpec, run: Run, resume: R
 def _refuse_other_data(
     manifest: Manifest, dataset_digest: str, same_order: Collection[str]
 ) -> None:
-    """Refuse to go on at a position in another order of other data."""
+    """Raise DataError if the position belongs to a stream of other data or another order."""
     before = manifest.train_state.data.dataset_digest
     if before not in same_order:
         fields = ", ".join(field for field in ORDER_FIELDS if field != "training.seed")
@@ -201,7 +201,7 @@ def _refuse_other_data(
 
 
 def _unknown(manifest: Manifest, run: Run) -> tuple[str, ...]:
-    """Return that the spec differs in a field that an older manifest does not hold, if it does."""
+    """Return a note if the spec differs in a field that an older manifest does not record."""
     here = run.submitted.digest
     if manifest.spec is not None or manifest.spec_digest == here:
         return ()

@@ -24,17 +24,17 @@ from trainyard.spec.job import JobSpec
 
 
 class ForwardBackward(Protocol):
-    """Runs the model on a rank's micro-batches of a global batch, as the layout asks for."""
+    """Runs the model on a rank's micro-batches of a global batch."""
 
     def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """Add up gradients, and return this rank's share of the mean loss, float32 `[]`."""
+        """Accumulate gradients; return this rank's share of the mean loss, float32 `[]`."""
         ...
 
     def evaluate(self, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """Return this rank's part of the summed loss, float32 `[]`; no gradient, nothing dropped.
+        """Return this rank's part of the summed loss, float32 `[]`, without gradients or dropout.
 
-        It leaves no trace: neither in weights nor in what the next step computes. There are as many
-        micro-batches as in a step.
+        It changes neither weights nor the result of the next step. The number of micro-batches is
+        that of a step.
         """
         ...
 
@@ -42,8 +42,8 @@ class ForwardBackward(Protocol):
 class MicroBatchLoop:
     """Runs the whole model on each micro-batch in turn.
 
-    The loss of a micro-batch is the sum over its tokens divided by the tokens of the whole global
-    batch, so gradients need only be added up: over micro-batches here, and over ranks.
+    The loss of a micro-batch is the sum over its tokens divided by the tokens of the global batch,
+    so the gradient of the batch is the plain sum over micro-batches and ranks.
     """
 
     def __init__(self, model: Model, spec: JobSpec, device: torch.device) -> None:
@@ -53,7 +53,7 @@ class MicroBatchLoop:
         self._inputs = InputMaker(spec, device=device, tokens_S=model.positions.attended)
 
     def __call__(self, step: int, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """Add up gradients, and return this rank's share of the mean loss, float32 `[]`."""
+        """Accumulate gradients; return this rank's share of the mean loss, float32 `[]`."""
         total = torch.zeros((), device=self._device)
         for index, batch in enumerate(micro_batches):
             last_round = index == len(micro_batches) - 1
@@ -62,12 +62,13 @@ class MicroBatchLoop:
             loss_sum = self._model(inputs.tokens, inputs.labels, **inputs.keywords)
             loss = loss_sum / self._spec.tokens_per_step
             loss.backward()
+            # Summed on the device: `.item()` here would make the host wait for each micro-batch.
             total += loss.detach()
         return total
 
     @torch.no_grad()
     def evaluate(self, micro_batches: Sequence[MicroBatch]) -> torch.Tensor:
-        """Return this rank's part of the summed loss, float32 `[]`; nothing is dropped."""
+        """Return this rank's part of the summed loss, float32 `[]`, without dropout."""
         self._model.eval()
         total = torch.zeros((), device=self._device)
         for batch in micro_batches:
@@ -79,7 +80,7 @@ class MicroBatchLoop:
 
 
 class TrainStep:
-    """Forward, backward and update; nothing in it waits for the device."""
+    """Forward, backward and update; the host does not wait for the device."""
 
     def __init__(
         self,
@@ -90,14 +91,15 @@ class TrainStep:
         stages: ProcessGroup | None = None,
         before_update: Callable[[], None] = lambda: None,
     ) -> None:
-        """Touch nothing yet.
+        """Prepare the step; it runs nothing.
 
         Args:
-            forward_backward: gives the parameters their gradients.
-            optimizer: changes them.
+            forward_backward: computes gradients.
+            optimizer: updates the parameters.
             spec: the job.
             stages: as in `clip_grad_norm`.
-            before_update: called right before the parameters change.
+            before_update: called right before the parameters change: a background save must have
+                copied them by then.
         """
         self._before_update = before_update
         self._forward_backward = forward_backward
@@ -121,7 +123,7 @@ class TrainStep:
 
 
 def _hashes(micro_batches: Sequence[MicroBatch]) -> list[int]:
-    """Return the hash of each sequence, taken of the very buffers that the model was given."""
+    """Return the hash of each sequence, computed from the buffers that the model gets."""
     return [
         sequence_hash(position, tokens_S)
         for batch in micro_batches
@@ -130,7 +132,7 @@ def _hashes(micro_batches: Sequence[MicroBatch]) -> list[int]:
     ]
 
 
-# A mesh, and those of its dimensions over which a gradient is sharded; none for a plain tensor.
+# The mesh of a gradient and the mesh dimensions over which it is sharded; none for a plain tensor.
 Sharding = tuple[DeviceMesh | None, tuple[int, ...]]
 
 
@@ -140,12 +142,12 @@ def clip_grad_norm(
 ) -> Tensor:
     """Scale all gradients so that their global L2 norm is at most `max_norm`; return the norm.
 
-    The norm is that before clipping, a scalar on the parameters' device, equal on every rank; the
-    host waits for nothing. An infinite `max_norm` scales nothing. All ranks call it together.
-    Under pipeline parallelism `stages` are the ranks that hold the other parameters.
+    A collective. The returned norm is that before clipping, a scalar on the parameters' device,
+    equal on every rank; the host does not wait for it. With an infinite `max_norm` gradients do not
+    change. `stages` is the group of pipeline ranks, which hold the other parameters.
 
-    torch's own function does one all-reduce per parameter and refuses parameters of different
-    meshes; this one does one per kind of sharding.
+    torch's own function runs one all-reduce per parameter and rejects parameters of different
+    meshes; this one runs one per kind of sharding.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     shards: dict[Sharding, list[Tensor]] = {}
@@ -174,7 +176,7 @@ def _local(gradient: Tensor) -> Tensor:
 
 
 def _square_sum(mesh: DeviceMesh | None, dims: tuple[int, ...], shards: list[Tensor]) -> Tensor:
-    """Return the sum of squares over all ranks that share these gradients."""
+    """Return the sum of squares over all ranks that hold shards of these gradients."""
     norms = torch._foreach_norm(shards, 2, torch.float32)  # gradients may be bfloat16
     total = torch.stack(norms).square_().sum()
     for dim in dims:

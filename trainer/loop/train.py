@@ -1,4 +1,4 @@
-"""One attempt, as an ordered recipe: fence, data, model, state, steps, last checkpoint."""
+"""One attempt in order: process group, fence, data, model, state, steps, last checkpoint."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from trainyard.spec.job import JobSpec
 
 
 class OpenDataset(Protocol):
-    """How a dataset is opened; tests put a dataset of their own in its place."""
+    """Signature of `open_dataset`, which tests replace."""
 
     def __call__(
         self,
@@ -53,19 +53,18 @@ def train(
     open_dataset: OpenDataset = open_dataset,
     after_step: Callable[[int], None] = lambda _step: None,
 ) -> Outcome:
-    """Run an attempt on all ranks of the launch; every rank calls this and returns its outcome.
+    """Run an attempt; every rank of the launch calls this and returns the same outcome.
 
     Args:
-        run: what to train.
-        writer: where this rank says what happens.
+        run: the attempt.
+        writer: writes the records of this rank.
         open_dataset: opens the dataset.
-        after_step: called on each rank with each completed step, before all ranks agree on what
-            follows it.
+        after_step: called on each rank after each step, before the ranks read its requests.
 
     Raises:
-        RunError: the run cannot go on; the reason is typed.
+        RunError: the attempt failed for a known reason.
     """
-    # Before the first product on a GPU: cuBLAS reads its workspace setting once.
+    # Before the first product on a GPU: cuBLAS reads its workspace variable only once.
     if run.spec.training.deterministic:
         compute_deterministically()
     with joined(
@@ -73,7 +72,7 @@ def train(
         hang_seconds=run.spec.guard.hang_seconds,
         flight_recorder=Path(run.directory.flight_recorder),
     ) as ranks:
-        start_history(ranks.device)  # before the first allocation that a snapshot is to show
+        start_history(ranks.device)  # before the first allocation
         writer.provenance(provenance)
         code = _code_on_every_rank(run, ranks)
         checkpoints = CheckpointManager(
@@ -82,14 +81,14 @@ def train(
             device=ranks.device,
             retry=SaveRetry(run.spec.checkpoint.give_up_after_seconds),
         )
-        # Before anything that takes long: an outrun attempt ends within seconds, and an older one
-        # that still runs can commit nothing more that this one would not know of.
+        # Before anything slow: an outrun attempt ends within seconds, and an older one that still
+        # runs can no longer commit a checkpoint, so this attempt's parent stays the newest one.
         checkpoints.raise_fence()
         on_rank_0(ranks.cpu_group, lambda: _refuse_second_launch(run))
-        # Data before the model: tokenizing needs no GPU memory, and fails before any is taken.
+        # Data before the model: tokenization takes longest and needs no GPU memory.
         writer.enter(Phase.BUILDING_CACHE)
         dataset = _open_on_every_rank(run, ranks, writer, open_dataset)
-        # Weights: drawn from the seed, then replaced by given ones or by those of a checkpoint.
+        # Weights are drawn from the seed, then replaced by published ones or by a checkpoint's.
         writer.enter(Phase.LOADING)
         assembly = assemble(run.spec, run.attempt.layout, ranks.device, roots=run.attempt.roots)
         _load_initial_weights(run, ranks, writer, assembly)
@@ -104,7 +103,7 @@ def train(
 
 
 def _code_on_every_rank(run: Run, ranks: Ranks) -> str | None:
-    """Return the digest of an own model's code, and refuse nodes that see different code."""
+    """Return the digest of an own model's code, which must be equal on all nodes."""
     digests = on_every_rank(ranks.cpu_group, lambda: code_digest(run.spec, run.attempt.roots))
     for rank, other in enumerate(digests):
         if other != digests[0]:
@@ -129,7 +128,7 @@ def _owner(run: Run, code_digest: str | None) -> CheckpointOwner:
 
 
 def _refuse_second_launch(run: Run) -> None:
-    """Refuse to mix what this launch saves with what another launch of the attempt has saved."""
+    """Raise CheckpointError if another launch of this attempt has saved checkpoints already."""
     job, attempt = run.attempt.job_id, run.attempt.attempt
     if saved := committed_manifests(run.checkpoint_root, job, attempt=attempt):
         folder = run.checkpoint_root / job / f"a{attempt}"
@@ -144,7 +143,7 @@ def _refuse_second_launch(run: Run) -> None:
 def _open_on_every_rank(
     run: Run, ranks: Ranks, writer: RunWriter, open_dataset: OpenDataset
 ) -> Dataset:
-    """Open the dataset everywhere, and refuse nodes that see different data."""
+    """Open the dataset on every rank; its digest must be equal on all nodes."""
     opened: list[Dataset] = []
 
     def digest() -> str:
@@ -169,7 +168,7 @@ def _open_on_every_rank(
 
 
 def _load_initial_weights(run: Run, ranks: Ranks, writer: RunWriter, assembly: Assembly) -> None:
-    """Put given weights in place of drawn ones, if the job starts from some."""
+    """Load published weights at the start of a job with `model.initial_weights`."""
     spec = run.spec
     if spec.model.initial_weights is None or run.attempt.resume is not None:
         return
@@ -185,17 +184,17 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def compute_deterministically() -> None:
-    """Have this process compute so from now on; comes before its first product on a GPU.
+    """Select deterministic algorithms in this process; call it before the first product on a GPU.
 
-    An operation that has no deterministic kernel raises RuntimeError and names itself.
+    From then on an operation without a deterministic kernel raises RuntimeError.
     """
-    # Without workspaces of its own for each stream, cuBLAS may split a sum in another way.
+    # With a shared workspace for several streams, cuBLAS may split a sum differently in each run.
     os.environ.setdefault(WORKSPACE, ":4096:8")
-    # Attention too: flash and memory-efficient backward then add up in one order, cuDNN's is left.
+    # Covers attention: flash and memory-efficient backward sum in a fixed order; cuDNN is skipped.
     torch.use_deterministic_algorithms(True)
-    # It would write NaN into every new tensor, a pass over memory for what is overwritten anyway.
+    # The mode also fills new tensors with NaN, a pass over memory that only finds bugs.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
-    # Kernels that are chosen by their time may be others in the next run, and add up otherwise.
+    # Autotuned kernels depend on timing: another run may select others, which sum differently.
     torch._inductor.config.deterministic = True

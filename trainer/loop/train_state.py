@@ -1,4 +1,4 @@
-"""The counters of a job: how a step moves them, and how windows of the stream are left out."""
+"""The counters of a job: their change in a step, and windows of the stream that are left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainyard.training.data_stream import advanced, covered, merged
 
 
 def one_step_on(state: TrainState, spec: JobSpec) -> TrainState:
-    """Return the counters one step later."""
+    """Return the counters after one more step."""
     sequences = spec.training.global_batch_size
     data = state.data.model_copy(
         update={
@@ -23,7 +23,7 @@ def one_step_on(state: TrainState, spec: JobSpec) -> TrainState:
 
 
 def leave_out(state: TrainState, run: Run) -> TrainState:
-    """Return the counters with which an attempt starts: what it is to skip is left out from here.
+    """Return the counters with the attempt's `skip` windows removed from the stream.
 
     Raises:
         LaunchError: a window begins before the position: it was trained on, at least in part.

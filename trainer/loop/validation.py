@@ -1,4 +1,4 @@
-"""The loss on held-out sequences: the same on any layout, without a trace in what is trained."""
+"""The loss on held-out sequences: equal on any layout, without effect on training."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ Evaluate = Callable[[Sequence[MicroBatch]], torch.Tensor]
 
 
 class Validation:
-    """The first sequences of the held-out split, always the same ones; all ranks call `run`.
+    """The loss on the first sequences of the held-out split, always the same ones.
 
-    Global batches are split as those of training. A split that holds fewer sequences than asked
-    for is used once, whole: its last batch is filled up with sequences that do not count.
+    Global batches are partitioned like those of training. A split with fewer sequences than
+    `validation.batches` needs is used once, completely; sequences that pad its last batch do not
+    count.
     """
 
     def __init__(
@@ -43,22 +44,22 @@ class Validation:
         self._evaluate = evaluate
         section, batch = run.spec.validation, run.spec.training.global_batch_size
         self._interval, self._last = section.interval_steps, run.spec.training.steps
-        asked = section.batches * batch
-        self._sequences = min(asked, held_out.n_sequences)
-        if self._sequences < asked and ranks.leads:
+        requested = section.batches * batch
+        self._sequences = min(requested, held_out.n_sequences)
+        if self._sequences < requested and ranks.leads:
             logger.warning(
-                "validation.batches=%d asks for %d sequences of %d held out: these are used",
+                "validation.batches=%d needs %d sequences, but only %d are held out: using these",
                 section.batches,
-                asked,
+                requested,
                 held_out.n_sequences,
             )
 
     def is_due(self, step: int) -> bool:
-        """Whether it runs after this step: every `interval_steps`, and after the last one."""
+        """Return whether validation follows this step: every `interval_steps`, and the last one."""
         return step % self._interval == 0 or step == self._last
 
     def run(self) -> dict[str, float]:
-        """Return the mean loss over the tokens, in nats, and how long that took.
+        """Return the mean loss per token, in nats, and the duration in seconds; a collective.
 
         The host waits for the device once, at the end.
         """
@@ -67,7 +68,7 @@ class Validation:
         for batch in self._batches():
             self._writer.beat(Phase.VALIDATING)
             total += self._evaluate(batch)
-        # Tensor-parallel ranks have the same loss, all of it; the others each their part.
+        # Tensor-parallel ranks all hold the whole loss; ranks of the other axes hold parts of it.
         total /= self._layout.tp
         dist.all_reduce(total)
         loss = total.item() / (self._sequences * self._held_out.seq_len)
@@ -89,9 +90,9 @@ class Validation:
             ]
 
     def _without_repeats(self, batch: MicroBatch) -> MicroBatch:
-        """Return the batch with no label where a sequence stands behind the last one that counts.
+        """Return the batch without labels for sequences after the last one that counts.
 
-        All batches keep one shape: a pipeline and a compiled block are made for one.
+        Not a smaller batch: pipelines and compiled blocks have a fixed shape.
         """
         if batch.positions[-1] < self._sequences:
             return batch

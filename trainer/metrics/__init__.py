@@ -1,1 +1,1 @@
-"""What a run records: metrics, events, profiles, and what is measured for them."""
+"""The records of a run: metrics, events and profiles, and their measurement."""

@@ -1,7 +1,7 @@
-"""Judges the values of logged steps, and ends a run that goes wrong without crashing.
+"""Guards on the values of logged steps: a non-finite value or a loss spike ends the attempt.
 
-Only what is fetched for the log anyway is looked at: no step waits for a guard. docs/guards.md has
-the formula and what follows.
+A guard reads only values that are fetched for the log anyway, so no step waits for it.
+docs/guards.md has the formula and the actions.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from trainyard.protocol.manifest import TrainState
 from trainyard.run.failures import BadWindow
 from trainyard.spec.job import JobSpec
 
-COURSE = 50
-"""Logged losses that make up the recent course."""
+WINDOW = 50
+"""Logged losses of the running mean and deviation."""
 WARM_UP = 10
-"""Logged losses of the attempt before the first one is judged."""
+"""Logged losses of the attempt before the first check."""
 LEAST_DEVIATION = 0.01
-"""The standard deviation counts as this share of the mean at least: a flat course is no alarm."""
+"""Lower bound of the standard deviation as a share of the mean. Without it, the deviation of a
+plateau approaches zero, and noise would count as a spike."""
 
 
 class Verdict(IntEnum):
-    """What is thought of a logged step; the larger one is the worse one."""
+    """The result of a check; the order is that of severity, because ranks take the maximum."""
 
     GOOD = 0
     SPIKE = 1
@@ -33,27 +34,27 @@ class Verdict(IntEnum):
 
 
 class LossGuard:
-    """Knows the recent course of the loss, and since when it has been good; the same on all ranks.
+    """Recent losses and the last good step, equal on all ranks.
 
-    It begins anew with each attempt: the checkpoint from which it goes on counts as good.
+    Each attempt starts without history, and its parent checkpoint counts as good.
     """
 
     def __init__(self, spec: JobSpec, start: TrainState) -> None:
         self._guard = spec.guard
-        self._course: deque[float] = deque(maxlen=COURSE)
+        self._recent: deque[float] = deque(maxlen=WINDOW)
         self._good = start
 
     @property
     def limit(self) -> float | None:
-        """Loss above which the next one is a spike; None while too little is known."""
-        if len(self._course) < WARM_UP:
+        """Loss above which the next one is a spike; None during warm-up."""
+        if len(self._recent) < WARM_UP:
             return None
-        mean = statistics.fmean(self._course)
-        deviation = max(statistics.pstdev(self._course, mean), LEAST_DEVIATION * abs(mean))
+        mean = statistics.fmean(self._recent)
+        deviation = max(statistics.pstdev(self._recent, mean), LEAST_DEVIATION * abs(mean))
         return mean + self._guard.spike_factor * deviation
 
     def judge(self, measured: dict[str, float]) -> Verdict:
-        """Return what this rank thinks of `train/loss`, `train/loss_max`, `train/grad_norm`."""
+        """Check this rank's `train/loss`, `train/loss_max` and `train/grad_norm`."""
         if not all(map(math.isfinite, measured.values())):
             bad = self._guard.non_finite_loss != "ignore"
             return Verdict.NON_FINITE if bad else Verdict.GOOD
@@ -62,20 +63,21 @@ class LossGuard:
         return Verdict.SPIKE if spikes else Verdict.GOOD
 
     def act(self, verdict: Verdict, measured: dict[str, float], state: TrainState) -> None:
-        """Take in a good step, or end the run.
+        """Record a good step, or raise the error of a bad one.
 
         Args:
-            verdict: what all ranks agreed on.
+            verdict: the worst verdict of all ranks.
             measured: the values of the step.
-            state: the counters after it.
+            state: the counters after the step.
 
         Raises:
             GuardError: the step was bad.
         """
         if verdict == Verdict.GOOD:
             self._good = state
+            # With non_finite_loss="ignore" a NaN is good, but it would make the mean NaN.
             if math.isfinite(measured["train/loss"]):
-                self._course.append(measured["train/loss"])
+                self._recent.append(measured["train/loss"])
             return
         raise self._error(verdict, measured, state)
 
@@ -94,6 +96,7 @@ class LossGuard:
         message = f"{what} at step {state.step}"
         if action != "rollback":
             return kind(message, metric=metric)
+        # Steps between two logged ones are not checked: all since the last good one are suspect.
         window = BadWindow(
             start=self._good.data.position,
             end=state.data.position,

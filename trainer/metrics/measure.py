@@ -1,4 +1,4 @@
-"""What a rank measures of itself at a logged step: memory, compilation, use of the hardware."""
+"""Measurements of a rank at a logged step: memory, compilation, hardware utilization."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GIB = 2**30
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """Return the largest amounts of memory that this rank has held so far, and what went wrong."""
+    """Return this rank's peak memory since its start, in GiB, and counts of allocation failures."""
     if device.type == "cuda":
         stats = torch.cuda.memory_stats(device)
         return {
@@ -33,30 +33,30 @@ def memory(device: torch.device) -> dict[str, float]:
 
 
 def compile_seconds() -> float:
-    """Return the time that torch.compile has taken in this process so far."""
-    # Importing it takes two seconds; without it nothing has been compiled.
+    """Return the seconds that torch.compile has taken in this process so far."""
+    # Not imported here, which takes two seconds: without the module nothing was compiled.
     utils = sys.modules.get("torch._dynamo.utils")
     return 0.0 if utils is None else utils.calculate_time_spent()["total_wall_time"]
 
 
 def largest_of_ranks(values: dict[str, float], group: dist.ProcessGroup) -> dict[str, float]:
-    """Return each value of the rank where it is largest; every rank gives the same names."""
+    """Return the maximum of each value over the ranks; a collective with equal names on all."""
     most = torch.tensor(list(values.values()), dtype=torch.float64)
     dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
     return dict(zip(values, most.tolist(), strict=True))
 
 
 class HardwareUse:
-    """Model FLOPs per second, and their share of what the device could do.
+    """Model FLOP/s, and MFU, their share of the device's peak.
 
-    Says once in the log why one of them is missing.
+    The constructor logs why one of them is unavailable.
     """
 
     def __init__(self, spec: JobSpec, device_name: str) -> None:
         self._flops_per_token: int | None = None
         self._peak: float | None = None
         if spec.model.factory is not None:
-            logger.info("no model FLOPs: nobody has counted those of an own model")
+            logger.info("no model FLOPs: the FLOPs of an own model are unknown")
             return
         self._flops_per_token = training_flops_per_token(spec.architecture, spec.training.seq_len)
         precision = precision_of(spec)
@@ -65,7 +65,7 @@ class HardwareUse:
             logger.info("no perf/mfu: the %s peak of %r is not known", precision, device_name)
 
     def values(self, tokens_per_second: float) -> dict[str, float]:
-        """Return what a rate of tokens per second and device amounts to."""
+        """Return model TFLOP/s and MFU at a rate of tokens per second and device."""
         if self._flops_per_token is None:
             return {}
         flops = self._flops_per_token * tokens_per_second
@@ -74,7 +74,7 @@ class HardwareUse:
 
 
 def precision_of(spec: JobSpec) -> Precision:
-    """Return the numbers that most matrix products of a job multiply."""
+    """Return the precision of most matrix products of a job."""
     if spec.quantization.recipe != "none":
         return "float8"
     if spec.training.param_dtype == "bfloat16":
@@ -83,5 +83,5 @@ def precision_of(spec: JobSpec) -> Precision:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the name under which `trainyard.training.known_devices` may know a device."""
+    """Return the name of a device for `trainyard.training.known_devices`."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

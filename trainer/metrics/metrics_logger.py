@@ -40,7 +40,7 @@ FLUSH_STEPS = 256
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """What a step measured; the tensors are on the device, and the host has not waited for them."""
+    """The measurements of a step; its tensors are on the device, possibly still pending."""
 
     loss: torch.Tensor
     """This rank's share of the mean loss over the tokens of the global batch, float32 `[]`."""
@@ -75,18 +75,18 @@ class MetricsLogger:
             devices=ranks.world_size,
             device=ranks.device,
         )
-        """Times of steps, and of what lies between them."""
+        """Times of steps, data and pauses."""
 
     def keep(self, metrics: dict[str, float]) -> None:
         """Keep metrics of a save or a validation for the next step whose values are written."""
         self._kept |= metrics
 
     def step_done(self, state: TrainState, metrics: StepMetrics, *, write_values: bool) -> None:
-        """Take in a completed step, and write the steps that wait when it is time to.
+        """Add a completed step, and write the pending ones if this one is logged.
 
         Args:
             state: the counters after the step.
-            metrics: what the step measured.
+            metrics: the measurements of the step.
             write_values: whether its values are written in any case; they are written at every
                 `log_every_steps`, at the first step of the attempt and at the last of the job.
 
@@ -131,14 +131,14 @@ class MetricsLogger:
             metrics["perf/tokens_per_second_per_device"] * self._ranks.world_size,
         )
         if verdict != Verdict.GOOD:
-            # The first rank to end takes the others with it: rank 0 must have written before.
+            # torchrun kills all ranks after the first failure: rank 0 must have written before.
             dist.barrier(group=self._ranks.cpu_group)
         self._guard.act(verdict, losses, state)
 
     def _agree(self, verdict: Verdict) -> tuple[dict[str, float], Verdict]:
-        """Return times of this rank, the largest of all ranks of what may differ, and the verdict.
+        """Return this rank's times, the maxima over ranks of other values, and the worst verdict.
 
-        One collective serves all of it. The worst verdict of any rank is that of all.
+        One collective serves all of it.
         """
         pace = self.timers.values()
         compiled, self._compile_seconds = self._compile_seconds, compile_seconds()

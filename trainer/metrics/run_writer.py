@@ -43,15 +43,15 @@ TIMED_OUT = (
     "wait timeout after",
     "Watchdog caught collective operation timeout",
 )
-"""What gloo, torch's store and NCCL's watchdog say when a peer does not answer."""
+"""Messages of gloo, torch's store and NCCL's watchdog after a timeout."""
 NO_ANSWER = "another rank did not answer (the ranks' logs end with what their threads were doing)"
 
 
 class RunWriter:
-    """The records of one rank; each method writes only where this rank is the one to do so.
+    """Writes the records of a run; every rank calls every method, and one rank writes.
 
-    Lines are appended by global rank 0, each with one write. Files that are replaced change
-    atomically, and belong to the first rank of each node.
+    Global rank 0 appends lines, each with one write. The first rank of each node replaces files,
+    atomically.
     """
 
     def __init__(self, directory: RunDirectory, *, rank: int, local_rank: int) -> None:
@@ -64,15 +64,15 @@ class RunWriter:
         self.step = 0
         """Completed optimizer steps."""
         self.checkpoint_id: str | None = None
-        """Last checkpoint that was committed."""
+        """The last committed checkpoint."""
 
     def enter(self, phase: Phase) -> None:
-        """Begin a phase: a heartbeat at once, and an event."""
+        """Begin a phase: write a heartbeat immediately, and an event."""
         self.beat(phase)
         self.event("phase", {"phase": phase.value})
 
     def beat(self, phase: Phase | None = None) -> None:
-        """Show that the run lives: at once in a new phase, at most every second in the same one."""
+        """Write a heartbeat: immediately in a new phase, else at most once a second."""
         now = time.monotonic()
         unchanged = phase is None or phase == self._phase
         if not self._leads_node or (unchanged and now - self._last_beat < HEARTBEAT_SECONDS):
@@ -83,7 +83,7 @@ class RunWriter:
         write_heartbeat(self._directory, heartbeat)
 
     def event(self, kind: RunEventKind, data: dict[str, object]) -> None:
-        """Append what happened to the attempt."""
+        """Append an event of the attempt."""
         if self._leads:
             record = EventRecord(time=time.time(), kind=kind, step=self.step, data=data)
             append_event(self._directory, record)
@@ -95,7 +95,7 @@ class RunWriter:
             self.event("request_answered", {"request_id": request_id, **to_plain(answer)})
 
     def provenance(self, describe: Callable[[], Provenance]) -> None:
-        """Write what this node runs."""
+        """Write the provenance of this node."""
         if self._leads_node:
             write_provenance(self._directory, describe())
 
@@ -105,18 +105,18 @@ class RunWriter:
             write_outcome(self._directory, outcome)
 
     def fail(self, error: BaseException) -> Failure:
-        """Say why the attempt failed, unless another rank of this node has said so already.
+        """Write the failure, unless another rank of this node has already written one.
 
-        What fails first is the cause; what other ranks meet when their peer is gone is not.
+        The first failure is the cause; later ones are consequences, such as lost connections.
 
         Returns:
-            What this rank has to say, whether it was the first or not.
+            The failure of this rank, written or not.
         """
         own = failure = failure_of(error, rank=self._rank, step=self.step)
         if own.reason == FailureReason.HANG and Path(self._directory.logs).is_dir():
             own = failure = replace(own, path=str(self._directory.logs))
         if not write_error(self._directory, failure):
-            # Whoever was first may be ended before its second file: both must be there by now.
+            # The first rank may be killed between its two files: write the outcome here too.
             failure = parse_record(Failure, Path(self._directory.error).read_bytes())
         outcome = Outcome(
             outcome="failed", step=self.step, checkpoint_id=self.checkpoint_id, failure=failure
@@ -126,7 +126,7 @@ class RunWriter:
 
 
 def failure_of(error: BaseException, *, rank: int | None, step: int | None) -> Failure:
-    """Return the typed failure that an exception stands for."""
+    """Return the typed failure of an exception."""
     text = "".join(traceback.format_exception(error))
     reason, message = _reason(error), str(error) or type(error).__name__
     if reason == FailureReason.HANG:

@@ -1,4 +1,4 @@
-"""Metrics as TensorBoard files, for who has it in use."""
+"""Metrics as TensorBoard files."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ class TensorBoard:
     """Writes the values of logged steps below a folder; global rank 0 has one."""
 
     def __init__(self, folder: Path) -> None:
-        # Here, because it takes a second and few ask for it.
+        # Lazy: the import takes a second, and `training.tensorboard` is off by default.
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self._writer = SummaryWriter(str(folder))
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Write the values of a step to the disk: a run may end without another word."""
+        """Write the values of a step and flush: a killed run closes no file."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()

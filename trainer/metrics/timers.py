@@ -1,4 +1,4 @@
-"""Where the time goes between two written lines: into steps, and into what lies between them."""
+"""Times between two logged steps: in steps, waiting for data, and pauses."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 
 class StepTimers:
-    """Times since the last look.
+    """Times since the last call of `values` or `restart`.
 
-    On a GPU the host runs ahead of the device, so look only where it has just waited for it. The
-    time of the steps themselves is then the device's own: what the host waits for data counts
-    against them only where the device had nothing to do either.
+    On a GPU the host runs ahead of the device: call `values` only right after the host has waited
+    for it. Step times are then measured by the device, so a wait for data reduces the compute rate
+    only if the device was idle too.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class StepTimers:
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was measured, and start counting now."""
+        """Reset all times and start counting now."""
         self._started = self._clock()
         self._data_seconds = 0.0
         self._paused_seconds = 0.0
@@ -42,7 +42,7 @@ class StepTimers:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Count this block as one step: forward, backward and update, its data at hand."""
+        """Count this block as one step: forward, backward and update, without loading data."""
         if self._on_gpu:
             begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begun.record()
@@ -64,13 +64,13 @@ class StepTimers:
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
-        """Count the time of this block, a save or a validation, as no part of a step."""
+        """Exclude the time of this block, a save or a validation, from the step time."""
         started = self._clock()
         yield
         self._paused_seconds += self._clock() - started
 
     def values(self) -> dict[str, float]:
-        """Return what holds over the steps since the last look, and start counting anew."""
+        """Return rates and mean times of the steps since the last call, and restart."""
         wall = self._clock() - self._started
         tokens = self._tokens_per_step * self._steps / self._devices
         values = {

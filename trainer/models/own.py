@@ -152,7 +152,7 @@ class OwnModel(Model):
                     x = whole.part(names)(x)
                 except LaunchError as error:
                     raise LaunchError(f"stage {index} of {len(parts)}: {error}") from error
-                except Exception as error:  # whatever the code of others raises
+                except Exception as error:  # user code may raise anything
                     held = ", ".join(sorted(self._named(names)))
                     raise LaunchError(
                         f"model.factory: stage {index} of {len(parts)}, where all but {held} is "
@@ -309,7 +309,7 @@ def _imported(name: str, code: Path | None) -> Callable[..., Any]:
         sys.path.insert(0, str(code))
     try:
         factory = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # whatever the code of others raises when it is imported
+    except Exception as error:  # user code may raise anything on import
         where = f" in {code}" if code else ""
         raise LaunchError(
             f"model.factory={name!r} cannot be imported{where}: {type(error).__name__}: {error}"

@@ -28,13 +28,13 @@ def tensor_plan(net: nn.Module, spec: JobSpec) -> dict[str, ParallelStyle]:
             parallelism leaves out a module with parameters.
     """
     axes = spec.parallelism
-    asked = {
+    options = {
         "tp": axes.tp,
         "sequence_parallel": axes.sequence_parallel,
         "loss_parallel": axes.loss_parallel,
     }
-    given = _asked(net, TENSOR, "tensor", asked)
-    call = _call(net, TENSOR, asked)
+    given = _called(net, TENSOR, "tensor", options)
+    call = _call(net, TENSOR, options)
     if not isinstance(given, dict) or not all(
         isinstance(name, str) and isinstance(style, ParallelStyle) for name, style in given.items()
     ):
@@ -65,7 +65,7 @@ def pieces(net: nn.Module, spec: JobSpec) -> dict[str, tuple[str, ...]]:
     Raises:
         LaunchError: the plan is missing, or its pieces do not match the model.
     """
-    given = _asked(net, PIPELINE, "pipeline", {})
+    given = _called(net, PIPELINE, "pipeline", {})
     call = _call(net, PIPELINE, {})
     if not isinstance(given, list | tuple) or not all(
         isinstance(piece, list | tuple) and all(isinstance(name, str) for name in piece)
@@ -84,21 +84,21 @@ def pieces(net: nn.Module, spec: JobSpec) -> dict[str, tuple[str, ...]]:
     return dict(zip(ours, map(tuple, given), strict=True)) | {"norm": ()}
 
 
-def _asked(net: nn.Module, method: str, plan: str, options: dict[str, Any]) -> Any:
+def _called(net: nn.Module, method: str, plan: str, options: dict[str, Any]) -> Any:
     """Call a method of the module and return its result.
 
     Raises:
         LaunchError: the method is missing or raises.
     """
-    asked: Callable[..., Any] | None = getattr(net, method, None)
-    if asked is None:
+    function: Callable[..., Any] | None = getattr(net, method, None)
+    if function is None:
         raise LaunchError(
             f"model.plans has {plan!r}, but {type(net).__name__} of model.factory has no method "
             f"{method}; legal: a model that has one, or plans without {plan!r}"
         )
     try:
-        return asked(**options)
-    except Exception as error:  # whatever the code of others raises
+        return function(**options)
+    except Exception as error:  # user code may raise anything
         call = _call(net, method, options)
         raise LaunchError(f"{call} failed: {type(error).__name__}: {error}") from error
 

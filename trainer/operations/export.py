@@ -27,52 +27,52 @@ def export_weights(order: OperationOrder, operation: Path) -> OperationOutcome:
         DataError: the tokenizer is missing.
         CheckpointError: the checkpoint is damaged, or the storage fails.
     """
-    asked = order.task.export
-    if asked is None:
+    task = order.task.export
+    if task is None:
         raise LaunchError("the task has no `export`")
     checkpoint, point = checkpoint_of(order)
-    tokenizer = ByteFiles() if asked.tokenizer is None else PlaceFiles(asked.tokenizer, order.roots)
-    to = _destination(order, asked)
+    tokenizer = ByteFiles() if task.tokenizer is None else PlaceFiles(task.tokenizer, order.roots)
+    to = _destination(order, task)
     written = export(
         checkpoint,
         to,
-        dtype=asked.dtype,
+        dtype=task.dtype,
         tokenizer=tokenizer,
-        shard_bytes=int(asked.shard_gib * 2**30),
+        shard_bytes=int(task.shard_gib * 2**30),
         point=point,
         track=lambda total: ProgressWriter(operation, total=total),
     )
     result = ExportResult(
-        place=asked.place,
+        place=task.place,
         path=str(to),
-        dtype=asked.dtype,
+        dtype=task.dtype,
         files=len(written.files),
         size=written.size,
     )
     return OperationOutcome(
         outcome="succeeded",
-        message=f"{result.files} files, {result.size:,} bytes in {to} ({asked.place})",
+        message=f"{result.files} files, {result.size:,} bytes in {to} ({task.place})",
         export=result,
     )
 
 
-def _destination(order: OperationOrder, asked: ExportTask) -> Path:
+def _destination(order: OperationOrder, task: ExportTask) -> Path:
     """Return the folder to write, which lies beneath its root with links resolved."""
-    if asked.root not in order.roots:
+    if task.root not in order.roots:
         known = ", ".join(sorted(order.roots)) or "none"
-        raise LaunchError(f"root {asked.root!r} is not defined on this node (defined: {known})")
-    root = storage_root(order.roots[asked.root])
+        raise LaunchError(f"root {task.root!r} is not defined on this node (defined: {known})")
+    root = storage_root(order.roots[task.root])
     if not isinstance(root, Path):
         raise LaunchError(
-            f"root {asked.root!r} is {root} on this node: give another root, since exports are "
+            f"root {task.root!r} is {root} on this node: give another root, since exports are "
             "written into folders",
             path=str(root),
         )
-    check_root(root, order.root_id if asked.root == order.task.root else None)
+    check_root(root, order.root_id if task.root == order.task.root else None)
     folder = root / EXPORTS
     with storage_errors("create", folder):
         folder.mkdir(exist_ok=True)
         real = root.resolve()
     if folder.resolve() != real / EXPORTS:
         raise LaunchError(f"{folder} leads out of the root {root}", path=str(folder))
-    return folder / asked.name
+    return folder / task.name

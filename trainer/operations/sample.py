@@ -31,15 +31,15 @@ def draw(
         DataError: the tokenizer cannot be opened.
         CheckpointError: the checkpoint is damaged, or the storage fails.
     """
-    asked = order.task.sample
-    if asked is None:
+    task = order.task.sample
+    if task is None:
         raise LaunchError("the task has no `sample`")
     folder, point = checkpoint_of(order)
-    tokenizer = open_tokenizer(asked.spec, order.roots)
-    _check_room(asked, order)
-    progress = ProgressWriter(operation, total=asked.max_tokens)
+    tokenizer = open_tokenizer(task.spec, order.roots)
+    _check_room(task, order)
+    progress = ProgressWriter(operation, total=task.max_tokens)
     progress.begin("loads the weights")
-    model = load_weights(asked.spec, folder, order.roots, point=point)
+    model = load_weights(task.spec, folder, order.roots, point=point)
     until = clock() + SAMPLE_SECONDS
 
     def proceed(drawn: int) -> bool:
@@ -50,10 +50,10 @@ def draw(
     result = generate(
         model,
         tokenizer,
-        asked.prompt,
-        tokens=asked.max_tokens,
-        temperature=asked.temperature,
-        seed=asked.seed,
+        task.prompt,
+        tokens=task.max_tokens,
+        temperature=task.temperature,
+        seed=task.seed,
         proceed=proceed,
     )
     ended = result.ended.value.replace("_", " ")
@@ -62,9 +62,9 @@ def draw(
     )
 
 
-def _check_room(asked: SampleTask, order: OperationOrder) -> None:
+def _check_room(task: SampleTask, order: OperationOrder) -> None:
     """Reject weights above half of the free memory, which attempts on this node need."""
-    model = build_model(asked.spec, order.roots)  # on the meta device
+    model = build_model(task.spec, order.roots)  # on the meta device
     needed = sum(p.numel() * p.element_size() for p in model.parameters())
     lines = MEMORY.read_text(encoding="ascii").splitlines()
     free = next(int(line.split()[1]) * 2**10 for line in lines if line.startswith("MemAvailable"))

@@ -11,7 +11,7 @@ import pytest
 from tests.trainer.ranks import RankError
 from tests.trainer.runs import Attempt, Meddling, SmallJob
 from trainer.errors import GuardError, LossSpikeError, NonFiniteError
-from trainer.metrics.loss_guard import COURSE, WARM_UP, LossGuard, Verdict
+from trainer.metrics.loss_guard import WARM_UP, WINDOW, LossGuard, Verdict
 from trainyard.protocol.manifest import DataState, TrainState
 from trainyard.run.failures import BadWindow, Failure, FailureReason
 from trainyard.spec.job import parse_job_spec
@@ -56,7 +56,7 @@ def test_nothing_is_judged_before_a_course_is_known() -> None:
 
 
 def test_what_is_long_past_is_forgotten() -> None:
-    course = guard(*[9.0] * WARM_UP, *[2.0] * COURSE, loss_spike="stop")
+    course = guard(*[9.0] * WARM_UP, *[2.0] * WINDOW, loss_spike="stop")
     assert course.limit == pytest.approx(2.0 + 3 * 0.02)
 
 

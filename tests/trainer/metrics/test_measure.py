@@ -69,7 +69,7 @@ def test_an_unknown_device_has_no_mfu_and_the_log_says_so(
 def test_an_own_model_has_no_flops_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="trainer"):
         assert HardwareUse(job(model={"factory": "package.module:build"}), H100).values(1.0) == {}
-    assert caplog.messages == ["no model FLOPs: nobody has counted those of an own model"]
+    assert caplog.messages == ["no model FLOPs: the FLOPs of an own model are unknown"]
 
 
 def test_memory_of_a_cpu_rank_is_its_resident_set() -> None:
