@@ -11,13 +11,14 @@ import orjson
 import pytest
 
 from server.http.request_body import parse_json
+from trainyard.protocol.record_parser import parse_record
 from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES, PROTOCOL, Identity, Report
 from trainyard.run.failures import REMEDIES, Failure, FailureReason
 from trainyard.run.record_base import to_json, to_plain
-from trainyard.run.records import Outcome, RankExit
+from trainyard.run.records import ExitRecord, Outcome, RankExit
 from worker.node.node_store import WorkerRun
-from worker.supervisor.exit_classification import Findings, judge, last_words
+from worker.supervisor.exit_classification import Findings, judge, last_words, record_exit
 
 SEEN = Findings(node="n", started=True)
 SAVED = Outcome(outcome="stopped", step=7, checkpoint_id="a1.step-7")
@@ -163,6 +164,22 @@ def test_an_error_without_an_abnormal_end_is_the_failure() -> None:
 def test_a_cancel_outlasts_a_save() -> None:
     record = judge(replace(SEEN, outcome=SAVED, desired=DesiredState.CANCEL), time=3.5)
     assert (record.outcome, record.failure, record.time) == ("cancelled", None, 3.5)
+
+
+def test_an_exit_is_recorded_once_with_the_error_of_the_trainer(tmp_path: Path) -> None:
+    run = WorkerRun(tmp_path)
+    Path(run.error).write_text(to_json(NAN))
+    record = record_exit(run, replace(SEEN, ranks=(end(1, code=9),)))
+    assert (record.outcome, record.failure) == ("failed", replace(NAN, node="n", exit_code=9))
+    assert parse_record(ExitRecord, Path(run.exit).read_bytes()) == record
+    Path(run.error).unlink()
+    assert record_exit(run, replace(SEEN, outrun=True)) == record  # of a former supervisor
+
+
+def test_an_exit_that_cannot_be_written_is_returned(tmp_path: Path) -> None:
+    run = WorkerRun(tmp_path)
+    Path(run.exit).mkdir()
+    assert record_exit(run, replace(SEEN, outrun=True)).outcome == "cancelled"
 
 
 def test_last_words_are_those_of_the_run(tmp_path: Path) -> None:

@@ -19,11 +19,12 @@ from trainyard.protocol.states import DesiredState
 from trainyard.protocol.worker_messages import MAX_REPORT_BYTES, PendingRequest, Report, ReportReply
 from trainyard.run.directory import Phase
 from trainyard.run.record_base import to_plain
-from trainyard.run.records import ExitRecord, Provenance, Request
+from trainyard.run.records import Provenance, Request
 from worker.launch import prepare_run
 from worker.node.files import read_record
 from worker.node.node_store import LaunchRecord
 from worker.supervisor import reporter
+from worker.supervisor.exit_classification import Findings
 from worker.supervisor.orders import Orders
 from worker.supervisor.orphan_report import own_identity
 from worker.supervisor.spool import Spool
@@ -195,7 +196,7 @@ def report_all(place: Place, provenance: Mapping[str, object]) -> Attempt:
         orders=Orders(attempt.run, leads=True),
         spool=Spool(attempt.run, ranks=range(2)),
     )
-    reporting.finish(ExitRecord(outcome="cancelled", failure=None, ranks=(), time=1.0))
+    reporting.finish(Findings(node=launch.node, outrun=True))
     thread = threading.Thread(target=reporting.report_until_over, daemon=True)
     thread.start()
     thread.join(20)
@@ -269,7 +270,7 @@ def test_an_endless_log_does_not_hold_up_the_exit(
         orders=orders,
         spool=Spool(attempt.run, ranks=range(2)),
     )
-    reporting.finish(ExitRecord(outcome="cancelled", failure=None, ranks=(), time=1.0))
+    reporting.finish(Findings(node=launch.node, outrun=True))
     thread = threading.Thread(target=reporting.report_until_over)
     thread.start()
     thread.join(20)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from trainyard.protocol.states import DesiredState
 from trainyard.run.failures import Failure, FailureReason
+from trainyard.run.record_files import write_exit
 from trainyard.run.records import ExitRecord, Outcome, RankExit
 from worker.node.files import read_record
 from worker.node.node_store import WorkerRun
+
+logger = logging.getLogger(__name__)
 
 Verdict = Literal["succeeded", "stopped", "failed", "cancelled"]
 
@@ -49,6 +54,27 @@ def last_words(run: WorkerRun) -> tuple[Outcome | None, Failure | None]:
         read_record(Path(run.outcome), Outcome, owner=run.writer),
         read_record(Path(run.error), Failure, owner=run.writer),
     )
+
+
+def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:
+    """Classify the end of the share with what the trainer wrote, and write `exit.json`.
+
+    A record that a former supervisor of the share wrote before it died stands.
+
+    Returns:
+        The exit record, also where it could not be written: the report does not need the file.
+    """
+    written = read_record(Path(run.exit), ExitRecord)
+    if written is not None:
+        return written
+    outcome, error = last_words(run)
+    record = judge(replace(findings, outcome=outcome, error=error), time=time.time())
+    logger.info("%s: %s", record.outcome, record.failure.message if record.failure else "")
+    try:
+        write_exit(run, record)
+    except OSError:
+        logger.exception("%s could not be written", run.exit)
+    return record
 
 
 def judge(findings: Findings, *, time: float) -> ExitRecord:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from pathlib import Path
 
 from trainyard.protocol.worker_messages import Identity
 from trainyard.run.failures import Failure, FailureReason
-from trainyard.run.record_files import write_exit
-from trainyard.run.records import ExitRecord
 from worker.launchers.base import LauncherFactory, Observation, Share
-from worker.node.files import read_record, tail
+from worker.node.files import tail
 from worker.node.node_store import LaunchRecord, WorkerRun
 from worker.node.process_identity import identify
-from worker.supervisor.exit_classification import Findings, judge, last_words
+from worker.supervisor.exit_classification import Findings, last_words
 from worker.supervisor.orders import Orders
 from worker.supervisor.reporter import Reporter
 from worker.supervisor.spool import Spool
@@ -46,30 +42,21 @@ def report_orphan(run: WorkerRun, predecessor: Identity, launcher: LauncherFacto
         orders=orders,
         spool=Spool(run, ranks=share.ranks),
     )
-    reporter.finish(_exit_record(share, ranks.observe(), predecessor, output))
+    reporter.finish(_findings(share, ranks.observe(), predecessor, output))
     reporter.report_until_over()
     return reporter.delivered or orders.outrun
 
 
-def _exit_record(share: Share, seen: Observation, predecessor: Identity, output: str) -> ExitRecord:
-    run = share.run
-    written = read_record(Path(run.exit), ExitRecord)
-    if written is not None:
-        return written
-    outcome, error = last_words(run)
+def _findings(share: Share, seen: Observation, predecessor: Identity, output: str) -> Findings:
+    _, error = last_words(share.run)
     restarted = _what_was_restarted(predecessor)
-    findings = Findings(
+    return Findings(
         node=share.launch.node,
         # Ranks that end in a shutdown, one after another, write errors about each other.
         fault=_fault(share.launch, predecessor, output) if restarted or error is None else None,
         ranks=seen.exits,
         started=seen.started,
-        outcome=outcome,
-        error=error,
     )
-    record = judge(findings, time=time.time())
-    write_exit(run, record)
-    return record
 
 
 def _fault(launch: LaunchRecord, predecessor: Identity, output: str) -> Failure:

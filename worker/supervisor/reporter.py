@@ -17,6 +17,7 @@ from trainyard.run.records import ExitRecord, Heartbeat, Provenance, RequestAnsw
 from worker.api import BACKOFF, ServerAway, WorkerApi
 from worker.node.files import read_record
 from worker.node.node_store import LaunchRecord, NodeStore, WorkerRun
+from worker.supervisor.exit_classification import Findings, record_exit
 from worker.supervisor.orders import Orders
 from worker.supervisor.spool import Spool
 
@@ -67,10 +68,11 @@ class Reporter:
         self.delivered = False
         """Whether the server has the exit record."""
 
-    def finish(self, record: ExitRecord) -> None:
-        """Nothing runs any more: report the rest, then this."""
-        self._exit = record
+    def finish(self, findings: Findings) -> ExitRecord:
+        """Record the exit once no process of the attempt runs; report the rest, then the exit."""
+        record = self._exit = record_exit(self._run, findings)
         self._nudge.set()
+        return record
 
     def nudge(self) -> None:
         """Report at once instead of at the next turn."""

@@ -15,7 +15,6 @@ from pathlib import Path
 from trainyard.base.file_limit import raise_file_limit
 from trainyard.run.atomic import replace_file
 from trainyard.run.failures import Failure, FailureReason
-from trainyard.run.record_files import write_exit
 from trainyard.run.records import ExitRecord
 from worker.launchers.base import LauncherFactory, Observation, Share
 from worker.launchers.rank_environment import code_of
@@ -23,7 +22,7 @@ from worker.node.files import read_record, tail
 from worker.node.host_memory import MemoryWatch
 from worker.node.node_store import AttemptLock, LaunchRecord, NodeStore, WorkerRun, identity_of
 from worker.node.process_tree import NotEndedError, become_subreaper, end_user
-from worker.supervisor.exit_classification import Findings, judge, last_words
+from worker.supervisor.exit_classification import Findings, last_words
 from worker.supervisor.hang import HangWatch, request_stacks
 from worker.supervisor.orders import Orders
 from worker.supervisor.orphan_report import own_identity, report_orphan
@@ -90,8 +89,7 @@ class Supervisor:
             fault = self._fault(FailureReason.LAUNCH_ERROR, f"the supervisor failed: {error!r}")
         finally:
             self._launcher.stop()
-        record = self._record(fault)
-        self._reporter.finish(record)
+        record = self._reporter.finish(self._findings(fault))
         reporting.join()
         return record
 
@@ -100,10 +98,9 @@ class Supervisor:
         """Whether the attempt needs no process on this node any more."""
         return self._reporter.delivered or self._orders.outrun
 
-    def _record(self, fault: Failure | None) -> ExitRecord:
-        outcome, error = last_words(self._run)
+    def _findings(self, fault: Failure | None) -> Findings:
         self._seen = self._launcher.observe()
-        findings = Findings(
+        return Findings(
             node=self._launch.node,
             desired=self._orders.desired,
             preempted=self._orders.preempted,
@@ -112,17 +109,8 @@ class Supervisor:
             ranks=self._seen.exits,
             started=self._seen.started,
             memory_ran_out=self._memory.ran_out,
-            outcome=outcome,
-            error=error,
             flight_record=_first_file(Path(self._run.flight_recorder)),
         )
-        record = judge(findings, time=time.time())
-        logger.info("%s: %s", record.outcome, record.failure.message if record.failure else "")
-        try:
-            write_exit(self._run, record)
-        except OSError:
-            logger.exception("%s could not be written", self._run.exit)
-        return record
 
     def _make_logs(self) -> None:
         """Make the logs of ranks of another user, who then cannot put anything in their place."""
