@@ -17,6 +17,13 @@ def test_every_link_of_a_walk_is_in_the_syntax_tree(key: str) -> None:
     assert broken_links(WALKS[key]) == []
 
 
+@pytest.mark.parametrize("key", ["metric", "crash"])
+def test_no_walk_is_longer_than_its_limits(key: str) -> None:
+    walk = WALKS[key]
+    assert len(walk.files) <= walk.most_files, walk.files
+    assert walk.most_names is None or len(walk.names) <= walk.most_names, walk.names
+
+
 def test_a_link_that_is_not_there_is_named() -> None:
     walk = WALKS["crash"]
     first, second = walk.hops[:2]
