@@ -34,6 +34,7 @@ from benchmarks.report import emit
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.manifest import metadata_digest
 from trainer.checkpoint.pending_save import PendingSave
+from trainer.checkpoint.reader.load import load
 from trainer.checkpoint.tensors import train_tensors
 from trainer.checkpoint.writer.checkpoint_writer import CheckpointOwner
 from trainer.loop.build import Assembly, assemble
@@ -117,7 +118,6 @@ class Bench:
     def _read_and_load(self, manifest: Manifest) -> None:
         """Measure both in alternating order, because the layers below a disk have caches."""
         seen, file = self.measured, self._own_file(manifest)
-        loader = self._manager("disabled")  # like a resumed attempt, without cached plans
 
         def read() -> None:
             _forget_pages(file)
@@ -125,7 +125,7 @@ class Bench:
 
         def load() -> None:
             _forget_pages(file)
-            seen.load.append(self._timed(lambda: self._load(loader, manifest)))
+            seen.load.append(self._timed(lambda: self._load(manifest)))
 
         for action in (read, load) if len(seen.load) % 2 == 0 else (load, read):
             action()
@@ -172,7 +172,7 @@ class Bench:
     def _save(self, saver: CheckpointManager) -> Manifest:
         return self._begin(saver).result()
 
-    def _load(self, loader: CheckpointManager, manifest: Manifest) -> None:
+    def _load(self, manifest: Manifest) -> None:
         step = manifest.train_state.step
         resume = ResumePoint(
             checkpoint_id=manifest.checkpoint_id,
@@ -180,7 +180,8 @@ class Bench:
             step=step,
             metadata_digest=metadata_digest(manifest),
         )
-        loader.load(self._assembly.model, self._assembly.optimizer, resume)
+        model, optimizer = self._assembly.model, self._assembly.optimizer
+        load(model, optimizer, resume, root=self.folder, group=self._group, layout=self._layout)
 
     def _plain_write(self, size: int) -> None:
         """Write as many bytes as the save does, from the same memory, and sync them."""

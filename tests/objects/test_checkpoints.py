@@ -17,6 +17,7 @@ from tests.trainer.checkpoint.toy import (
     Refusal,
     build,
     full_tensors,
+    load,
     manager,
     refusal,
     resume_point,
@@ -284,11 +285,10 @@ def _load(
     layout = Layout(dp_shard=3)
     told = []
     model, optimizer = build(layout, seed=7)
-    loader = manager(bucket, layout, attempt=2)
     for fault, _ in LOAD_ERRORS:
         _fail(server, {"times": 100, **fault})
         with pytest.raises(CheckpointError) as refused:
-            loader.load(model, optimizer, resume_point(manifest))
+            load(bucket, layout, model, optimizer, resume_point(manifest))
         told.append(str(refused.value))
     # What passes is tried again: a rank's answers break off, another's are refused.
     _fail(
@@ -296,7 +296,8 @@ def _load(
         {"method": "GET", "match": "__0_0", "drop": True, "after": 100, "times": 2},
         {"method": "GET", "match": "__1_0", "status": 503, "code": "SlowDown", "times": 1},
     )
-    assert loader.load(model, optimizer, resume_point(manifest)) == manifest
+    loaded = load(bucket, layout, model, optimizer, resume_point(manifest))
+    assert loaded.manifest == manifest
     return told, full_tensors(model, optimizer)
 
 

@@ -1,4 +1,4 @@
-"""The checkpoints of one attempt: begun between steps, staged, committed, tried again, loaded.
+"""Saves of one attempt: begun between steps, staged, committed, tried again.
 
 All ranks call every method of the manager at the same place of the same step. What fails on one
 rank is raised on every rank, as the same typed error.
@@ -22,14 +22,10 @@ from torch.optim import Optimizer
 from trainer.checkpoint.commit import Point, collect_leftovers, reached
 from trainer.checkpoint.fence import raised_fence
 from trainer.checkpoint.pending_save import PendingSave, SaveObserver, SaveRetry, staging_of
-from trainer.checkpoint.reader.load import load
-from trainer.checkpoint.tensors import TrainTensors, tied_weights
+from trainer.checkpoint.tensors import TrainTensors
 from trainer.checkpoint.writer.checkpoint_writer import PREFLIGHT, CheckpointOwner, CheckpointWriter
 from trainer.distributed import on_rank_0
 from trainer.errors import CheckpointError, RunError
-from trainer.parallel.quantize import refresh_scales
-from trainer.process import resting
-from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import Manifest, SaveSettled, TrainState
 from trainyard.spec.auto import explicit
 
@@ -42,7 +38,7 @@ logger = logging.getLogger("trainer")
 
 
 class CheckpointManager:
-    """Saves and loads the checkpoints of an attempt.
+    """Saves the checkpoints of an attempt; `reader.load` loads the one from which it resumes.
 
     With `async_mode` a save runs during the next steps, one at a time. Rank 0 detects its end; all
     ranks then settle it at the same step. A temporary failure is no error where the manager has a
@@ -80,8 +76,6 @@ class CheckpointManager:
         self._stall_seconds = 0.0
         self.failed_kind: str | None = None
         """Why the save was due that failed and is to be tried again; None while saves succeed."""
-        self.bytes_read = 0
-        """Bytes of tensors that this rank read from storage in the last load."""
         self._staging = staging_of(explicit(owner.settings.checkpoint.async_mode), device)
         # A separate group: collectives of one group pair up in the order of their calls, and a
         # background save would pair with those of the training thread.
@@ -123,39 +117,6 @@ class CheckpointManager:
             CheckpointError: the storage refuses to be read or written.
         """
         on_rank_0(self._group, self._raise_fence)
-
-    def load(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        resume: ResumePoint,
-        *,
-        admit: Callable[[Manifest], object] = lambda _manifest: None,
-    ) -> Manifest:
-        """Fill model and optimizer in place from a checkpoint of any layout and world size.
-
-        `admit` is called on each rank with the manifest before a tensor is read; a `RunError` that
-        it raises is raised on every rank.
-
-        Raises:
-            CheckpointError: it is missing, not committed, damaged, of another model, or not the
-                one that `resume` names.
-        """
-        owner = self._owner
-        with resting(), torch.no_grad():
-            tensors = self._tensors(model, optimizer)
-            loaded = load(
-                tensors,
-                resume,
-                tied=tied_weights(model),
-                root=owner.root,
-                group=self._group,
-                layout=owner.layout,
-                admit=admit,
-            )
-        refresh_scales(model)
-        self.bytes_read = loaded.bytes_read
-        return loaded.manifest
 
     def starts_at(self, state: TrainState, observer: SaveObserver) -> None:
         """Set the counters with which the attempt begins, before its first save."""

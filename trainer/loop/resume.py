@@ -7,8 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 
-from trainer.checkpoint.manager import CheckpointManager
+from trainer.checkpoint.reader.load import load
 from trainer.data.dataset import Dataset
+from trainer.distributed import Ranks
 from trainer.errors import DataError, MismatchError
 from trainer.loop.build import Assembly
 from trainer.loop.train_state import leave_out
@@ -27,8 +28,8 @@ logger = logging.getLogger("trainer")
 
 def starting_state(
     run: Run,
+    ranks: Ranks,
     writer: RunWriter,
-    checkpoints: CheckpointManager,
     assembly: Assembly,
     dataset: Dataset,
     code_digest: str | None,
@@ -50,7 +51,15 @@ def starting_state(
         same_order=dataset.same_order,
         code_digest=code_digest,
     )
-    manifest = checkpoints.load(assembly.model, assembly.optimizer, resume, admit=compare)
+    manifest = load(
+        assembly.model,
+        assembly.optimizer,
+        resume,
+        root=run.checkpoint_root,
+        group=ranks.cpu_group,
+        layout=run.attempt.layout,
+        admit=compare,
+    ).manifest
     state = start_state(manifest.train_state, resume.parts, dataset_digest=dataset.digest)
     writer.step = state.step
     writer.checkpoint_id = manifest.checkpoint_id

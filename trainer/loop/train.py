@@ -92,7 +92,7 @@ def train(
         writer.enter(Phase.LOADING)
         assembly = assemble(run.spec, run.attempt.layout, ranks.device, roots=run.attempt.roots)
         _load_initial_weights(run, ranks, writer, assembly)
-        state = starting_state(run, writer, checkpoints, assembly, dataset, code)
+        state = starting_state(run, ranks, writer, assembly, dataset, code)
         loop = Loop(run, ranks, writer, checkpoints, assembly, state, after_step)
         snapshots = Path(run.directory.snapshots)
         model, optimizer = assembly.model, assembly.optimizer

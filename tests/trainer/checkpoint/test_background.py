@@ -20,6 +20,7 @@ from tests.trainer.checkpoint.toy import (
     Refusal,
     build,
     full_tensors,
+    load,
     manager,
     refusal,
     resume_point,
@@ -82,7 +83,7 @@ def _train_beside(root: Path) -> tuple[list[Manifest], list[dict[str, Tensor]], 
 
 def _load(root: Path, manifest: Manifest) -> dict[str, Tensor]:
     model, optimizer = build(LAYOUT, seed=2)
-    manager(root, LAYOUT, attempt=2).load(model, optimizer, resume_point(manifest))
+    load(root, LAYOUT, model, optimizer, resume_point(manifest))
     return full_tensors(model, optimizer)
 
 

@@ -16,6 +16,7 @@ from tests.trainer.checkpoint.toy import (
     Refusal,
     build,
     full_tensors,
+    load,
     manager,
     refusal,
     resume_point,
@@ -53,7 +54,7 @@ def _save(
 
 def _load(root: Path, layout: Layout, manifest: Manifest, width: int) -> dict[str, Tensor]:
     model, optimizer = build(layout, seed=2, width=width)
-    manager(root, layout, attempt=2).load(model, optimizer, resume_point(manifest))
+    load(root, layout, model, optimizer, resume_point(manifest))
     return full_tensors(model, optimizer)
 
 

@@ -13,7 +13,7 @@ from tests.trainer.checkpoint.toy import (
     JOB,
     Refusal,
     build,
-    manager,
+    load,
     refusal,
     resume_point,
     save_trained,
@@ -209,7 +209,7 @@ def _load_all(resumes: list[tuple[Path, ResumePoint]]) -> list[Refusal | None]:
     for root, resume in resumes:
         model, optimizer = build(LAYOUT, seed=2)
         try:
-            manager(root, LAYOUT, attempt=2).load(model, optimizer, resume)
+            load(root, LAYOUT, model, optimizer, resume)
             answers.append(None)
         except RunError as error:
             answers.append(refusal(error))
@@ -262,7 +262,7 @@ def _copy(source: Path, target: Path) -> None:
 def _load_wider(root: Path, resume: ResumePoint) -> Refusal:
     model, optimizer = build(LAYOUT, seed=2, width=8)
     with pytest.raises(RunError) as caught:
-        manager(root, LAYOUT, attempt=2).load(model, optimizer, resume)
+        load(root, LAYOUT, model, optimizer, resume)
     return refusal(caught.value)
 
 

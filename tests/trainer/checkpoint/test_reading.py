@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from tests.trainer.checkpoint.toy import (
     Refusal,
     full_tensors,
+    load,
     manager,
     refusal,
     resume_point,
@@ -64,14 +65,13 @@ def _save(root: Path, layout: Layout) -> tuple[Manifest, dict[str, Tensor]]:
 
 def _load(root: Path, layout: Layout, resume: ResumePoint) -> Read:
     assembly = assemble(SPEC, layout, torch.device("cpu"))
-    loader = manager(root, layout, attempt=2, spec=SPEC)
-    loader.load(assembly.model, assembly.optimizer, resume)
+    loaded = load(root, layout, assembly.model, assembly.optimizer, resume)
     rows = 0
     for tensor in train_tensors(assembly.model, assembly.optimizer).values():
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
         width = tensor.shape[1:].numel() if tensor.ndim else 1
         rows += (local.shape[0] if tensor.ndim else 1) * width * tensor.itemsize
-    return Read(loader.bytes_read, rows, full_tensors(assembly.model, assembly.optimizer))
+    return Read(loaded.bytes_read, rows, full_tensors(assembly.model, assembly.optimizer))
 
 
 def _load_twice(root: Path, resume: ResumePoint, damaged: Path) -> tuple[Read, Refusal]:

@@ -14,6 +14,7 @@ from tests.trainer.checkpoint.toy import (
     Toy,
     build,
     full_tensors,
+    load,
     manager,
     resume_point,
     save_trained,
@@ -32,9 +33,8 @@ HSDP = Layout(dp_replicate=2, dp_shard=2)
 
 def _load(root: Path, layout: Layout, resume: ResumePoint) -> tuple[Manifest, dict[str, Tensor]]:
     model, optimizer = build(layout, seed=2)
-    loader = manager(root, layout, attempt=2, parent=resume.checkpoint_id)
-    loader.raise_fence()
-    manifest = loader.load(model, optimizer, resume)
+    manager(root, layout, attempt=2, parent=resume.checkpoint_id).raise_fence()
+    manifest = load(root, layout, model, optimizer, resume).manifest
     return manifest, full_tensors(model, optimizer)
 
 

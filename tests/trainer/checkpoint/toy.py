@@ -12,6 +12,8 @@ from torch.optim import AdamW, Optimizer
 
 from trainer.checkpoint.manager import CheckpointManager
 from trainer.checkpoint.manifest import metadata_digest
+from trainer.checkpoint.reader.load import Loaded
+from trainer.checkpoint.reader.load import load as load_checkpoint
 from trainer.checkpoint.tensors import train_tensors
 from trainer.checkpoint.writer.checkpoint_writer import CheckpointOwner
 from trainer.errors import RunError
@@ -86,6 +88,19 @@ def manager(
         parent=parent,
     )
     return CheckpointManager(owner, cpu_group=group, device=torch.device("cpu"))
+
+
+def load(
+    root: StoragePath,
+    layout: Layout,
+    model: nn.Module,
+    optimizer: Optimizer,
+    resume: ResumePoint,
+) -> Loaded:
+    """Load a checkpoint of the toy job into model and optimizer, on all ranks."""
+    group = dist.group.WORLD
+    assert group is not None
+    return load_checkpoint(model, optimizer, resume, root=root, group=group, layout=layout)
 
 
 def state_at(step: int) -> TrainState:

@@ -9,16 +9,25 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from trainer.checkpoint.reader.metadata import TensorKind, kinds_of
 from trainer.checkpoint.reader.storage_reader import CheckedReader, LoadPlanner
-from trainer.checkpoint.tensors import LARGEST_PIECE, OPTIMIZER, WEIGHTS
+from trainer.checkpoint.tensors import (
+    LARGEST_PIECE,
+    OPTIMIZER,
+    WEIGHTS,
+    tied_weights,
+    train_tensors,
+)
 from trainer.distributed import on_every_rank, shared_error
 from trainer.errors import CheckpointError
 from trainer.parallel.mesh import Place, ranks_of_replicas
+from trainer.parallel.quantize import refresh_scales
+from trainer.process import resting
 from trainer.storage.root import StoragePath, is_beneath
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import Manifest
@@ -42,23 +51,23 @@ class Loaded(NamedTuple):
 
 
 def load(
-    tensors: Mapping[str, Tensor],
+    model: nn.Module,
+    optimizer: Optimizer,
     resume: ResumePoint,
     *,
-    tied: Mapping[str, str],
     root: StoragePath,
     group: dist.ProcessGroup,
     layout: Layout,
     admit: Callable[[Manifest], object] = lambda _manifest: None,
 ) -> Loaded:
-    """Fill this rank's tensors in place from a checkpoint.
+    """Fill model and optimizer in place from a checkpoint of any layout and world size.
 
     Parts that `resume` leaves out are not read, and their tensors stay unchanged. All ranks call it
     together; a failure on one rank is raised on every rank.
 
     Args:
-        tensors: this rank's tensors by name, sharded ones as DTensors.
-        tied: second names of tied weights of this rank, each with the one in `tensors`.
+        model: this rank's share of the model, sharded parameters as DTensors.
+        optimizer: its optimizer, whose state exists.
         resume: which checkpoint, and which parts of it.
         root: storage root that its path is relative to.
         group: CPU group of all ranks.
@@ -72,22 +81,29 @@ def load(
         CheckpointError: it is missing, not committed, damaged, or not the one of `resume`.
     """
     parts = tuple(PREFIXES[part] for part in resume.parts if part in PREFIXES)
-    tensors = {name: tensor for name, tensor in tensors.items() if name.startswith(parts)}
-    wanted, tied = _wanted_together(tensors, tied, group, layout)
     reads = in_first_replica(dist.get_rank(group), layout)
-    reader = CheckedReader(root / resume.path, root=root, tied=tied, verifies=reads)
+    with resting(), torch.no_grad():
+        tensors = {
+            name: tensor
+            for name, tensor in train_tensors(model, optimizer).items()
+            if name.startswith(parts)
+        }
+        wanted, tied = _wanted_together(tensors, tied_weights(model), group, layout)
+        reader = CheckedReader(root / resume.path, root=root, tied=tied, verifies=reads)
 
-    def check() -> None:
-        _check_beneath(root, resume.path)
-        reader.look(resume)
-        admit(reader.manifest)
-        reader.fit(wanted, parts=parts)
+        def check() -> None:
+            _check_beneath(root, resume.path)
+            reader.look(resume)
+            admit(reader.manifest)
+            reader.fit(wanted, parts=parts)
 
-    try:
-        return _load(tensors, reader, check, group=group, layout=layout, reads=reads)
-    except CheckpointError as error:
-        error.load = _what_failed(error, resume, root)
-        raise
+        try:
+            loaded = _load(tensors, reader, check, group=group, layout=layout, reads=reads)
+        except CheckpointError as error:
+            error.load = _what_failed(error, resume, root)
+            raise
+    refresh_scales(model)  # float8 scales follow from the weights; no checkpoint holds them
+    return loaded
 
 
 def _load(
