@@ -1,4 +1,4 @@
-"""What workers and supervisors do with an attempt: claim a share, renew its lease, report steps."""
+"""Reports on a share of an attempt: who may send them, the lease, the progress."""
 
 from __future__ import annotations
 
@@ -8,21 +8,15 @@ from datetime import datetime
 
 from sqlalchemy import Connection, select, update
 
-from server.attempts.claim_reply import claim_reply
-from server.attempts.launch import read_launch
-from server.auth.tokens import TokenKind, hash_token, make_token
 from server.context import Context
 from server.database.tables import attempt_nodes, attempts, jobs
-from server.errors import ConflictError, NotFoundError, UnauthenticatedError
+from server.errors import NotFoundError, UnauthenticatedError
 from server.events.notices import notify
 from server.events.store import append_event
 from server.leases import NODE_LEASES, check_fence
 from server.lifecycle import attempt_to, job_to, lock_job_of, move, node_to
-from server.nodes.workers import check_worker
-from server.protocol_2 import check_reply
 from server.subject import TRAINER, Actor, Subject
 from trainyard.protocol.rest.event_data import (
-    Claimed,
     PhaseEntered,
     Reachable,
     Running,
@@ -34,10 +28,7 @@ from trainyard.protocol.states import (
     JobState,
 )
 from trainyard.protocol.worker_messages import (
-    PROTOCOL,
-    ClaimReply,
     Identity,
-    WorkerIdentity,
 )
 from trainyard.run.directory import Phase
 from trainyard.run.records import Heartbeat
@@ -69,55 +60,6 @@ class ReportedShare:
     def subject(self) -> Subject:
         """What an event of the attempt is about."""
         return Subject(self.job_id, attempt=self.number)
-
-
-def claim(
-    context: Context,
-    attempt_id: str,
-    *,
-    node: str,
-    worker: WorkerIdentity,
-    protocol: int = PROTOCOL,
-) -> ClaimReply:
-    """Take on a node's share of an attempt; only the first of several claims succeeds.
-
-    Raises:
-        NotFoundError: there is no such attempt, or the node has no share of it.
-        ConflictError: the share was claimed before, the attempt is to end, another worker serves
-            the node, or the sender's protocol lacks a field of the reply.
-    """
-    token = make_token(TokenKind.ATTEMPT)
-    with context.database.write() as connection:
-        lock_job_of(connection, attempt_id)
-        launch = read_launch(connection, attempt_id)
-        share = next((n for n in launch.nodes if n.node == node), None)
-        if share is None:
-            raise NotFoundError(f"node {node!r} has no share of attempt {attempt_id!r}")
-        check_worker(connection, node, worker)
-        if launch.attempt.desired != DesiredState.RUN:
-            raise ConflictError(f"attempt {attempt_id} is {launch.attempt.state} and must not run")
-        first = launch.attempt.state == AttemptState.PLACED
-        move(
-            context,
-            connection,
-            node_to(
-                attempt_id,
-                node,
-                AttemptNodeState.CLAIMED,
-                token_hash=hash_token(token),
-                worker=worker,
-                **NODE_LEASES.claim(context.now()),
-            ),
-            *([attempt_to(attempt_id, AttemptState.STARTING)] if first else []),
-            event=Claimed(),
-            message=f"{node} took on {len(share.slots)} slots",
-            actor=Actor(node),
-            subject=launch.subject.on(node),
-        )
-        reply = claim_reply(context, connection, launch, node_rank=share.node_rank, token=token)
-        if protocol < PROTOCOL:
-            check_reply(reply)  # in the transaction, so that a refusal leaves the share unclaimed
-        return reply
 
 
 def authorize_report(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Response
 
-from server.attempts import service as attempts
+from server.attempts.claim import claim as claim_attempt
 from server.attempts.node_heartbeat import node_heartbeat
 from server.auth.dependencies import AttemptTokenHash, Joiner, Node
 from server.auth.service import Principal
@@ -76,7 +76,7 @@ def claim(
 ) -> Response:
     """Return spec, attempt and token to the first claim; a later one gets 409."""
     _check(principal, body.node, body.protocol)
-    claimed = attempts.claim(
+    claimed = claim_attempt(
         context, attempt_id, node=body.node, worker=body.worker, protocol=body.protocol
     )
     return _claimed(claimed, body.protocol)

@@ -15,16 +15,18 @@ from server.attempts.rollback import windows_left_out
 from server.context import Context
 from server.database.rows import Job
 from server.database.tables import attempt_nodes, attempts, jobs
+from server.jobs.checks import not_allowed
 from server.lifecycle import job_to, lock_job, move
 from server.nodes.capacity import read_offers
 from server.nodes.placement import Offer, decide
-from server.scheduling.admission import may_start
 from server.scheduling.dispatch import Dispatcher
-from server.scheduling.queue import HeadJob, JobQueue
+from server.scheduling.queue import HeadJob, JobQueue, put_off
 from server.scheduling.recoveries import Recoveries
+from server.secrets import KeyFileError
 from server.subject import SCHEDULER, Subject
+from trainyard.base.problems import Problem
 from trainyard.protocol.attempt import NodeAllocation
-from trainyard.protocol.rest.event_data import Placed
+from trainyard.protocol.rest.event_data import JobEnded, Placed
 from trainyard.protocol.rest.jobs import PendingLaunch, Progress
 from trainyard.protocol.states import (
     AttemptCause,
@@ -34,6 +36,7 @@ from trainyard.protocol.states import (
     JobState,
 )
 from trainyard.protocol.worker_messages import LaunchMessage
+from trainyard.run.failures import REMEDIES, FailureReason
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +76,7 @@ class Placer:
                 messages += self._try_to_place(row, decisions.placed[row.id], offers)
         self._queue.explain(heads, decisions.waiting, new=new)
         self._hopeless = None if decisions.placed else (sizes, offers)
-        for message in messages:
+        for message in messages:  # after the commits: a claim must find its attempt
             self._dispatcher.send(message)
         return len(decisions.placed)
 
@@ -104,7 +107,7 @@ def place_job(
             return []
         if not _still_free(connection, allocation):
             return []
-        if not may_start(context, connection, job):
+        if not _may_start(context, connection, job):
             return []
         attempt_id = _write_attempt(context, connection, job, allocation, offers)
     return [LaunchMessage(attempt_id=attempt_id, node=share.node) for share in allocation]
@@ -131,6 +134,47 @@ def _still_free(connection: Connection, allocation: Sequence[NodeAllocation]) ->
     ).all()
     wanted = {(share.node, slot) for share in allocation for slot in share.slots}
     return not wanted & {(row.node, slot) for row in held for slot in row.slots}
+
+
+def _may_start(context: Context, connection: Connection, job: Job) -> bool:
+    """Return whether a job may still start; the job is locked.
+
+    A job that was stored when the server allowed more ends. A job whose environment cannot be
+    decrypted leaves the queue for a while, so that it keeps no slots from others.
+    """
+    try:
+        spec = context.secrets.restore(job.spec, job.env)
+    except KeyFileError as error:
+        put_off(context, connection, {job.id: error.detail})
+        return False
+    problems = not_allowed(context, spec)
+    if problems:
+        _end_not_allowed(context, connection, job, problems)
+    return not problems
+
+
+def _end_not_allowed(
+    context: Context, connection: Connection, job: Job, problems: Sequence[Problem]
+) -> None:
+    reason = FailureReason.NOT_ALLOWED
+    what = "; ".join(f"{p.pointer[1:].replace('/', '.')}: {p.detail}" for p in problems)
+    why = f"{reason}: {what}. {REMEDIES[reason].text}"
+    move(
+        context,
+        connection,
+        job_to(
+            job.id,
+            JobState.FAILED,
+            ended_at=context.now(),
+            pending=None,
+            not_before=None,
+            reason=why,
+        ),
+        event=JobEnded(state=JobState.FAILED, reason=why),
+        message=f"{job.name} {JobState.FAILED}: {why}",
+        actor=SCHEDULER,
+        subject=Subject(job.id),
+    )
 
 
 def _write_attempt(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Row, insert, select
 
-from server.attempts.service import claim
+from server.attempts.claim import claim
 from server.auth.tokens import hash_token
 from server.context import Context
 from server.database.tables import (

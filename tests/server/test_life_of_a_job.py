@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from server.attempts.service import claim
+from server.attempts.claim import claim
 from server.context import Context
 from server.database.tables import events
 from server.errors import ConflictError, NotFoundError, UnauthenticatedError

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from server.attempts.claim import claim
 from server.attempts.node_heartbeat import node_heartbeat
-from server.attempts.service import claim
 from server.auth.service import Principal, authenticate_token, create_token
 from server.checkpoints.service import verify
 from server.context import Context

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select
 
+from server.attempts.claim import claim
 from server.attempts.node_heartbeat import node_heartbeat
-from server.attempts.service import claim
 from server.checkpoints.exports import export
 from server.context import Context
 from server.database.tables import attempt_nodes, attempts, events, jobs

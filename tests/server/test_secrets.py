@@ -12,7 +12,7 @@ from alembic import command
 from cryptography.fernet import Fernet
 
 from server.__main__ import main
-from server.attempts.service import claim
+from server.attempts.claim import claim
 from server.checkpoints import exports
 from server.context import Context
 from server.database.engine import Database

@@ -1,0 +1,131 @@
+"""Claim of a node's share of an attempt: the one answer that lets a worker launch it."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, select
+
+from server.attempts.launch import Launch, read_launch
+from server.auth.tokens import TokenKind, hash_token, make_token
+from server.context import Context
+from server.database.rows import Attempt, Job
+from server.database.tables import checkpoints, nodes
+from server.errors import ConflictError, NotFoundError
+from server.leases import NODE_LEASES
+from server.lifecycle import attempt_to, lock_job_of, move, node_to
+from server.nodes.workers import check_worker
+from server.protocol_2 import check_reply
+from server.subject import Actor
+from trainyard.protocol.attempt import AttemptSpec, NodeAllocation, ResumePoint
+from trainyard.protocol.rest.event_data import Claimed
+from trainyard.protocol.resume_parts import ALL_PARTS
+from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState
+from trainyard.protocol.worker_messages import PROTOCOL, ClaimReply, WorkerIdentity
+
+
+def claim(
+    context: Context,
+    attempt_id: str,
+    *,
+    node: str,
+    worker: WorkerIdentity,
+    protocol: int = PROTOCOL,
+) -> ClaimReply:
+    """Claim a node's share of an attempt; only the first of several claims succeeds.
+
+    The message that led here is a hint: it may be old, doubled or forged. Spec, parent checkpoint
+    and the token for reports come from the database alone, in the transaction that claims.
+
+    Raises:
+        NotFoundError: there is no such attempt, or the node has no share of it.
+        ConflictError: the share was claimed before, the attempt is to end, another worker serves
+            the node, or the sender's protocol lacks a field of the reply.
+    """
+    token = make_token(TokenKind.ATTEMPT)
+    with context.database.write() as connection:
+        lock_job_of(connection, attempt_id)  # before the read: a stop or a second claim may come
+        launch = read_launch(connection, attempt_id)
+        share = next((n for n in launch.nodes if n.node == node), None)
+        if share is None:
+            raise NotFoundError(f"node {node!r} has no share of attempt {attempt_id!r}")
+        check_worker(connection, node, worker)
+        if launch.attempt.desired != DesiredState.RUN:
+            raise ConflictError(f"attempt {attempt_id} is {launch.attempt.state} and must not run")
+        first = launch.attempt.state == AttemptState.PLACED
+        move(
+            context,
+            connection,
+            node_to(
+                attempt_id,
+                node,
+                AttemptNodeState.CLAIMED,
+                token_hash=hash_token(token),
+                worker=worker,
+                **NODE_LEASES.claim(context.now()),
+            ),
+            *([attempt_to(attempt_id, AttemptState.STARTING)] if first else []),
+            event=Claimed(),
+            message=f"{node} took on {len(share.slots)} slots",
+            actor=Actor(node),
+            subject=launch.subject.on(node),
+        )
+        reply = _reply(context, connection, launch, node_rank=share.node_rank, token=token)
+        if protocol < PROTOCOL:
+            check_reply(reply)  # in the transaction, so that a refusal leaves the share unclaimed
+        return reply
+
+
+def _reply(
+    context: Context, connection: Connection, launch: Launch, *, node_rank: int, token: str
+) -> ClaimReply:
+    """Return all that the worker needs for the launch; the database holds only the token's hash."""
+    attempt, job = launch.attempt, launch.job
+    addresses = _addresses(connection, launch) if len(launch.nodes) > 1 else ()
+    return ClaimReply(
+        spec=context.secrets.restore(job.spec, job.env),
+        attempt=AttemptSpec(
+            job_id=job.id,
+            attempt=attempt.number,
+            layout=attempt.layout,
+            overrides=attempt.overrides,
+            device=attempt.device,
+            allocation=tuple(
+                NodeAllocation(node=n.node, node_rank=n.node_rank, slots=tuple(n.slots))
+                for n in launch.nodes
+            ),
+            resume=_resume_point(connection, job, attempt),
+            skip=attempt.skip,
+        ),
+        attempt_token=token,
+        node_rank=node_rank,
+        # Alone, torchrun takes a free port of its own; several nodes must agree on one.
+        rendezvous=f"{addresses[0]}:{attempt.rendezvous_port}" if addresses else "127.0.0.1:0",
+        addresses=addresses,
+        lease_seconds=context.settings.lease_seconds,
+        report_seconds=context.settings.report_seconds,
+    )
+
+
+def _addresses(connection: Connection, launch: Launch) -> tuple[str, ...]:
+    names = [node.node for node in launch.nodes]
+    columns = select(nodes.c.name, nodes.c.address).where(nodes.c.name.in_(names))
+    found: dict[str, str] = {row.name: row.address for row in connection.execute(columns)}
+    return tuple(found[name] for name in names)
+
+
+def _resume_point(connection: Connection, job: Job, attempt: Attempt) -> ResumePoint | None:
+    checkpoint_id = attempt.parent_checkpoint_id
+    if checkpoint_id is None:
+        return None
+    columns = (checkpoints.c.path, checkpoints.c.step, checkpoints.c.metadata_digest)
+    row = connection.execute(
+        select(*columns).where(checkpoints.c.id == checkpoint_id)
+    ).one_or_none()
+    if row is None:
+        raise ConflictError(f"checkpoint {checkpoint_id} is gone")
+    parts = job.fork_parts if checkpoint_id == job.forked_from else None
+    return ResumePoint(
+        checkpoint_id=checkpoint_id,
+        parts=ALL_PARTS if parts is None else parts,
+        allow_code_change=attempt.allow_code_change,
+        **row._asdict(),
+    )
