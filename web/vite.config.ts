@@ -9,7 +9,7 @@ export default defineConfig(({ mode }) => {
     plugins: [react()],
     resolve: { alias: { "@": new URL("./src", import.meta.url).pathname } },
     build: { target: "es2022", assetsInlineLimit: 0 },
-    // The server refuses writes whose Origin is not its own, so the proxy speaks in its name.
+    // The server refuses writes whose Origin is not its own, so the proxy sends the server's own origin.
     server: { proxy: { "/api": { target, changeOrigin: true, headers: { origin: target } } } },
     test: { environment: "node", include: ["src/**/*.test.{ts,tsx}"] },
   };

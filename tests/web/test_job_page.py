@@ -203,7 +203,7 @@ def test_what_the_server_refuses_is_said_and_cannot_be_launched(
     dialog = watched.page.get_by_role("dialog")
     launch = dialog.get_by_role("button", name="Resume on 2 slots")
     patiently(launch).to_be_enabled()
-    dialog.get_by_label("Steps in all").fill("100")
+    dialog.get_by_label("Total steps").fill("100")
     patiently(dialog.locator(".field-error")).to_contain_text("stands at step 180 already")
     expect(launch).to_be_disabled()
     watched.forgive("422")  # the browser itself tells of a refused request

@@ -75,9 +75,9 @@ def test_a_launch_that_came_second_shows_the_refusal(theatre: Theatre, visit: Vi
 @pytest.mark.parametrize(
     ("field", "typed", "told"),
     [
-        ("Steps in all", "0", "greater than or equal to 1"),
-        ("Steps in all", "-1", "greater than or equal to 1"),
-        ("Steps in all", "1000000000000", "less than or equal to 1000000000"),
+        ("Total steps", "0", "greater than or equal to 1"),
+        ("Total steps", "-1", "greater than or equal to 1"),
+        ("Total steps", "1000000000000", "less than or equal to 1000000000"),
         ("Micro-batch", "many", "many is no whole number"),
         ("Micro-batch", "0", "greater than or equal to 1"),
     ],
@@ -139,7 +139,7 @@ def test_a_failed_click_is_not_told_for_ever(theatre: Theatre, visit: Visit) -> 
     page.unroute("**/requests")
     run.train(run.step + 1)  # points are read again: the server is there
     patiently(page.locator(".inline-error")).to_have_text(
-        "The server answers again: try once more."
+        "The server answers again. Try again."
     )
     watched.forgive_lost()
 

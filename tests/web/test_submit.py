@@ -50,7 +50,7 @@ def test_the_plan_follows_the_form(theatre: Theatre, visit: Visit) -> None:
     patiently(plan).to_contain_text("8.03B")
     patiently(plan).to_contain_text("14 sequences in 7 micro-batches of 2")
     patiently(plan).to_contain_text("2 rounds on 4 data-parallel ranks, 12.5 % idle")
-    patiently(plan.locator(".deal-idle")).to_have_count(1)
+    patiently(plan.locator(".partition-idle")).to_have_count(1)
     patiently(plan.get_by_text("fits")).to_be_visible()
     patiently(plan).to_contain_text("of 140 GiB")
     patiently(said(page, "training-micro_batch_size")).to_contain_text("stay idle")
@@ -111,7 +111,7 @@ def test_a_submission_whose_answer_was_lost_makes_one_job(theatre: Theatre, visi
         page.route("**/api/v1/jobs", lambda route: (route.fetch(), route.abort()))
         page.get_by_role("button", name="Submit job").click()
         # The notice that it does not answer gives way to this one with the next read that succeeds.
-        patiently(page.get_by_text("The server answers again: try once more.")).to_be_visible()
+        patiently(page.get_by_text("The server answers again. Try again.")).to_be_visible()
         page.unroute("**/api/v1/jobs")
         page.get_by_role("button", name="Submit job").click()
         page.wait_for_url("**/jobs/0*")

@@ -1,4 +1,4 @@
-// The page of one job: what it does and what may be done now, then everything that came of it.
+// The page of one job: state and actions, then a tab for each part.
 import { useQuery } from "@tanstack/react-query";
 import { useParams } from "react-router";
 import { Attempts } from "@/features/attempts/Attempts";
@@ -35,7 +35,7 @@ const TABS = [
 export function JobPage() {
   const { jobId = "" } = useParams();
   const job = useQuery(jobQuery(jobId));
-  // What another person deleted must not go on standing there.
+  // A job that another person deleted must not stay on the page.
   const isGone = job.error instanceof ApiError && job.error.status === 404;
   if (job.data && !isGone) return <LoadedJob key={jobId} job={job.data} />;
   if (job.isError) {

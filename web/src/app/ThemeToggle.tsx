@@ -1,4 +1,4 @@
-// Goes through the themes: the system's own, light, dark.
+// Cycles through the themes: the system's own, light, dark.
 import { useState } from "react";
 import { chooseTheme, chosenTheme, type Theme } from "@/shared/theme/theme";
 import { Button } from "@/shared/ui/Button";

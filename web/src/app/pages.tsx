@@ -1,11 +1,11 @@
-// Pages for what has no page: unknown paths, and failures of the dashboard itself.
+// Pages for unknown paths and for failures of the dashboard itself.
 import { useRouteError } from "react-router";
 import { ButtonLink } from "@/shared/ui/Button";
 import { EmptyState, ErrorState } from "@/shared/ui/Notice";
 
 export function NotFoundPage() {
   return (
-    <EmptyState title="Nothing lies at this address">
+    <EmptyState title="Page not found">
       <ButtonLink to="/jobs">All jobs</ButtonLink>
     </EmptyState>
   );

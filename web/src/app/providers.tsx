@@ -1,4 +1,4 @@
-// What surrounds every page: the query client, and the router.
+// The context of every page: the query client and the router.
 import { MutationCache, QueryCache, QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { useEffect } from "react";
 import { RouterProvider } from "react-router";
@@ -18,7 +18,7 @@ export const queryClient = new QueryClient({
   mutationCache: new MutationCache({ onError }),
   defaultOptions: {
     queries: {
-      // Live events keep what is shown true, and a reset of the stream reads it afresh.
+      // Live events keep cached data current; a reset of the stream reads it again.
       staleTime: 60_000,
       refetchOnWindowFocus: false,
       retry: (tries, error) => tries < MOST_RETRIES && isPassing(error),

@@ -1,4 +1,4 @@
-// Which page stands at which path.
+// The page of each path.
 import { createBrowserRouter, Navigate } from "react-router";
 import { JobsPage } from "@/features/jobs/JobsPage";
 import { NodesPage } from "@/features/nodes/NodesPage";
@@ -7,7 +7,7 @@ import { TokensPage } from "@/features/tokens/TokensPage";
 import { NotFoundPage, PageError } from "./pages";
 import { Shell } from "./shell";
 
-/** The large pages come when they are first opened; until then the page before stays. */
+/** Large pages are loaded when they are first opened; until then the previous page stays. */
 const jobPage = async () => ({ Component: (await import("./JobPage")).JobPage });
 const comparePage = async () => ({
   Component: (await import("@/features/compare/ComparePage")).ComparePage,
@@ -24,7 +24,7 @@ export const router = createBrowserRouter([
     hydrateFallbackElement: <></>,
     children: [
       {
-        // A page that fails leaves the navigation standing.
+        // The navigation stays when a page fails.
         errorElement: <PageError />,
         children: [
           { index: true, element: <Navigate to="/jobs" replace /> },

@@ -58,7 +58,7 @@ function Frame({ isAdmin, name }: { isAdmin: boolean; name: string }) {
   );
 }
 
-/** Keep the query cache true by live events while somebody is logged in. */
+/** Apply live events to the query cache while a session is open. */
 function useFeed(): void {
   const client = useQueryClient();
   useEffect(() => stream.subscribe(new Feed(client)), [client]);
@@ -66,7 +66,7 @@ function useFeed(): void {
 
 const SILENT_MILLISECONDS = 2_000;
 
-/** Says when live updates stopped; a short break is not worth a word. */
+/** Shown when live updates have stopped; a short break is not shown. */
 function Connection() {
   const status = useStreamStatus();
   const [isLong, setIsLong] = useState(false);

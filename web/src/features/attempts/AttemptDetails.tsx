@@ -1,4 +1,4 @@
-// One attempt whole: its failure, what it changed, where it ran.
+// One attempt: its failure, overrides and nodes.
 import type { ReactNode } from "react";
 import type { Attempt, Failure, Job } from "@/shared/api/types";
 import { count, NONE, plural } from "@/shared/format/numbers";
@@ -23,7 +23,7 @@ export function AttemptDetails({ job, attempt }: { job: Job; attempt: Attempt })
       </header>
       {attempt.failure && <FailureDetails failure={attempt.failure} />}
       <dl className="job-details">
-        <Fact name="Asked for by">{attempt.actor}</Fact>
+        <Fact name="Requested by">{attempt.actor}</Fact>
         <Fact name="From">
           {attempt.parent_checkpoint_id
             ? originWords(attempt.parent_checkpoint_id, job.id)
@@ -34,11 +34,11 @@ export function AttemptDetails({ job, attempt }: { job: Job; attempt: Attempt })
         </Fact>
         <Fact name="Micro-batch">{plural(attempt.micro_batch_size, "sequence")}</Fact>
         <Fact name="Placed">{moment(attempt.created_at)}</Fact>
-        <Fact name="Trains since">{attempt.started_at ? moment(attempt.started_at) : NONE}</Fact>
+        <Fact name="Training since">{attempt.started_at ? moment(attempt.started_at) : NONE}</Fact>
         <Fact name="Ended">{attempt.ended_at ? moment(attempt.ended_at) : NONE}</Fact>
         <Fact name="Slots">{attempt.device}</Fact>
         <Fact name="Auto">{autoWords(attempt.auto) || NONE}</Fact>
-        <Fact name="Changes against the spec">
+        <Fact name="Overrides">
           <Overrides attempt={attempt} />
         </Fact>
       </dl>
@@ -56,7 +56,7 @@ function ToLogs({ attempt }: { attempt: Attempt }) {
         view.change({ tab: "logs", attempt: attempt.number, rank: null, line: null }, "push")
       }
     >
-      Its logs
+      Logs
     </Button>
   );
 }

@@ -1,4 +1,4 @@
-// The attempts of a job as a lineage, and one of them whole.
+// The attempts of a job as a lineage, and the details of one.
 import { useQuery } from "@tanstack/react-query";
 import type { Attempt, Job } from "@/shared/api/types";
 import { count, NONE } from "@/shared/format/numbers";

@@ -1,4 +1,4 @@
-// The lineage drawn beside the rows of the attempts: bars over steps, joined where one came from.
+// The lineage next to the rows of the attempts: a bar of steps for each, joined to its parent.
 import { cx } from "@/shared/ui/cx";
 import type { Bar } from "./lineage";
 
@@ -20,7 +20,7 @@ export function LineagePicture({ bars, rowHeight, selected }: LineagePictureProp
       width={WIDTH}
       height={bars.length * rowHeight}
       role="img"
-      aria-label="Which steps each attempt took, and from which attempt it came"
+      aria-label="Steps of each attempt, and its parent attempt"
     >
       {bars.map(({ attempt }, row) => (
         <g key={attempt}>

@@ -1,4 +1,4 @@
-// Asks before something is done to a checkpoint, with the command line that does the same.
+// Confirms an action on a checkpoint, with the equivalent command line.
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { keys } from "@/shared/api/queries";
 import type { CheckpointView, Job } from "@/shared/api/types";

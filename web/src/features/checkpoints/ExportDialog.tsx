@@ -1,4 +1,4 @@
-// Asks how a checkpoint is to be exported, with the command line that does the same.
+// The settings of an export, with the equivalent command line.
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useId, useState } from "react";
 import { ApiError } from "@/shared/api/errors";

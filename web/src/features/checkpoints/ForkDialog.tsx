@@ -28,7 +28,7 @@ export function ForkDialog({ job, row, onClose }: Props) {
   const [choice, setChoice] = useState<ForkChoice>(() =>
     firstChoice({ step: row.step, steps: job.progress.steps }),
   );
-  // Not the last word typed but the last field left: a preview for each letter helps nobody.
+  // Updated when a field loses focus: a preview for each letter would cost a request each.
   const [shown, setShown] = useState(choice);
   const [key, setKey] = useState(randomKey);
   const preview = useQuery({

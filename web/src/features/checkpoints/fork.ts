@@ -41,7 +41,7 @@ export function forkWords({ name, settings, parts }: ForkChoice): string[] {
   ];
 }
 
-/** What is wrong, each with the field as it was written; an error without fields as it says it. */
+/** Problems, each with its field as it was written; the message of an error without fields. */
 export function forkProblems(error: unknown): string[] {
   const errors = error instanceof ApiError ? error.errors : [];
   if (errors.length === 0) return [messageOf(error)];

@@ -1,4 +1,4 @@
-// What a row says of its operations, and what may be asked of it.
+// The operations that a row shows, and those that it offers.
 import { describe, expect, it } from "vitest";
 import type { CheckpointView, Job, Operation, StreamItem } from "@/shared/api/types";
 import {
@@ -53,7 +53,7 @@ describe("what may be asked", () => {
     expect(verbsOf(row({}), job("gpt:build"))).not.toContain("export");
   });
 
-  it("names the command that exports as the dialog says", () => {
+  it("names the command that exports as the dialog does", () => {
     const reference = "tiny@a1.step-4";
     expect(exportCommand(reference, {})).toBe("trainyard export tiny@a1.step-4 --wait");
     expect(exportCommand(reference, { dtype: "float16", name: "mine" })).toBe(
@@ -66,7 +66,7 @@ describe("what may be asked", () => {
   });
 });
 
-describe("what a row tells", () => {
+describe("what a row shows", () => {
   it("prefers what is open, then a failure that nothing followed", () => {
     const failed = operation({ id: "c2", state: "failed" });
     const open = operation({ id: "c3", state: "running" });

@@ -21,7 +21,7 @@ export const CHECKPOINT_VERBS: Record<CheckpointVerb, VerbWords> = {
     label: "Export",
     means: "Writes weights, config and tokenizer to a folder on storage that transformers loads.",
   },
-  pin: { label: "Pin", means: "Keeps it, whatever retention says, until it is unpinned." },
+  pin: { label: "Pin", means: "Exempts it from retention until it is unpinned." },
   unpin: { label: "Unpin", means: "Leaves it to retention again." },
   delete: {
     label: "Delete",
@@ -51,7 +51,7 @@ export function isOpen(operation: Operation): boolean {
   return operation.state === "queued" || operation.state === "running";
 }
 
-/** The operation that a row tells of: one that is open, else a newest one that failed. */
+/** The operation that a row shows: one that is open, else a newest one that failed. */
 export function toldOperation(
   operations: readonly Operation[],
   checkpointId: string,
@@ -107,7 +107,7 @@ function toldBy(event: StreamItem): Partial<Operation> | null {
   }
 }
 
-/** Bring a list forward by an event that tells all its news. */
+/** Apply an event that contains the whole change to a list. */
 export function withEvent(
   operations: readonly Operation[],
   event: StreamItem,

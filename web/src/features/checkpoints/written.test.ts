@@ -1,4 +1,4 @@
-// What a row says of who wrote it.
+// The ranks that wrote a checkpoint, as a row shows them.
 import { expect, it } from "vitest";
 import { writtenWords } from "./Written";
 
@@ -8,6 +8,6 @@ it.each([
   [{ writers: 2, write_seconds: 2 }, "2 writers, 1.30 GiB/s"],
   [{ writers: 1, write_seconds: 0 }, "1 writer, –"],
   [{ writers: null, write_seconds: null }, "in 3.40 s"],
-])("says of %o: %s", (part, text) =>
+])("shows %o as %s", (part, text) =>
   expect(writtenWords({ size: 2.6 * GIB, save_seconds: 3.4, ...part })).toBe(text),
 );

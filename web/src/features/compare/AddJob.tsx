@@ -79,7 +79,7 @@ export function AddJob({ chosen, full, onAdd }: AddJobProps) {
             />
           ))}
           {jobs.length === 0 && (
-            <p className="add-none">{isPending ? "…" : "No other job fits."}</p>
+            <p className="add-none">{isPending ? "…" : "No other job matches."}</p>
           )}
         </div>
       )}

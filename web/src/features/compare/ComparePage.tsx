@@ -48,8 +48,8 @@ function NoJobs() {
   return (
     <EmptyState title="No job chosen">
       <p>
-        Add two to {MOST_COMPARED} jobs by the field above, or tick them in the list of jobs: their
-        curves are then laid over each other.
+        Add two to {MOST_COMPARED} jobs with the field above, or tick them in the list of jobs.
+        Their curves are drawn in the same charts.
       </p>
       <ButtonLink look="primary" to="/jobs">
         Choose from the list
@@ -61,7 +61,7 @@ function NoJobs() {
 function TooMany({ ids, change }: { ids: readonly string[]; change: ChangeView }) {
   return (
     <EmptyState title={`${ids.length} jobs are too many`}>
-      <p>{MOST_COMPARED} at most can be told apart in one chart.</p>
+      <p>{MOST_COMPARED} is the most that one chart can show.</p>
       <Button onClick={() => change({ slots: ids.slice(0, MOST_COMPARED) })}>
         Compare the first {MOST_COMPARED}
       </Button>
@@ -88,7 +88,7 @@ function Comparison({ view, change }: { view: CompareView; change: ChangeView })
     const there = entries.flatMap(({ slot, job }) => (job ? [{ slot, job }] : []));
     return new Map(names.map((name) => [name, curvesOf(there, name, { axis, smoothing })]));
   }, [entries, names, axis, smoothing]);
-  // Jobs that were deleted must not go on standing there.
+  // Deleted jobs must not stay in the comparison.
   const isGone = heads.error instanceof ApiError && heads.error.status === 404;
   if (heads.isError && (isGone || !heads.data)) {
     return <Refused error={heads.error} ids={ids} onRetry={heads.refetch} onRemove={remove} />;
@@ -150,7 +150,7 @@ function Charts({ view, change, names, drawn, focus, onFocus, isPending }: Chart
         <p>
           {view.names?.length === 0
             ? "Choose what to compare under Metrics."
-            : "None of these jobs has what is to be compared. Points come with the first step."}
+            : "None of these jobs has points of these metrics yet."}
         </p>
         {view.names && <Button onClick={() => change({ names: null })}>The usual metrics</Button>}
       </EmptyState>
@@ -180,7 +180,7 @@ function Charts({ view, change, names, drawn, focus, onFocus, isPending }: Chart
               look="quiet"
               small
               className="chart-remove"
-              aria-label={`Take ${name} away`}
+              aria-label={`Remove ${name}`}
               onClick={() => change({ names: names.filter((each) => each !== name) })}
             >
               ✕
@@ -198,7 +198,7 @@ const NO_CURVES: readonly Curve[] = [];
 
 function emptyWords({ axis, range }: CompareView): string {
   if (range) return "No points in this stretch";
-  return axis === "tokens" ? "No tokens were counted" : "No points yet";
+  return axis === "tokens" ? "No tokens are recorded" : "No points yet";
 }
 
 interface RefusedProps {
@@ -218,7 +218,7 @@ function Refused({ error, ids, onRetry, onRemove }: RefusedProps) {
       <div className="compare-missing">
         {missing.map((id) => (
           <Button key={id} onClick={() => onRemove(id)}>
-            Go on without {id}
+            Continue without {id}
           </Button>
         ))}
       </div>

@@ -93,7 +93,7 @@ function LegendRow({ entry, names, curves, focus, onFocus, onRemove }: RowProps)
         <Button
           look="quiet"
           small
-          aria-label={`Take ${job?.name ?? id} away`}
+          aria-label={`Remove ${job?.name ?? id}`}
           onClick={() => onRemove(id)}
         >
           ✕

@@ -89,7 +89,7 @@ function Smoothing({ weight, onChange }: { weight: number; onChange: (weight: nu
   }, [dragged, weight, onChange]);
   return (
     <span className="smoothing">
-      <label htmlFor={id} title="Exponential moving average; the line as it came stays behind it">
+      <label htmlFor={id} title="Exponential moving average; the raw curve stays visible behind it">
         Smoothing
       </label>
       <input

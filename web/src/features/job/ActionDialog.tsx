@@ -92,7 +92,7 @@ function CancelDialog({ job, onClose, gone }: DialogProps) {
   );
 }
 
-/** What a cancel would lose at this moment. */
+/** Steps that a cancel would lose now. */
 function Lost({ job }: { job: Job }) {
   const last = useLastCheckpoint(job.id);
   if (last === undefined || job.progress.step === 0) return null;
@@ -187,7 +187,7 @@ function ConfirmDialog(props: ConfirmProps) {
 function Reason({ value, onChange }: { value: string; onChange: (reason: string) => void }) {
   const id = useId();
   return (
-    <Field htmlFor={id} label="Reason" help="Stands in the job's events; may be left out.">
+    <Field htmlFor={id} label="Reason" help="Optional; shown in the job's events.">
       <input
         id={id}
         className="input"

@@ -17,7 +17,7 @@ import { Button, type ButtonLook } from "@/shared/ui/Button";
 import { InlineError } from "@/shared/ui/Notice";
 import { postRequest } from "./api";
 
-/** After a failure the remedy beneath is the one that stands out. */
+/** After a failure the button of the remedy is the primary one. */
 function lookOf(verb: Verb, job: Job): ButtonLook {
   if (verb === "cancel" || verb === "delete") return "quiet";
   return verb === "resume" && job.state !== "failed" ? "primary" : "plain";
@@ -95,7 +95,7 @@ function goneWords(job: Job, verb: DialogVerb): string {
 
 const SAID_MILLISECONDS = 6_000;
 
-/** Asks something of the trainer, and says what it answered. */
+/** Sends a request to the trainer and shows its answer. */
 function RequestButton({ kind, job }: { kind: Asked; job: Job }) {
   const ask = useMutation({ mutationFn: () => postRequest(job.id, kind) });
   const answer = useAnswer(job.id, ask.data?.id);

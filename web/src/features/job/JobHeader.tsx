@@ -1,4 +1,4 @@
-// The head of a job page: what the job is and does, what may be done next, and what went wrong.
+// The head of a job page: facts, progress, actions and problems.
 import { Link } from "react-router";
 import type { Job } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
@@ -47,7 +47,7 @@ function JobFacts({ job }: { job: Job }) {
         submitted <Ago at={job.created_at} />
       </li>
       {job.forked_from && (
-        <li title={`Takes over ${job.fork_parts?.join(", ")} of ${job.forked_from}`}>
+        <li title={`Loaded ${job.fork_parts?.join(", ")} of ${job.forked_from}`}>
           forked from{" "}
           <Link to={`/jobs/${job.forked_from.split(".")[0]}`}>
             {checkpointWords(job.forked_from)}

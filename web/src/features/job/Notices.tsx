@@ -1,4 +1,4 @@
-// What stands in the job's way, and the button that does something about it.
+// Problems of the job, each with the button for its remedy.
 import type { ReactNode } from "react";
 import type { Attempt, Failure, Job } from "@/shared/api/types";
 import { count, plural } from "@/shared/format/numbers";
@@ -19,10 +19,9 @@ export function Notices({ job }: { job: Job }) {
       {silent.map((node) => (
         <Notice key={node.node} tone="warn" title={`${node.node} is unreachable`}>
           <p>
-            Silent for <RelativeTime at={node.unreachable_since ?? ""} />. Unreachable is not dead:
-            its ranks may go on training. Nothing is started in their place before they are proved
-            gone, or the silence has lasted{" "}
-            {duration(job.effective_spec.retry.node_lost_after_seconds)}.
+            No report for <RelativeTime at={node.unreachable_since ?? ""} />. Its ranks may still
+            train: a new attempt starts when they are known to have ended, or after{" "}
+            {duration(job.effective_spec.retry.node_lost_after_seconds)} without a report.
           </p>
         </Notice>
       ))}
@@ -36,7 +35,7 @@ export function Notices({ job }: { job: Job }) {
   );
 }
 
-/** Saves fail for a reason that may pass; what would be lost if the attempt ended now. */
+/** Saves fail for a reason that may pass; shows what would be lost if the attempt ended now. */
 function SaveNotice({ failed }: { failed: NonNullable<Attempt["save_failed"]> }) {
   const isWaiting = failed.kind === "final" || failed.kind === "stop";
   return (
@@ -44,22 +43,21 @@ function SaveNotice({ failed }: { failed: NonNullable<Attempt["save_failed"]> })
       <p>{failed.message}</p>
       <p>
         {plural(failed.step - failed.saved_step, "step")} since step {count(failed.saved_step)}{" "}
-        would be lost. {isWaiting ? "The attempt waits for this save" : "Training goes on"}; the
-        next try is due at {moment(failed.next_try_at)}, the last one at {moment(failed.give_up_at)}
-        .
+        would be lost. {isWaiting ? "The attempt waits for this save" : "Training continues"}. Next
+        try: {moment(failed.next_try_at)}; last try: {moment(failed.give_up_at)}.
       </p>
     </Notice>
   );
 }
 
-/** Why it waits, or why it ended, in the server's own words. */
+/** The server's reason why the job waits or ended. */
 function Reason({ job, reason }: { job: Job; reason: string }) {
   const isWaiting = job.state === "queued";
   return (
     <Notice tone={isWaiting ? "plain" : "warn"} title={isWaiting ? "Waiting" : undefined}>
       <p className="job-reason">{reason}</p>
       {isWaiting && job.attempt > 0 && (
-        <p className="muted">It goes on with {job.layout} as soon as it is placed.</p>
+        <p className="muted">It continues with {job.layout} once it is placed.</p>
       )}
     </Notice>
   );
@@ -73,7 +71,7 @@ function FailureNotice({ job, attempt }: { job: Job; attempt: Attempt }) {
   return (
     <Notice
       tone={isRetried ? "warn" : "bad"}
-      title={`Attempt ${attempt.number} failed: ${reason}${isRetried ? "; it is tried again" : ""}`}
+      title={`Attempt ${attempt.number} failed: ${reason}${isRetried ? "; retrying" : ""}`}
     >
       <p>{failure.message}</p>
       <FailureFacts failure={failure} />

@@ -1,4 +1,4 @@
-// How far the job is: a bar, and the numbers that people watch, each in a place of its own.
+// Progress of the job: a bar and the main numbers.
 import type { ReactNode } from "react";
 import type { Job } from "@/shared/api/types";
 import { count, metric, NONE, percent, short } from "@/shared/format/numbers";
@@ -43,7 +43,7 @@ export function ProgressLine({ job }: { job: Job }) {
         </Fact>
         <Fact name="Loss">{metric(progress.loss)}</Fact>
         <Fact name="Tokens/s">{isActive ? short(progress.tokens_per_second) : NONE}</Fact>
-        <Fact name={job.ended_at ? "Start to end" : "Time left"}>
+        <Fact name={job.ended_at ? "Duration" : "Time left"}>
           <Time job={job} isActive={isActive} />
         </Fact>
         <Fact name="Phase">
@@ -69,14 +69,14 @@ function Time({ job, isActive }: { job: Job; isActive: boolean }) {
   return <Elapsed from={job.started_at} to={job.ended_at} />;
 }
 
-/** Says when the trainer has not been heard of for a while. */
+/** Shown when the last report is old. */
 function Silence({ job, isActive }: { job: Job; isActive: boolean }) {
   const now = useNow();
   const heard = job.progress.heartbeat_at;
   if (!isActive || !heard || now - Date.parse(heard) < SILENT_SECONDS * 1000) return null;
   return (
     <small className="job-silent">
-      last heard of <Ago at={heard} />
+      last report <Ago at={heard} />
     </small>
   );
 }

@@ -45,7 +45,7 @@ export function FilterBar({ filter, onChange }: FilterBarProps) {
         <Button
           key={tag}
           small
-          aria-label={`Take the tag ${tag} out of the filter`}
+          aria-label={`Remove the tag ${tag} from the filter`}
           onClick={() => onChange({ ...filter, tags: toggled(filter.tags, tag) })}
         >
           {tag} <span aria-hidden="true">✕</span>
@@ -55,7 +55,7 @@ export function FilterBar({ filter, onChange }: FilterBarProps) {
   );
 }
 
-/** What is typed goes into the filter after a short rest; a filter set elsewhere shows here. */
+/** Typed text enters the filter after a short pause; a filter that is set elsewhere is shown here. */
 function Search({ filter, onChange }: FilterBarProps) {
   const [typed, setTyped] = useState(filter.search);
   useEffect(() => setTyped(filter.search), [filter.search]);

@@ -1,4 +1,4 @@
-// The jobs table: one query, kept true by live events; the URL holds the filter.
+// The jobs table: one query, kept current by live events; the URL holds the filter.
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useCallback } from "react";
 import { type JobFilter, jobsQuery } from "@/shared/api/queries";
@@ -59,7 +59,7 @@ interface JobListProps {
 }
 
 function JobList({ filter, picking, onTag, onClear }: JobListProps) {
-  // While another filter is being read, what the last one found stays.
+  // The rows of the last filter stay while those of another one are read.
   const list = useInfiniteQuery({ ...jobsQuery(filter), placeholderData: (last) => last });
   if (list.isError && !list.data) {
     return <ErrorState error={list.error} onRetry={() => void list.refetch()} />;
@@ -107,7 +107,7 @@ function FirstJob() {
 function NoMatch({ onClear }: { onClear: () => void }) {
   return (
     <EmptyState title="No job matches">
-      <p>Take a state or a tag out of the filter, or search for another part of the name.</p>
+      <p>Remove a state or a tag from the filter, or search for another name.</p>
       <Button onClick={onClear}>Clear the filter</Button>
     </EmptyState>
   );

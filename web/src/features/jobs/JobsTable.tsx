@@ -1,4 +1,4 @@
-// The rows of the jobs table; only those that changed are drawn anew.
+// The rows of the jobs table; only changed ones are drawn again.
 import { memo } from "react";
 import { Link } from "react-router";
 import { MOST_COMPARED } from "@/shared/api/queries";
@@ -34,7 +34,7 @@ const ROW_HEIGHT = 48;
 interface JobsTableProps {
   /** Absent while the first page is on its way. */
   jobs: readonly JobSummary[] | undefined;
-  /** The rows are those of the last filter. */
+  /** Whether the rows are those of the previous filter. */
   isOld: boolean;
   picking: Picking;
   onTag: (tag: string) => void;

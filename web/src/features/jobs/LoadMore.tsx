@@ -1,4 +1,4 @@
-// Brings the next page as soon as the end of the list comes near, or by its button.
+// Loads the next page when the end of the list is near, or by its button.
 import { useEffect, useRef } from "react";
 import { Button } from "@/shared/ui/Button";
 

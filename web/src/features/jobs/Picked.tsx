@@ -1,4 +1,4 @@
-// What can be done with the jobs that were ticked.
+// Actions on the ticked jobs.
 import { plural } from "@/shared/format/numbers";
 import { Button, ButtonLink } from "@/shared/ui/Button";
 import { comparePath } from "@/shared/url/pages";

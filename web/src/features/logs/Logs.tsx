@@ -27,7 +27,7 @@ export function Logs({ job }: { job: Job }) {
   if (!attempt) {
     return (
       <EmptyState title="No logs yet">
-        <p>The job waits for its slots. Its ranks write here as soon as they start.</p>
+        <p>The job waits for its slots. Its output appears here when the ranks start.</p>
       </EmptyState>
     );
   }
@@ -228,11 +228,11 @@ function BeyondTheEnd({ tail, line }: { tail: LogPage; line: number | null }) {
 function NoLines({ attempt }: { attempt: Attempt }) {
   const isLive = attempt.ended_at === null;
   return (
-    <EmptyState title={isLive ? "Nothing written yet" : "This rank wrote nothing"}>
+    <EmptyState title={isLive ? "No output yet" : "No output from this rank"}>
       <p>
         {isLive
-          ? "Lines appear as soon as the rank writes them."
-          : "Look at another rank, or at the job's events."}
+          ? "Lines appear when the rank writes them."
+          : "See another rank, or the job's events."}
       </p>
     </EmptyState>
   );
@@ -253,7 +253,7 @@ function WholeLine({ name, tail, line, onClose }: WholeLineProps) {
       <header>
         <strong>Line {count(line + 1)}</strong>
         {text !== undefined && <CopyButton text={plainText(text)} />}
-        <Button look="quiet" small aria-label="Close the line" onClick={onClose}>
+        <Button look="quiet" small aria-label="Close" onClick={onClose}>
           ✕
         </Button>
       </header>

@@ -42,7 +42,7 @@ function AddNodeDialog({ onClose }: { onClose: () => void }) {
           </Button>
         ) : (
           <Button look="primary" busy={make.isPending} onClick={() => make.mutate()}>
-            Make a join token
+            Create a join token
           </Button>
         )
       }
@@ -51,7 +51,7 @@ function AddNodeDialog({ onClose }: { onClose: () => void }) {
         <>
           <p>
             Run this on the new machine, where the worker and the trainer are installed. The token
-            lets one machine join, within the hour, and is shown only now.
+            lets one machine join within an hour. It is shown once.
           </p>
           <CommandLine command={joinCommand(window.location.origin, make.data.secret)} />
         </>

@@ -44,11 +44,11 @@ function DrainDialog({ node, onClose }: { node: NodeView; onClose: () => void })
   });
   return (
     <Dialog
-      title={node.drain ? `Take ${node.name} back into use?` : `Drain ${node.name}?`}
+      title={node.drain ? `Undrain ${node.name}?` : `Drain ${node.name}?`}
       onClose={onClose}
       footer={
         <>
-          <Button onClick={onClose}>Leave it</Button>
+          <Button onClick={onClose}>Back</Button>
           <Button look="primary" busy={move.isPending} onClick={() => move.mutate()}>
             {node.drain ? "Undrain" : "Drain"}
           </Button>
@@ -60,7 +60,7 @@ function DrainDialog({ node, onClose }: { node: NodeView; onClose: () => void })
       ) : (
         <Choices node={node} running={running} onChoose={setRunning} />
       )}
-      <CommandLine command={sameCommand(node, running)} label="Does the same" />
+      <CommandLine command={sameCommand(node, running)} label="The same by command line" />
       {move.isError && <InlineError error={move.error} />}
     </Dialog>
   );
@@ -74,12 +74,12 @@ interface ChoicesProps {
 
 function Choices({ node, running, onChoose }: ChoicesProps) {
   const jobs = node.allocations;
-  if (jobs.length === 0) return <p>Nothing runs on it, and nothing new is placed on it.</p>;
+  if (jobs.length === 0) return <p>It runs no job. No new job is placed on it.</p>;
   return (
     <>
       <p>
-        Nothing new is placed on it. What becomes of{" "}
-        {jobs.length === 1 ? "the job" : `the ${plural(jobs.length, "job")}`} that it runs?
+        No new job is placed on it. It runs{" "}
+        {jobs.length === 1 ? "a job" : plural(jobs.length, "job")}:
       </p>
       <ul className="drain-jobs">
         {jobs.map(({ job_id, job_name, allocation }) => (
@@ -90,18 +90,18 @@ function Choices({ node, running, onChoose }: ChoicesProps) {
         ))}
       </ul>
       <fieldset className="drain-choices">
-        <legend className="visually-hidden">What becomes of what runs</legend>
+        <legend className="visually-hidden">Running jobs</legend>
         <Choice
           isChosen={running === "move"}
           onChoose={() => onChoose("move")}
           name="Save and move"
-          help="Saved at the next step and moved to free slots elsewhere, or back into the queue; no retry is used up. Nodes that share a job with this one leave it too."
+          help="Each job saves at its next step and moves to free slots or into the queue. This uses no retry. A job on several nodes leaves all of them."
         />
         <Choice
           isChosen={running === "finish"}
           onChoose={() => onChoose("finish")}
           name="Let them finish"
-          help="The node stays in use until the last of them has ended by itself."
+          help="The node stays in use until the last of them has ended."
         />
       </fieldset>
     </>

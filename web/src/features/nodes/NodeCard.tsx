@@ -54,18 +54,15 @@ export function NodeCard({ node }: { node: NodeView }) {
 function Status({ node }: { node: NodeView }) {
   if (!node.online) {
     return (
-      <Badge
-        tone="bad"
-        title="Its worker's heartbeats stay away; what it runs goes on until proved otherwise"
-      >
+      <Badge tone="bad" title="No heartbeat from its worker; its jobs may still run">
         ✕ offline
       </Badge>
     );
   }
   if (node.notice) {
     return (
-      <Badge tone="bad" title="Nothing new is placed; what runs saves and moves">
-        ◑ about to go
+      <Badge tone="bad" title="No new placements; running jobs save and move">
+        ◑ leaving
       </Badge>
     );
   }
@@ -84,9 +81,9 @@ function Status({ node }: { node: NodeView }) {
 }
 
 function draining({ drain }: NodeView): string {
-  if (!drain) return "Nothing new is placed";
-  const rest = drain.running === "move" ? "what runs saves and moves" : "what runs may finish";
-  return `Drained by ${drain.by}, ${moment(drain.at)}: nothing new is placed, ${rest}`;
+  if (!drain) return "No new placements";
+  const rest = drain.running === "move" ? "running jobs save and move" : "running jobs may finish";
+  return `Drained by ${drain.by}, ${moment(drain.at)}: no new placements, ${rest}`;
 }
 
 function Fact({ name, children }: { name: string; children: React.ReactNode }) {

@@ -40,7 +40,7 @@ function Content({ nodes }: { nodes: NodeView[] | undefined }) {
     return (
       <EmptyState title="No node has joined yet">
         <p>
-          Jobs wait until one does. Add a machine with a join token, or start everything on this
+          Jobs wait until a node joins. Add a machine with a join token, or start everything on this
           machine:
         </p>
         <CommandLine command="trainyard up" />

@@ -11,7 +11,7 @@ it("shows which job holds which slot", () => {
   expect(holdersBySlot(node)).toEqual([1, 1, null, 0]);
 });
 
-it("says how a worker is started with a join token", () => {
+it("has the command that starts a worker with a join token", () => {
   expect(joinCommand("http://host:1", "ty_join_x")).toContain(
     "TRAINYARD_JOIN_TOKEN=ty_join_x \\\n  python -m worker",
   );

@@ -1,4 +1,4 @@
-// Which code ran on which software and hardware, and what changed since the attempt before.
+// Code, software and hardware of an attempt, and changes since the one before.
 import { useQuery } from "@tanstack/react-query";
 import { useId, useState } from "react";
 import type { Attempt, Job } from "@/shared/api/types";
@@ -93,7 +93,7 @@ function Facts({ provenance }: { provenance: Record_ }) {
           </div>
         ))}
       </dl>
-      {diff === "" && <p className="muted">The code was exactly that commit.</p>}
+      {diff === "" && <p className="muted">The working tree was clean.</p>}
       {diff && (
         <section>
           <h2 className="job-section">

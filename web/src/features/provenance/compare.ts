@@ -1,4 +1,4 @@
-// What an attempt ran with, and what changed since another one. Pure.
+// The provenance of an attempt, and its differences from another one. Pure.
 
 export type Provenance = Record<string, unknown>;
 
@@ -65,7 +65,7 @@ function linesOf(provenance: Provenance): Map<string, string> {
   return lines;
 }
 
-/** Two different diffs must not look alike, so their size is named. */
+/** Two different diffs must not look the same, so their size is given. */
 function diffWords(diff: unknown): string {
   if (typeof diff !== "string" || diff === "") return "none";
   return `${diff.split("\n").length} lines`;

@@ -36,8 +36,8 @@ export function LayoutTable({ rows, chosen, onChoose, plan, deviceMemory }: Layo
         <span>Layout</span>
         <span>Micro-batch</span>
         <span>Idle</span>
-        <span>Memory of a slot</span>
-        <span>Slots are</span>
+        <span>Memory per slot</span>
+        <span>Availability</span>
       </div>
       {rows.map((row) =>
         row.option ? (

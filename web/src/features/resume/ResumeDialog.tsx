@@ -97,7 +97,7 @@ function Choices({ job, resume }: { job: Job; resume: Resume }) {
           error={resume.problems.at.microBatchSize}
         />
         <NumberField
-          label="Steps in all"
+          label="Total steps"
           value={resume.steps}
           onChange={resume.setSteps}
           usual={job.progress.steps}

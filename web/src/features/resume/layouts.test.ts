@@ -55,7 +55,7 @@ describe("rows", () => {
     expect(rows.map(({ more }) => more)).toEqual([0, 0, 0, 0, 0, 3]);
   });
 
-  test("a pipeline is told by its schedule, and by how long its ranks wait", () => {
+  test("a pipeline shows its schedule and the share of its bubble", () => {
     const words = (bubble_share: number) =>
       pipelineWords({
         schedule: "1F1B",
@@ -68,7 +68,7 @@ describe("rows", () => {
     expect([words(0.2), words(1 / 9)]).toEqual(["1F1B, 20 % bubble", "1F1B, 11.1 % bubble"]);
   });
 
-  test("the first choice is as before; a shortage of memory asks for more slots that fit", () => {
+  test("the first choice is the layout before; after a shortage of memory, more slots that fit", () => {
     expect(firstRow(rows, null)?.key).toBe("2/1x2");
     expect(firstRow(rows, "memory")?.worldSize).toBe(4);
     expect(firstRow(rows, "free")?.worldSize).toBe(2);

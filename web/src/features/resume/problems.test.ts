@@ -22,7 +22,7 @@ it("keeps a refusal without fields, and has nothing to say without one", () => {
   expect(problemsOf(null)).toEqual({ at: {}, others: [] });
 });
 
-it("reads every whole number, legal or not, and says what is none", () => {
+it("reads every whole number, legal or not, and rejects other text", () => {
   expect(readNumber("  ")).toEqual({ value: null });
   expect(readNumber("0")).toEqual({ value: 0 });
   expect(readNumber("-1")).toEqual({ value: -1 });

@@ -69,7 +69,7 @@ describe("the request of a choice", () => {
     );
   });
 
-  test("carries checkpoint, micro-batch size and steps, and the command says the same", () => {
+  test("carries checkpoint, micro-batch size and steps, and the command is equivalent", () => {
     const choice = {
       row: row("4/2x2"),
       checkpointId: "j.a1.step-20",

@@ -83,8 +83,8 @@ function TokenForm({ logIn }: { logIn: LogIn }) {
       </Button>
       <div className="login-help">
         <p>
-          Where the server runs on this machine, this opens the dashboard with a one-time link. The
-          admin token lies in <code>admin.token</code> in the server’s state folder.
+          If the server runs on this machine, this command opens the dashboard with a one-time link.
+          The admin token is in <code>admin.token</code> in the server’s state folder.
         </p>
         <CommandLine command="trainyard up" />
       </div>

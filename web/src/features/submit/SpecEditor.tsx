@@ -31,7 +31,7 @@ export function SpecEditor({ sections, start, from }: SpecEditorProps) {
   const [{ view }, change] = usePageParams(SUBMIT);
   const plan = usePlan(spec);
   const submit = useSubmit(spec);
-  // A submission may find what the plan did not; a change of the spec makes both anew.
+  // A submission may find problems that the plan did not; a change of the spec resets both.
   const refusal = submit.error instanceof ApiError ? submit.error : plan.refusal;
   const problems = useMemo(
     () => (refusal ? placeProblems(refusal.errors, sections) : NO_PROBLEMS),

@@ -1,4 +1,4 @@
-// Submits a job: a form drawn from the schema, beside what the job would amount to.
+// Submits a job: a form generated from the schema, and the plan next to it.
 import { useQuery } from "@tanstack/react-query";
 import { jobQuery, schemaQuery } from "@/shared/api/queries";
 import { ErrorState } from "@/shared/ui/Notice";

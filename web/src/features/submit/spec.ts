@@ -1,7 +1,7 @@
 // The spec as it is written: a document that holds only what differs from the defaults.
 import type { FormField, Json, JsonObject } from "./schema";
 
-/** Return the value at a JSON pointer; undefined where the document says nothing. */
+/** Return the value at a JSON pointer; undefined where the document has none. */
 export function valueAt(spec: JsonObject, pointer: string): Json | undefined {
   let value: Json | undefined = spec;
   for (const key of keysOf(pointer)) {
@@ -26,7 +26,7 @@ export function withValue(spec: JsonObject, pointer: string, value: Json | undef
   return changed;
 }
 
-/** Return what a field holds: what the document says, else the default. */
+/** Return the value of a field: that of the document, else the default. */
 export function fieldValue(spec: JsonObject, field: FormField): Json {
   const value = valueAt(spec, field.pointer);
   return value === undefined ? field.default : value;
@@ -51,7 +51,7 @@ const MASK = "********";
 
 const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
 
-/** Return the number that a person typed, or the text: the server then says what is wrong. */
+/** Return the typed number, or the text where it is none: the server then rejects it. */
 export function numberTyped(text: string): number | string {
   const plain = text.replaceAll(/[\s_]/g, "");
   const number = Number(plain);

@@ -17,7 +17,7 @@ import { loginPath } from "@/shared/url/pages";
 type Kind = NonNullable<TokenRequest["kind"]>;
 
 const KINDS: Record<Kind, string> = {
-  api: "For a person or a program: the whole API but tokens.",
+  api: "For a person or a program: the whole API except tokens.",
   join: "Lets one new machine join, once.",
   login: "A link that logs one browser in as admin, once.",
 };
@@ -62,9 +62,9 @@ export function NewTokenDialog({ onClose }: { onClose: () => void }) {
       onClose={onClose}
       footer={
         <>
-          <Button onClick={onClose}>Leave it</Button>
+          <Button onClick={onClose}>Back</Button>
           <Button type="submit" form="new-token" look="primary" busy={make.isPending}>
-            Make the token
+            Create token
           </Button>
         </>
       }
@@ -99,7 +99,7 @@ export function NewTokenDialog({ onClose }: { onClose: () => void }) {
             ))}
           </select>
         </Field>
-        <Field htmlFor="token-life" label="Lives for">
+        <Field htmlFor="token-life" label="Valid for">
           <select
             id="token-life"
             className="select"
@@ -130,8 +130,8 @@ function Made({ token, onClose }: { token: Token; onClose: () => void }) {
         </Button>
       }
     >
-      <p>This is shown once: the server keeps no copy that could be read again.</p>
-      <CommandLine command={useOf(token)} label="How it is used" isText={token.kind === "login"} />
+      <p>The token is shown once: the server stores only its hash.</p>
+      <CommandLine command={useOf(token)} label="Usage" isText={token.kind === "login"} />
     </Dialog>
   );
 }

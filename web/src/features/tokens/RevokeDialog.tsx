@@ -1,4 +1,4 @@
-// Asks before a token is revoked, and says what ends with it.
+// Confirms before a token is revoked, and shows what ends with it.
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
@@ -12,9 +12,9 @@ import { InlineError } from "@/shared/ui/Notice";
 const ENDS: Record<Token["kind"], string> = {
   admin: "",
   api: "Programs that use it, and browsers that logged in with it, are refused from now on.",
-  join: "No machine can join with it any more; one that has joined stays.",
-  login: "Its link no longer logs anybody in.",
-  node: "The node’s worker is refused from now on. What it trains goes on, and cannot report.",
+  join: "No further machine can join with it; one that has joined stays.",
+  login: "Its link logs in no further browser.",
+  node: "The node’s worker is refused from now on. Its jobs keep training, but cannot report.",
 };
 
 export function RevokeDialog({ token, onClose }: { token: Token; onClose: () => void }) {
@@ -41,7 +41,10 @@ export function RevokeDialog({ token, onClose }: { token: Token; onClose: () => 
       }
     >
       <p>{ENDS[token.kind]}</p>
-      <CommandLine command={curl("DELETE", `/tokens/${token.id}`)} label="Does the same" />
+      <CommandLine
+        command={curl("DELETE", `/tokens/${token.id}`)}
+        label="The same by command line"
+      />
       {revoke.isError && <InlineError error={revoke.error} />}
     </Dialog>
   );

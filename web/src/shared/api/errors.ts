@@ -1,4 +1,4 @@
-// Refusals of the server as one error type, and what a person is told of any error.
+// Refusals of the server as one error type, and the message shown for any error.
 import type { Problem, ProblemDetails } from "./types";
 
 /** A refusal: the problem document (RFC 9457) that the server answered with. */
@@ -19,7 +19,7 @@ export class ApiError extends Error {
   }
 }
 
-/** No answer at all: the server is away, or the network is. */
+/** No answer: server or network is down. */
 export class UnreachableError extends Error {
   override name = "UnreachableError";
 
@@ -33,7 +33,7 @@ export class UnreachableError extends Error {
 /** Milliseconds until a read that failed for a passing reason is tried again. */
 const RETRY_PAUSE = 5_000;
 
-/** A refusal stays a refusal; a server that is away or overloaded comes back. */
+/** A refusal is permanent; an absent or overloaded server recovers. */
 export function isPassing(error: unknown): boolean {
   return error instanceof UnreachableError || (error instanceof ApiError && error.status >= 500);
 }
@@ -50,7 +50,7 @@ export function problemOf(body: unknown, response: Response): ProblemDetails {
     type: "about:blank",
     title: response.statusText || `HTTP ${response.status}`,
     status: response.status,
-    detail: `The server answered ${response.status} without saying why.`,
+    detail: `The server answered ${response.status} without a reason.`,
     errors: [],
     request_id: response.headers.get("x-request-id") ?? "",
   };

@@ -1,4 +1,4 @@
-// A caller's own name of one request, under which a repeat is harmless.
+// Idempotency keys: a repeated request with the same key has no further effect.
 
 /** `crypto.randomUUID` is only there on HTTPS and on the own machine. */
 export function randomKey(): string {

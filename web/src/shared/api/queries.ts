@@ -37,7 +37,7 @@ export const keys = {
   compare: ["compare"] as const,
 };
 
-/** Who is logged in; null when nobody is. */
+/** The session; null without one. */
 export const sessionQuery = queryOptions({
   queryKey: keys.session,
   queryFn: async ({ signal }): Promise<Session | null> => {
@@ -74,7 +74,7 @@ export const jobsQuery = (filter: JobFilter) =>
     getNextPageParam: (page) => page.next_page_token,
   });
 
-/** How many jobs are in each state; the states of the filter do not count, for they are chosen by it. */
+/** Number of jobs in each state, for the filter without its states. */
 export const jobCountsQuery = ({ tags, search }: JobFilter) =>
   queryOptions({
     queryKey: [...keys.jobCounts, { tags, search }] as const,

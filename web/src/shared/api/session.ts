@@ -26,7 +26,7 @@ export function watchSession(client: QueryClient): () => void {
   channel = new BroadcastChannel("trainyard-session");
   channel.onmessage = ({ data }: MessageEvent<News>) => {
     if (data === "ended") forget(client);
-    // It may be another person's: whatever was read before is read again.
+    // The session may be another person's: all data is read again.
     else void client.resetQueries();
   };
   return () => {
@@ -35,7 +35,7 @@ export function watchSession(client: QueryClient): () => void {
   };
 }
 
-/** Nothing that was read for one person is shown to the next. */
+/** Data that was read for one person is never shown to the next. */
 function forget(client: QueryClient): void {
   client.setQueryData(keys.session, null);
   client.removeQueries({ predicate: ({ queryKey: [first] }) => first !== keys.session[0] });

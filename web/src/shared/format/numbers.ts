@@ -1,6 +1,6 @@
 // Numbers as text: a fixed number of significant digits, so that columns stay still while they change.
 
-/** What stands where there is no value. */
+/** Text in place of an absent value. */
 export const NONE = "–";
 
 /** Return a number that may have come as `"NaN"` or `"Infinity"`; null where there is none. */

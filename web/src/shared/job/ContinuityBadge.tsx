@@ -1,4 +1,4 @@
-// Whether an attempt continues where its checkpoint stood; the checks open beneath.
+// Whether an attempt continues exactly from its checkpoint; the checks open below.
 import type { Attempt } from "@/shared/api/types";
 import { grouped } from "@/shared/format/grouped";
 import { count } from "@/shared/format/numbers";

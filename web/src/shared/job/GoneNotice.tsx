@@ -1,4 +1,4 @@
-// Says in an open dialog why what it would do is no longer possible.
+// The reason, in an open dialog, why its action is no longer possible.
 import type { ReactNode } from "react";
 import "./gone.css";
 

@@ -1,7 +1,7 @@
-// What a failure leads to: its name, and the words on the button that resumes after it.
+// A failure as text: its name, and the label of the button that resumes after it.
 import type { Failure } from "@/shared/api/types";
 
-/** What went wrong in a word or two; of a value that is not finite, which one. */
+/** The reason in a word or two; for a non-finite value, which one. */
 export function reasonWords({ reason, metric }: Failure): string {
   if (reason !== "non_finite_loss") return reason.replaceAll("_", " ");
   const name = metric?.split("/").at(-1)?.replaceAll("_", " ");
@@ -14,7 +14,7 @@ const LABELS: Record<NonNullable<Failure["remedy"]["resume"]>, string> = {
   free: "Resume on what is free…",
 };
 
-/** The words on the button that opens the resume dialog as the remedy names it. */
+/** The label of the button that opens the resume dialog with the remedy. */
 export function resumeLabel({ remedy: { resume } }: Failure): string {
   return resume ? LABELS[resume] : "Resume…";
 }

@@ -20,7 +20,7 @@ export function isOwn(checkpointId: string | null, jobId: string): boolean {
   return checkpointId?.startsWith(`${jobId}.`) ?? false;
 }
 
-/** Where an attempt came from, in words. */
+/** The parent checkpoint of an attempt as text. */
 export function originWords(checkpointId: string, jobId: string): string {
   const words = checkpointWords(checkpointId);
   return isOwn(checkpointId, jobId) ? words : `${words} of another job`;

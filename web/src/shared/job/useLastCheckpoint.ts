@@ -1,4 +1,4 @@
-// The checkpoint from which the job would go on now.
+// The checkpoint from which the job would resume now.
 import { useQuery } from "@tanstack/react-query";
 import { resumeOptionsQuery } from "./api";
 

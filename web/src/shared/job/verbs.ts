@@ -1,4 +1,4 @@
-// What may be done to a job: words, and the command lines that do the same.
+// The actions on a job: labels, sentences, and the equivalent command lines.
 import type { Job, Verb } from "@/shared/api/types";
 import { command } from "@/shared/format/shell";
 
@@ -9,11 +9,11 @@ interface VerbWords {
 }
 
 export const VERBS: Record<Verb, VerbWords> = {
-  stop: { label: "Stop", means: "Saves a checkpoint, then leaves. The job can go on from it." },
-  cancel: { label: "Cancel", means: "Leaves at once, without saving." },
-  resume: { label: "Resume", means: "Goes on from a checkpoint, on any legal number of slots." },
-  resize: { label: "Resize", means: "Saves, stops, and goes on with another number of slots." },
-  save: { label: "Save now", means: "Saves a checkpoint and goes on." },
+  stop: { label: "Stop", means: "Saves a checkpoint, then ends. The job can resume from it." },
+  cancel: { label: "Cancel", means: "Ends at once, without saving." },
+  resume: { label: "Resume", means: "Continues from a checkpoint, on any legal number of slots." },
+  resize: { label: "Resize", means: "Saves, stops, and continues on another number of slots." },
+  save: { label: "Save now", means: "Saves a checkpoint; training continues." },
   delete: { label: "Delete", means: "Removes the job with its charts, logs and events." },
 };
 
@@ -24,7 +24,7 @@ export function isDialogVerb(word: string | null): word is DialogVerb {
   return word !== null && word in VERBS && word !== "save";
 }
 
-/** Return the verb that goes on from a checkpoint in the job's present state. */
+/** Return the verb that continues from a checkpoint in the job's present state. */
 export function goOnVerb(job: Job): "resume" | "resize" | null {
   if (job.verbs.includes("resume")) return "resume";
   return job.verbs.includes("resize") ? "resize" : null;
@@ -42,7 +42,7 @@ export function deleteCommand(reference: string, checkpoints: "keep" | "delete")
   return command("delete", reference, ...(checkpoints === "delete" ? ["--checkpoints"] : []));
 }
 
-/** What a running trainer is asked for while it goes on. */
+/** Requests on a running trainer that do not end it. */
 export const REQUESTS = {
   save: { ...VERBS.save, busy: "Saving…" },
   profile: {

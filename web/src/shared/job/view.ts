@@ -1,4 +1,4 @@
-// What of a job page is shown: all of it lies in the URL, so that a link shows the same.
+// The view of a job page, all of it in the URL, so that a link shows the same.
 import { JOB, type JobView } from "@/shared/url/pages";
 import { type Change, usePageParams } from "@/shared/url/params";
 

@@ -39,7 +39,7 @@ const rows = () =>
 const flush = () => vi.advanceTimersByTimeAsync(BATCH_MILLISECONDS);
 
 describe("the feed", () => {
-  it("applies a burst of points in one go and asks the server for nothing", async () => {
+  it("applies a burst of points at once, without a request", async () => {
     let writes = 0;
     const stop = client.getQueryCache().subscribe(({ type }) => {
       writes += type === "updated" ? 1 : 0;

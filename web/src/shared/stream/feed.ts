@@ -1,4 +1,4 @@
-// Brings the query cache forward by live events, so that no page asks for what it was told.
+// Applies live events to the query cache, so that no page requests what an event contained.
 import type { InfiniteData, QueryClient } from "@tanstack/react-query";
 import { type JobFilter, jobQuery, keys } from "@/shared/api/queries";
 import { Refresher } from "@/shared/api/refresh";
@@ -18,7 +18,7 @@ import type { StreamListener } from "./stream";
 export const BATCH_MILLISECONDS = 200;
 /** Where more jobs than this must be read anew at once, the lists are read anew instead. */
 const MANY_JOBS = 12;
-/** Kinds that tell all their news; others change parts of a job's page, which are read anew. */
+/** Kinds that contain the whole change; others change parts of a job's page, which are read again. */
 const COMPLETE = new Set<ItemKind>([
   "metrics",
   "log",
@@ -105,7 +105,7 @@ export class Feed implements StreamListener {
       const job = await this.client.fetchQuery({ ...this.query(id), staleTime: 0 });
       this.eachList((pages, filter) => placeJob(pages, job, filter));
     } catch {
-      // It may be gone by now, and then an event says so; a lost server ends in a reset.
+      // A deleted job has an event of its own; a lost server ends in a reset.
     }
   }
 

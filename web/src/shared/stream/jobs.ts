@@ -1,4 +1,4 @@
-// What live events change in the rows of the jobs table, without asking the server.
+// Changes of rows of the jobs table by live events, without a request.
 import type { JobFilter } from "@/shared/api/queries";
 import type { ItemKind, JobSummary, StreamItem } from "@/shared/api/types";
 
@@ -43,7 +43,7 @@ const STALE = new Set<ItemKind>([
   "resume_requested",
 ]);
 
-/** Whether the server must be asked for the job after this event. */
+/** Whether the job must be read again after this event. */
 export function makesStale(event: StreamItem): boolean {
   return STALE.has(event.kind);
 }
@@ -111,7 +111,7 @@ export function placeJob(
 ): readonly JobPage[] {
   const without = removeJob(pages, job.id);
   if (!matches(job, filter)) return without;
-  // Where a page ends is told by the rows that it came with, the job's own among them.
+  // The rows of a page as it was read, the job's own among them, decide where it ends.
   const into = pages.findIndex((page) => {
     const last = page.items.at(-1);
     return !page.next_page_token || (last !== undefined && byPlace(job, last) <= 0);

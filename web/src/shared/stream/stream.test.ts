@@ -57,7 +57,7 @@ describe("the stream", () => {
     expect(event.mock.calls).toEqual([[{ kind: "metrics" }]]);
   });
 
-  it("says reset when it opens and when the server says so, not when the browser resumed", () => {
+  it("resets when it opens and when the server sends a reset, not when the browser resumed", () => {
     const reset = vi.fn();
     const stream = new EventStream("/s", open);
     stream.subscribe({ reset });
@@ -85,7 +85,7 @@ describe("the stream", () => {
     }
   });
 
-  it("tells watchers of its status until they leave", () => {
+  it("notifies watchers of its status until they leave", () => {
     const stream = new EventStream("/s", open);
     const changed = vi.fn();
     const leave = stream.watchStatus(changed);

@@ -1,4 +1,4 @@
-// The one event stream of a tab: it resumes by itself, and says when something was missed.
+// The one event stream of a tab: it resumes by itself, and resets its listeners when events were missed.
 import type { StreamItem } from "@/shared/api/types";
 
 export type StreamStatus = "connecting" | "live" | "lost";
@@ -6,14 +6,14 @@ export type StreamStatus = "connecting" | "live" | "lost";
 export interface StreamListener {
   /** Called for each event, in order. */
   event?: (event: StreamItem) => void;
-  /** Called when events were missed for good: whatever is shown must be read afresh. */
+  /** Called when events were lost: all shown data must be read again. */
   reset?: () => void;
 }
 
 const FIRST_PAUSE = 1_000;
 const LONGEST_PAUSE = 15_000;
 
-/** Opens an EventSource while anybody listens, and hands every event to all listeners. */
+/** Opens an EventSource while there are listeners, and passes every event to all of them. */
 export class EventStream {
   private source: EventSource | null = null;
   private retry: ReturnType<typeof setTimeout> | null = null;
@@ -37,7 +37,7 @@ export class EventStream {
     return () => this.watchers.delete(changed);
   };
 
-  /** Hand events to a listener until the returned function is called. */
+  /** Pass events to a listener until the returned function is called. */
   subscribe(listener: StreamListener): () => void {
     this.listeners.add(listener);
     if (this.listeners.size === 1) this.connect();
@@ -53,7 +53,7 @@ export class EventStream {
     source.onopen = () => {
       this.pause = FIRST_PAUSE;
       this.setStatus("live");
-      // A new EventSource knows no last id: what was read before it opened may be old by now.
+      // A new EventSource has no last id: data that was read before it opened may be stale.
       this.reset();
       source.onopen = () => this.setStatus("live");
     };

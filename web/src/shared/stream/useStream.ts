@@ -2,7 +2,7 @@
 import { useEffect, useRef, useSyncExternalStore } from "react";
 import { type StreamListener, type StreamStatus, stream } from "./stream";
 
-/** Hand live events to a listener while the component is mounted; it need not be memoized. */
+/** Pass live events to a listener while the component is mounted; it need not be memoized. */
 export function useStream(listener: StreamListener): void {
   const latest = useRef(listener);
   useEffect(() => {

@@ -1,4 +1,4 @@
-// Short labels: neutral words, and the states of jobs with a glyph of their own.
+// Short labels: neutral ones, and states with a glyph each.
 import type { ReactNode } from "react";
 import type { JobState } from "@/shared/api/types";
 import { cx } from "./cx";

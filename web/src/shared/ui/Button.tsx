@@ -12,7 +12,7 @@ interface Look {
 }
 
 interface ButtonProps extends ComponentProps<"button">, Look {
-  /** Something is on its way: the button waits, and keeps its width. */
+  /** A request is in flight: the button is disabled and keeps its width. */
   busy?: boolean;
 }
 

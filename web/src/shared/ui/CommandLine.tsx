@@ -1,11 +1,11 @@
-// The command line that does the same as a button, ready to be copied.
+// The equivalent command line of a button, with a copy button.
 import { useState } from "react";
 import { Button } from "./Button";
 import "./CommandLine.css";
 
 interface CommandLineProps {
   command: string;
-  /** What the command does, for those who do not see where it stands. */
+  /** What the command does, for screen readers. */
   label?: string;
   /** It is a text to be copied and no command, such as a link. */
   isText?: boolean;

@@ -5,7 +5,7 @@ import "./Dialog.css";
 
 interface DialogProps {
   title: string;
-  /** Called on Esc, on the close button and on a click beside the dialog. */
+  /** Called on Esc, on the close button and on a click outside the dialog. */
   onClose: () => void;
   children: ReactNode;
   /** Buttons, the one that carries it out last. */
@@ -17,7 +17,7 @@ interface DialogProps {
 export function Dialog({ title, onClose, children, footer, wide }: DialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   const heading = useId();
-  // Closed before it is taken away: only so does the focus go back to where it was.
+  // Closed before it is removed, because only close() returns the focus.
   useLayoutEffect(() => {
     const opened = dialog.current;
     opened?.showModal();

@@ -1,4 +1,4 @@
-// A labelled control with its unit, its help and what is wrong with it.
+// A labelled control with its unit, help and problems.
 import type { ReactNode } from "react";
 import { cx } from "./cx";
 import "./Field.css";
@@ -9,7 +9,7 @@ interface FieldProps {
   label: ReactNode;
   help?: ReactNode;
   error?: ReactNode;
-  /** Something that is legal and probably not meant. */
+  /** A legal value that is probably a mistake. */
   warning?: ReactNode;
   children: ReactNode;
   className?: string;

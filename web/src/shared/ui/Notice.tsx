@@ -1,4 +1,4 @@
-// What stands where there is nothing to show, yet or at all, and what to do next.
+// Empty and error states, with the next action.
 import { useQueryClient } from "@tanstack/react-query";
 import { type ReactNode, useEffect, useState } from "react";
 import { ApiError, isPassing, messageOf } from "@/shared/api/errors";
@@ -22,12 +22,12 @@ export function EmptyState({ title, children }: EmptyStateProps) {
   );
 }
 
-/** What went wrong, with the server's own words, and a way to try again. */
+/** An error with the server's message, and a button that tries again. */
 export function ErrorState({ error, onRetry }: { error: unknown; onRetry?: () => void }) {
   const problem = error instanceof ApiError ? error.problem : null;
   return (
     <div className="notice" role="alert">
-      <h2>{problem?.title ?? "Nothing to show"}</h2>
+      <h2>{problem?.title ?? "Error"}</h2>
       <p>{messageOf(error)}</p>
       {(problem?.errors?.length ?? 0) > 1 && <ProblemList error={error} />}
       {onRetry && <Button onClick={onRetry}>Try again</Button>}
@@ -36,13 +36,13 @@ export function ErrorState({ error, onRetry }: { error: unknown; onRetry?: () =>
   );
 }
 
-/** A refusal next to what was refused; that the server is away is said only while it is. */
+/** A refusal next to its control; that the server is away is shown only while it is. */
 export function InlineError({ error, className }: { error: unknown; className?: string }) {
   const hasRecovered = useRecovery(error);
   if (isPassing(error) && hasRecovered) {
     return (
       <p className={cx("inline-error inline-recovered", className)} role="status">
-        The server answers again: try once more.
+        The server answers again. Try again.
       </p>
     );
   }

@@ -1,4 +1,4 @@
-// A small panel that a button opens, on the browser's own popover: Esc and a click beside close it.
+// A small panel that a button opens, on the browser's own popover: Esc and a click outside close it.
 import { type ReactNode, type ToggleEvent, useId, useRef } from "react";
 import { cx } from "./cx";
 import "./Popover.css";

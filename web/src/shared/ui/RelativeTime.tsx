@@ -1,4 +1,4 @@
-// Ages that stay true while the page is open, all moved on by one clock.
+// Ages that are updated while the page is open, all by one clock.
 import { useSyncExternalStore } from "react";
 import { age, duration, moment, secondsBetween } from "@/shared/format/time";
 

@@ -1,4 +1,4 @@
-// Grey lines in the place of text that is on its way, of the size that the text will have.
+// Grey lines in place of text that is being loaded, of the same size.
 import "./Skeleton.css";
 
 /** `width` is a CSS width such as `12ch`. */

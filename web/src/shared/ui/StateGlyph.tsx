@@ -1,4 +1,4 @@
-// The shape of each state: told apart without colour.
+// The shape of each state, distinct without colour.
 import type { ReactNode } from "react";
 import type { Attempt, JobState } from "@/shared/api/types";
 

@@ -1,4 +1,4 @@
-// Typed search parameters: kinds of them, how a page reads its own, changes them, links to them.
+// Typed search parameters: their kinds, and how a page reads, changes and links to them.
 import { useCallback, useMemo } from "react";
 import { useNavigate, useSearchParams } from "react-router";
 import type { Extent } from "@/shared/ui/chart/curve";

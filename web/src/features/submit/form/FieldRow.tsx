@@ -1,4 +1,4 @@
-// One field of the spec with its help, its problems, and the way back to its default.
+// One field of the spec with its help, its problems, and a reset to its default.
 import { memo } from "react";
 import { Field } from "@/shared/ui/Field";
 import type { FormField, Json } from "../schema";
@@ -6,7 +6,7 @@ import { ControlOf } from "./controls";
 
 interface FieldRowProps {
   field: FormField;
-  /** What the draft says; undefined is the default. */
+  /** Value in the draft; undefined for the default. */
   value: Json | undefined;
   errors: readonly string[] | undefined;
   warnings: readonly string[] | undefined;

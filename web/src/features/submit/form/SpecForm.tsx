@@ -52,7 +52,7 @@ export function SpecForm({ sections, spec, problems, warnings, edit }: SpecFormP
           onField={setField}
         />
       ))}
-      {shown.length === 0 && <EmptyState title="No field has this in its name or help" />}
+      {shown.length === 0 && <EmptyState title="No field matches" />}
     </div>
   );
 }

@@ -1,4 +1,4 @@
-// The spec as JSON, to read, to edit, to paste into, and to keep.
+// The spec as JSON, to read, edit, paste and download.
 import { useState } from "react";
 import { ButtonLink } from "@/shared/ui/Button";
 import { CopyButton } from "@/shared/ui/CommandLine";
@@ -14,21 +14,21 @@ interface SpecTextProps {
 export function SpecText({ spec, edit }: SpecTextProps) {
   const [typed, setTyped] = useState("");
   const read = parsed(typed);
-  // What was typed stands until it means another spec than the form holds.
+  // The typed text stays until the form holds another spec.
   const isTyped = typed !== "" && (read.spec === null || isEqual(read.spec, spec));
   const text = isTyped ? typed : JSON.stringify(spec, null, 2);
   const error = isTyped ? read.error : null;
   const type = (changed: string) => {
     setTyped(changed);
-    const { spec: meant } = parsed(changed);
-    if (meant) edit(() => meant);
+    const { spec: next } = parsed(changed);
+    if (next) edit(() => next);
   };
   return (
     <div className="spec-text">
       <textarea
         className="textarea mono"
         rows={24}
-        aria-label="The spec as JSON; what is left out has its default"
+        aria-label="The spec as JSON; a field that is absent has its default"
         aria-invalid={error !== null || undefined}
         spellCheck={false}
         value={text}
@@ -36,7 +36,7 @@ export function SpecText({ spec, edit }: SpecTextProps) {
       />
       <footer className="spec-text-footer">
         <span className={error ? "field-error" : "muted"}>
-          {error ?? "What is left out has its default."}
+          {error ?? "A field that is absent has its default."}
         </span>
         <CopyButton text={text} />
         <ButtonLink small to={fileUrl(text)} download="job.json" reloadDocument>

@@ -1,4 +1,4 @@
-// Fields that most jobs set: they stand open, the others one step behind.
+// Fields that most jobs set: shown at once, the others after a click.
 import type { FormSection } from "../schema";
 
 export const COMMON: ReadonlySet<string> = new Set([

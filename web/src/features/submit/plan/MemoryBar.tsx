@@ -1,4 +1,4 @@
-// The memory of the fullest rank, by part, against what the smallest slot has.
+// Memory of the fullest rank by part, relative to the smallest slot.
 import type { MemoryEstimate } from "@/shared/api/types";
 import { bytes } from "@/shared/format/numbers";
 
@@ -56,7 +56,7 @@ export function MemoryBar({ memory, available }: MemoryBarProps) {
           </li>
         ))}
       </ul>
-      <p className="plan-note">Fullest at the backward of the {PEAKS[memory.peak_at]}.</p>
+      <p className="plan-note">Peak: backward of the {PEAKS[memory.peak_at]}.</p>
     </>
   );
 }

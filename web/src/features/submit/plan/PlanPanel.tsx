@@ -1,4 +1,4 @@
-// What the draft would amount to: layout, memory, batch, size, warnings; and its command line.
+// The plan of the draft: layout, memory, batch, size, warnings; and the command line.
 import type { ReactNode } from "react";
 import type { ApiError } from "@/shared/api/errors";
 import type { Plan, Problem } from "@/shared/api/types";
@@ -12,7 +12,7 @@ import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { submitCommand } from "../commandLine";
 import { controlId } from "../form/FieldRow";
 import type { JsonObject } from "../schema";
-import { BatchDeal } from "./BatchDeal";
+import { BatchPartition } from "./BatchPartition";
 import { MemoryBar } from "./MemoryBar";
 import type { Planned } from "./usePlan";
 
@@ -22,7 +22,7 @@ interface PlanPanelProps {
   refusal: ApiError | null;
   /** Problems that no field shows. */
   elsewhere: readonly Problem[];
-  /** What follows the plan: the button that submits. */
+  /** Content below the plan: the button that submits. */
   children: ReactNode;
 }
 
@@ -36,7 +36,7 @@ export function PlanPanel({ spec, planned, refusal, elsewhere, children }: PlanP
         {plan ? <PlanView plan={plan} /> : !refusal && !error && <SkeletonLines lines={9} />}
       </div>
       <section className="plan-part">
-        <h3>The same on the command line</h3>
+        <h3>Command line</h3>
         <CommandLine command={submitCommand(spec)} label="Submits the same job" />
       </section>
       <div className="plan-part plan-act">{children}</div>
@@ -47,9 +47,9 @@ export function PlanPanel({ spec, planned, refusal, elsewhere, children }: PlanP
 function PlanView({ plan }: { plan: Plan }) {
   const facts: [string, string, string?][] = [
     ["Parameters", shortCount(plan.parameters.total), count(plan.parameters.total)],
-    ["Tokens a step", shortCount(plan.tokens_per_step), count(plan.tokens_per_step)],
-    ["Tokens in all", shortCount(plan.total_tokens), count(plan.total_tokens)],
-    ["FLOPs in all", short(plan.total_flops), plan.total_flops.toExponential(2)],
+    ["Tokens per step", shortCount(plan.tokens_per_step), count(plan.tokens_per_step)],
+    ["Total tokens", shortCount(plan.total_tokens), count(plan.total_tokens)],
+    ["Total FLOPs", short(plan.total_flops), plan.total_flops.toExponential(2)],
     ["Checkpoint", bytes(plan.checkpoint_bytes), `${count(plan.checkpoint_bytes)} bytes`],
     [
       "Checkpoints kept",
@@ -71,7 +71,7 @@ function PlanView({ plan }: { plan: Plan }) {
         <MemoryBar memory={plan.memory} available={plan.device_memory_bytes} />
       </section>
       <section className="plan-part" aria-label="Batch">
-        <BatchDeal batch={plan.batch} />
+        <BatchPartition batch={plan.batch} />
       </section>
       <dl className="plan-part facts">
         {facts.map(([name, value, whole]) => (
@@ -90,7 +90,7 @@ function PlanView({ plan }: { plan: Plan }) {
         </section>
       )}
       {plan.warnings.length > 0 && (
-        <Problems title="Probably not meant" tone="warn" problems={plan.warnings} />
+        <Problems title="Warnings" tone="warn" problems={plan.warnings} />
       )}
     </>
   );
@@ -104,7 +104,7 @@ function Fits({ fits }: { fits: boolean | null }) {
 function Refusal({ refusal, elsewhere }: { refusal: ApiError; elsewhere: readonly Problem[] }) {
   const problems = refusal.errors.length > 0 ? refusal.errors : elsewhere;
   if (problems.length === 0) return <InlineError error={refusal} className="plan-part" />;
-  return <Problems title="Would be refused" tone="bad" problems={problems} />;
+  return <Problems title="Errors" tone="bad" problems={problems} />;
 }
 
 interface ProblemsProps {

@@ -1,4 +1,4 @@
-// The plan of a draft, asked for when typing rests.
+// The plan of a draft, requested when typing pauses.
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import { api, ask } from "@/shared/api/client";
@@ -42,7 +42,7 @@ export function usePlan(spec: JsonObject): Planned {
   };
 }
 
-/** A draft may be wrong: the server, not the compiler, says where. */
+/** A draft may be invalid: the server validates it, not the compiler. */
 export function bodyOf(spec: JsonObject): components["schemas"]["JobSpecInput"] {
   return spec as components["schemas"]["JobSpecInput"];
 }

@@ -1,4 +1,4 @@
-// A table of any length: only the rows near the window exist, the others are room above and below.
+// A table of any length: only rows near the window exist, the others are padding.
 import { useWindowVirtualizer, type VirtualItem } from "@tanstack/react-virtual";
 import { type ReactNode, type Ref, useLayoutEffect, useRef, useState } from "react";
 import { cx } from "@/shared/ui/cx";
@@ -8,7 +8,7 @@ import "./Table.css";
 /** Rows above and below the window that exist: the keyboard walks from row to row. */
 const OVERSCAN = 12;
 
-/** What each `<tr>` takes on, so that it is measured and screen readers count it. */
+/** Attributes of each `<tr>`, so that it is measured and screen readers count it. */
 export interface RowPlace {
   ref: Ref<HTMLTableRowElement>;
   "data-index": number;
@@ -85,7 +85,7 @@ function Room({ height, columns }: { height: number; columns: number }) {
   );
 }
 
-/** How far down the page an element begins, in pixels; what stands above may grow. */
+/** Offset of an element from the top of the page, in pixels; content above it may grow. */
 function useTop(element: { current: HTMLElement | null }): number {
   const [top, setTop] = useState(0);
   useLayoutEffect(() => {

@@ -1,12 +1,12 @@
-// How the global batch is dealt to the data-parallel ranks: a square for each micro-batch.
+// The batch partition: a square for each micro-batch, by data-parallel rank and round.
 import type { BatchPlan } from "@/shared/api/types";
 import { count, percent, plural } from "@/shared/format/numbers";
 import { cx } from "@/shared/ui/cx";
 
-/** Above so many ranks or rounds, words alone say it. */
+/** Above so many ranks or rounds only the text is shown. */
 const MOST_SQUARES = 16;
 
-export function BatchDeal({ batch }: { batch: BatchPlan }) {
+export function BatchPartition({ batch }: { batch: BatchPlan }) {
   const isDrawn = batch.dp <= MOST_SQUARES && batch.rounds <= MOST_SQUARES;
   return (
     <>
@@ -29,14 +29,14 @@ export function BatchDeal({ batch }: { batch: BatchPlan }) {
   );
 }
 
-/** Micro-batch i goes to rank i mod dp; in the last round ranks without one run weight zero. */
+/** Micro-batch i goes to rank i mod dp; in the last round, ranks without one run weight zero. */
 function Squares({ batch }: { batch: BatchPlan }) {
   const { dp, rounds } = batch;
   // A line is a round or a rank, whichever makes fewer lines.
   const width = Math.max(dp, rounds);
   return (
     <div
-      className="deal"
+      className="partition"
       style={{ gridTemplateColumns: `repeat(${width}, 12px)` }}
       aria-hidden="true"
     >
@@ -50,7 +50,7 @@ function Squares({ batch }: { batch: BatchPlan }) {
           <span
             // biome-ignore lint/suspicious/noArrayIndexKey: a square is its place
             key={square}
-            className={cx("deal-square", isIdle && "deal-idle")}
+            className={cx("partition-square", isIdle && "partition-idle")}
             title={`round ${round}, rank ${rank}: ${isIdle ? "idle" : `micro-batch ${microBatch}`}`}
           />
         );
