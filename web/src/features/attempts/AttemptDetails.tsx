@@ -1,5 +1,4 @@
 // One attempt: its failure, overrides and nodes.
-import type { ReactNode } from "react";
 import type { Attempt, Failure, Job } from "@/shared/api/types";
 import { count, NONE, plural } from "@/shared/format/numbers";
 import { autoWords, valueText } from "@/shared/format/spec";
@@ -10,6 +9,7 @@ import { useView } from "@/shared/job/view";
 import { Badge, StateBadge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
 import { CopyButton } from "@/shared/ui/CommandLine";
+import { Fact } from "@/shared/ui/Field";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { Table } from "@/shared/ui/table/Table";
 
@@ -123,14 +123,5 @@ function Nodes({ attempt }: { attempt: Attempt }) {
         </tr>
       ))}
     </Table>
-  );
-}
-
-function Fact({ name, children }: { name: string; children: ReactNode }) {
-  return (
-    <div>
-      <dt>{name}</dt>
-      <dd>{children}</dd>
-    </div>
   );
 }

@@ -1,5 +1,5 @@
 // What is chosen for a fork, as the API and the command line say it.
-import { ApiError, messageOf } from "@/shared/api/errors";
+import { ApiError, messageOf, problemText } from "@/shared/api/errors";
 import type { components } from "@/shared/api/schema";
 
 export interface ForkChoice {
@@ -45,10 +45,7 @@ export function forkWords({ name, settings, parts }: ForkChoice): string[] {
 export function forkProblems(error: unknown): string[] {
   const errors = error instanceof ApiError ? error.errors : [];
   if (errors.length === 0) return [messageOf(error)];
-  return errors.map(({ pointer, detail }) => {
-    const [, field = ""] = /^\/(?:changes\/)?(.*)$/.exec(pointer) ?? [];
-    return field === "" ? detail : `${field.replaceAll("/", ".")}: ${detail}`;
-  });
+  return errors.map((problem) => problemText(problem, "changes"));
 }
 
 function linesOf(settings: string): string[] {

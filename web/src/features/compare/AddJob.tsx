@@ -1,8 +1,9 @@
 // Finds a job by name or id and adds it: a text field with a list of what fits.
 import { useInfiniteQuery } from "@tanstack/react-query";
-import { type FocusEvent, type KeyboardEvent, useEffect, useId, useState } from "react";
+import { type FocusEvent, type KeyboardEvent, useId, useState } from "react";
 import { jobsQuery, legalSearch } from "@/shared/api/queries";
 import type { JobSummary } from "@/shared/api/types";
+import { useSettled } from "@/shared/api/useSettled";
 import { StateBadge } from "@/shared/ui/Badge";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 
@@ -125,11 +126,7 @@ function Option({ id, job, isMarked, onChoose, onMark }: OptionProps) {
 
 /** The newest jobs that fit what was typed, when typing rests. */
 function useFound(typed: string, chosen: readonly string[], isOpen: boolean) {
-  const [search, setSearch] = useState(typed);
-  useEffect(() => {
-    const timer = setTimeout(() => setSearch(typed), typed ? TYPING_MILLISECONDS : 0);
-    return () => clearTimeout(timer);
-  }, [typed]);
+  const search = useSettled(typed, typed ? TYPING_MILLISECONDS : 0);
   const found = useInfiniteQuery({
     ...jobsQuery({ states: [], tags: [], search }),
     enabled: isOpen,

@@ -8,13 +8,13 @@ import { count, plural } from "@/shared/format/numbers";
 import { GoneNotice } from "@/shared/job/GoneNotice";
 import { useReference } from "@/shared/job/reference";
 import { useLastCheckpoint } from "@/shared/job/useLastCheckpoint";
-import { cancelCommand, deleteCommand, stopCommand, VERBS } from "@/shared/job/verbs";
+import { deleteCommand, type EndVerb, endCommand, VERBS } from "@/shared/job/verbs";
 import { Button, type ButtonLook } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { Dialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
 import { InlineError } from "@/shared/ui/Notice";
-import { deleteJob, postCancel, postStop } from "./api";
+import { deleteJob, postEnd } from "./api";
 
 interface DialogProps {
   job: Job;
@@ -23,70 +23,37 @@ interface DialogProps {
   gone: string | null;
 }
 
-const DIALOGS = {
-  stop: StopDialog,
-  cancel: CancelDialog,
-  delete: DeleteDialog,
-};
-
-export function ActionDialog({ verb, ...props }: DialogProps & { verb: keyof typeof DIALOGS }) {
-  const Shown = DIALOGS[verb];
-  return <Shown {...props} />;
+export function ActionDialog({ verb, ...props }: DialogProps & { verb: EndVerb | "delete" }) {
+  return verb === "delete" ? <DeleteDialog {...props} /> : <EndDialog verb={verb} {...props} />;
 }
 
-function StopDialog({ job, onClose, gone }: DialogProps) {
+const BUTTONS = {
+  stop: { label: "Stop", look: "primary" },
+  cancel: { label: "Cancel the job", look: "danger" },
+} as const;
+
+function EndDialog({ verb, job, onClose, gone }: DialogProps & { verb: EndVerb }) {
   const [reason, setReason] = useState("");
   const reference = useReference(job);
   const client = useQueryClient();
-  const stop = useMutation({
-    mutationFn: () => postStop(job.id, reason),
+  const end = useMutation({
+    mutationFn: () => postEnd(job.id, verb, reason),
     onSuccess: (after) => {
-      onClose(); // first: the job that comes back cannot be stopped again
+      onClose(); // first, because the new state forbids the verb
       client.setQueryData(keys.jobView(job.id), after);
     },
   });
   return (
     <ConfirmDialog
-      title={`Stop ${job.name}?`}
-      means={VERBS.stop.means}
-      command={stopCommand(reference, reason)}
-      button={{ label: "Stop", look: "primary", busy: stop.isPending, onClick: stop.mutate }}
-      error={stop.error}
+      title={`${VERBS[verb].label} ${job.name}?`}
+      means={VERBS[verb].means}
+      command={endCommand(verb, reference, reason)}
+      button={{ ...BUTTONS[verb], busy: end.isPending, onClick: end.mutate }}
+      error={end.error}
       gone={gone}
       onClose={onClose}
     >
-      <Reason value={reason} onChange={setReason} />
-    </ConfirmDialog>
-  );
-}
-
-function CancelDialog({ job, onClose, gone }: DialogProps) {
-  const [reason, setReason] = useState("");
-  const reference = useReference(job);
-  const client = useQueryClient();
-  const cancel = useMutation({
-    mutationFn: () => postCancel(job.id, reason),
-    onSuccess: (reply) => {
-      onClose();
-      client.setQueryData(keys.jobView(job.id), reply.job);
-    },
-  });
-  return (
-    <ConfirmDialog
-      title={`Cancel ${job.name}?`}
-      means={VERBS.cancel.means}
-      command={cancelCommand(reference, reason)}
-      button={{
-        label: "Cancel the job",
-        look: "danger",
-        busy: cancel.isPending,
-        onClick: cancel.mutate,
-      }}
-      error={cancel.error}
-      gone={gone}
-      onClose={onClose}
-    >
-      <Lost job={job} />
+      {verb === "cancel" && <Lost job={job} />}
       <Reason value={reason} onChange={setReason} />
     </ConfirmDialog>
   );

@@ -2,15 +2,9 @@
 import { useMutation } from "@tanstack/react-query";
 import { Fragment, useEffect, useRef, useState } from "react";
 import type { Job, Verb } from "@/shared/api/types";
+import { command } from "@/shared/format/shell";
 import { useReference } from "@/shared/job/reference";
-import {
-  type Asked,
-  type DialogVerb,
-  isDialogVerb,
-  REQUESTS,
-  requestCommand,
-  VERBS,
-} from "@/shared/job/verbs";
+import { type Asked, type DialogVerb, isDialogVerb, REQUESTS, VERBS } from "@/shared/job/verbs";
 import { useView } from "@/shared/job/view";
 import { useStream } from "@/shared/stream/useStream";
 import { Button, type ButtonLook } from "@/shared/ui/Button";
@@ -112,7 +106,7 @@ function RequestButton({ kind, job }: { kind: Asked; job: Job }) {
     <>
       <Button
         busy={isWaiting}
-        title={`${means}\n\n${requestCommand(kind, reference)}`}
+        title={`${means}\n\n${command(kind, reference)}`}
         onClick={() => ask.mutate()}
       >
         {isWaiting ? busy : label}

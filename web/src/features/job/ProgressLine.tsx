@@ -1,8 +1,8 @@
 // Progress of the job: a bar and the main numbers.
-import type { ReactNode } from "react";
 import type { Job } from "@/shared/api/types";
 import { count, metric, NONE, percent, short } from "@/shared/format/numbers";
 import { duration } from "@/shared/format/time";
+import { Fact } from "@/shared/ui/Field";
 import { Elapsed, useNow } from "@/shared/ui/RelativeTime";
 import { Ago } from "./Ago";
 
@@ -50,15 +50,6 @@ export function ProgressLine({ job }: { job: Job }) {
           {phase} <Silence job={job} isActive={isActive} />
         </Fact>
       </dl>
-    </div>
-  );
-}
-
-function Fact({ name, children }: { name: string; children: ReactNode }) {
-  return (
-    <div>
-      <dt>{name}</dt>
-      <dd>{children}</dd>
     </div>
   );
 }

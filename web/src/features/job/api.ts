@@ -1,16 +1,17 @@
 // Requests of the job page: stop, cancel, delete, and requests to the trainer.
 import { api, ask } from "@/shared/api/client";
 import type { components } from "@/shared/api/schema";
+import type { Job } from "@/shared/api/types";
 import { at } from "@/shared/job/api";
+import type { EndVerb } from "@/shared/job/verbs";
 
-export type RequestKind = components["schemas"]["JobRequest"]["kind"];
+type RequestKind = components["schemas"]["JobRequest"]["kind"];
 
-export function postStop(id: string, reason: string) {
-  return ask(api.POST("/api/v1/jobs/{job_id}/stop", { params: at(id), body: { reason } }));
-}
-
-export function postCancel(id: string, reason: string) {
-  return ask(api.POST("/api/v1/jobs/{job_id}/cancel", { params: at(id), body: { reason } }));
+/** Stop or cancel a job; the job after the call. */
+export async function postEnd(id: string, verb: EndVerb, reason: string): Promise<Job> {
+  const request = { params: at(id), body: { reason } };
+  if (verb === "stop") return ask(api.POST("/api/v1/jobs/{job_id}/stop", request));
+  return (await ask(api.POST("/api/v1/jobs/{job_id}/cancel", request))).job;
 }
 
 export function postRequest(id: string, kind: RequestKind) {

@@ -4,6 +4,7 @@ import { bytes, count, plural } from "@/shared/format/numbers";
 import { moment } from "@/shared/format/time";
 import { Badge } from "@/shared/ui/Badge";
 import { cx } from "@/shared/ui/cx";
+import { Fact } from "@/shared/ui/Field";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { DrainButton } from "./DrainButton";
 import { Slots } from "./Slots";
@@ -84,13 +85,4 @@ function draining({ drain }: NodeView): string {
   if (!drain) return "No new placements";
   const rest = drain.running === "move" ? "running jobs save and move" : "running jobs may finish";
   return `Drained by ${drain.by}, ${moment(drain.at)}: no new placements, ${rest}`;
-}
-
-function Fact({ name, children }: { name: string; children: React.ReactNode }) {
-  return (
-    <div>
-      <dt>{name}</dt>
-      <dd>{children}</dd>
-    </div>
-  );
 }

@@ -1,5 +1,5 @@
 // What was typed into the dialog, and the problems of a resume, each at its control. Pure.
-import { ApiError, messageOf } from "@/shared/api/errors";
+import { ApiError, messageOf, problemText } from "@/shared/api/errors";
 
 export type Control = "microBatchSize" | "steps" | "checkpoint";
 
@@ -23,18 +23,12 @@ export function problemsOf(error: unknown): Problems {
   if (error === null || error === undefined) return found;
   const errors = error instanceof ApiError ? error.errors : [];
   if (errors.length === 0) return { at: {}, others: [messageOf(error)] };
-  for (const { pointer, detail } of errors) {
-    const control = CONTROLS[pointer];
-    if (control) found.at[control] = detail;
-    else found.others.push(`${fieldOf(pointer)}${detail}`);
+  for (const problem of errors) {
+    const control = CONTROLS[problem.pointer];
+    if (control) found.at[control] = problem.detail;
+    else found.others.push(problemText(problem, "overrides"));
   }
   return found;
-}
-
-/** `parallelism.tp: ` from a pointer into the request. */
-function fieldOf(pointer: string): string {
-  const path = pointer.replace(/^\/(overrides\/)?/, "").replaceAll("/", ".");
-  return path === "" ? "" : `${path}: `;
 }
 
 /** A typed number: its value, null where the field is empty, or the problem of the text. */

@@ -12,6 +12,7 @@ import { api, ask } from "@/shared/api/client";
 import { retryInterval } from "@/shared/api/errors";
 import { keys } from "@/shared/api/queries";
 import type { Job, ResumeRequest } from "@/shared/api/types";
+import { useSettled } from "@/shared/api/useSettled";
 import { command } from "@/shared/format/shell";
 import { at, checkpointsQuery, resumeOptionsQuery } from "@/shared/job/api";
 import { checkpointReference } from "@/shared/job/reference";
@@ -133,16 +134,6 @@ function choiceOf(
   allowCodeChange: boolean,
 ): Choice | null {
   return row && numbers ? { row, checkpointId, allowCodeChange, ...numbers } : null;
-}
-
-/** Return a value once it has not changed for so long: no preview for each typed digit. */
-function useSettled<Value>(value: Value, milliseconds: number): Value {
-  const [settled, setSettled] = useState(value);
-  useEffect(() => {
-    const timer = setTimeout(() => setSettled(value), milliseconds);
-    return () => clearTimeout(timer);
-  }, [value, milliseconds]);
-  return settled;
 }
 
 export interface Choice {

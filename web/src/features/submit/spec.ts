@@ -26,12 +26,6 @@ export function withValue(spec: JsonObject, pointer: string, value: Json | undef
   return changed;
 }
 
-/** Return the value of a field: that of the document, else the default. */
-export function fieldValue(spec: JsonObject, field: FormField): Json {
-  const value = valueAt(spec, field.pointer);
-  return value === undefined ? field.default : value;
-}
-
 /** Return the document with a field set; its default is left out. */
 export function withField(spec: JsonObject, field: FormField, value: Json): JsonObject {
   return withValue(spec, field.pointer, isEqual(value, field.default) ? undefined : value);

@@ -19,6 +19,12 @@ export class ApiError extends Error {
   }
 }
 
+/** `parallelism.tp: does not divide` from a problem of a request that wraps a spec in `wrapper`. */
+export function problemText({ pointer, detail }: Problem, wrapper: string): string {
+  const path = pointer.replace(`/${wrapper}/`, "/").slice(1).replaceAll("/", ".");
+  return path === "" ? detail : `${path}: ${detail}`;
+}
+
 /** No answer: server or network is down. */
 export class UnreachableError extends Error {
   override name = "UnreachableError";

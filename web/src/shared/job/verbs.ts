@@ -30,12 +30,10 @@ export function goOnVerb(job: Job): "resume" | "resize" | null {
   return job.verbs.includes("resize") ? "resize" : null;
 }
 
-export function stopCommand(reference: string, reason: string): string {
-  return command("stop", reference, ...(reason ? ["--reason", reason] : []));
-}
+export type EndVerb = "stop" | "cancel";
 
-export function cancelCommand(reference: string, reason: string): string {
-  return command("cancel", reference, ...(reason ? ["--reason", reason] : []));
+export function endCommand(verb: EndVerb, reference: string, reason: string): string {
+  return command(verb, reference, ...(reason ? ["--reason", reason] : []));
 }
 
 export function deleteCommand(reference: string, checkpoints: "keep" | "delete"): string {
@@ -53,7 +51,3 @@ export const REQUESTS = {
 };
 
 export type Asked = keyof typeof REQUESTS;
-
-export function requestCommand(kind: Asked, reference: string): string {
-  return command(kind, reference);
-}

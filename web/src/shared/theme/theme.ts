@@ -1,4 +1,4 @@
-// The choice between light, dark and the system's own theme, and colours for what CSS cannot paint.
+// The choice between light, dark and the system theme.
 
 export type Theme = "system" | "light" | "dark";
 
@@ -31,14 +31,4 @@ export function watchTheme(changed: () => void): () => void {
     system.removeEventListener("change", changed);
     window.removeEventListener("themechange", changed);
   };
-}
-
-/** Return the present colour behind a custom property such as `--accent`, for a canvas. */
-export function colorOf(property: string): string {
-  const probe = document.createElement("span");
-  probe.style.color = `var(${property})`;
-  document.body.append(probe);
-  const color = getComputedStyle(probe).color;
-  probe.remove();
-  return color;
 }

@@ -1,4 +1,4 @@
-// A labelled control with its unit, help and problems.
+// A labelled control with its unit, help and problems; and a labelled value.
 import type { ReactNode } from "react";
 import { cx } from "./cx";
 import "./Field.css";
@@ -28,6 +28,16 @@ export function Field({ htmlFor, label, help, error, warning, children, classNam
         {warning && <p className="field-warning">{warning}</p>}
         {help && <p className="field-help">{help}</p>}
       </div>
+    </div>
+  );
+}
+
+/** A pair of a description list. */
+export function Fact({ name, children }: { name: string; children: ReactNode }) {
+  return (
+    <div>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
     </div>
   );
 }

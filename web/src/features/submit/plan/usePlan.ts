@@ -6,6 +6,7 @@ import { ApiError } from "@/shared/api/errors";
 import { keys } from "@/shared/api/queries";
 import type { components } from "@/shared/api/schema";
 import type { Plan } from "@/shared/api/types";
+import { useSettled } from "@/shared/api/useSettled";
 import type { JsonObject } from "../schema";
 
 const TYPING_MILLISECONDS = 250;
@@ -22,7 +23,7 @@ export interface Planned {
 }
 
 export function usePlan(spec: JsonObject): Planned {
-  const settled = useSettled(spec);
+  const settled = useSettled(spec, TYPING_MILLISECONDS);
   const query = useQuery({
     queryKey: [...keys.plan, settled],
     queryFn: ({ signal }) => ask(api.POST("/api/v1/jobs/plan", { body: bodyOf(settled), signal })),
@@ -45,13 +46,4 @@ export function usePlan(spec: JsonObject): Planned {
 /** A draft may be invalid: the server validates it, not the compiler. */
 export function bodyOf(spec: JsonObject): components["schemas"]["JobSpecInput"] {
   return spec as components["schemas"]["JobSpecInput"];
-}
-
-function useSettled(spec: JsonObject): JsonObject {
-  const [settled, setSettled] = useState(spec);
-  useEffect(() => {
-    const timer = setTimeout(() => setSettled(spec), TYPING_MILLISECONDS);
-    return () => clearTimeout(timer);
-  }, [spec]);
-  return settled;
 }
