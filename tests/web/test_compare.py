@@ -146,7 +146,7 @@ def test_the_whole_view_is_in_the_url(
     expect(watched.figure(NORM)).to_have_count(0)
     expect(page.locator(".command-text")).to_contain_text(re.compile("--x tokens --from .* --csv"))
     # The second job takes twice the tokens a step: of the same stretch it has half the points.
-    page.get_by_role("button", name=f"Take layouts-{'fsdp-8'} away").click()
+    page.get_by_role("button", name="Remove layouts-fsdp-8").click()
     wait_for(lambda: watched.points(LOSS) < before[1] / 2, "half the points")
     page.get_by_role("button", name="Show all").click()
     expect(page).not_to_have_url(re.compile("from="))
@@ -161,7 +161,7 @@ def test_a_job_keeps_its_colour_when_another_one_leaves(
     refused(page)
     watched.settle()
     expect(watched.figure(OWN)).to_have_attribute("data-points", "1360")
-    page.get_by_role("button", name="Take layouts-pp-2-fsdp-4 away").click()
+    page.get_by_role("button", name="Remove layouts-pp-2-fsdp-4").click()
     page.wait_for_url(f"**/compare?jobs=,{eight[0]}&names={LOSS},{OWN}")
     expect(watched.figure(OWN)).to_have_count(0)
     watched.settle()
@@ -297,7 +297,7 @@ def test_what_cannot_be_compared_says_so(theatre: Theatre, visit: Visit, eight: 
     nobody = "01m7wwdtkg114ww1yt53bs6p4z"
     page.goto(f"{theatre.url}/compare?jobs={eight[0]},{nobody}")
     expect(page.get_by_role("alert")).to_contain_text(nobody)
-    page.get_by_role("button", name=f"Go on without {nobody}").click()
+    page.get_by_role("button", name=f"Continue without {nobody}").click()
     watched.settle()
     expect(watched.figure(LOSS)).to_have_attribute("data-curves", "layouts-fsdp-8")
     watched.forgive("404")
