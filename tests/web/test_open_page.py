@@ -138,9 +138,7 @@ def test_a_failed_click_is_not_told_for_ever(theatre: Theatre, visit: Visit) -> 
     patiently(page.locator(".inline-error")).to_contain_text("The server does not answer")
     page.unroute("**/requests")
     run.train(run.step + 1)  # points are read again: the server is there
-    patiently(page.locator(".inline-error")).to_have_text(
-        "The server answers again. Try again."
-    )
+    patiently(page.locator(".inline-error")).to_have_text("The server answers again. Try again.")
     watched.forgive_lost()
 
 
