@@ -57,7 +57,7 @@ def draw_show(job: JobView, attempts: Sequence[AttemptView]) -> RenderableType:
     parts: list[RenderableType] = [Text(job.name, style="bold"), rows]
     if job.pending:
         launch = f"{job.pending.cause} as {job.pending.layout}, requested by {job.pending.actor}"
-        parts += [heading("Waits to be launched"), Text(f"  {launch}")]
+        parts += [heading("Waits for launch"), Text(f"  {launch}")]
     if attempts:
         parts += [heading("Attempts"), _attempts(attempts, job.id)]
     if attempt and attempt.failure and job.state != JobState.SUCCEEDED:

@@ -92,7 +92,7 @@ def draw_fork(preview: ForkPreview) -> RenderableType:
     start.append(preview.checkpoint_id, style="dim")
     start.append(f", starts after step {preview.start_step:,}")
     rows = facts([(g.name, _kept(g)) for g in preview.guarantees])
-    return Group(start, draw_plan(preview.plan), heading("What still holds"), rows)
+    return Group(start, draw_plan(preview.plan), heading("What continues exactly"), rows)
 
 
 def _kept(guarantee: Guarantee) -> Text:

@@ -141,7 +141,7 @@ def test_a_verification_is_waited_for_and_shown(run: Run, job: str) -> None:
 def test_an_operation_is_taken_back(run: Run) -> None:
     operation = json.loads(run("checkpoints", "verify", "tiny@step-4", "--json").stdout)["id"]
     told = run("operations", "cancel", operation[:14])
-    assert told.stdout == "⊘ verify of tiny@a1.step-4 is taken back\n"
+    assert told.stdout == "⊘ verify of tiny@a1.step-4 is cancelled\n"
     again = run("operations", "cancel", operation)
     assert (again.exit_code, "cancelled already" in again.stderr) == (1, True)
     assert run("operations", "cancel", "nothing").exit_code == 2

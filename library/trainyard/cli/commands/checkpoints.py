@@ -30,7 +30,7 @@ def checkpoints(
         list[str],
         typer.Argument(
             metavar="JOB | [verify|pin|unpin|delete] CHECKPOINT",
-            help="A job to list, a checkpoint such as JOB@step-400 to show, or what to do with it.",
+            help="A job to list, a checkpoint such as JOB@step-400 to show, or a verb before one.",
         ),
     ],
     limit: Limit = 50,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
@@ -19,11 +20,14 @@ from trainyard.cli.render import job_line
 from trainyard.cli.render_plan import draw_preview
 from trainyard.client import spec_file
 from trainyard.client.errors import UsageError
-from trainyard.client.overrides import overrides_from
 from trainyard.client.references import resolve, resolve_job
 from trainyard.client.sdk import Client
-from trainyard.protocol.attempt import SINGLE_FIELDS
+from trainyard.client.spec_file import Assignment
+from trainyard.protocol.attempt import SECTIONS, SINGLE_FIELDS
 from trainyard.protocol.rest.jobs import CancelReply, JobView
+
+OVERRIDES = {field: name for name, field in SINGLE_FIELDS.items()}
+"""Fields that a resume may change without their section, and their names in the overrides."""
 
 
 def stop(
@@ -86,7 +90,7 @@ def resume(
     allow_code_change: Annotated[
         bool,
         typer.Option(
-            "--allow-code-change", help="Go on although the files of model.code have changed."
+            "--allow-code-change", help="Resume although the files of model.code have changed."
         ),
     ] = False,
     options: Annotated[
@@ -115,9 +119,7 @@ def resume(
                 world_size=world_size,
                 steps=steps,
                 checkpoint_id=target.checkpoint_id,
-                overrides=overrides_from(yard.job(target.job_id), assignments)
-                if assignments
-                else None,
+                overrides=_overrides(yard.job(target.job_id), assignments) if assignments else None,
                 allow_code_change=allow_code_change,
                 dry_run=dry_run,
             )
@@ -128,6 +130,41 @@ def resume(
             write_text("\nNothing was changed." if dry_run else "", job_line(reply.job))
         if wait and not dry_run:
             raise typer.Exit(end_code(watch_job(yard, target.job_id, as_json=json).state))
+
+
+def _overrides(job: JobView, assignments: Iterable[Assignment]) -> dict[str, Any]:
+    """Return the overrides for the assignments.
+
+    An override replaces a whole section, so each one starts from the section as the newest attempt
+    has it.
+
+    Raises:
+        UsageError: a resume may not change one of the fields.
+    """
+    listed = list(assignments)
+    for assignment in listed:
+        _check(assignment)
+    spec = job.current_attempt.overrides.apply(job.spec) if job.current_attempt else job.spec
+    document = spec.model_dump(mode="json")
+    changed = spec_file.apply(document, listed)
+    overrides: dict[str, Any] = {}
+    for assignment in listed:
+        section, field = assignment.path[0], ".".join(assignment.path)
+        if field in OVERRIDES:
+            overrides[OVERRIDES[field]] = changed[section][assignment.path[1]]
+        else:
+            overrides[section] = changed[section]
+    return overrides
+
+
+def _check(assignment: Assignment) -> None:
+    field = ".".join(assignment.path)
+    if assignment.path[0] in SECTIONS and len(assignment.path) > 1:
+        return
+    if field in OVERRIDES and assignment.text:
+        return
+    legal = ", ".join([*OVERRIDES, *(f"{section}.*" for section in SECTIONS)])
+    raise UsageError(f"{assignment}: it would change the result.\n  A resume may change {legal}.")
 
 
 def _spec_field(pointer: str) -> str:

@@ -57,7 +57,7 @@ def up(
 def down(
     data: Data = None,
     keep_running: Annotated[
-        bool, typer.Option("--keep-running", help="Leave jobs training; `up` takes them back.")
+        bool, typer.Option("--keep-running", help="Leave jobs training; `up` adopts them again.")
     ] = False,
     timeout: Annotated[
         float | None, typer.Option("--timeout", min=0, help="Seconds for jobs to save; 600.")

@@ -60,7 +60,7 @@ def logs(
         int, typer.Option("--lines", "-n", min=1, max=PAGE_LINES, help="Last lines to show.")
     ] = 100,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as lines are written, to the job's end.")
+        bool, typer.Option("--follow", "-f", help="Follow new lines to the end of the job.")
     ] = False,
     search: Annotated[
         str | None, typer.Option("--search", "-s", metavar="TEXT", help="Only lines with this.")

@@ -29,7 +29,7 @@ DONE = {
     OperationKind.SCRUB: "Scrubbed",
     OperationKind.DELETE: "Deleted",
     OperationKind.EXPORT: "Exported",
-    OperationKind.SAMPLE: "Drew from",
+    OperationKind.SAMPLE: "Sampled",
     OperationKind.RECOVER: "Recovered",
 }
 
@@ -39,7 +39,7 @@ def operations(
         list[str] | None,
         typer.Argument(
             metavar="[JOB | CHECKPOINT] | cancel OPERATION",
-            help="Only its; all of them without. Or an operation to take back, by its id.",
+            help="Only those of a job or a checkpoint, or an operation to cancel, by its id.",
         ),
     ] = None,
     open_only: Annotated[
@@ -103,7 +103,7 @@ def finish(operation: OperationView, *, waited: bool, as_json: bool) -> None:
 def draw_operations(shown: Sequence[OperationView]) -> RenderableType:
     """Return operations, the newest first."""
     if not shown:
-        return Text("Nothing is being done, and nothing was.")
+        return Text("No operations.")
     rows = Listing("ID", "WHAT", "CHECKPOINT", "STATE", "DONE", "NODE", "BY", "AGE", "RESULT",
                    right=("DONE", "AGE"), spare=("BY", "NODE", "AGE", "ID"),
                    elastic="RESULT")  # fmt: skip
@@ -151,7 +151,7 @@ def operation_line(operation: OperationView) -> Text:
         where = "`trainyard operations` shows it"
         return Text(f"{operation.kind} of {_what(operation)} is {operation.state}{why}; {where}")
     if operation.state == OperationState.CANCELLED:
-        return Text(f"⊘ {operation.kind} of {_what(operation)} is taken back")
+        return Text(f"⊘ {operation.kind} of {_what(operation)} is cancelled")
     message = operation.outcome.message if operation.outcome else ""
     sign = Text("✓ ", style="green") if well else Text("✗ ", style="red")
     title = (

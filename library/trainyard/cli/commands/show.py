@@ -70,7 +70,7 @@ def nodes(
         list[str] | None,
         typer.Argument(
             metavar="[drain|undrain NODE]",
-            help="All machines without; or one to empty, or to take back into use.",
+            help="Nothing for all machines, or the one to drain or undrain.",
         ),
     ] = None,
     finish: Annotated[
