@@ -32,6 +32,7 @@ CHECKED = (
     "library",
     "migrations",
     "server/app",
+    "server/checkpoints",
     "server/database",
     "server/events",
     "server/http",

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, func, select
 from server.attempts.launch import Launch
 from server.context import Context
 from server.database.tables import checkpoints
-from server.operations.store import queue_operation
+from server.operations.service import queue_operation
 from server.subject import RECOVERY
 from trainyard.protocol.operations import OperationKind, OperationTask, RecoverTask
 

@@ -1,64 +1,35 @@
-"""The catalog of committed checkpoints."""
+"""The catalog of committed checkpoints: what a commit and an ended operation change in it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, ClassVar
+import math
+import re
 
-from sqlalchemy import Connection, Table, and_, or_, select, update
+from sqlalchemy import Connection, delete, select, update
 
-from server.attempts.lineage import Lineage, attempts_of, lineage_of
+from server.attempts.launch import effective_spec
+from server.checkpoints.deletion import apply_retention
 from server.context import Context
-from server.database.rows import TypedRow
-from server.database.tables import checkpoints, jobs
+from server.database.rows import Operation
+from server.database.tables import attempts, checkpoints
 from server.database.upsert import insert_absent
-from server.errors import NotFoundError
 from server.events.store import append_event
-from server.lifecycle import check_job
-from server.subject import Actor, Subject
-from trainyard.protocol.manifest import Manifest, SaveSettled, checkpoint_path, split_checkpoint_id
-from trainyard.protocol.operations import Verification
+from server.subject import RECOVERY, Actor, Subject
+from trainyard.protocol.manifest import (
+    DCP_METADATA,
+    Manifest,
+    SaveSettled,
+    checkpoint_id,
+    checkpoint_path,
+)
+from trainyard.protocol.operations import OperationKind, OperationOutcome, Verification
 from trainyard.protocol.rest.event_data import CheckpointCommitted
-from trainyard.protocol.rest.fork import DescendantView
-from trainyard.protocol.rest.telemetry import CheckpointDetails, CheckpointView
 
-MOST_DESCENDANTS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class ListedCheckpoint(TypedRow):
-    """What the list shows of a checkpoint."""
-
-    table: ClassVar[Table] = checkpoints
-    id: str
-    job_id: str
-    attempt: int
-    step: int
-    kind: str
-    root: str
-    path: str
-    size: int
-    files: int
-    layout: str
-    dtype: str | None
-    save_seconds: float
-    stall_seconds: float | None
-    writers: int | None
-    write_seconds: float | None
-    parent_id: str | None
-    created_at: datetime
-    verification: Verification | None
-    pinned_at: datetime | None
-    pinned_by: str | None
-    deleting_since: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class DetailedCheckpoint(ListedCheckpoint):
-    """A checkpoint with its manifest, which a list does not read."""
-
-    manifest: Manifest
+MAX_STEP = 10**9
+MAX_SIZE = 2**62
+FIRST_YEAR, LAST_YEAR = 1970, 9998  # in the year 9999 the conversion to UTC can overflow
+DIGEST = re.compile(r"[0-9a-f]{1,32}")
+CHECKPOINT_KIND = re.compile(r"[a-z_]{1,16}")
 
 
 def record_commit(
@@ -71,16 +42,16 @@ def record_commit(
     actor: Actor,
     found_by: str | None = None,
 ) -> bool:
-    """Enter a commit of an attempt with its event; return whether it was new.
+    """Store a commit of an attempt with its event; return whether it was new.
 
     Args:
-        context: the server's surroundings.
-        connection: a transaction.
-        attempt_id: the attempt that made it.
-        manifest: what was committed.
-        root: the storage root where it lies.
+        context: the server's context.
+        connection: a transaction that holds the job's lock.
+        attempt_id: the attempt that saved it.
+        manifest: its manifest.
+        root: its storage root.
         actor: who reports it.
-        found_by: the node that found it on storage, where the attempt did not report it itself.
+        found_by: the node that found it on storage, if the attempt did not report it.
     """
     step = manifest.train_state.step
     row = {
@@ -104,6 +75,7 @@ def record_commit(
         "manifest": manifest,
         "created_at": manifest.created_at,
     }
+    # A report is repeated until it is acknowledged: the second one changes nothing.
     if not insert_absent(connection, checkpoints, [row]):
         return False
     found = f", found on storage by {found_by}" if found_by else ""
@@ -124,7 +96,7 @@ def record_commit(
 
 
 def record_stall(connection: Connection, attempt_id: str, settled: SaveSettled) -> bool:
-    """Enter how long training waited for a save; return whether the attempt has the checkpoint."""
+    """Store the seconds that training waited for a save; return whether its checkpoint exists."""
     table = checkpoints.c
     entered = connection.execute(
         update(checkpoints)
@@ -134,80 +106,130 @@ def record_stall(connection: Connection, attempt_id: str, settled: SaveSettled) 
     return entered.rowcount > 0
 
 
-def list_checkpoints(
-    context: Context, job_id: str, *, after: str | None = None, limit: int = 50
-) -> list[CheckpointView]:
-    """Return at most `limit` checkpoints of a job after an id, the newest attempt and step first.
+def check_manifest(manifest: Manifest, *, job_id: str, attempt: int) -> None:
+    """Reject a manifest of another attempt, or with values that the catalog cannot hold.
 
     Raises:
-        NotFoundError: there is no such job.
+        ValueError: names the value.
     """
-    table = checkpoints.c
-    query = ListedCheckpoint.select().where(table.job_id == job_id)
-    if after is not None:
-        _, attempt, step = split_checkpoint_id(after)
-        older = or_(table.attempt < attempt, and_(table.attempt == attempt, table.step < step))
-        query = query.where(older)
-    with context.database.read() as connection:
-        check_job(connection, job_id)
-        newest_first = query.order_by(table.attempt.desc(), table.step.desc())
-        rows = ListedCheckpoint.all(connection, newest_first.limit(limit))
-        lineage = lineage_of(attempts_of(connection, job_id))
-    return [CheckpointView(**_fields(row, lineage)) for row in rows]
+    step = manifest.train_state.step
+    mine = checkpoint_id(job_id, attempt, step)
+    if (manifest.checkpoint_id, manifest.job_id, manifest.attempt) != (mine, job_id, attempt):
+        raise ValueError(f"{manifest.checkpoint_id[:120]!r} is not of attempt {attempt}")
+    for seconds in (manifest.save_seconds, manifest.write_seconds or 0.0):
+        check_moment(step, seconds)
+    if not CHECKPOINT_KIND.fullmatch(manifest.kind):
+        raise ValueError(f"{manifest.kind[:40]!r} is no kind of checkpoint")
+    if not DIGEST.fullmatch(manifest.metadata_digest):
+        raise ValueError(f"{DCP_METADATA} without a checksum")
+    if manifest.size > MAX_SIZE or manifest.created_at.tzinfo is None:
+        raise ValueError(
+            f"size {manifest.size} is above {MAX_SIZE}, or created_at has no time zone"
+        )
+    if not FIRST_YEAR <= manifest.created_at.year <= LAST_YEAR:
+        raise ValueError(f"created_at {manifest.created_at} is not {FIRST_YEAR} to {LAST_YEAR}")
 
 
-def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
-    """Return one checkpoint with its manifest.
+def check_moment(step: int, seconds: float) -> None:
+    """Reject a step or a time that the database cannot hold.
 
     Raises:
-        NotFoundError: the catalog holds none of this id.
+        ValueError: names the value.
     """
-    query = DetailedCheckpoint.select().where(checkpoints.c.id == checkpoint_id)
-    with context.database.read() as connection:
-        row = DetailedCheckpoint.one_or_none(connection, query)
-        if row is None:
-            raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
-        lineage = lineage_of(attempts_of(connection, row.job_id))
-        descendants = descendants_of(connection, checkpoint_id)
-    return CheckpointDetails(
-        **_fields(row, lineage), manifest=row.manifest, descendants=descendants
+    if not 0 <= step <= MAX_STEP:
+        raise ValueError(f"step {step} is not 0 to {MAX_STEP}")
+    if not math.isfinite(seconds):
+        raise ValueError(f"{seconds} seconds are not finite")
+
+
+def apply_outcome(
+    context: Context, connection: Connection, operation: Operation, outcome: OperationOutcome
+) -> tuple[OperationOutcome, bool | None]:
+    """Apply the outcome of an operation to the catalog; its job is locked if it still exists.
+
+    Returns:
+        The outcome to store, without what the catalog holds now, and the result of a verification.
+    """
+    if outcome.outcome != "succeeded":
+        return outcome, None
+    if operation.kind == OperationKind.RECOVER:
+        _enter_recovered(context, connection, operation, outcome.commits)
+        return outcome.model_copy(update={"commits": ()}), None
+    if operation.checkpoint_id is None:
+        return outcome, None
+    if operation.kind == OperationKind.DELETE:
+        _remove_row(connection, operation.checkpoint_id)
+        return outcome, None
+    if outcome.verification is None:
+        return outcome, None
+    _note_verification(context, connection, operation.checkpoint_id, outcome.verification)
+    return outcome, outcome.verification.ok
+
+
+def _enter_recovered(
+    context: Context, connection: Connection, operation: Operation, texts: tuple[str, ...]
+) -> None:
+    """Store the commits that a recovery found; the job is locked if it still exists."""
+    task = operation.task.recover
+    assert task is not None, "a recovery has its task"
+    of_attempt = (attempts.c.job_id == operation.job_id, attempts.c.number == task.attempt)
+    attempt_id = connection.scalar(select(attempts.c.id).where(*of_attempt))
+    if attempt_id is None:
+        return  # the job was deleted meanwhile
+    found = [
+        m for text in texts if (m := _manifest(text, operation.job_id, task.attempt)) is not None
+    ]
+    for manifest in sorted(found, key=lambda manifest: manifest.train_state.step):
+        record_commit(
+            context,
+            connection,
+            attempt_id,
+            manifest,
+            root=operation.task.root,
+            actor=RECOVERY,
+            found_by=operation.node,
+        )
+    if found:
+        last = max(manifest.train_state.step for manifest in found)
+        connection.execute(
+            update(attempts)
+            .where(attempts.c.id == attempt_id, attempts.c.last_step < last)
+            .values(last_step=last)
+        )
+        section = effective_spec(connection, attempt_id).checkpoint
+        apply_retention(context, connection, operation.job_id, section)
+
+
+def _note_verification(
+    context: Context, connection: Connection, checkpoint_id: str, found: Verification
+) -> None:
+    """Store a verification; a scrub without a fault keeps when all tensors were last loaded."""
+    before = connection.scalar(
+        select(checkpoints.c.verification).where(checkpoints.c.id == checkpoint_id)
+    )
+    if found.ok and found.loaded_at is None and before is not None and before.ok:
+        loads = ("loaded_at", "loaded_on", "tensors")
+        found = found.model_copy(update={name: getattr(before, name) for name in loads})
+    connection.execute(
+        update(checkpoints)
+        .where(checkpoints.c.id == checkpoint_id)
+        .values(verified=found.ok, verification=found, checked_at=context.now())
     )
 
 
-def descendants_of(connection: Connection, checkpoint_id: str) -> tuple[DescendantView, ...]:
-    """Return the jobs that were forked from a checkpoint, the oldest first."""
-    rows = connection.execute(
-        select(jobs.c.id, jobs.c.name, jobs.c.fork_parts)
-        .where(jobs.c.forked_from == checkpoint_id)
-        .order_by(jobs.c.id)
-        .limit(MOST_DESCENDANTS)
-    )
-    return tuple(
-        DescendantView(job_id=row.id, name=row.name, parts=tuple(row.fork_parts)) for row in rows
+def _remove_row(connection: Connection, checkpoint_id: str) -> None:
+    connection.execute(
+        delete(checkpoints).where(
+            checkpoints.c.id == checkpoint_id, checkpoints.c.deleting_since.is_not(None)
+        )
     )
 
 
-def _fields(row: ListedCheckpoint, lineage: Lineage) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "job_id": row.job_id,
-        "attempt": row.attempt,
-        "step": row.step,
-        "kind": row.kind,
-        "place": f"{row.root}:{row.path}",
-        "size": row.size,
-        "files": row.files,
-        "layout": row.layout,
-        "dtype": row.dtype,
-        "save_seconds": row.save_seconds,
-        "stall_seconds": row.stall_seconds,
-        "writers": row.writers,
-        "write_seconds": row.write_seconds,
-        "parent": row.parent_id,
-        "on_lineage": lineage.holds(number=row.attempt, step=row.step),
-        "created_at": row.created_at,
-        "verification": row.verification,
-        "pinned_at": row.pinned_at,
-        "pinned_by": row.pinned_by,
-        "deleting": row.deleting_since is not None,
-    }
+def _manifest(text: str, job_id: str, attempt: int) -> Manifest | None:
+    """Return a manifest of the attempt; None if the catalog cannot hold it."""
+    try:
+        manifest = Manifest.model_validate_json(text)
+        check_manifest(manifest, job_id=job_id, attempt=attempt)
+    except ValueError:
+        return None
+    return manifest

@@ -1,4 +1,4 @@
-"""`/checkpoints` and `/jobs/{id}/checkpoints`: the catalog, and what a person does with it."""
+"""`/checkpoints` and `/jobs/{id}/checkpoints`: the catalog and its operations."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Response
 
 from server.auth.dependencies import Person, person
-from server.checkpoints import catalog, exports, service
+from server.checkpoints import deletion, queries, service
 from server.context import Context
 from server.http.dependencies import ServerContext
 from server.http.paging import PageRequest, page_by
 from server.http.path_params import CHECKPOINT_ID, CheckpointId, JobId
 from server.http.request_body import JsonBody
 from server.http.responses import reply
-from server.operations.store import read_operation
+from server.operations.queries import read_operation
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.operations import ExportRequest, OperationView, SampleRequest
 from trainyard.protocol.rest.telemetry import CheckpointDetails, CheckpointView
@@ -37,7 +37,7 @@ def list_checkpoints(
     page: Annotated[PageRequest[str], Depends(page_by("checkpoints", str, CHECKPOINT_ID))],
 ) -> Response:
     """List checkpoints, the newest attempt and step first."""
-    views = catalog.list_checkpoints(context, job_id, after=page.after, limit=page.limit)
+    views = queries.list_checkpoints(context, job_id, after=page.after, limit=page.limit)
     shown, next_page_token = page.cut(views, lambda view: view.id)
     return reply(Page[CheckpointView](items=tuple(shown), next_page_token=next_page_token))
 
@@ -49,8 +49,8 @@ def list_checkpoints(
     summary="A checkpoint with its manifest",
 )
 def get_checkpoint(context: ServerContext, checkpoint_id: CheckpointId) -> Response:
-    """Return all that a checkpoint records of itself."""
-    return reply(catalog.read_checkpoint(context, checkpoint_id))
+    """Return a checkpoint with its manifest and the jobs forked from it."""
+    return reply(queries.read_checkpoint(context, checkpoint_id))
 
 
 @router.post(
@@ -61,7 +61,7 @@ def get_checkpoint(context: ServerContext, checkpoint_id: CheckpointId) -> Respo
     summary="Compare a checkpoint with its checksums, and load it",
 )
 def verify(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
-    """Queue a verification on a node; a repeat answers with the one that is open."""
+    """Queue a verification on a node; a repeat returns the open one."""
     return _accepted(context, service.verify(context, checkpoint_id, actor=principal.actor))
 
 
@@ -75,8 +75,8 @@ def verify(context: ServerContext, principal: Person, checkpoint_id: CheckpointI
 def export(
     context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: ExportBody
 ) -> Response:
-    """Queue an export to a folder on storage; the same again answers with the one that is open."""
-    return _accepted(context, exports.export(context, checkpoint_id, body, actor=principal.actor))
+    """Queue an export to a folder on storage; a repeat returns the open one."""
+    return _accepted(context, service.export(context, checkpoint_id, body, actor=principal.actor))
 
 
 @router.post(
@@ -84,37 +84,37 @@ def export(
     status_code=202,
     response_model=OperationView,
     tags=["checkpoints"],
-    summary="Draw a text from a checkpoint",
+    summary="Sample a text from a checkpoint",
 )
 def sample(
     context: ServerContext, principal: Person, checkpoint_id: CheckpointId, body: SampleBody
 ) -> Response:
-    """Queue a text to be drawn on a node; the operation's outcome carries it."""
-    return _accepted(context, exports.sample(context, checkpoint_id, body, actor=principal.actor))
+    """Queue a sample on a node; the operation's outcome holds the text."""
+    return _accepted(context, service.sample(context, checkpoint_id, body, actor=principal.actor))
 
 
 @router.post(
     "/checkpoints/{checkpoint_id}/pin",
     response_model=CheckpointDetails,
     tags=["checkpoints"],
-    summary="Keep a checkpoint whatever retention says",
+    summary="Exempt a checkpoint from retention",
 )
 def pin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
     """Keep a checkpoint until it is unpinned."""
     service.set_pin(context, checkpoint_id, pinned=True, actor=principal.actor)
-    return reply(catalog.read_checkpoint(context, checkpoint_id))
+    return reply(queries.read_checkpoint(context, checkpoint_id))
 
 
 @router.post(
     "/checkpoints/{checkpoint_id}/unpin",
     response_model=CheckpointDetails,
     tags=["checkpoints"],
-    summary="Leave a checkpoint to retention again",
+    summary="Return a checkpoint to retention",
 )
 def unpin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
-    """Take a pin back."""
+    """Remove the pin."""
     service.set_pin(context, checkpoint_id, pinned=False, actor=principal.actor)
-    return reply(catalog.read_checkpoint(context, checkpoint_id))
+    return reply(queries.read_checkpoint(context, checkpoint_id))
 
 
 @router.delete(
@@ -125,8 +125,8 @@ def unpin(context: ServerContext, principal: Person, checkpoint_id: CheckpointId
     summary="Delete a checkpoint from storage",
 )
 def delete(context: ServerContext, principal: Person, checkpoint_id: CheckpointId) -> Response:
-    """Mark a checkpoint and queue its deletion; 409 says what speaks against it."""
-    return _accepted(context, service.delete(context, checkpoint_id, actor=principal.actor))
+    """Mark a checkpoint and queue its deletion; 409 names the guard that forbids it."""
+    return _accepted(context, deletion.delete(context, checkpoint_id, actor=principal.actor))
 
 
 def _accepted(context: Context, operation_id: str) -> Response:

@@ -1,40 +1,31 @@
-"""What people and retention do with checkpoints: verify, pin, unpin, delete."""
+"""Verify, scrub, pin, export and sample a checkpoint."""
 
 from __future__ import annotations
 
 from sqlalchemy import Connection, select, update
 
-from server.attempts.lineage import attempts_of, lineage_of
-from server.checkpoints.metric_lookup import Measured, measure
-from server.checkpoints.protection import (
-    being_loaded,
-    being_used,
-    gone_on_from_elsewhere,
-    in_use,
-    needing_job,
-    objection,
-)
-from server.checkpoints.retention import Candidate, let_go
+from server.checkpoints.deletion import locked_to_stay
 from server.context import Context
 from server.database.rows import Checkpoint, CheckpointHead, JobHead
 from server.database.tables import checkpoints, jobs
-from server.errors import ConflictError, NotFoundError
+from server.errors import ConflictError, InvalidRequestError
 from server.events.store import append_event
-from server.lifecycle import lock_job
-from server.operations.store import cancel_looks, queue_operation
-from server.subject import RETENTION, Actor, Subject
+from server.operations.queries import open_operations
+from server.operations.service import queue_operation
+from server.subject import Actor, Subject
 from trainyard.protocol.attempt import ResumePoint
-from trainyard.protocol.operations import OperationKind, OperationTask
+from trainyard.protocol.operations import ExportTask, OperationKind, OperationTask, SampleTask
 from trainyard.protocol.rest.event_data import CheckpointPinned
-from trainyard.spec.sections.checkpoint import CheckpointSection
+from trainyard.protocol.rest.operations import ExportRequest, SampleRequest
+from trainyard.spec.job import JobSpec
 
 
 def verify(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
-    """Queue a verification, and return the operation's id; a repeat returns the open one's.
+    """Queue a verification, and return the operation's id; a repeat returns the id of the open one.
 
     Raises:
         NotFoundError: the catalog holds none of this id.
-        ConflictError: it is to be deleted.
+        ConflictError: it is being deleted.
     """
     with context.database.write() as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
@@ -71,7 +62,7 @@ def queue_look(
 
 
 def point_of(checkpoint: CheckpointHead) -> ResumePoint:
-    """Return which checkpoint an operation must find."""
+    """Return the identity that an operation compares with the checkpoint on storage."""
     return ResumePoint(
         checkpoint_id=checkpoint.id,
         path=checkpoint.path,
@@ -85,7 +76,7 @@ def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: Actor)
 
     Raises:
         NotFoundError: the catalog holds none of this id.
-        ConflictError: it is to be deleted.
+        ConflictError: it is being deleted.
     """
     with context.database.write() as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id)
@@ -108,177 +99,116 @@ def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: Actor)
         )
 
 
-def delete(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
-    """Mark a checkpoint and queue its deletion; return the operation's id.
-
-    A repeat returns the operation that is open, or queues another one where the last has failed.
+def export(context: Context, checkpoint_id: str, request: ExportRequest, *, actor: Actor) -> str:
+    """Queue an export, and return the operation's id; a repeat returns the id of the open one.
 
     Raises:
         NotFoundError: the catalog holds none of this id.
-        ConflictError: a deletion guard forbids it, which the message names.
+        ConflictError: it is being deleted, damaged or of an own model, or another export writes
+            the same folder.
+        InvalidRequestError: this server has no such root.
     """
     with context.database.write() as connection:
-        job, checkpoint = _locked(connection, checkpoint_id)
-        if checkpoint.deleting_since is None:
-            reason = objection(connection, job, checkpoint)
-            if reason is not None:
-                raise ConflictError(reason)
-        return _remove(context, connection, job, checkpoint, actor=actor, reason="")
-
-
-def apply_retention(
-    context: Context, connection: Connection, job_id: str, section: CheckpointSection
-) -> list[str]:
-    """Let go what a job's settings no longer keep; the job is locked, its newest commit stored.
-
-    Returns the ids of the checkpoints that are to go.
-    """
-    if section.keep_latest_k == 0:
-        return []
-    lineage = lineage_of(attempts_of(connection, job_id))
-    table = checkpoints.c
-    staying = (table.job_id == job_id, table.deleting_since.is_(None))
-    rows = CheckpointHead.all(connection, CheckpointHead.select().where(*staying))
-    held = {row.id: row for row in rows if lineage.holds(number=row.attempt, step=row.step)}
-    needed = being_loaded(connection, held.keys())
-    needed |= gone_on_from_elsewhere(connection, held.keys())
-    needed |= being_used(connection, held.keys()).keys()
-    metric = section.keep_best_metric if section.keep_best_k else None
-    steps = {row.step for row in held.values()}
-    measured = measure(connection, lineage, metric, steps) if metric else Measured()
-    going = let_go(
-        section,
-        [
-            Candidate(
-                id=row.id,
-                attempt=row.attempt,
-                step=row.step,
-                verified=row.verified,
-                protected=row.pinned_at is not None or row.id in needed,
-                value=measured.values.get(row.step),
-                awaited=row.step in measured.awaited,
-            )
-            for row in held.values()
-        ],
-    )
-    if not going:
-        return []
-    job = _job(connection, job_id)
-    reason = f"keep_latest_k={section.keep_latest_k}"
-    if section.keep_every_steps:
-        reason += f", keep_every_steps={section.keep_every_steps}"
-    if metric:
-        reason += f", keep_best_k={section.keep_best_k} by {metric}"
-    for candidate in going:
-        row = held[candidate.id]
-        _remove(context, connection, job, row, actor=RETENTION, reason=reason)
-    return [candidate.id for candidate in going]
-
-
-def refuse_while_needed(connection: Connection, job_id: str) -> None:
-    """Refuse to forget the checkpoints of a job while another one could start from nothing else.
-
-    Raises:
-        ConflictError: a fork has saved nothing of its own yet.
-    """
-    ids = connection.scalars(select(checkpoints.c.id).where(checkpoints.c.job_id == job_id)).all()
-    if other := needing_job(connection, ids):
-        raise ConflictError(
-            f"{other.name} came from {other.forked_from} and has saved nothing of its own"
-        )
-
-
-def remove_with_job(
-    context: Context, connection: Connection, job: JobHead, *, actor: Actor
-) -> list[str]:
-    """Queue the deletion of all that a job saved, before its rows go; return the operations' ids.
-
-    Raises:
-        ConflictError: a checkpoint is pinned, or an operation uses it.
-    """
-    mine = CheckpointHead.select().where(checkpoints.c.job_id == job.id)
-    rows = CheckpointHead.all(connection, mine)
-    pinned = sorted(row.id for row in rows if row.pinned_at is not None)
-    if pinned:
-        raise ConflictError(f"{', '.join(pinned[:5])} is pinned; unpin it first")
-    for operation in being_used(connection, [row.id for row in rows]).values():
-        raise ConflictError(in_use(operation))
-    cancel_looks(context, connection, job_id=job.id, checkpoint_id=None, actor=actor)
-    return [
-        queue_operation(
+        job, checkpoint = locked_to_stay(connection, checkpoint_id)
+        _check_whole(checkpoint)
+        wanted = _export_task(context, _spec(connection, job.id), checkpoint, request)
+        task = _task(OperationKind.EXPORT, checkpoint, export=wanted)
+        # Two jobs can export to one folder: the job's lock alone would let both find no other one.
+        context.database.lock_events(connection)
+        for other in open_operations(connection, {OperationKind.EXPORT}):
+            export = other.task.export
+            if export is not None and export.place == wanted.place and other.task != task:
+                raise ConflictError(
+                    f"operation {other.id} writes another export to {wanted.place} and is "
+                    f"{other.state}; name another folder"
+                )
+        return queue_operation(
             context,
             connection,
-            OperationTask(
-                kind=OperationKind.DELETE,
-                job_id=job.id,
-                root=root,
-                paths=tuple(sorted(row.path for row in rows if row.root == root)),
-                whole_job=True,
-            ),
+            task,
             job=job,
-            checkpoint_id=None,
+            checkpoint_id=checkpoint_id,
             actor=actor,
-            reason=f"{job.name} was deleted",
+            reason=f"as {wanted.dtype} to {wanted.place}",
         )
-        for root in sorted({row.root for row in rows})
-    ]
 
 
-def _remove(
-    context: Context,
-    connection: Connection,
-    job: JobHead,
-    checkpoint: CheckpointHead,
-    *,
-    actor: Actor,
-    reason: str,
-) -> str:
-    connection.execute(
-        update(checkpoints)
-        .where(checkpoints.c.id == checkpoint.id, checkpoints.c.deleting_since.is_(None))
-        .values(deleting_since=context.now())
-    )
-    cancel_looks(context, connection, job_id=job.id, checkpoint_id=checkpoint.id, actor=actor)
-    task = OperationTask(
-        kind=OperationKind.DELETE, job_id=job.id, root=checkpoint.root, paths=(checkpoint.path,)
-    )
-    return queue_operation(
-        context,
-        connection,
-        task,
-        job=job,
-        checkpoint_id=checkpoint.id,
-        actor=actor,
-        reason=reason,
-    )
-
-
-def _locked(connection: Connection, checkpoint_id: str) -> tuple[JobHead, Checkpoint]:
-    """Lock the job of a checkpoint, and return both rows."""
-    found = Checkpoint.select().where(checkpoints.c.id == checkpoint_id)
-    job_id = connection.scalar(
-        select(checkpoints.c.job_id).where(checkpoints.c.id == checkpoint_id)
-    )
-    if job_id is not None:
-        lock_job(connection, job_id)
-        row = Checkpoint.one_or_none(connection, found)  # it may have gone meanwhile
-        if row is not None:
-            return _job(connection, job_id), row
-    raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
-
-
-def locked_to_stay(connection: Connection, checkpoint_id: str) -> tuple[JobHead, Checkpoint]:
-    """Lock the job of a checkpoint, and return both rows.
+def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, actor: Actor) -> str:
+    """Queue a sample, and return the operation's id; a repeat returns the id of the open one.
 
     Raises:
         NotFoundError: the catalog holds none of this id.
-        ConflictError: it is to be deleted.
+        ConflictError: it is being deleted or damaged, or its model is code that may not run here.
     """
-    job, checkpoint = _locked(connection, checkpoint_id)
-    if checkpoint.deleting_since is not None:
-        raise ConflictError(f"{checkpoint_id} is being deleted")
-    return job, checkpoint
+    with context.database.write() as connection:
+        job, checkpoint = locked_to_stay(connection, checkpoint_id)
+        _check_whole(checkpoint)
+        spec = _spec(connection, job.id)
+        if spec.model.factory is not None and not context.settings.allow_code:
+            raise ConflictError(
+                f"{checkpoint_id} holds {spec.model.factory}, and this server runs no code that a "
+                "job brings; TRAINYARD_ALLOW_CODE=true, for the server and its workers, allows it"
+            )
+        wanted = SampleTask(spec=spec, **request.model_dump())
+        return queue_operation(
+            context,
+            connection,
+            _task(OperationKind.SAMPLE, checkpoint, sample=wanted),
+            job=job,
+            checkpoint_id=checkpoint_id,
+            actor=actor,
+            reason=f"{request.max_tokens} tokens",
+        )
 
 
-def _job(connection: Connection, job_id: str) -> JobHead:
-    return JobHead.one(connection, JobHead.select().where(jobs.c.id == job_id))
+def _task(
+    kind: OperationKind, checkpoint: Checkpoint, **wanted: ExportTask | SampleTask
+) -> OperationTask:
+    return OperationTask.model_validate(
+        {
+            "kind": kind,
+            "job_id": checkpoint.job_id,
+            "root": checkpoint.root,
+            "paths": (checkpoint.path,),
+            "checkpoint": point_of(checkpoint),
+            **wanted,
+        }
+    )
+
+
+def _export_task(
+    context: Context, spec: JobSpec, checkpoint: Checkpoint, request: ExportRequest
+) -> ExportTask:
+    """Return the task of a request, with the defaults of the checkpoint."""
+    model = checkpoint.manifest.model
+    if spec.model.factory is not None or model is None:
+        raise ConflictError(
+            f"{checkpoint.id} holds {spec.model.factory or 'a model that it does not describe'}: "
+            "only models of a known family have weight names that other programs read"
+        )
+    root = request.root or checkpoint.root
+    if root not in context.settings.roots:
+        legal = ", ".join(context.settings.roots)
+        raise InvalidRequestError.at("/root", f"{root!r} is no root of this server; legal: {legal}")
+    dtype = request.dtype or checkpoint.manifest.param_dtype
+    task = {
+        "root": root,
+        "name": request.name or f"{checkpoint.id}-{dtype}",
+        "dtype": dtype,
+        "shard_gib": request.shard_gib,
+        "tokenizer": spec.data.tokenizer_path if spec.data.tokenizer == "huggingface" else None,
+    }
+    return ExportTask.model_validate(task)  # validated: a manifest can name any type
+
+
+def _check_whole(checkpoint: Checkpoint) -> None:
+    """Reject a checkpoint whose verification failed."""
+    if checkpoint.verified is False:
+        found = checkpoint.verification
+        fault = found.fault if found is not None else "unknown"
+        raise ConflictError(f"{checkpoint.id} is damaged ({fault}): choose another one")
+
+
+def _spec(connection: Connection, job_id: str) -> JobSpec:
+    spec: JobSpec = connection.execute(select(jobs.c.spec).where(jobs.c.id == job_id)).scalar_one()
+    return spec

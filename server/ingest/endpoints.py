@@ -10,7 +10,7 @@ from server.attempts.claim import claim as claim_attempt
 from server.attempts.node_heartbeat import node_heartbeat
 from server.auth.dependencies import AttemptTokenHash, Joiner, Node
 from server.auth.service import Principal
-from server.checkpoints.outcomes import apply_outcome
+from server.checkpoints.catalog import apply_outcome
 from server.errors import ForbiddenError
 from server.http.dependencies import ServerContext
 from server.http.path_params import OperationId
@@ -18,7 +18,7 @@ from server.http.request_body import JsonBody
 from server.http.responses import JSON, reply
 from server.ingest.receive import store_report
 from server.nodes import service as nodes
-from server.operations.worker_api import claim_operation, report_operation
+from server.operations.service import claim_operation, report_operation
 from server.protocol_2 import PATH as CHORE_PATH
 from server.protocol_2 import dump_reply
 from trainyard.base.ids import ID_PATTERN

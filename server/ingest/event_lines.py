@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from server.checkpoints.manifests import check_manifest, check_moment
+from server.checkpoints.catalog import check_manifest, check_moment
 from trainyard.base.ids import is_id
 from trainyard.protocol.manifest import Manifest, SaveFailed, SaveSettled
 from trainyard.protocol.record_parser import check_record, parse_record

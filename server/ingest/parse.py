@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
-from server.checkpoints.manifests import DIGEST, check_moment
+from server.checkpoints.catalog import DIGEST, check_moment
 from server.errors import InvalidRequestError
 from server.ingest.event_lines import RunEvent, event_line
 from trainyard.base.problems import UNKNOWN_FIELD

@@ -6,7 +6,7 @@ from sqlalchemy import update
 
 from server.attempts.launch import effective_spec
 from server.checkpoints.catalog import record_commit, record_stall
-from server.checkpoints.service import apply_retention
+from server.checkpoints.deletion import apply_retention
 from server.database.tables import attempts, requests
 from server.ingest.event_lines import TrainerEvent
 from server.ingest.report import IncomingReport

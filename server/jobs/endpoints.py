@@ -23,7 +23,7 @@ from server.jobs.listing import (
 )
 from server.jobs.planning import plan_job
 from server.jobs.queries import job_view, list_attempts, list_events
-from server.operations.store import read_operation
+from server.operations.queries import read_operation
 from trainyard.base.names import NAME
 from trainyard.planner.results import Plan
 from trainyard.protocol.rest.attempts import AttemptView

@@ -10,8 +10,7 @@ from server.context import Context
 from server.database.rows import Operation
 from server.database.tables import checkpoints, operations
 from server.errors import ConflictError
-from server.operations.store import end_operation
-from server.operations.worker_api import lock_operation
+from server.operations.service import end_operation, lock_operation
 from server.subject import Actor
 from trainyard.protocol.operations import OperationKind
 from trainyard.protocol.states import OPEN_OPERATION_STATES, OperationState
@@ -20,13 +19,13 @@ PRUNED_AT_ONCE = 1000
 
 
 def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
-    """Take an operation back; where it runs, the answer to its next report ends its command.
+    """Cancel an operation; where it runs, the reply to its next report ends its command.
 
-    A deletion can be taken back until a node has taken it on: then the checkpoint is usable again.
+    A deletion can be cancelled until a node has claimed it: the checkpoint is then usable again.
 
     Raises:
         NotFoundError: there is no such operation.
-        ConflictError: it has ended, or files may be gone already.
+        ConflictError: it has ended, or files may already be deleted.
     """
     with context.database.write() as connection:
         operation = lock_operation(connection, operation_id)
@@ -47,7 +46,7 @@ def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
 def prune_ended(context: Context) -> int:
     """Delete operations that ended long ago, at most a thousand, and return how many there were.
 
-    Those of a checkpoint that is being deleted stay: one that failed shows that files are gone.
+    Operations of a checkpoint with a deletion mark stay: a failed one is evidence of lost files.
     """
     if not context.settings.operations_kept_days:
         return 0
@@ -70,17 +69,17 @@ def _take_back_deletion(connection: Connection, operation: Operation) -> None:
     if operation.checkpoint_id is None:
         raise ConflictError(
             f"{operation.job_name} is no longer in the catalog: without this operation its "
-            "checkpoints would lie on storage unknown to the server"
+            "checkpoints would stay on storage, unknown to the server"
         )
     begun = exists().where(
         operations.c.checkpoint_id == operation.checkpoint_id,
         operations.c.kind == OperationKind.DELETE,
-        operations.c.fence > 0,  # of this operation, or of one that failed before it
+        operations.c.fence > 0,  # also of an earlier operation that failed
     )
     if connection.scalar(select(begun)):
         raise ConflictError(
-            f"a node has begun to delete {operation.checkpoint_id}: what is left of it is no "
-            "checkpoint any more"
+            f"a node has begun to delete {operation.checkpoint_id}: a partly deleted checkpoint is "
+            "unusable"
         )
     connection.execute(
         update(checkpoints)

@@ -12,7 +12,7 @@ from server.http.paging import PageRequest, page_by
 from server.http.path_params import CHECKPOINT_ID, OperationId
 from server.http.responses import reply
 from server.operations.cancel import cancel as cancel_operation
-from server.operations.store import list_operations, read_operation
+from server.operations.queries import list_operations, read_operation
 from trainyard.base.ids import ID_PATTERN
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.operations import OperationView
@@ -24,7 +24,7 @@ router = APIRouter(dependencies=[person])
     "/operations",
     response_model=Page[OperationView],
     tags=["operations"],
-    summary="What is done to checkpoints, the newest first",
+    summary="Operations on checkpoints, the newest first",
 )
 def list_(
     context: ServerContext,
@@ -60,7 +60,7 @@ def list_(
     summary="One operation",
 )
 def get(context: ServerContext, operation_id: OperationId) -> Response:
-    """Return how far an operation is, and how it ended."""
+    """Return the state, progress and outcome of an operation."""
     with context.database.read() as connection:
         return reply(read_operation(connection, operation_id))
 
@@ -69,10 +69,10 @@ def get(context: ServerContext, operation_id: OperationId) -> Response:
     "/operations/{operation_id}/cancel",
     response_model=OperationView,
     tags=["operations"],
-    summary="Take an operation back",
+    summary="Cancel an operation",
 )
 def cancel(context: ServerContext, principal: Person, operation_id: OperationId) -> Response:
-    """End an operation: at once where it waits, else with its node's next report; else 409."""
+    """End an operation: at once if it waits, else with its node's next report; else 409."""
     cancel_operation(context, operation_id, actor=principal.actor)
     with context.database.read() as connection:
         return reply(read_operation(connection, operation_id))

@@ -19,8 +19,7 @@ from server.leases import OPERATION_LEASES
 from server.lifecycle import lock_job, move, operation_to
 from server.liveness import hearing
 from server.nodes.capacity import read_offers
-from server.operations.store import describe, end_operation, identity
-from server.operations.worker_api import lock_job_if_there
+from server.operations.service import describe, end_operation, identity, lock_job_if_there
 from server.protocol_2 import ChoreMessage, new_fields_of_task
 from server.scheduling.dispatch import Dispatcher, Message
 from server.scheduling.operation_placement import Wanted, choose

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
-from server.checkpoints.catalog import read_checkpoint
+from server.checkpoints.queries import read_checkpoint
 from server.context import Context
 from server.database.tables import checkpoints
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
@@ -237,10 +237,10 @@ def test_a_fork_runs_only_where_its_origin_lies(
 
 
 def test_one_that_is_being_deleted_starts_nothing(context: Context, source: str) -> None:
-    from server.checkpoints.service import delete
+    from server.checkpoints.deletion import delete
 
     fork(context, source, request(), actor=BOB)
-    with pytest.raises(ConflictError, match="goes on from just now"):
+    with pytest.raises(ConflictError, match="is being loaded by an attempt"):
         delete(context, source, actor=ADA)
 
 

@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import ColumnElement, select, update
 
-from server.checkpoints.outcomes import apply_outcome
+from server.checkpoints.catalog import apply_outcome
 from server.checkpoints.service import verify
 from server.context import Context
 from server.errors import ConflictError
 from server.leases import NODE_LEASES, OPERATION_LEASES, Hearing, Leases, check_fence
-from server.operations.worker_api import claim_operation, report_operation
+from server.operations.service import claim_operation, report_operation
 from tests.actors import ADA
 from tests.server.harness import WORKER, AnyRow, FakeClock, Harness
 from trainyard.protocol.worker_messages import PROTOCOL, OperationReport

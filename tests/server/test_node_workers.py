@@ -17,7 +17,7 @@ from server.leases import Hearing, is_recent, lease_expired
 from server.liveness import beat
 from server.nodes.service import register
 from server.nodes.workers import proves_gone
-from server.operations.worker_api import claim_operation
+from server.operations.service import claim_operation
 from tests.actors import ADA
 from tests.server.harness import Harness
 from trainyard.protocol.rest.access import TokenRequest

@@ -14,7 +14,7 @@ from sqlalchemy import event, select
 
 from server.attempts.claim import claim
 from server.attempts.node_heartbeat import node_heartbeat
-from server.checkpoints.exports import export
+from server.checkpoints.service import export
 from server.context import Context
 from server.database.tables import attempt_nodes, attempts, events, jobs
 from server.errors import ConflictError, RefusalError

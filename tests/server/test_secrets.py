@@ -13,7 +13,7 @@ from cryptography.fernet import Fernet
 
 from server.__main__ import main
 from server.attempts.claim import claim
-from server.checkpoints import exports
+from server.checkpoints import service
 from server.context import Context
 from server.database.engine import Database
 from server.database.migrate import alembic_config, upgrade
@@ -79,7 +79,7 @@ def test_no_table_holds_a_value_in_the_clear(context: Context, harness: Harness)
     assert supervisor.reply.spec == spec(env=ENV), "the ranks get what was submitted"
     supervisor.train(9)
     checkpoint = harness.commit_checkpoint(job_id, 4)
-    exports.sample(context, checkpoint, SampleRequest(), actor=ADA)
+    service.sample(context, checkpoint, SampleRequest(), actor=ADA)
     wanted = changes(B_TOKEN=f"{SECRET}-2", NCCL_DEBUG=None)
     _, fork_id = fork.fork(context, checkpoint, wanted, actor=ADA, idempotency_key="f")
     assert context.secrets.open(harness.job(fork_id).env) == {

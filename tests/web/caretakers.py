@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from server.checkpoints import exports, service
-from server.checkpoints.outcomes import apply_outcome
-from server.operations.worker_api import claim_operation, report_operation
+from server.checkpoints import deletion, service
+from server.checkpoints.catalog import apply_outcome
+from server.operations.service import claim_operation, report_operation
 from tests.actors import ADA
 from tests.server.harness import WORKER
 from tests.web.actors import Stage
@@ -69,7 +69,7 @@ class Caretaker:
         """Export `a1.step-2` to the end, in half as many bytes."""
         context = self._stage.context
         request = ExportRequest(dtype="bfloat16", name="tale")
-        operation_id = exports.export(context, self._id(name), request, actor=ADA)
+        operation_id = service.export(context, self._id(name), request, actor=ADA)
         fence, node = self._take(operation_id)
         written = ExportResult(
             place="checkpoints:exports/tale",
@@ -88,7 +88,7 @@ class Caretaker:
 
     def delete(self, name: str) -> None:
         """Ask for a deletion that no node has time for."""
-        service.delete(self._stage.context, self._id(name), actor=ADA)
+        deletion.delete(self._stage.context, self._id(name), actor=ADA)
 
     def _begin(self, name: str) -> tuple[str, int, str]:
         operation_id = service.verify(self._stage.context, self._id(name), actor=ADA)

@@ -9,9 +9,8 @@ from threading import Event, Thread
 
 import pytest
 
-from server.checkpoints.catalog import record_stall
-from server.checkpoints.outcomes import apply_outcome
-from server.operations.worker_api import claim_operation, report_operation
+from server.checkpoints.catalog import apply_outcome, record_stall
+from server.operations.service import claim_operation, report_operation
 from tests.library.client.conftest import Run, Yard
 from tests.server.harness import WORKER
 from trainyard.cli.commands.operations import DONE

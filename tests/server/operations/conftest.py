@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import select
 
 from server.attempts.launch import effective_spec
-from server.checkpoints.outcomes import apply_outcome
-from server.checkpoints.service import apply_retention
+from server.checkpoints.catalog import apply_outcome
+from server.checkpoints.deletion import apply_retention
 from server.database.tables import checkpoints, events, notices, operations
 from server.lifecycle import lock_job
-from server.operations.store import read_operation
-from server.operations.worker_api import claim_operation, report_operation
+from server.operations.queries import read_operation
+from server.operations.service import claim_operation, report_operation
 from tests.server.harness import WORKER, AnyRow, Harness
 from trainyard.protocol.operations import OperationOutcome, OperationProgress, Verification
 from trainyard.protocol.rest.operations import OperationView

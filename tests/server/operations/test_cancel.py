@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.checkpoints import service
+from server.checkpoints import deletion, service
 from server.context import Context
 from server.errors import ConflictError
 from server.jobs.service import delete as delete_job
@@ -58,9 +58,9 @@ def test_a_deletion_is_taken_back_until_a_node_has_taken_it_on(
     yard: Yard, context: Context, job: str
 ) -> None:
     identifier = f"{job}.a1.step-2"
-    cancel(context, service.delete(context, identifier, actor=ADA), actor=ADA)
+    cancel(context, deletion.delete(context, identifier, actor=ADA), actor=ADA)
     assert yard.kept(job) == ["a1.step-2", "a1.step-4"]
-    operation = service.delete(context, identifier, actor=ADA)
+    operation = deletion.delete(context, identifier, actor=ADA)
     yard.give()
     yard.claim(operation)
     with pytest.raises(ConflictError, match="a node has begun to delete"):
@@ -72,13 +72,13 @@ def test_a_deletion_that_failed_half_way_is_not_undone_by_taking_back_the_next_o
     yard: Yard, context: Context, job: str
 ) -> None:
     identifier = f"{job}.a1.step-2"
-    first = service.delete(context, identifier, actor=ADA)
+    first = deletion.delete(context, identifier, actor=ADA)
     yard.give()
     yard.claim(first)
     yard.report(first, outcome=OperationOutcome(outcome="failed", message="the marker is gone"))
     yard.harness.clock.advance(31 * 86_400)
     assert prune_ended(context) == 0, "that it had begun must be known"
-    again = service.delete(context, identifier, actor=ADA)
+    again = deletion.delete(context, identifier, actor=ADA)
     with pytest.raises(ConflictError, match="a node has begun to delete"):
         cancel(context, again, actor=ADA)
     assert yard.kept(job) == ["a1.step-4"]

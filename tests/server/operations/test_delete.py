@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select
 
-from server.checkpoints import service
+from server.checkpoints import deletion, service
 from server.context import Context
 from server.database.tables import checkpoints, jobs
 from server.errors import ConflictError, InvalidRequestError, NotFoundError
@@ -34,14 +34,14 @@ def stopped(yard: Yard, *steps: int, outcome: str = "stopped") -> tuple[str, lis
 
 def refused(context: Context, checkpoint: str, match: str) -> None:
     with pytest.raises(ConflictError, match=match):
-        service.delete(context, checkpoint, actor=ADA)
+        deletion.delete(context, checkpoint, actor=ADA)
 
 
 def test_a_checkpoint_goes_mark_first_row_last(yard: Yard, context: Context) -> None:
     job_id, (older, newer) = stopped(yard, 4, 8)
-    operation_id = service.delete(context, newer, actor=ADA)
+    operation_id = deletion.delete(context, newer, actor=ADA)
     assert yard.kept(job_id) == ["a1.step-4"]
-    assert service.delete(context, newer, actor=EVE) == operation_id
+    assert deletion.delete(context, newer, actor=EVE) == operation_id
     with pytest.raises(InvalidRequestError, match="is being deleted"):
         resume(context, job_id, ResumeRequest(checkpoint_id=newer), actor=ADA)
     for act in (service.verify, lambda *a, **k: service.set_pin(*a, pinned=True, **k)):
@@ -51,14 +51,14 @@ def test_a_checkpoint_goes_mark_first_row_last(yard: Yard, context: Context) -> 
     yard.do(operation_id)
     assert list(yard.checkpoints(job_id)) == [older]
     with pytest.raises(NotFoundError):
-        service.delete(context, newer, actor=ADA)
+        deletion.delete(context, newer, actor=ADA)
 
 
 def test_a_deletion_that_failed_is_queued_again_and_the_mark_stays(
     yard: Yard, context: Context
 ) -> None:
     job_id, (_, newer) = stopped(yard, 4, 8)
-    operation_id = service.delete(context, newer, actor=ADA)
+    operation_id = deletion.delete(context, newer, actor=ADA)
     yard.give()
     yard.claim(operation_id)
     yard.report(
@@ -66,7 +66,7 @@ def test_a_deletion_that_failed_is_queued_again_and_the_mark_stays(
     )
     assert yard.operation(operation_id).state == OperationState.FAILED
     assert yard.kept(job_id) == ["a1.step-4"]
-    again = service.delete(context, newer, actor=ADA)
+    again = deletion.delete(context, newer, actor=ADA)
     assert again != operation_id
     yard.do(again)
     assert newer not in yard.checkpoints(job_id)
@@ -77,7 +77,7 @@ def test_an_open_verification_is_taken_back(yard: Yard, context: Context) -> Non
     look = service.verify(context, newer, actor=ADA)
     yard.give()
     yard.claim(look)
-    service.delete(context, newer, actor=ADA)
+    deletion.delete(context, newer, actor=ADA)
     assert yard.operation(look).state == OperationState.CANCELLED
     with pytest.raises(ConflictError, match="cancelled"):
         yard.report(look)
@@ -92,48 +92,48 @@ def test_a_pinned_one_stays_until_it_is_unpinned(yard: Yard, context: Context) -
     with pytest.raises(ConflictError, match="is pinned"):
         delete_job(context, job_id, actor=ADA, checkpoints="delete")
     service.set_pin(context, older, pinned=False, actor=ADA)
-    service.delete(context, older, actor=ADA)
+    deletion.delete(context, older, actor=ADA)
 
 
 def test_one_that_is_being_loaded_stays_until_the_first_step(yard: Yard, context: Context) -> None:
     job_id, (older, _) = stopped(yard, 4, 8)
     resume(context, job_id, ResumeRequest(checkpoint_id=older), actor=ADA)
-    refused(context, older, "goes on from just now")  # the launch is pending
+    refused(context, older, "is being loaded by an attempt")  # the launch is pending
     yard.harness.place()
-    refused(context, older, "goes on from just now")
+    refused(context, older, "is being loaded by an attempt")
     (supervisor,) = yard.harness.claim_all(job_id)
     supervisor.train(4)
-    refused(context, older, "goes on from just now")
+    refused(context, older, "is being loaded by an attempt")
     supervisor.train(5)
-    service.delete(context, older, actor=ADA)
+    deletion.delete(context, older, actor=ADA)
 
 
 def test_one_that_another_job_needs_stays(yard: Yard, context: Context) -> None:
     source, (older, _) = stopped(yard, 4, 8)
     yard.harness.clock.advance(1)
     _, job_id = fork(context, older, ForkRequest(), actor=ADA)
-    refused(context, older, "goes on from just now")  # the launch is pending
+    refused(context, older, "is being loaded by an attempt")  # the launch is pending
     yard.harness.place()
     (supervisor,) = yard.harness.claim_all(job_id)
     supervisor.train(12)
-    refused(context, older, "tiny-fork came from .*step-4 and has saved nothing")
-    with pytest.raises(ConflictError, match=r"tiny-fork came from .*step-4"):
+    refused(context, older, "tiny-fork was forked from .*step-4 and has saved no checkpoint")
+    with pytest.raises(ConflictError, match=r"tiny-fork was forked from .*step-4"):
         delete_job(context, source, actor=ADA, checkpoints="keep")
     yard.harness.commit_checkpoint(job_id, 12)
-    service.delete(context, older, actor=ADA)
+    deletion.delete(context, older, actor=ADA)
 
 
 def test_the_last_one_of_an_unfinished_job_stays(yard: Yard, context: Context) -> None:
     _, (older, newer) = stopped(yard, 4, 8)
-    service.delete(context, older, actor=ADA)
-    refused(context, newer, "is all that is left of tiny, which is stopped; delete the job")
+    deletion.delete(context, older, actor=ADA)
+    refused(context, newer, "is the last checkpoint of tiny, which is stopped; delete the job")
 
 
 def test_a_damaged_one_may_go_and_counts_for_nothing(yard: Yard, context: Context) -> None:
     _, (older, newer) = stopped(yard, 4, 8)
     yard.do(service.verify(context, newer, actor=ADA), fault=CheckpointFault.FILE_SIZE)
-    refused(context, older, "is all that is left")
-    service.delete(context, newer, actor=ADA)
+    refused(context, older, "is the last checkpoint")
+    deletion.delete(context, newer, actor=ADA)
 
 
 def test_the_only_verified_one_stays(yard: Yard, context: Context) -> None:
@@ -141,13 +141,13 @@ def test_the_only_verified_one_stays(yard: Yard, context: Context) -> None:
     yard.do(service.verify(context, older, actor=ADA))
     refused(context, older, "the only verified checkpoint of tiny; verify another")
     yard.do(service.verify(context, newer, actor=ADA))
-    service.delete(context, older, actor=ADA)
+    deletion.delete(context, older, actor=ADA)
 
 
 def test_all_of_a_finished_job_may_go(yard: Yard, context: Context) -> None:
     job_id, found = stopped(yard, 4, 8, outcome="succeeded")
     for checkpoint in found:
-        service.delete(context, checkpoint, actor=ADA)
+        deletion.delete(context, checkpoint, actor=ADA)
     assert yard.kept(job_id) == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.checkpoints import exports, service
+from server.checkpoints import deletion, service
 from server.context import Context
 from server.errors import ConflictError, InvalidRequestError
 from server.jobs.service import delete as delete_job
@@ -32,7 +32,7 @@ def saved(yard: Yard, *steps: int, **sections: Any) -> tuple[str, list[str], Sup
 
 
 def export(context: Context, checkpoint: str, *, actor: Actor = ADA, **request: Any) -> str:
-    return exports.export(context, checkpoint, ExportRequest(**request), actor=actor)
+    return service.export(context, checkpoint, ExportRequest(**request), actor=actor)
 
 
 def test_an_export_from_the_request_to_its_result(yard: Yard, context: Context) -> None:
@@ -83,7 +83,7 @@ def test_it_stays_while_it_is_exported(yard: Yard, context: Context) -> None:
     with pytest.raises(
         ConflictError, match=rf"operation {operation_id} \(export, .* is queued; wait"
     ):
-        service.delete(context, checkpoint, actor=ADA)
+        deletion.delete(context, checkpoint, actor=ADA)
     stop(context, job_id, actor=ADA, reason="")
     supervisor.end("stopped")
     with pytest.raises(ConflictError, match=rf"operation {operation_id} \(export"):
@@ -92,7 +92,7 @@ def test_it_stays_while_it_is_exported(yard: Yard, context: Context) -> None:
     yard.give()
     yard.claim(operation_id)
     yard.report(operation_id, outcome=DONE)
-    service.delete(context, checkpoint, actor=ADA)
+    deletion.delete(context, checkpoint, actor=ADA)
     assert yard.kept(job_id) == ["a1.step-4"]
 
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(yard: Yard, context:
         export(context, bad)
     with pytest.raises(InvalidRequestError, match=r"'attic' is no root .* checkpoints, data"):
         export(context, good, root="attic")
-    service.delete(context, bad, actor=ADA)
+    deletion.delete(context, bad, actor=ADA)
     with pytest.raises(ConflictError, match="is being deleted"):
         export(context, bad)
     assert {row.kind for row in yard.operations(job_id=job_id)} == {"verify", "delete"}

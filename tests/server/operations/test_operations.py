@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.attempts.parent import parent_checkpoint
-from server.checkpoints import exports, service
+from server.checkpoints import deletion, service
 from server.context import Context
 from server.errors import ConflictError, NotFoundError
 from server.liveness import beat
@@ -227,10 +227,10 @@ def test_a_sample_goes_first_and_a_scrub_last(yard: Yard, context: Context) -> N
     order = []
     for kind in (OperationKind.SCRUB, OperationKind.VERIFY):
         with context.database.write() as connection:
-            job, row = service.locked_to_stay(connection, checkpoint)
+            job, row = deletion.locked_to_stay(connection, checkpoint)
             order.append(service.queue_look(context, connection, job, row, kind, actor=ADA))
         yard.harness.clock.advance(1)
-    order.append(exports.sample(context, checkpoint, SampleRequest(), actor=ADA))
+    order.append(service.sample(context, checkpoint, SampleRequest(), actor=ADA))
     with context.database.read() as connection:
         queue = yard.harness.keeper._queue(connection)
     scrub, verify, sample = order

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from server.checkpoints import service
-from server.checkpoints.retention import Candidate, let_go
+from server.checkpoints.retention import Candidate, deletable
 from server.context import Context
 from server.jobs.resume import resume
 from server.jobs.service import stop
@@ -55,7 +55,7 @@ SECTIONS = st.builds(
 
 @given(section=SECTIONS, candidates=CANDIDATES)
 def test_what_is_needed_never_goes(section: CheckpointSection, candidates: list[Candidate]) -> None:
-    going = let_go(section, candidates)
+    going = deletable(section, candidates)
     kept = [candidate for candidate in candidates if candidate not in going]
     sound = [candidate for candidate in candidates if candidate.verified is not False]
     assert not any(candidate.protected for candidate in going)
@@ -78,8 +78,8 @@ def test_what_is_needed_never_goes(section: CheckpointSection, candidates: list[
 def test_a_second_decision_finds_nothing_more(
     section: CheckpointSection, candidates: list[Candidate]
 ) -> None:
-    going = let_go(section, candidates)
-    assert let_go(section, [c for c in candidates if c not in going]) == []
+    going = deletable(section, candidates)
+    assert deletable(section, [c for c in candidates if c not in going]) == []
 
 
 @given(section=SECTIONS.filter(lambda s: s.keep_latest_k), candidates=CANDIDATES)
@@ -88,7 +88,7 @@ def test_what_nothing_speaks_for_goes(
 ) -> None:
     """At most k steps stay for being new, one for being verified, and what is protected."""
     plain = section.model_copy(update={"keep_every_steps": 0, "keep_best_k": 0})
-    kept = len(candidates) - len(let_go(plain, candidates))
+    kept = len(candidates) - len(deletable(plain, candidates))
     protected = sum(candidate.protected for candidate in candidates)
     assert kept <= protected + section.keep_latest_k + 1
 
@@ -97,13 +97,13 @@ def test_of_equal_values_the_newer_one_is_the_better() -> None:
     section = CheckpointSection(keep_latest_k=1, keep_best_k=1)
     values = {2: 3.0, 4: 1.0, 6: 1.0, 8: 2.0}
     candidates = [Candidate(f"c{step}", 1, step, value=value) for step, value in values.items()]
-    assert [candidate.id for candidate in let_go(section, candidates)] == ["c2", "c4"]
+    assert [candidate.id for candidate in deletable(section, candidates)] == ["c2", "c4"]
 
 
 def test_every_step_but_the_first_is_a_multiple_of_one() -> None:
     section = CheckpointSection(keep_latest_k=1, keep_every_steps=1)
     candidates = [Candidate(f"c{step}", 1, step) for step in range(4)]
-    assert [candidate.id for candidate in let_go(section, candidates)] == ["c0"]
+    assert [candidate.id for candidate in deletable(section, candidates)] == ["c0"]
 
 
 def test_one_verified_checkpoint_is_enough() -> None:
@@ -111,20 +111,20 @@ def test_one_verified_checkpoint_is_enough() -> None:
     pinned = Candidate("c2", 1, 2, verified=True, protected=True)
     verified = [Candidate(f"c{step}", 1, step, verified=True) for step in (4, 6)]
     newest = Candidate("c8", 1, 8)
-    assert let_go(section, [pinned, *verified, newest]) == verified
-    assert let_go(section, [*verified, newest]) == verified[:1]
+    assert deletable(section, [pinned, *verified, newest]) == verified
+    assert deletable(section, [*verified, newest]) == verified[:1]
 
 
 def test_of_one_step_the_newest_attempt_counts() -> None:
     section = CheckpointSection(keep_latest_k=1)
     candidates = [Candidate(f"a{attempt}", attempt, 4) for attempt in (2, 3, 1)]
-    assert [candidate.id for candidate in let_go(section, candidates)] == ["a1", "a2"]
+    assert [candidate.id for candidate in deletable(section, candidates)] == ["a1", "a2"]
 
 
 def test_of_damaged_ones_alone_the_newest_stays_for_a_person_to_decide() -> None:
     section = CheckpointSection(keep_latest_k=3)
     candidates = [Candidate(f"c{step}", 1, step, verified=False) for step in (6, 2, 4)]
-    assert [candidate.id for candidate in let_go(section, candidates)] == ["c2", "c4"]
+    assert [candidate.id for candidate in deletable(section, candidates)] == ["c2", "c4"]
 
 
 def keeping(latest: int, every: int = 0) -> dict[str, Any]:

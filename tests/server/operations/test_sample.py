@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from server.checkpoints import exports, service
+from server.checkpoints import deletion, service
 from server.context import Context
 from server.errors import ConflictError
 from tests.actors import ADA, EVE
@@ -28,21 +28,21 @@ def test_a_text_comes_back_as_it_was_drawn(yard: Yard, context: Context) -> None
     job_id, _ = yard.harness.running(step=9, env={"HF_TOKEN": "hf_secret"})
     checkpoint = yard.harness.commit_checkpoint(job_id, 4)
     request = SampleRequest(prompt="def ", max_tokens=7, temperature=0, seed=3)
-    operation_id = exports.sample(context, checkpoint, request, actor=ADA)
-    assert exports.sample(context, checkpoint, request, actor=EVE) == operation_id
+    operation_id = service.sample(context, checkpoint, request, actor=ADA)
+    assert service.sample(context, checkpoint, request, actor=EVE) == operation_id
     yard.give()
     asked = yard.claim(operation_id).task.sample
     assert asked is not None
     assert (asked.prompt, asked.max_tokens, asked.temperature, asked.seed) == ("def ", 7, 0, 3)
     assert (asked.spec.name, asked.spec.env) == ("tiny", {})  # no secret leaves for a text
-    with pytest.raises(ConflictError, match=r"\(sample, asked for by ada\) is running"):
-        service.delete(context, checkpoint, actor=ADA)
+    with pytest.raises(ConflictError, match=r"\(sample, requested by ada\) is running"):
+        deletion.delete(context, checkpoint, actor=ADA)
     yard.report(operation_id, outcome=DONE)
     view = yard.operation(operation_id)
     assert view.outcome is not None
     assert view.outcome.sample == DONE.sample
     another = request.model_copy(update={"seed": 4})
-    assert exports.sample(context, checkpoint, another, actor=ADA) != operation_id
+    assert service.sample(context, checkpoint, another, actor=ADA) != operation_id
 
 
 def test_code_of_a_job_runs_only_where_the_settings_allow_it(yard: Yard, context: Context) -> None:
@@ -52,6 +52,6 @@ def test_code_of_a_job_runs_only_where_the_settings_allow_it(yard: Yard, context
     job_id, _ = harness.running(step=9, model={"factory": "gpt:build", "code": "data:own"})
     checkpoint = harness.commit_checkpoint(job_id, 4)
     with pytest.raises(ConflictError, match="TRAINYARD_ALLOW_CODE=true"):
-        exports.sample(context, checkpoint, SampleRequest(), actor=ADA)
-    exports.sample(allowing, checkpoint, SampleRequest(), actor=ADA)
+        service.sample(context, checkpoint, SampleRequest(), actor=ADA)
+    service.sample(allowing, checkpoint, SampleRequest(), actor=ADA)
     assert yard.operations()[0].task.other_roots == {"data"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from server.attempts.parent import parent_checkpoint
-from server.checkpoints.catalog import list_checkpoints, read_checkpoint
+from server.checkpoints.queries import list_checkpoints, read_checkpoint
 from server.context import Context
 from server.database.tables import requests
 from server.errors import InvalidRequestError

@@ -18,7 +18,7 @@ from server.attempts.lineage import (
     own_steps,
 )
 from server.attempts.parent import parent_checkpoint
-from server.checkpoints.catalog import list_checkpoints
+from server.checkpoints.queries import list_checkpoints
 from server.context import Context
 from server.database.tables import attempts, checkpoints
 from server.metrics import csv, series

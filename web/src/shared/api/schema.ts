@@ -516,14 +516,14 @@ export interface paths {
         };
         /**
          * A checkpoint with its manifest
-         * @description Return all that a checkpoint records of itself.
+         * @description Return a checkpoint with its manifest and the jobs forked from it.
          */
         get: operations["checkpoints_get_checkpoint"];
         put?: never;
         post?: never;
         /**
          * Delete a checkpoint from storage
-         * @description Mark a checkpoint and queue its deletion; 409 says what speaks against it.
+         * @description Mark a checkpoint and queue its deletion; 409 names the guard that forbids it.
          */
         delete: operations["checkpoints_delete"];
         options?: never;
@@ -542,7 +542,7 @@ export interface paths {
         put?: never;
         /**
          * Compare a checkpoint with its checksums, and load it
-         * @description Queue a verification on a node; a repeat answers with the one that is open.
+         * @description Queue a verification on a node; a repeat returns the open one.
          */
         post: operations["checkpoints_verify"];
         delete?: never;
@@ -562,7 +562,7 @@ export interface paths {
         put?: never;
         /**
          * Write a checkpoint's weights as Hugging Face's libraries read them
-         * @description Queue an export to a folder on storage; the same again answers with the one that is open.
+         * @description Queue an export to a folder on storage; a repeat returns the open one.
          */
         post: operations["checkpoints_export"];
         delete?: never;
@@ -581,8 +581,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Draw a text from a checkpoint
-         * @description Queue a text to be drawn on a node; the operation's outcome carries it.
+         * Sample a text from a checkpoint
+         * @description Queue a sample on a node; the operation's outcome holds the text.
          */
         post: operations["checkpoints_sample"];
         delete?: never;
@@ -601,7 +601,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Keep a checkpoint whatever retention says
+         * Exempt a checkpoint from retention
          * @description Keep a checkpoint until it is unpinned.
          */
         post: operations["checkpoints_pin"];
@@ -621,8 +621,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Leave a checkpoint to retention again
-         * @description Take a pin back.
+         * Return a checkpoint to retention
+         * @description Remove the pin.
          */
         post: operations["checkpoints_unpin"];
         delete?: never;
@@ -639,7 +639,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What is done to checkpoints, the newest first
+         * Operations on checkpoints, the newest first
          * @description List operations, those of deleted jobs too.
          */
         get: operations["operations_list"];
@@ -660,7 +660,7 @@ export interface paths {
         };
         /**
          * One operation
-         * @description Return how far an operation is, and how it ended.
+         * @description Return the state, progress and outcome of an operation.
          */
         get: operations["operations_get"];
         put?: never;
@@ -681,8 +681,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Take an operation back
-         * @description End an operation: at once where it waits, else with its node's next report; else 409.
+         * Cancel an operation
+         * @description End an operation: at once if it waits, else with its node's next report; else 409.
          */
         post: operations["operations_cancel"];
         delete?: never;

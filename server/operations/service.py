@@ -1,27 +1,36 @@
-"""Worker API for operations: claim, progress, completion."""
+"""The life of an operation: queued, claimed by a node, reported, ended."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from server.context import Context
-from server.database.rows import Operation
+from server.database.rows import JobHead, Operation
 from server.database.tables import operations
 from server.errors import ConflictError, NotFoundError
 from server.events.notices import notify
+from server.events.store import append_event
 from server.leases import OPERATION_LEASES, check_fence
 from server.lifecycle import lock_job, move, operation_to
 from server.nodes.workers import check_worker
-from server.operations.store import describe, end_operation, identity
+from server.operations.queries import open_operations
 from server.protocol_2 import check_reply
 from server.subject import Actor, Subject
 from trainyard.protocol.operations import (
+    LOOKS,
     OperationOutcome,
     OperationProgress,
+    OperationTask,
 )
-from trainyard.protocol.rest.event_data import OperationProgressed, OperationStarted
+from trainyard.protocol.rest.event_data import (
+    OperationEnded,
+    OperationProgressed,
+    OperationQueued,
+    OperationStarted,
+)
 from trainyard.protocol.states import OperationState
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
@@ -31,13 +40,135 @@ from trainyard.protocol.worker_messages import (
     WorkerIdentity,
 )
 
+REPORT_SECONDS = 1.0
+"""Shortest pause between two reports of an operation: a view shows no more."""
+
+
+def queue_operation(
+    context: Context,
+    connection: Connection,
+    task: OperationTask,
+    *,
+    job: JobHead,
+    checkpoint_id: str | None,
+    actor: Actor,
+    reason: str,
+) -> str:
+    """Store an operation and return its id, or the id of an open one with the same task.
+
+    Args:
+        context: the server's context.
+        connection: a transaction that holds the job's lock.
+        task: what a node is to do.
+        job: the job.
+        checkpoint_id: the checkpoint; None for all of the job.
+        actor: who requests it.
+        reason: why.
+    """
+    if checkpoint_id is not None and (open_one := _same_one(connection, checkpoint_id, task)):
+        return open_one
+    operation_id = context.new_id()
+    row = {
+        "id": operation_id,
+        "kind": task.kind.value,
+        "state": OperationState.QUEUED.value,
+        "job_id": job.id,
+        "job_name": job.name,
+        "checkpoint_id": checkpoint_id,
+        "actor": actor.name,
+        "reason": reason,
+        "task": task,
+        "storage": job.storage,
+        "fence": 0,
+        "created_at": context.now(),
+    }
+    connection.execute(insert(operations).values(row))
+    append_event(
+        context,
+        connection,
+        OperationQueued(**identity(operation_id, task.kind, checkpoint_id), reason=reason),
+        message=describe(task.kind, checkpoint_id) + (reason and f": {reason}"),
+        actor=actor,
+        subject=Subject(job.id),
+    )
+    return operation_id
+
+
+def describe(kind: str, checkpoint_id: str | None) -> str:
+    """Return kind and target of an operation, for messages."""
+    return f"{kind} {checkpoint_id or 'all checkpoints'}"
+
+
+def identity(operation_id: str, kind: str, checkpoint_id: str | None) -> dict[str, Any]:
+    """Return the part of an event's data that identifies the operation."""
+    return {"operation_id": operation_id, "kind": kind, "checkpoint_id": checkpoint_id}
+
+
+def _same_one(connection: Connection, checkpoint_id: str, task: OperationTask) -> str | None:
+    """Return the id of the open operation on a checkpoint with the same task."""
+    found = open_operations(connection, {task.kind}, operations.c.checkpoint_id == checkpoint_id)
+    return next((row.id for row in found if row.task == task), None)
+
+
+def cancel_looks(
+    context: Context,
+    connection: Connection,
+    *,
+    job_id: str,
+    checkpoint_id: str | None,
+    actor: Actor,
+) -> None:
+    """Cancel the open verifications of a checkpoint, or of all of a job, before a deletion."""
+    where = [operations.c.job_id == job_id]
+    if checkpoint_id is not None:
+        where.append(operations.c.checkpoint_id == checkpoint_id)
+    for operation in open_operations(connection, LOOKS, *where):
+        end_operation(
+            context,
+            connection,
+            operation,
+            OperationState.CANCELLED,
+            message="the checkpoint is to be deleted",
+            actor=actor,
+        )
+
+
+def end_operation(
+    context: Context,
+    connection: Connection,
+    operation: Operation,
+    state: OperationState,
+    *,
+    message: str,
+    actor: Actor,
+    ok: bool | None = None,
+    **values: Any,
+) -> None:
+    """Move an operation to an end, with its event; `ok` is the result of a verification.
+
+    Raises:
+        IllegalMoveError: it has ended already.
+    """
+    move(
+        context,
+        connection,
+        operation_to(operation.id, state, ended_at=context.now(), **values),
+        event=OperationEnded(
+            **identity(operation.id, operation.kind, operation.checkpoint_id), state=state, ok=ok
+        ),
+        message=f"{describe(operation.kind, operation.checkpoint_id)} {state}: {message}",
+        actor=actor,
+        subject=Subject(operation.job_id, node=operation.node),
+    )
+
+
 ApplyOutcome = Callable[
     [Context, Connection, Operation, OperationOutcome], tuple[OperationOutcome, bool | None]
 ]
-"""What follows from an outcome; returns the one to keep, and the result of a verification."""
+"""Applies an outcome to the catalog; returns the one to store, and a verification's result.
 
-REPORT_SECONDS = 1.0
-"""Shortest pause between two reports of an operation: a view shows no more."""
+The catalog is in a layer above: the endpoint passes the function.
+"""
 
 
 def claim_operation(
@@ -48,7 +179,7 @@ def claim_operation(
     worker: WorkerIdentity,
     protocol: int = PROTOCOL,
 ) -> OperationClaimReply:
-    """Take on an operation that was given to this node; only the first of several claims succeeds.
+    """Claim an operation that was given to this node; only the first of several claims succeeds.
 
     Raises:
         NotFoundError: there is no such operation.
@@ -97,14 +228,14 @@ def report_operation(
     """Renew the lease of an operation, and store its progress or its outcome.
 
     Args:
-        context: the server's surroundings.
+        context: the server's context.
         operation_id: the operation.
         report: what its node reports.
-        apply: what follows from an outcome, in the same transaction.
+        apply: applies an outcome to the catalog in the same transaction.
 
     Raises:
         NotFoundError: there is no such operation.
-        ConflictError: another claim has outrun this one, or the operation has ended.
+        ConflictError: a later claim has replaced this one, or the operation has ended.
     """
     with context.database.write() as connection:
         operation = lock_operation(connection, operation_id)
@@ -121,7 +252,7 @@ def report_operation(
 
 
 def lock_operation(connection: Connection, operation_id: str) -> Operation:
-    """Lock an operation's job, where it is still there, and the operation; return its row.
+    """Lock the job of an operation, if it exists, and the operation; return its row.
 
     Raises:
         NotFoundError: there is no such operation.
@@ -135,7 +266,7 @@ def lock_operation(connection: Connection, operation_id: str) -> Operation:
 
 
 def lock_job_if_there(connection: Connection, job_id: str) -> None:
-    """Lock the job of an operation, which outlives it."""
+    """Lock the job of an operation; an operation can outlive its job."""
     try:
         lock_job(connection, job_id)
     except NotFoundError:

@@ -1,0 +1,196 @@
+"""Reads the catalog: views of checkpoints, and the metric by which retention keeps the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import Connection, Table, and_, func, or_, select
+
+from server.attempts.lineage import Lineage, attempts_of, lineage_of
+from server.context import Context
+from server.database.rows import TypedRow
+from server.database.tables import attempts, checkpoints, jobs, metric_series
+from server.errors import NotFoundError
+from server.lifecycle import check_job
+from server.metrics.series import values_at
+from trainyard.protocol.manifest import Manifest, split_checkpoint_id
+from trainyard.protocol.operations import Verification
+from trainyard.protocol.rest.fork import DescendantView
+from trainyard.protocol.rest.telemetry import CheckpointDetails, CheckpointView
+from trainyard.protocol.states import AttemptState
+
+MOST_DESCENDANTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCheckpoint(TypedRow):
+    """A checkpoint as the list shows it."""
+
+    table: ClassVar[Table] = checkpoints
+    id: str
+    job_id: str
+    attempt: int
+    step: int
+    kind: str
+    root: str
+    path: str
+    size: int
+    files: int
+    layout: str
+    dtype: str | None
+    save_seconds: float
+    stall_seconds: float | None
+    writers: int | None
+    write_seconds: float | None
+    parent_id: str | None
+    created_at: datetime
+    verification: Verification | None
+    pinned_at: datetime | None
+    pinned_by: str | None
+    deleting_since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class DetailedCheckpoint(ListedCheckpoint):
+    """A checkpoint with its manifest, which a list does not read."""
+
+    manifest: Manifest
+
+
+def list_checkpoints(
+    context: Context, job_id: str, *, after: str | None = None, limit: int = 50
+) -> list[CheckpointView]:
+    """Return at most `limit` checkpoints of a job after an id, the newest attempt and step first.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    table = checkpoints.c
+    query = ListedCheckpoint.select().where(table.job_id == job_id)
+    if after is not None:
+        _, attempt, step = split_checkpoint_id(after)
+        older = or_(table.attempt < attempt, and_(table.attempt == attempt, table.step < step))
+        query = query.where(older)
+    with context.database.read() as connection:
+        check_job(connection, job_id)
+        newest_first = query.order_by(table.attempt.desc(), table.step.desc())
+        rows = ListedCheckpoint.all(connection, newest_first.limit(limit))
+        lineage = lineage_of(attempts_of(connection, job_id))
+    return [CheckpointView(**_fields(row, lineage)) for row in rows]
+
+
+def read_checkpoint(context: Context, checkpoint_id: str) -> CheckpointDetails:
+    """Return one checkpoint with its manifest.
+
+    Raises:
+        NotFoundError: the catalog holds none of this id.
+    """
+    query = DetailedCheckpoint.select().where(checkpoints.c.id == checkpoint_id)
+    with context.database.read() as connection:
+        row = DetailedCheckpoint.one_or_none(connection, query)
+        if row is None:
+            raise NotFoundError(f"no checkpoint has the id {checkpoint_id!r}")
+        lineage = lineage_of(attempts_of(connection, row.job_id))
+        descendants = descendants_of(connection, checkpoint_id)
+    return CheckpointDetails(
+        **_fields(row, lineage), manifest=row.manifest, descendants=descendants
+    )
+
+
+def descendants_of(connection: Connection, checkpoint_id: str) -> tuple[DescendantView, ...]:
+    """Return the jobs that were forked from a checkpoint, the oldest first."""
+    rows = connection.execute(
+        select(jobs.c.id, jobs.c.name, jobs.c.fork_parts)
+        .where(jobs.c.forked_from == checkpoint_id)
+        .order_by(jobs.c.id)
+        .limit(MOST_DESCENDANTS)
+    )
+    return tuple(
+        DescendantView(job_id=row.id, name=row.name, parts=tuple(row.fork_parts)) for row in rows
+    )
+
+
+def _fields(row: ListedCheckpoint, lineage: Lineage) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "job_id": row.job_id,
+        "attempt": row.attempt,
+        "step": row.step,
+        "kind": row.kind,
+        "place": f"{row.root}:{row.path}",
+        "size": row.size,
+        "files": row.files,
+        "layout": row.layout,
+        "dtype": row.dtype,
+        "save_seconds": row.save_seconds,
+        "stall_seconds": row.stall_seconds,
+        "writers": row.writers,
+        "write_seconds": row.write_seconds,
+        "parent": row.parent_id,
+        "on_lineage": lineage.holds(number=row.attempt, step=row.step),
+        "created_at": row.created_at,
+        "verification": row.verification,
+        "pinned_at": row.pinned_at,
+        "pinned_by": row.pinned_by,
+        "deleting": row.deleting_since is not None,
+    }
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The values of some steps along the current lineage."""
+
+    values: dict[int, float] = field(default_factory=dict)
+    """By step; finite values only."""
+    awaited: frozenset[int] = frozenset()
+    """Steps whose metrics the server does not have yet: a live attempt still reports them."""
+
+
+def measure(
+    connection: Connection, lineage: Lineage, metric: str, steps: Collection[int]
+) -> Measured:
+    """Return the values of a metric at these steps, each of the attempt that took the step.
+
+    Metrics and commits are reported in different files, and metrics can arrive later. A step
+    without a value is awaited until the metrics of its attempt reach it or the attempt has ended.
+    """
+    owners = {
+        step: segment.attempt_id
+        for step in steps
+        for segment in lineage.segments
+        if segment.after < step <= segment.until
+    }
+    reached, series = _state_of(connection, set(owners.values()), metric)
+    found = values_at(connection, series.values(), steps=set(owners))
+    values = {
+        step: found[series[owner], step]
+        for step, owner in owners.items()
+        if owner in series and math.isfinite(found.get((series[owner], step), math.nan))
+    }
+    awaited = frozenset(step for step, owner in owners.items() if reached[owner] < step)
+    return Measured(values, awaited - values.keys())
+
+
+def _state_of(
+    connection: Connection, attempt_ids: Collection[str], metric: str
+) -> tuple[dict[str, float], dict[str, int]]:
+    """Return of each attempt the last step with stored metrics, and its series of a metric."""
+    series = metric_series.c
+    rows = connection.execute(
+        select(attempts.c.id, attempts.c.state, func.max(series.last_step).label("last_step"))
+        .outerjoin(metric_series, series.attempt_id == attempts.c.id)
+        .where(attempts.c.id.in_(attempt_ids))
+        .group_by(attempts.c.id, attempts.c.state)
+    )
+    reached = {
+        row.id: math.inf if row.state == AttemptState.ENDED else float(row.last_step or 0)
+        for row in rows
+    }
+    named = select(series.attempt_id, series.id).where(
+        series.attempt_id.in_(attempt_ids), series.name == metric
+    )
+    return reached, {row.attempt_id: row.id for row in connection.execute(named)}
