@@ -22,8 +22,8 @@ from trainer.errors import LaunchError, RunError
 from trainer.metrics.run_writer import RunWriter
 from trainer.operations.main import main as run_operation
 from trainer.process import (
-    collector_resting,
     die_with_parent,
+    importing_without_collector,
     leave,
     prefer_growing_segments,
     show_stacks_when_asked,
@@ -159,7 +159,7 @@ def _train(folder: Path, roots: Mapping[str, str], writer: RunWriter) -> None:
     run = open_run(folder, world_size=int(os.environ.get("WORLD_SIZE", "1")), roots=roots)
     os.environ.update(run.spec.env)  # before the import of torch, which reads it
     prefer_growing_segments(os.environ)
-    with collector_resting():
+    with importing_without_collector():
         import torch._dynamo  # noqa: F401 (else the first step imports it, with the collector on)
 
         from trainer.loop.train import train

@@ -64,17 +64,14 @@ def stop_on_sigterm(directory: RunDirectory) -> None:
 
 
 @contextmanager
-def collector_resting() -> Iterator[None]:
+def importing_without_collector() -> Iterator[None]:
     """Disable the collector during imports, and exclude the imported objects from it afterwards.
 
     Repeated collections during the import of torch take a fifth of its time.
     """
-    gc.disable()
-    try:
+    with collector_disabled():
         yield
-    finally:
         gc.freeze()
-        gc.enable()
 
 
 def prefer_growing_segments(environment: MutableMapping[str, str]) -> None:
@@ -104,7 +101,7 @@ STEPS_BETWEEN = 50
 
 
 @contextmanager
-def resting() -> Iterator[None]:
+def collector_disabled() -> Iterator[None]:
     """Disable the collector in a block that creates many small objects."""
     enabled = gc.isenabled()
     gc.disable()

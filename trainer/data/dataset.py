@@ -65,10 +65,6 @@ class Dataset:
         self.validation = validation
         """The held-out windows, in one order for every epoch; None without a held-out split."""
 
-    def window(self, position: int) -> NDArray[np.int64]:
-        """Return the tokens `[seq_len + 1]` at a position of the endless stream, from 0."""
-        return self.windows(np.array([position]))[0]
-
     def windows(self, positions_B: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tokens `[B, seq_len + 1]` at positions of the endless stream."""
         windows_BT = np.empty((positions_B.size, self.seq_len + 1), dtype=np.int64)

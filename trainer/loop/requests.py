@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntFlag
 from pathlib import Path
 
@@ -40,12 +39,6 @@ class Decision(IntFlag):
     SAVE_RETRY = 128
 
 
-@dataclass
-class _Posted:
-    payload_2: torch.Tensor  # the decision, and the number of steps to record
-    work: dist.Work
-
-
 class RequestChannel:
     """Requests in the run directory: `post` before a step, `take` after it, on every rank."""
 
@@ -72,7 +65,8 @@ class RequestChannel:
         self._recording_posted = False
         self.profile: ProfileRequest | None = None
         """The recording in the last `take`, which begins with the next step."""
-        self._posted: _Posted | None = None
+        # The decision and the number of steps to record; their broadcast.
+        self._posted: tuple[torch.Tensor, dist.Work] | None = None
 
     def post(self, *, save_ended: bool = False, retry_due: bool = False) -> None:
         """Read the requests on rank 0 and start their broadcast, which `take` receives.
@@ -87,14 +81,15 @@ class RequestChannel:
         )
         work = dist.broadcast(payload_2, src=0, group=self._group, async_op=True)
         assert work is not None
-        self._posted = _Posted(payload_2, work)
+        self._posted = payload_2, work
 
     def take(self) -> Decision:
         """Return the decision posted before the step that has just ended, equal on all ranks."""
         assert self._posted is not None
-        self._posted.work.wait()
-        flags, steps = self._posted.payload_2.tolist()
+        payload_2, work = self._posted
         self._posted = None
+        work.wait()
+        flags, steps = payload_2.tolist()
         decision = Decision(flags)
         self.profile = _profile_request(decision, steps)
         return decision

@@ -20,7 +20,6 @@ from trainer.metrics.measure import (
     largest_of_ranks,
     memory,
 )
-from trainer.metrics.tensorboard import TensorBoard
 from trainer.metrics.timers import StepTimers
 from trainer.parallel.mesh import Place
 from trainer.run import Run
@@ -245,3 +244,23 @@ class Losses:
 def share_of(partition: BatchPartition, dp_rank: int) -> float:
     """Return the share of the global batch's sequences that a data-parallel rank runs."""
     return sum(map(len, partition.for_rank(dp_rank))) / partition.global_batch_size
+
+
+class TensorBoard:
+    """Writes the values of logged steps below a folder; global rank 0 has one."""
+
+    def __init__(self, folder: Path) -> None:
+        # Lazy: the import takes a second, and `training.tensorboard` is off by default.
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder))
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Write the values of a step and flush: a killed run closes no file."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()

@@ -54,10 +54,10 @@ def load_everything(
             without a `fault` if the storage fails or a rank was killed, which proves nothing.
     """
     entries = _entries(folder, point)
-    _open(folder, point, entries)
+    reader = _open(folder, point, entries)  # checks the manifest before any rank starts
     try:
         if ranks == 1:
-            _load_alone(folder, point, entries, progress)
+            _load_alone(reader, entries, progress)
         else:
             progress.begin(f"loads {len(entries)} tensors on {ranks} ranks")
             arguments = (ranks, folder, point, operation / "rendezvous")
@@ -115,10 +115,7 @@ def _open(folder: StoragePath, point: ResumePoint, entries: Entries) -> CheckedR
     return reader
 
 
-def _load_alone(
-    folder: StoragePath, point: ResumePoint, entries: Entries, progress: ProgressWriter
-) -> None:
-    reader = _open(folder, point, entries)
+def _load_alone(reader: CheckedReader, entries: Entries, progress: ProgressWriter) -> None:
     for part in _parts(entries):
         progress.begin(f"loads {next(iter(part))}")
         reader.read_alone(

@@ -108,11 +108,8 @@ class ObjectPath:
         Raises:
             OSError: it cannot be read.
         """
-        with self._download() as file:
+        with self.open("rb", buffering=0) as file:
             return file.read(LARGEST_SMALL)
-
-    def _download(self) -> Download:
-        return Download(self.bucket, self.key, name=str(self), size=self.stat().st_size)
 
     def open(self, _mode: Literal["rb"], *, buffering: Literal[0]) -> Download:
         """Open the object for sequential reads.
@@ -121,7 +118,7 @@ class ObjectPath:
             OSError: the object does not exist, or the object store rejects the request.
         """
         assert buffering == 0
-        return self._download()
+        return Download(self.bucket, self.key, name=str(self), size=self.stat().st_size)
 
     def put(self, content: bytes, *, new: bool = False) -> None:
         """Write a small object with one request.
@@ -170,7 +167,8 @@ class ObjectPath:
         Raises:
             OSError: the object store rejects a request.
         """
-        self.abort_uploads()
+        for path, upload in self.uploads():
+            path.abort(upload)
         found = list(self.beneath())
         for start in range(0, len(found), DELETED_AT_ONCE):
             names = [{"Key": path.key} for path in found[start : start + DELETED_AT_ONCE]]
@@ -205,15 +203,6 @@ class ObjectPath:
                 "KeyMarker": answer["NextKeyMarker"],
                 "UploadIdMarker": answer["NextUploadIdMarker"],
             }
-
-    def abort_uploads(self) -> None:
-        """Abort all unfinished multipart uploads beneath a folder.
-
-        Raises:
-            OSError: the object store rejects a request.
-        """
-        for path, upload in self.uploads():
-            path.abort(upload)
 
     def abort(self, upload: str) -> None:
         """Abort a multipart upload; does nothing if it no longer exists.

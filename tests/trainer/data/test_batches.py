@@ -29,7 +29,7 @@ def test_labels_are_the_tokens_one_place_further(dataset: Dataset) -> None:
         assert batch.weight == 1
         assert batch.tokens.shape == batch.labels.shape == (batch.positions.size, SEQ_LEN)
         for row, position in enumerate(batch.positions):
-            window = dataset.window(int(position))
+            window = dataset.windows(np.array([position]))[0]
             assert np.array_equal(batch.tokens[row], window[:-1])
             assert np.array_equal(batch.labels[row], window[1:])
 

@@ -307,7 +307,7 @@ def test_one_wrong_sequence_is_seen(
     batch = by_rank[rank][which]
     row = data.draw(st.integers(0, batch.positions.size - 1), label="row")
     wrong = data.draw(st.integers(0, 49), label="sequence in its place")
-    by_rank[rank][which] = replace(batch, row, dataset.window(wrong)[:-1])
+    by_rank[rank][which] = replace(batch, row, dataset.windows(np.array([wrong]))[0, :-1])
     same = dataset.order(np.array([wrong]))[0] == dataset.order(batch.positions[row : row + 1])[0]
     assert (digest_of(partition, by_rank) == right) == same
 

@@ -60,7 +60,7 @@ def test_a_dataset_has_its_validation_windows(tmp_path: Path) -> None:
     ]
     assert windows[1] | windows[2] == windows[0]
     assert not windows[1] & windows[2]
-    assert np.array_equal(parted.validation.window(3), parted.validation.window(13))
+    assert np.array_equal(*parted.validation.windows(np.array([3, 13])))
 
 
 def test_the_split_is_part_of_the_digest(tmp_path: Path) -> None:

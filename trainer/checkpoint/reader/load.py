@@ -27,7 +27,7 @@ from trainer.distributed import on_every_rank, shared_error
 from trainer.errors import CheckpointError
 from trainer.parallel.mesh import Place, ranks_of_replicas
 from trainer.parallel.quantize import refresh_scales
-from trainer.process import resting
+from trainer.process import collector_disabled
 from trainer.storage.root import StoragePath, is_beneath
 from trainyard.protocol.attempt import ResumePoint
 from trainyard.protocol.manifest import Manifest
@@ -82,7 +82,7 @@ def load(
     """
     parts = tuple(PREFIXES[part] for part in resume.parts if part in PREFIXES)
     reads = in_first_replica(dist.get_rank(group), layout)
-    with resting(), torch.no_grad():
+    with collector_disabled(), torch.no_grad():
         tensors = {
             name: tensor
             for name, tensor in train_tensors(model, optimizer).items()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from trainer.data.files.corpus import Corpus, InputFile
 from trainer.data.files.lines import JsonLines, TextFiles
 from trainer.data.files.places import real, resolve
 from trainer.data.files.reader import Part, Reader, Text, grouped
-from trainer.data.files.splits import split_names
 from trainyard.spec.sections.model import DataSection
 
 JSON_LINES = tuple(
@@ -23,6 +24,24 @@ JSON_LINES = tuple(
 # machine, and the tests, which many distributions of Python lack.
 NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 MACHINE_SPECIFIC = ("_sysconfigdata", "sitecustomize", "usercustomize", "config-")
+
+SHARD = re.compile(r"(?P<split>.+)-\d{5}-of-\d{5}\b")
+"""The hub's names of the shards of a split: `train-00000-of-00004-0a1b2c.parquet`."""
+WORDS = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "dev": "validation",
+    "val": "validation",
+    "test": "test",
+    "testing": "test",
+    "eval": "test",
+    "evaluation": "test",
+}
+"""Words that name a split in any other file name; those of the `datasets` library."""
+SAVED = "data"
+"""Prefix of the shards of `save_to_disk` for every split: the folder names the split."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +123,38 @@ def _names_of_split(corpus: Corpus, split: str) -> frozenset[str]:
         if Path(file.name).name == "state.json":
             with corpus.open(file) as opened:
                 lists[Path(file.name).parent] = _listed(corpus, file, opened.read())
-    by_split = split_names([file.name for file in files if _is_data(file, lists)])
+    by_split = _split_names([file.name for file in files if _is_data(file, lists)])
     if by_split and split not in by_split:
         corpus.refuse(
             corpus.top,
             f"has no data.split={split!r}; legal: {', '.join(sorted(by_split))}",
         )
     return frozenset(by_split.get(split, ()))
+
+
+def _split_names(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the file names of each split; all are `train` if no name contains a split."""
+    found = {name: _split(PurePosixPath(name)) for name in names}
+    if not any(found.values()):
+        return {"train": list(found)} if found else {}
+    by_split: dict[str, list[str]] = defaultdict(list)
+    for name, split in found.items():
+        if split is not None:
+            by_split[split].append(name)
+    return dict(by_split)
+
+
+def _split(name: PurePosixPath) -> str | None:
+    shard = SHARD.match(name.name)
+    if shard and shard["split"] != SAVED:
+        return shard["split"]
+    if shard and name.parent.name:
+        return name.parent.name  # a data set dictionary: a folder for each split
+    for part in reversed(name.parts):
+        for word in re.split(r"[^A-Za-z]+", part):
+            if word.lower() in WORDS:
+                return WORDS[word.lower()]
+    return None
 
 
 def _listed(corpus: Corpus, file: InputFile, content: bytes) -> frozenset[str]:
