@@ -23,10 +23,20 @@ def test_it():
     pathlib.Path(os.environ["TOLD"]).write_text(daemon.stdout.readline())
     time.sleep({seconds})
     daemon.stdout.close()
-    daemon.returncode = 0  # nobody ends it
+    daemon.returncode = 0  # this test does not end it
 """
+BROKER = """
+import os, pathlib, subprocess, time
+from embedded.broker import answers, choose_broker
 
-
+def test_it(tmp_path):
+    broker = choose_broker(tmp_path)
+    daemon = subprocess.Popen(broker.command, start_new_session=True, stdout=subprocess.DEVNULL)
+    while not answers(broker.url):  # by then it has its title
+        time.sleep(0.05)
+    pathlib.Path(os.environ["TOLD"]).write_text(f"{{daemon.pid}}\\n")
+    time.sleep({seconds})
+"""
 CONFTEST = "from tests.watchdog import watch as pytest_configure\n"
 
 
@@ -34,12 +44,24 @@ def test_this_run_is_watched() -> None:
     assert os.environ[MARK]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, None], ids=str)
-def test_a_detached_process_ends_with_its_run(tmp_path: Path, how: signal.Signals | None) -> None:
+@pytest.mark.parametrize(
+    ("script", "how"),
+    [
+        pytest.param(DETACHED, signal.SIGKILL, id="killed"),
+        pytest.param(DETACHED, signal.SIGINT, id="interrupted"),
+        pytest.param(DETACHED, None, id="ended"),
+        pytest.param(BROKER, signal.SIGKILL, id="killed with a broker"),
+    ],
+)
+def test_a_detached_process_ends_with_its_run(
+    tmp_path: Path, script: str, how: signal.Signals | None
+) -> None:
     told, test = tmp_path / "told", tmp_path / "test_detached.py"
-    test.write_text(DETACHED.format(seconds=600 if how else 0))
+    test.write_text(script.format(seconds=600 if how else 0))
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in (MARK, "REDIS_URL")
+    }
     environment |= {"TOLD": str(told), "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)],

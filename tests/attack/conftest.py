@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.control_plane import ControlPlane, cancel_all
-from trainyard.client.sdk import Client
+from tests.e2e.conftest import yard
+from tests.e2e.control_plane import ControlPlane
+
+__all__ = ["plane", "yard"]
 
 
 @pytest.fixture(scope="module")
@@ -18,11 +20,3 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield made
     finally:
         made.end()
-
-
-@pytest.fixture
-def yard(plane: ControlPlane) -> Iterator[Client]:
-    """A connection with the admin token; jobs that are left when the test ends are cancelled."""
-    with plane.connect() as connection:
-        yield connection
-        cancel_all(connection)

@@ -40,6 +40,7 @@ class Broker:
                 get_binary_path(),
                 "--port",
                 "0",
+                *("--set-proc-title", "no"),  # a title overwrites the mark of the test run
                 "--unixsocket",
                 str(self.path),
                 "--dir",

@@ -22,10 +22,10 @@ from trainyard.protocol.worker_messages import ClaimReply, Hardware
 from trainyard.run.records import ExitRecord
 from trainyard.spec.job import JobSpec, parse_job_spec
 from trainyard.spec.layout import Layout
-from worker.launch import LocalNode, prepare_run
+from worker.launch import prepare_run
 from worker.node.hardware import Devices
 from worker.node.lock import lock_folder
-from worker.node.node_store import LaunchRecord, NodeStore, WorkerRun, identity_of
+from worker.node.node_store import LaunchRecord, LocalNode, NodeStore, WorkerRun, identity_of
 from worker.node.process_identity import is_alive
 from worker.node.process_tree import MARKER, NODE_MARKER
 from worker.node.users import RankUser
@@ -237,6 +237,15 @@ def environment(**more: str) -> dict[str, str]:
     """Return the environment of a process that a test starts."""
     root = str(HERE.parents[1])
     return {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1", **more}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> WorkerRun:
+    """A run directory with its folders."""
+    made = WorkerRun(tmp_path / "runs" / "job" / "1")
+    for folder in (made.logs, made.ranks, made.requests):
+        Path(folder).mkdir(parents=True)
+    return made
 
 
 @pytest.fixture

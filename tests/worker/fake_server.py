@@ -35,6 +35,11 @@ from trainyard.run.records import ExitRecord, RequestAnswer
 JOIN_TOKEN, NODE_TOKEN = "join-me", "node-token"
 
 
+def content(chunk: Chunk) -> bytes:
+    """Return the bytes of a file that a chunk carries."""
+    return zlib.decompress(base64.b64decode(chunk.content))
+
+
 class NoError(Exception):
     """A refusal with a status."""
 
@@ -69,12 +74,12 @@ class FakeAttempt:
         acknowledged = {}
         for chunk in report.chunks:
             stored = self.files[chunk.file]
-            content = zlib.decompress(base64.b64decode(chunk.content))
-            assert len(content) == chunk.end - chunk.start
-            assert not chunk.file.startswith(("metrics", "events")) or content.endswith(b"\n")
+            sent = content(chunk)
+            assert len(sent) == chunk.end - chunk.start
+            assert not chunk.file.startswith(("metrics", "events")) or sent.endswith(b"\n")
             self.duplicated_bytes += max(0, min(len(stored), chunk.end) - chunk.start)
             if chunk.start <= len(stored) < chunk.end:
-                self.files[chunk.file] = stored + content[len(stored) - chunk.start :]
+                self.files[chunk.file] = stored + sent[len(stored) - chunk.start :]
             acknowledged[chunk.file] = len(self.files[chunk.file])
         self.answers |= report.answers
         self.requests = [one for one in self.requests if one.id not in self.answers]
@@ -255,7 +260,7 @@ class FakeServer:
         return reply
 
     def _holds_unreadable(self, chunk: Chunk) -> bool:
-        lines = zlib.decompress(base64.b64decode(chunk.content)).splitlines()
+        lines = content(chunk).splitlines()
         return self.unreadable in lines and len(lines) > 1
 
     @staticmethod

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import time
-import zlib
 from pathlib import Path
 
 import pytest
 
+from tests.worker.fake_server import content
 from trainyard.run.atomic import replace_file
 from trainyard.run.record_base import to_json
 from trainyard.run.records import Heartbeat, Outcome, RequestAnswer
-from worker.launchers.ranks import RankWatch
+from worker.launchers.torchrun import RankWatch
 from worker.node.files import LARGEST_RECORD, open_regular, read_record, tail
 from worker.node.node_store import WorkerRun
 from worker.node.process_tree import ProcessTree
@@ -30,14 +29,6 @@ def token(tmp_path: Path) -> Path:
     path = tmp_path / "node.token"
     path.write_text(TOKEN)
     return path
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> WorkerRun:
-    run = WorkerRun(tmp_path / "runs" / "job" / "1")
-    for folder in (run.logs, run.ranks, run.requests):
-        Path(folder).mkdir(parents=True)
-    return run
 
 
 def plant(path: Path, kind: str, target: Path) -> None:
@@ -80,7 +71,7 @@ def test_no_file_of_the_node_is_served_as_one_of_a_rank(
 def test_a_regular_file_is_served(run: WorkerRun) -> None:
     Path(run.log(0)).write_text("line\n")
     (chunk,) = Spool(run, ranks=[0]).chunks()
-    assert zlib.decompress(base64.b64decode(chunk.content)) == b"line\n"
+    assert content(chunk) == b"line\n"
     assert tail(Path(run.log(0))) == "line"
 
 

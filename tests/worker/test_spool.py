@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import zlib
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.protocol.worker_messages import MAX_CHUNK_BYTES, MAX_REPORT_BYTES, Chunk
+from tests.worker.fake_server import content
+from trainyard.protocol.worker_messages import MAX_CHUNK_BYTES, MAX_REPORT_BYTES
 from worker.node.node_store import WorkerRun
 from worker.supervisor.spool import CHUNK_BYTES, REPORT_BYTES, Spool, SpoolFile
-
-
-def content(chunk: Chunk) -> bytes:
-    return zlib.decompress(base64.b64decode(chunk.content))
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> WorkerRun:
-    made = WorkerRun(tmp_path)
-    Path(made.logs).mkdir()
-    return made
 
 
 @given(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import errno
 import os
-import zlib
 from pathlib import Path
 
 import pytest
 
-from trainyard.protocol.worker_messages import Chunk
+from tests.worker.fake_server import content
 from worker.node.node_store import WorkerRun
 from worker.supervisor.spool import (
     CHUNK_BYTES,
@@ -23,17 +21,6 @@ from worker.supervisor.spool import (
 )
 
 BLOCK = 4096
-
-
-def content(chunk: Chunk) -> bytes:
-    return zlib.decompress(base64.b64decode(chunk.content))
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> WorkerRun:
-    made = WorkerRun(tmp_path)
-    Path(made.logs).mkdir()
-    return made
 
 
 def test_logs_that_fill_a_report_take_turns(run: WorkerRun) -> None:

@@ -26,8 +26,8 @@ LAUNCH = LaunchRecord(
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> WorkerRun:
-    run = WorkerRun(tmp_path)
+def run(run: WorkerRun) -> WorkerRun:
+    """A run directory with a launch record."""
     run.launch.write_text(LAUNCH.model_dump_json())
     return run
 

@@ -33,7 +33,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("broker")
     path = folder / "broker.sock"
     process = subprocess.Popen(
-        [get_binary_path(), "--port", "0", "--unixsocket", str(path), "--dir", str(folder)],
+        [
+            *(get_binary_path(), "--port", "0", "--unixsocket", str(path), "--dir", str(folder)),
+            *("--set-proc-title", "no"),  # a title overwrites the mark of the test run
+        ],
         stdout=subprocess.DEVNULL,
     )
     wait_for(path.exists, "broker")
